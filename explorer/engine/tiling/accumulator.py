@@ -1,7 +1,8 @@
 """Computes the accumulator width of an integer matmul: the bits that its sums need for any input.
 
-Codes are the stored integers. The matrix unit adds their products in any order. The sum of the codes minus
-their zero points, plus the bias, must fit, too. The bounds are tight: an input reaches the upper bound if it
+Codes are the stored integers. The matrix unit adds their products in any order, so every
+partial sum must fit. The sum of the products after the zero points are subtracted, plus the bias, must fit
+too. The bounds are tight: an input reaches the upper bound if it
 has the largest code where a weight is positive, and the smallest code where a weight is negative.
 """
 
@@ -46,16 +47,16 @@ def find_accumulator(
         left_codes: Range of the left operand's codes.
         left_zero: Zero point of the left operand.
         right: The stored weight, or the range of the right operand's codes if it is computed.
-        right_zeros: Zero points of the right operand: a number, or an array in the product's shape: (N,) or
-            (batch, 1, N).
+        right_zeros: Zero points of the right operand: a number, or an array (N,) or (batch, 1, N),
+            which broadcasts to the product.
         bias: The bias in the same shapes, or (M, N).
         right_type_codes: Range of all codes of the right operand's type.
 
     Returns:
-        The accumulator for this weight, and for any weight of the type.
+        The accumulator, with its width for this weight and for any weight of this type.
     """
     zero_range = int(np.min(right_zeros)), int(np.max(right_zeros))
-    any_least, any_largest = _bound_sums(depth, left_codes, left_zero, right_type_codes, zero_range)
+    type_least, type_largest = _bound_sums(depth, left_codes, left_zero, right_type_codes, zero_range)
     channel = 0
     if isinstance(right, tuple):
         least, largest = _bound_sums(depth, left_codes, left_zero, right, zero_range)
@@ -70,7 +71,7 @@ def find_accumulator(
     return Accumulator(
         depth,
         count_signed_bits(min(least, 0), max(largest, 0)),
-        count_signed_bits(min(any_least, 0), max(any_largest, 0)),
+        count_signed_bits(min(type_least, 0), max(type_largest, 0)),
         channel,
         largest if largest >= -least else least,
     )
@@ -79,7 +80,7 @@ def find_accumulator(
 def _bound_sums(
     depth: int, left_codes: CodeRange, left_zero: int, right_codes: CodeRange, right_zeros: CodeRange
 ) -> tuple[int, int]:
-    """Computes the smallest and largest sum for operands in these ranges, with and without zero points."""
+    """Bounds the sums of products, as stored and with the zero points subtracted, for these ranges."""
     stored_products = [left * right for left in left_codes for right in right_codes]
     shifted_products = [
         (left - left_zero) * (right - right_zero)
@@ -97,7 +98,7 @@ def _bound_stored_sums(
     """Computes the smallest and the largest sum of each column of a stored weight.
 
     Returns:
-        Two arrays (2, batch N). Row 0 is without zero points, row 1 with zero points.
+        Two arrays (2, batch * N). Row 0 is without zero points, row 1 with zero points.
     """
     lows, highs = [], []
     zeros = np.broadcast_to(np.asarray(right_zeros, np.int64), (weight.batch, 1, weight.N))
@@ -120,7 +121,7 @@ def _bound_stored_sums(
 
 
 def _reduce_bias(bias: Array | int, weight: Weight, reduce: Callable[..., Any]) -> Array:
-    """Reduces the bias to one value for each column, (batch N,), with `reduce`: minimum or maximum."""
+    """Reduces the bias to one value for each column, (batch * N,), with `reduce`: minimum or maximum."""
     values = np.asarray(bias)
     if values.ndim > 1:
         values = reduce(values, axis=-2, keepdims=True)

@@ -8,11 +8,12 @@ from explorer.base.fact import Fact
 class RowEdges(Fact, frozen=True):
     """Downward edges between rows.
 
-    If names put rows in another order than the execution order, an edge can point upward. Such edges are
-    missing here, and so are the back edges of loops. `Session.connections` has every edge of a layer.
+    Rows are grouped by name, so an edge can point upward against the execution order. Such edges are missing
+    here, and so are the back edges of loops. `Session.connections` has every edge of a layer.
 
     Attributes:
-        makers: Row ids of the producers, one for each edge that skips at least one row, ascending.
+        makers: Row id of the producer of each edge that passes over at least one row, ascending. The edges
+            between neighbors are in `followers`.
         readers: Row ids of the readers of the same edges.
         nodes: Ids of the rows that produce or read a tensor. A group is included only if it does so itself,
             as a loop does.

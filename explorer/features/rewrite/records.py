@@ -24,8 +24,8 @@ class InferRecord(ChangeRecord, frozen=True):
     """Record of a state whose values were declared with their inferred types.
 
     Attributes:
-        fresh: Whether the declarations before it were discarded.
-        loaded: Whether onnxruntime had to load the state.
+        fresh: Whether the model's earlier declarations of types were discarded.
+        loaded: Whether onnxruntime loaded the state as a check.
     """
 
     ending: ClassVar[str] = "_inferred"

@@ -45,9 +45,9 @@ class FilterLine(Horizontal):
     def __init__(self, store: ScreenStore, tree: LayerTree) -> None:
         super().__init__(id="filter-row")
         self._store, self._tree = store, tree
-        self._complaint, self._is_reported = "", False
+        self._message, self._has_status_message = "", False
         self._typed, self._typed_at = "", 0.0
-        self._finding: Worker[None] | None = None
+        self._typing_worker: Worker[None] | None = None
         self._completions: list[str] = []
         self._search: object = None
         self._progress_due, self._is_progress_shown = 0.0, False
@@ -79,35 +79,35 @@ class FilterLine(Horizontal):
 
     def close(self, *, clear: bool) -> bool:
         """Hide the input, and with `clear` remove the filter. Returns whether there was anything to close."""
-        was = self.is_open or bool(self._store.query)
+        was_active = self.is_open or bool(self._store.query)
         self.remove_class("open")
         self.screen.query_one(Status).display = True
-        if clear and was:
+        if clear and was_active:
             from textual.widgets import Input
 
-            self._stop_finding()
+            self._stop_typing_worker()
             for entry in self.query(Input):
                 entry.value = ""
-            self._show_complaint("")
+            self._show_message("")
             self._clear_report()
             self._store.query = ""
             self._show_all()
-        if was:
+        if was_active:
             self._tree.focus()
-        return was
+        return was_active
 
     async def on_input_changed(self, event: object) -> None:
         """Apply the query as the user types."""
         self._typed, self._typed_at = event.value.strip(), time.monotonic()  # type: ignore[attr-defined]
-        # one worker serves all keys: Textual keeps workers that were canceled before they started
-        if self._finding is None or self._finding.is_finished:
-            self._finding = self.run_worker(self._find_typed(), group="filter", exit_on_error=False)
+        # one worker for all keys: Textual never releases a worker that is canceled before it starts
+        if self._typing_worker is None or self._typing_worker.is_finished:
+            self._typing_worker = self.run_worker(self._find_typed(), group="filter", exit_on_error=False)
 
     async def on_input_submitted(self, event: object) -> None:
         """Keep the filter and focus the tree. A query with an error stays in the input."""
         text: str = event.value.strip()  # type: ignore[attr-defined]
         if text != self._store.query:
-            self._stop_finding()
+            self._stop_typing_worker()
             self.run_worker(self._filter_by(text), group="filter", exit_on_error=False)
         if self._fault(text):
             self.app.bell()
@@ -117,7 +117,9 @@ class FilterLine(Horizontal):
                 if self._search is None:
                     self._report_no_match(text)
                 else:
-                    self._progress_due = 0.0  # the search goes on, and the status line takes over its report
+                    self._progress_due = (
+                        0.0  # the search goes on: report its progress in the status line at once
+                    )
 
     def on_key(self, event: Key) -> None:
         """Complete the last word with Tab. Further presses show the other completions."""
@@ -128,26 +130,28 @@ class FilterLine(Horizontal):
 
         entry = self.query_one("#filter", Input)
         if entry.value in self._completions:
-            place = self._completions.index(entry.value) + 1
+            position = self._completions.index(entry.value) + 1
         else:
-            self._completions, place = self._complete(entry.value), 0
+            self._completions, position = self._complete(entry.value), 0
         if not self._completions:
             self.app.bell()
             return
-        entry.value = self._completions[place % len(self._completions)]
+        entry.value = self._completions[position % len(self._completions)]
         entry.cursor_position = len(entry.value)
 
     def _complete(self, text: str) -> list[str]:
-        # imported late, as the parser is
+        # imported here because it loads the query parser
         from explorer.settings.columns import list_available_columns
         from explorer.settings.filter_completion import complete_filter
 
         kinds = dict.fromkeys(stat.op for stat in self._store.ops or ())
         return complete_filter(text, list_available_columns(self._figures()), kinds)
 
-    def _stop_finding(self) -> None:
+    def _stop_typing_worker(self) -> None:
         self.workers.cancel_group(self, "filter")
-        self._finding = None  # a worker that was canceled before it started never reports that it is finished
+        self._typing_worker = (
+            None  # a worker that was canceled before it started never reports that it is finished
+        )
 
     async def _find_typed(self) -> None:
         """Wait until the user stops typing, then apply the query. Repeat if the input changed meanwhile."""
@@ -160,7 +164,7 @@ class FilterLine(Horizontal):
 
     async def _filter_by(self, text: str) -> None:
         fault = self._fault(text)
-        self._show_complaint(fault)
+        self._show_message(fault)
         # an unfinished query is not an error: the tree stays unchanged while the user types
         if not fault and text != self._store.query:
             await self._show_matches(text)
@@ -170,8 +174,8 @@ class FilterLine(Horizontal):
         try:
             self._matcher(text)
         except ExplorerError as error:
-            place = error.where.removeprefix("filter").removeprefix(", ")
-            return ": ".join(filter(None, (place, error.what, error.hint)))
+            location = error.where.removeprefix("filter").removeprefix(", ")
+            return ": ".join(filter(None, (location, error.what, error.hint)))
         return ""
 
     def _matcher(self, text: str) -> Callable[[Layer], bool]:
@@ -187,10 +191,10 @@ class FilterLine(Horizontal):
         return query.filter_figures(self._tree.totals, model.overlay, model.providers, self._store.profile)
 
     async def filter_again(self, open_rows: frozenset[int] | None = None) -> None:
-        """Apply the current query to another model. `open_rows` as for `TreeModel.set_filter`."""
+        """Apply the current query to another model. See `TreeModel.set_filter` for `open_rows`."""
         text, self._store.query = self._store.query, ""
         if text:
-            self._stop_finding()
+            self._stop_typing_worker()
             try:
                 await self._show_matches(text, open_rows)
             except ExplorerError as error:  # the query asks for figures that this model does not have
@@ -199,9 +203,9 @@ class FilterLine(Horizontal):
                 self._store.say(f"filter removed: {error}")
 
     async def _show_matches(self, text: str, open_rows: frozenset[int] | None = None) -> None:
-        """Show the matches of a query while they are found. Key presses interrupt the search.
+        """Show the matches of a query as the search finds them. Key presses interrupt the search.
 
-        `open_rows` as for `TreeModel.set_filter`.
+        See `TreeModel.set_filter` for `open_rows`.
         """
         self._store.query = text
         self._clear_report()
@@ -250,16 +254,16 @@ class FilterLine(Horizontal):
         self._is_progress_shown = True
         progress = f"searching: {model.searched or 0:,} of {model.count:,}"
         if self.is_open:
-            self._show_complaint(progress)
+            self._show_message(progress)
         else:
-            self._is_reported = True
+            self._has_status_message = True
             self._store.say(f"{progress} layers")
 
     def _clear_progress(self) -> None:
         """Remove the report of a search that ended."""
         if self._is_progress_shown:
             self._is_progress_shown = False
-            self._show_complaint("")
+            self._show_message("")
             self._clear_report()
 
     def _report_no_match(self, text: str) -> None:
@@ -271,30 +275,30 @@ class FilterLine(Horizontal):
         near = [op for op in model_ops if any(part in op.lower() for part in typed_ops)]
         complaint = "no layer matches" + (f"; meant op:{near[0]}?" if near else "")
         if self.is_open:
-            self._show_complaint(complaint)
+            self._show_message(complaint)
         else:
-            self._is_reported = True
+            self._has_status_message = True
             self._store.say(f"{complaint}  Esc shows all")
 
     def _clear_report(self) -> None:
-        """Remove the message that no layer matches, before another query is applied."""
-        if self._is_reported:
-            self._is_reported = False
+        """Remove the progress, or the message that no layer matches, from the status line."""
+        if self._has_status_message:
+            self._has_status_message = False
             self._store.say("")
 
     def _is_worth_drawing(self, model: TreeModel, new_matches: int) -> bool:
-        """Whether to redraw: below the last visible row, only once the number of matches has doubled."""
+        """Whether new matches are worth drawing: if they are out of view, only after their number doubled."""
         in_view = len(model.rows) < self._tree.size.height or model.is_full
         return bool(new_matches) and (in_view or new_matches >= model.match_count)
 
-    def _show_complaint(self, complaint: str) -> None:
-        if complaint == self._complaint:
+    def _show_message(self, complaint: str) -> None:
+        if complaint == self._message:
             return
         from textual.widgets import Static
 
-        self._complaint = complaint
-        for place in self.query("#filter-said").results(Static):
-            place.update(f" {complaint} " if complaint else "")
+        self._message = complaint
+        for label in self.query("#filter-said").results(Static):
+            label.update(f" {complaint} " if complaint else "")
 
     def _show_all(self) -> None:
         layer, model = self._tree.current_layer, self._tree.model
@@ -317,7 +321,7 @@ class FilterLine(Horizontal):
         elif not model.add_matches(matches):
             self._store.notify("query")  # the heading shows the number of matches
             if not model.rows:
-                self._store.notify("layer")  # its page tells whether the search has ended
+                self._store.notify("layer")  # the page of the layer tells whether the search has ended
             return
         if model.matches and (not is_continued or tree.cursor == 0):
             tree.cursor = next((i for i, row in enumerate(model.rows) if row in model.matches), 0)

@@ -18,8 +18,8 @@ def select_sites(
     """Select the sites that belong to `layers`, which may be leaves or groups.
 
     A site of an ONNX model belongs to the layer that makes its output tensor. The tensors of an nn.Module
-    have no names (`by_value` is False). There, the plan names the layer, or the exporter wrote the scope into
-    the name of the node: `/classifier/classifier.1/Gemm` belongs to `classifier.1`.
+    have no names, so pass False for `by_value`: the plan then names the layer, or the exporter wrote the
+    scope into the name of the node: `/classifier/classifier.1/Gemm` belongs to `classifier.1`.
     """
     leaves = [layer for layer in layers if by_value and not layer.group]
     output_names = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
@@ -36,16 +36,16 @@ def select_sites(
 
 
 def select_names(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
-    """Select those `names` of the engine that refer to one of `layers`, matched as in `select_sites`."""
-    layer_names = {layer.path for layer in layers if layer.path}
-    layer_names |= {
+    """Select the names of nodes and tensors that belong to one of `layers`, matched as in `select_sites`."""
+    known_names = {layer.path for layer in layers if layer.path}
+    known_names |= {
         output.name for layer in layers if by_value and not layer.group for output in layer.outputs
     }
 
     def is_in_layers(name: str) -> bool:
         parts = find_scope(name).split(".")
         scopes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-        return name in layer_names or any(scope in layer_names for scope in scopes if scope)
+        return name in known_names or any(scope in known_names for scope in scopes if scope)
 
     return [name for name in names if is_in_layers(name)]
 
@@ -56,7 +56,7 @@ def is_part_of(site: SitePlan, node: str) -> bool:
 
 
 def list_operands(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
-    """List the input tensors of each layer as operands 'A' and 'B', by the name of its output tensor.
+    """Map the name of each output tensor to the first two inputs of its layer, by 'A' and 'B'.
 
     A tiled site is a group, and counts as one layer.
     """

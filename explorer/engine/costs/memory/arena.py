@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 MAX_PAIRS = 4_000_000
-"""Maximum number of block pairs that are live together for which placement by size is tried (about 1 s)."""
+"""Largest number of pairs of blocks that are live at the same time for placement by size, which takes 1 s."""
 
 MAX_TOTAL_BYTES = 1 << 62
 """Maximum total bytes for which offsets fit numpy's integers; only a corrupt file exceeds it."""
@@ -111,7 +111,7 @@ def _place_by_size(blocks: Sequence[ArenaBlock]) -> Arena:
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size, blocks[i].born - blocks[i].dies, i))
     for position, index in enumerate(order):
         rank[index] = position
-    earlier: list[list[int]] = [[] for _ in blocks]
+    placed_before: list[list[int]] = [[] for _ in blocks]
     alive: list[int] = []
     for index, block in enumerate(blocks):
         if alive and any(blocks[neighbor].dies < block.born for neighbor in alive):
@@ -119,15 +119,15 @@ def _place_by_size(blocks: Sequence[ArenaBlock]) -> Arena:
         own_rank = rank[index]
         for neighbor in alive:
             if rank[neighbor] < own_rank:
-                earlier[index].append(neighbor)
+                placed_before[index].append(neighbor)
             else:
-                earlier[neighbor].append(index)
+                placed_before[neighbor].append(index)
         alive.append(index)
     offsets, ends = [0] * len(blocks), [0] * len(blocks)
     size = 0
     for index in order:
         need = blocks[index].size
-        offset = _find_lowest_offset(offsets, ends, earlier[index], need)
+        offset = _find_lowest_offset(offsets, ends, placed_before[index], need)
         offsets[index], ends[index] = offset, offset + need
         size = max(size, offset + need)
     return Arena(size, tuple(offsets))
@@ -146,7 +146,7 @@ def _find_lowest_offset(offsets: Sequence[int], ends: Sequence[int], placed: Seq
 
     starts = np.array([offsets[index] for index in placed])
     in_order = np.argsort(starts)
-    # before each block, memory is taken up to the highest end so far
+    # the highest end of a block and all blocks before it; a gap starts at that of the blocks before
     taken_up_to = np.maximum.accumulate(np.array([ends[index] for index in placed])[in_order])
     free_from = np.concatenate(([0], taken_up_to[:-1]))
     is_large_enough = starts[in_order] - free_from >= need

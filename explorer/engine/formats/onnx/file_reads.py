@@ -12,10 +12,10 @@ _MIN_SKIPPED_BYTES = 1 << 16
 
 
 def list_model_reads(model: Model) -> tuple[FileRead, ...]:
-    """Returns the byte ranges of its files that a model has read so far.
+    """Returns the byte ranges that have been read so far from a model's files.
 
-    The reader skips the bytes of each weight by its length. `FileSpan.view` records the weights that were
-    viewed later. Files of external data count only with the recorded ranges.
+    The reader skips the weights. `FileSpan.view` records those that were read later. From files of external
+    data, only these recorded ranges were read.
     """
     source = model.source
     assert source is not None
@@ -24,7 +24,7 @@ def list_model_reads(model: Model) -> tuple[FileRead, ...]:
     skipped = sorted(
         (payload.offset, payload.size)
         for tensor in model.graph.initializers.values()
-        # the bytes of an external tensor may be anywhere, even in this file
+        # an external tensor may point into this file, at bytes that were read
         if not tensor.external
         and isinstance(payload := tensor.payload, FileSpan)
         and payload.source is source
@@ -33,8 +33,8 @@ def list_model_reads(model: Model) -> tuple[FileRead, ...]:
     spans = []
     start = 0
     for offset, size in skipped:
-        nearest_end = bisect_left(ends, offset + 1)
-        if nearest_end == len(viewed) or viewed[nearest_end][0] >= offset + size:
+        view_index = bisect_left(ends, offset + 1)
+        if view_index == len(viewed) or viewed[view_index][0] >= offset + size:
             spans.append((start, offset - start))
             start = offset + size
     spans.append((start, source.size - start))

@@ -1,8 +1,8 @@
 """nn.Module of a configuration: lets transformers build a model from config.json, on the meta device.
 
 The class is the first known one in `architectures`. Without one, it is transformers' class for text
-generation with this `model_type`, or the base model. Nothing is downloaded, and no weights are read. Code in
-the folder (`auto_map`) runs only with `--trust`; transformers then copies it to its own cache.
+generation with this `model_type`, or the base model. Nothing is downloaded, and building reads no weights.
+Code in the folder (`auto_map`) runs only with `--trust`; transformers then copies it to its own cache.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def create_module(
     values: str = "",
     files: Sequence[str] = (),
 ) -> LoadedModule:
-    """Creates the model of a configuration. Its weights are read when they are needed.
+    """Creates the model of a configuration. Its weights are read once a run needs their values.
 
     Args:
         source: Path or name, as the user typed it.
@@ -50,7 +50,7 @@ def create_module(
         dtype: Element type of the weights in numpy's spelling, or '' for the type in the configuration.
         trust: Whether code in the folder may run.
         values: Folder from which `from_pretrained` reads the values, or '' if they cannot be read.
-        files: Files with the values, if the folder may contain other files too.
+        files: Files with the values, to read in place of all files of the folder; empty reads the folder.
 
     Raises:
         BuildError: transformers lacks the architecture, or cannot build it from this configuration.
@@ -68,7 +68,7 @@ def create_module(
             raise BuildError(
                 f"transformers cannot read this configuration ({format_error(error)})"
             ) from error
-    asks = _disable_cache(settings)
+    reads_values = _disable_cache(settings)
     torch_dtype = getattr(torch, dtype, None)
 
     def make() -> nn.Module:
@@ -77,7 +77,7 @@ def create_module(
             model: Any = build_configured(kind, copy.deepcopy(settings), module_dtype)
         if hasattr(model, "tie_weights"):
             model.tie_weights()  # transformers 5.0 ties none on the meta device
-        _keep_wide(model, torch_dtype)
+        _widen_parts(model, torch_dtype)
         module: nn.Module = model
         return module
 
@@ -88,8 +88,10 @@ def create_module(
             )
         return _load_with_values(kind, copy.deepcopy(settings), torch_dtype, values, files)
 
-    # `asks`: without a cache, transformers reads values to check whether a row contains several texts
-    loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True, weights_from="file")
+    # without the cache, forward reads values to find rows with several texts, and the meta device has none
+    loaded = LoadedModule(
+        source, make, f"of {source}", values=fill, asks=reads_values, new=True, weights_from="file"
+    )
     try:
         loaded.example = _create_text_input(loaded.shapes())
     except _TooManyModules:
@@ -189,7 +191,7 @@ def _find_model_class(transformers: Any, name: str, config: Mapping[str, Any]) -
 
 
 _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_experts_implementation")
-"""Settings that do not change the modules: places of code, packing of weights, choices of kernels."""
+"""Settings that do not change the modules: where code is, how weights are quantized, which kernels run."""
 
 
 def _list_architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,8 +211,8 @@ def _restore_infinities(value: Any) -> Any:
     return [_restore_infinities(element) for element in value] if isinstance(value, list) else value
 
 
-def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
-    """Converts to float32 the tensors that transformers keeps in float32 when it loads a narrower type."""
+def _widen_parts(module: Any, dtype: torch.dtype | None) -> None:
+    """Converts tensors to float32 if transformers loads them as float32 in spite of a narrower type."""
     patterns = list_wide_parts(module, dtype)
     if not patterns:
         return
@@ -236,7 +238,7 @@ def _limit_modules(source: str) -> Iterator[None]:
     """Limits the number of modules that are built in this context.
 
     Raises:
-        BadModel: More modules are registered.
+        BadModel: More than `MAX_MODULES` modules are registered.
     """
     count = itertools.count(1)
 
