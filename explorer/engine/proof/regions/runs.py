@@ -152,6 +152,10 @@ class RegionRuns:
         if not pairs:
             return None
         output = self._compare(region, pairs, run)
+        if kind and not (output.passed or output.equal):
+            exact_output = self._compare_exact_operators(region, pairs, run)
+            if exact_output is not None and exact_output.passed:
+                output = exact_output
         trials.draws += len(pairs)
         if kind == "driven" and output.passed:
             count = sum(count_nonfinite_differences(old, new) for old, new, _ in pairs)
@@ -159,12 +163,8 @@ class RegionRuns:
                 reason = f"{count:,} results are NaN or infinite in one model alone"
                 return replace(output, reason=reason, passed=False)
         if not output.passed:
-            if output.equal:
-                return None  # two equal NaN outputs are not evidence
-            exact_output = self._compare_exact_operators(region, pairs, run) if kind else None
-            if exact_output is None or not exact_output.passed:
-                return output
-            output = exact_output
+            # two equal NaN outputs are not evidence
+            return None if output.equal else output
         trials.results.append(output)
         old_outputs = [old for old, _, _ in pairs]
         trials.first_output = trials.first_output or old_outputs[:1]
