@@ -97,11 +97,11 @@ class Call(Struct, frozen=True):
     # -- for shape inference --------------------------------------------------------------------
 
     @property
-    def count(self) -> int:
+    def output_count(self) -> int:
         """Number of outputs."""
         return len(self.outputs)
 
-    def known(self, index: int) -> Shape | None:
+    def shape_or_none(self, index: int) -> Shape | None:
         """Shape of the input at `index`, or None if unknown."""
         info = self.inputs[index] if index < len(self.inputs) else None
         return None if info is None else info.shape
@@ -123,7 +123,7 @@ class Call(Struct, frozen=True):
         elements: Sequence[Any] | None = self.content(index)
         return elements
 
-    def whole(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         """Value of an integer attribute.
 
         Raises:
@@ -153,7 +153,7 @@ def _require_shape(info: TensorInfo | None, label: str) -> Shape:
 Answer = Sequence[Type] | None
 ShapeRule = Callable[[Call], Answer]
 """Function that returns the types of the outputs, or None if it cannot infer them. It raises ShapeMismatch if
-the operator cannot run on its input shapes."""
+the operator cannot run on its input shapes. An arithmetic, type or value error counts as None."""
 
 Rule = Callable[[Call], Cost]
 Key = tuple[str, str]

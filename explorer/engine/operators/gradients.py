@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-Want = Literal["", "input", "weight"]
+GradientPurpose = Literal["", "input", "weight"]
 """Purpose of an operand's gradient.
 
 - '': not needed.
@@ -42,7 +42,7 @@ class Gradient(NamedTuple):
         return Gradient(self.input + other.input, self.weight + other.weight, total)
 
 
-def elementwise(forward: int | None, wants: Iterable[Want]) -> int | None:
+def elementwise(forward: int | None, purposes: Iterable[GradientPurpose]) -> int | None:
     """Counts the elementwise operations of an operator's backward pass.
 
     By convention it is the number of the forward pass, once if the gradient of a value is needed and once
@@ -50,21 +50,23 @@ def elementwise(forward: int | None, wants: Iterable[Want]) -> int | None:
 
     Args:
         forward: Elementwise operations of the forward pass, or None if unknown.
-        wants: Purposes of the gradients of the inputs.
+        purposes: Purposes of the gradients of the inputs.
     """
-    return None if forward is None else forward * len({want for want in wants if want})
+    return None if forward is None else forward * len({purpose for purpose in purposes if purpose})
 
 
-def _operand_gradient(macs: int, want: Want) -> Gradient:
-    return Gradient(macs if want == "input" else 0, macs if want == "weight" else 0)
+def _operand_gradient(macs: int, purpose: GradientPurpose) -> Gradient:
+    return Gradient(macs if purpose == "input" else 0, macs if purpose == "weight" else 0)
 
 
-def product_gradient(macs: int, first: Want, second: Want) -> Gradient:
+def product_gradient(macs: int, first: GradientPurpose, second: GradientPurpose) -> Gradient:
     """Gradient of a product of two operands with `macs` forward MACs."""
     return _operand_gradient(macs, first) + _operand_gradient(macs, second)
 
 
-def attention(scores: int, values: int, query: Want, key: Want, value: Want) -> Gradient:
+def attention(
+    scores: int, values: int, query: GradientPurpose, key: GradientPurpose, value: GradientPurpose
+) -> Gradient:
     """Gradient of softmax(Q K^T) V.
 
     The scores need a gradient if the query or the key needs one. A fused kernel recomputes the scores in its
@@ -77,12 +79,17 @@ def attention(scores: int, values: int, query: Want, key: Want, value: Want) -> 
         key: Purpose of the gradient of K.
         value: Purpose of the gradient of V.
     """
-    inner: Want = "input" if query or key else ""
+    inner: GradientPurpose = "input" if query or key else ""
     return product_gradient(scores, query, key) + product_gradient(values, inner, value)
 
 
 def recurrent(
-    macs: int, input_macs: int, state_macs: int, source: Want, state: Want, weights: Sequence[Want]
+    macs: int,
+    input_macs: int,
+    state_macs: int,
+    source: GradientPurpose,
+    state: GradientPurpose,
+    weights: Sequence[GradientPurpose],
 ) -> Gradient | None:
     """Gradient of a recurrent operator with one or several layers.
 
@@ -101,7 +108,7 @@ def recurrent(
         The gradient, or None if only some of the weights are trained, because the MACs of single weights are
         not known.
     """
-    trained_count = sum(1 for want in weights if want)
+    trained_count = sum(1 for purpose in weights if purpose)
     if trained_count not in (0, len(weights)):
         return None
     if not (trained_count or source or state):

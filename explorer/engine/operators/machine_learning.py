@@ -31,14 +31,14 @@ def _scores(count: str | int, *, labels: str = "") -> ShapeRule:
     """
 
     def rule(call: Call) -> Answer:
-        source = call.known(0)
+        source = call.shape_or_none(0)
         rows: Dim = None if source is None else source[0] if len(source) > 1 else 1
         if not labels:
-            return (("float32", (rows, call.whole(count, 1) if isinstance(count, str) else count)),)
+            return (("float32", (rows, call.integer(count, 1) if isinstance(count, str) else count)),)
         words = call.attributes.get(f"{labels}_strings")
         names = words or call.attributes.get(f"{labels}_int64s") or ()
         return (("string" if words else "int64", (rows,)), ("float32", (rows, len(names) or None)))[
-            : call.count
+            : call.output_count
         ]
 
     return rule
@@ -49,18 +49,20 @@ def _votes_shape(call: Call) -> Answer:
 
     There is one score for each class, or for each pair of classes if there are no probabilities.
     """
-    source, attributes = call.known(0), call.attributes
+    source, attributes = call.shape_or_none(0), call.attributes
     rows: Dim = None if source is None else source[0] if len(source) > 1 else 1
     words = attributes.get("classlabels_strings")
     classes = len(words or attributes.get("classlabels_ints") or ())
     has_votes = attributes.get("support_vectors") and not attributes.get("prob_a") and classes > 2
     scores = classes * (classes - 1) // 2 if has_votes else classes
-    return (("string" if words else "int64", (rows,)), ("float32", (rows, scores or None)))[: call.count]
+    return (("string" if words else "int64", (rows,)), ("float32", (rows, scores or None)))[
+        : call.output_count
+    ]
 
 
 def _features_shape(call: Call) -> Answer:
     """Shape rule of FeatureVectorizer, which concatenates the columns of all inputs."""
-    source = call.known(0)
+    source = call.shape_or_none(0)
     rows = source[0] if source and len(source) > 1 else 1 if source else None
     return (("float32", (rows, sum(call.ints("inputdimensions") or ()) or None)),)
 

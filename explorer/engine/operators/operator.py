@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from explorer.engine.operators.call import Call, Rule, ShapeRule
-from explorer.engine.operators.gradients import Gradient, Want, product_gradient
+from explorer.engine.operators.gradients import Gradient, GradientPurpose, product_gradient
 
 Role = Literal["each"]
 """Behavior along the positions of a batch or sequence. 'each': an output element depends on one position."""
@@ -46,23 +46,23 @@ class BackwardNode(NamedTuple):
 
     Attributes:
         call: Node.
-        wants: Purpose of the gradient of each input; see `Want`.
+        gradient_purposes: Purpose of the gradient of each input; see `GradientPurpose`.
         macs: Forward MACs of all executions of the node.
         trips: Number of executions.
     """
 
     call: Call
-    wants: tuple[Want, ...]
+    gradient_purposes: tuple[GradientPurpose, ...]
     macs: int
     trips: int
 
-    def want(self, index: int) -> Want:
+    def gradient_purpose(self, index: int) -> GradientPurpose:
         """Returns the purpose of the gradient of the input at `index`."""
-        return self.wants[index] if index < len(self.wants) else ""
+        return self.gradient_purposes[index] if index < len(self.gradient_purposes) else ""
 
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Returns the shape of the input at `index`, or None if a size is not a number."""
-        shape = self.call.known(index)
+        shape = self.call.shape_or_none(index)
         if shape is None or not all(isinstance(d, int) for d in shape):
             return None
         return tuple(d for d in shape if isinstance(d, int))
@@ -74,7 +74,7 @@ GradientRule = Callable[[BackwardNode], Gradient | None]
 
 def multiply_first_two(node: BackwardNode) -> Gradient:
     """Gradient rule of an operator that multiplies its first two inputs."""
-    return product_gradient(node.macs, node.want(0), node.want(1))
+    return product_gradient(node.macs, node.gradient_purpose(0), node.gradient_purpose(1))
 
 
 def blocked(_: BackwardNode) -> Gradient:

@@ -20,7 +20,7 @@ from explorer.engine.operators import control, cost_formulas, machine_learning, 
 from explorer.engine.operators.call import Answer, Call, Key, MissingShape, Rules
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import free
-from explorer.engine.operators.gradients import Gradient, Want
+from explorer.engine.operators.gradients import Gradient, GradientPurpose
 from explorer.engine.operators.onnx import (
     attention,
     convolution,
@@ -142,23 +142,25 @@ def compute_cost(call: Call, table: Rules = RULES) -> Cost:
     return cost
 
 
-def compute_gradient(call: Call, wants: Sequence[Want], macs: int, trips: int = 1) -> Gradient | None:
+def compute_gradient(
+    call: Call, purposes: Sequence[GradientPurpose], macs: int, trips: int = 1
+) -> Gradient | None:
     """Computes the MACs of a node's gradients.
 
     Args:
         call: Node.
-        wants: Purpose of the gradient of each input; see `Want`.
+        purposes: Purpose of the gradient of each input; see `GradientPurpose`.
         macs: Forward MACs of all executions of the node.
         trips: Number of executions.
 
     Returns:
         The gradients, or None if the operator has no rule or a shape is unknown.
     """
-    if not any(wants) or not macs:
+    if not any(purposes) or not macs:
         return Gradient()
     operator = OPERATORS.get((call.domain, call.op))
     rule = None if operator is None else operator.gradient
-    return None if rule is None else rule(BackwardNode(call, tuple(wants), macs, trips))
+    return None if rule is None else rule(BackwardNode(call, tuple(purposes), macs, trips))
 
 
 def is_parameter(op: str, index: int, dtype: str | None, shape: Shape | None) -> bool:

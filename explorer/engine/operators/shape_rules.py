@@ -86,7 +86,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 
 def like_first_input(call: Call) -> Answer:
     """Shape rule for one output with the type of the first input; None for several outputs."""
-    return (call.type(0),) if call.count == 1 else None
+    return (call.type(0),) if call.output_count == 1 else None
 
 
 def like(*indices: int, dtype: str | int | None = None) -> ShapeRule:
@@ -101,7 +101,7 @@ def like(*indices: int, dtype: str | int | None = None) -> ShapeRule:
         types = [call.type(index) for index in indices]
         if dtype is not None:
             types[0] = call.dtype(dtype), types[0][1]
-        return [*types, *[UNKNOWN] * call.count][: call.count]
+        return [*types, *[UNKNOWN] * call.output_count][: call.output_count]
 
     return rule
 
@@ -118,11 +118,11 @@ def from_sizes(*sizes: tuple[int, int] | str | int, dtype: str | int = 0) -> Sha
         shape: list[Dim] = []
         for size in sizes:
             if isinstance(size, tuple):
-                source = call.known(size[0])
+                source = call.shape_or_none(size[0])
                 shape.append(None if source is None else source[size[1]])
             else:
-                shape.append(call.whole(size, -1) if isinstance(size, str) else size)
-        return [(call.dtype(dtype), tuple(shape)), *[UNKNOWN] * call.count][: call.count]
+                shape.append(call.integer(size, -1) if isinstance(size, str) else size)
+        return [(call.dtype(dtype), tuple(shape)), *[UNKNOWN] * call.output_count][: call.output_count]
 
     return rule
 
@@ -131,7 +131,7 @@ def broadcast_inputs(*indices: int, dtype: str | int = 0) -> ShapeRule:
     """Makes a shape rule for the broadcast shape of the inputs at `indices`."""
 
     def rule(call: Call) -> Answer:
-        return ((call.dtype(dtype), broadcast(*(call.known(index) for index in indices))),)
+        return ((call.dtype(dtype), broadcast(*(call.shape_or_none(index) for index in indices))),)
 
     return rule
 
@@ -157,7 +157,7 @@ def sizes_of(call: Call, index: int) -> Shape | None:
     content = call.elements(index)
     if content is not None:
         return tuple(map(size_of, content))
-    shape = call.known(index)
+    shape = call.shape_or_none(index)
     if shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] <= 64:
         return (None,) * shape[0]
     return None

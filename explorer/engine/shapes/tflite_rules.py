@@ -23,7 +23,7 @@ def _require_shape(call: Call, index: int) -> tuple[Any, ...]:
     Raises:
         LookupError: The shape is unknown.
     """
-    shape = call.known(index)
+    shape = call.shape_or_none(index)
     if shape is None:
         raise LookupError(index)
     return shape
@@ -51,7 +51,7 @@ def _get_declared_shape(call: Call) -> Shape | None:
 
 
 def _keep_shape(call: Call) -> Sequence[Shape | None]:
-    return [call.known(0)]
+    return [call.shape_or_none(0)]
 
 
 def _broadcast(call: Call) -> Sequence[Shape | None]:
@@ -186,7 +186,7 @@ def _pack(call: Call) -> Sequence[Shape | None]:
 def _unpack(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     axis = normalize_axis(call.attributes["axis"], len(source))
-    return [(*source[:axis], *source[axis + 1 :])] * call.count
+    return [(*source[:axis], *source[axis + 1 :])] * call.output_count
 
 
 def _split(call: Call) -> Sequence[Shape | None]:
@@ -194,7 +194,7 @@ def _split(call: Call) -> Sequence[Shape | None]:
     axis = normalize_axis(_require_integers(call, 0)[0], len(source))
     size, parts = source[axis], call.attributes["num_splits"]
     part = size // parts if isinstance(size, int) else None
-    return [(*source[:axis], part, *source[axis + 1 :])] * call.count
+    return [(*source[:axis], part, *source[axis + 1 :])] * call.output_count
 
 
 def _split_v(call: Call) -> Sequence[Shape | None]:
@@ -371,7 +371,7 @@ def _rank(call: Call) -> Sequence[Shape | None]:
 
 def _sequence_lstm(call: Call) -> Sequence[Shape | None]:
     # the output is as wide as the projection, or else as the cells
-    width = _require_shape(call, 16)[0] if call.known(16) is not None else _require_shape(call, 2)[0]
+    width = _require_shape(call, 16)[0] if call.shape_or_none(16) is not None else _require_shape(call, 2)[0]
     return [(*_require_shape(call, 0)[:2], width)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from explorer.engine.operators.call import Call
 from explorer.engine.operators.gradients import (
     Gradient,
-    Want,
+    GradientPurpose,
     attention,
     elementwise,
     product_gradient,
@@ -19,11 +19,13 @@ from explorer.engine.operators.gradients import (
 from explorer.engine.operators.registry import compute_gradient
 from explorer.facts import TensorInfo
 
-WANTS: tuple[Want, ...] = ("", "input", "weight")
+WANTS: tuple[GradientPurpose, ...] = ("", "input", "weight")
 
 
 @pytest.mark.parametrize(("first", "second"), itertools.product(WANTS, WANTS))
-def test_a_product_has_a_gradient_for_each_operand_that_wants_one(first: Want, second: Want) -> None:
+def test_a_product_has_a_gradient_for_each_operand_that_wants_one(
+    first: GradientPurpose, second: GradientPurpose
+) -> None:
     wants = [first, second]
     assert product_gradient(7, first, second) == Gradient(7 * wants.count("input"), 7 * wants.count("weight"))
 
@@ -40,7 +42,9 @@ def test_a_product_has_a_gradient_for_each_operand_that_wants_one(first: Want, s
         ("input", "", "", 30 + 50),
     ],
 )
-def test_attention_by_hand(query: Want, key: Want, value: Want, macs: int) -> None:
+def test_attention_by_hand(
+    query: GradientPurpose, key: GradientPurpose, value: GradientPurpose, macs: int
+) -> None:
     assert attention(30, 50, query, key, value) == Gradient(macs, 0)
 
 

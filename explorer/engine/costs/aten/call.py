@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import FREE, Cost
-from explorer.engine.operators.gradients import Gradient, Want, product_gradient
+from explorer.engine.operators.gradients import Gradient, GradientPurpose, product_gradient
 from explorer.facts import Shape
 
 
@@ -104,7 +104,7 @@ def is_complex(tensor: Any) -> bool:
 
 
 Rule = Callable[[AtenCall], Cost]
-GradientRule = Callable[[AtenCall, int, Callable[[Any], Want]], "Gradient | None"]
+GradientRule = Callable[[AtenCall, int, Callable[[Any], GradientPurpose]], "Gradient | None"]
 """Computes the cost of gradients from three arguments: a call, its MACs, and a function.
 
 The function returns the purpose of a tensor's gradient: 'input', 'weight', or '' if no gradient is needed.
@@ -139,7 +139,9 @@ class OperatorRecord(Struct, frozen=True):
 def build_matmul_gradient_rule(first: int, second: int) -> GradientRule:
     """Returns the gradient rule of a product. `first` and `second` are indices into `call.tensors()`."""
 
-    def compute_gradient(call: AtenCall, macs: int, get_purpose: Callable[[Any], Want]) -> Gradient:
+    def compute_gradient(
+        call: AtenCall, macs: int, get_purpose: Callable[[Any], GradientPurpose]
+    ) -> Gradient:
         tensors = call.tensors()
         return product_gradient(macs, get_purpose(tensors[first]), get_purpose(tensors[second]))
 

@@ -18,7 +18,7 @@ from explorer.engine.costs.aten.elementwise import POINTWISE, REDUCTION
 from explorer.engine.costs.aten.table import TABLE, find_record
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.gradients import Gradient, Want
+from explorer.engine.operators.gradients import Gradient, GradientPurpose
 
 _REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
 """The reduction tag, or None in torch 2.9, where only reductions with an entry in the table are known."""
@@ -88,7 +88,7 @@ def compute_gradient(
     kwargs: Mapping[str, Any],
     result: Any,
     macs: int,
-    want: Callable[[Any], Want],
+    get_purpose: Callable[[Any], GradientPurpose],
 ) -> Gradient | None:
     """Returns the products of a call's backward pass, or None if there is no rule.
 
@@ -98,12 +98,12 @@ def compute_gradient(
         kwargs: Keyword arguments of the call.
         result: Result of the call.
         macs: MACs of the call.
-        want: Function that returns the purpose of a tensor's gradient; see `Want`.
+        get_purpose: Function that returns the purpose of a tensor's gradient; see `GradientPurpose`.
     """
     operator = find_operator(func)
     if operator is None or operator.gradient is None:
         return None
-    return operator.gradient(build_call(func, args, kwargs, result), macs, want)
+    return operator.gradient(build_call(func, args, kwargs, result), macs, get_purpose)
 
 
 def compute_function_cost(

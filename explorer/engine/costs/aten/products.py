@@ -9,10 +9,10 @@ from typing import Any
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, build_matmul_gradient_rule, is_complex
 from explorer.engine.operators import cost_formulas, gradients
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.gradients import Gradient, Want, product_gradient
+from explorer.engine.operators.gradients import Gradient, GradientPurpose, product_gradient
 
-GetPurpose = Callable[[Any], Want]
-"""Function that returns the purpose of a tensor's gradient; see `Want`."""
+GetPurpose = Callable[[Any], GradientPurpose]
+"""Function that returns the purpose of a tensor's gradient; see `GradientPurpose`."""
 
 
 def _conv(call: AtenCall) -> Cost:
@@ -45,7 +45,7 @@ def _deform_conv(call: AtenCall) -> Cost:
 def _deform_gradient(call: AtenCall, macs: int, get_purpose: GetPurpose) -> Gradient:
     """The weight multiplies samples of the input; offsets and mask need the gradient of these samples."""
     source, weight, *sampling = call.tensors()[:4]
-    sampled: Want = "input" if any(map(get_purpose, (source, *sampling))) else ""
+    sampled: GradientPurpose = "input" if any(map(get_purpose, (source, *sampling))) else ""
     return product_gradient(macs, sampled, get_purpose(weight))
 
 
@@ -128,7 +128,9 @@ def _trilinear(call: AtenCall) -> Cost:
 def _trilinear_gradient(call: AtenCall, macs: int, get_purpose: GetPurpose) -> Gradient:
     first, weight, second = map(get_purpose, call.tensors()[:3])
     second_macs = math.prod(call.result_sizes()) * call.sizes(2)[-1]
-    between: Want = "input" if first or weight else ""  # of x1 W, which the second product multiplies by x2
+    between: GradientPurpose = (
+        "input" if first or weight else ""
+    )  # of x1 W, which the second product multiplies by x2
     return product_gradient(macs - second_macs, first, weight) + product_gradient(
         second_macs, between, second
     )

@@ -10,7 +10,7 @@ from msgspec import Struct
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule
 from explorer.engine.operators import cost_formulas, gradients
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.gradients import Gradient, Want
+from explorer.engine.operators.gradients import Gradient, GradientPurpose
 
 
 class _Layer(Struct):
@@ -60,17 +60,17 @@ def _recurrent(kind: str) -> Rule:
     return rule
 
 
-def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], Want]], Gradient | None]:
-    def rule(call: AtenCall, macs: int, want: Callable[[Any], Want]) -> Gradient | None:
+def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], GradientPurpose]], Gradient | None]:
+    def rule(call: AtenCall, macs: int, get_purpose: Callable[[Any], GradientPurpose]) -> Gradient | None:
         layer = _layer(call)
         state = layer.state
         gates = cost_formulas.RECURRENT[kind][0] * layer.hidden * layer.directions
         input_macs = layer.length * layer.batch * gates * layer.source[-1]
         initial_state_macs = layer.layers * gates * state[-1] * (state[-2] if len(state) == 3 else 1)
-        weights = [want(t) for t in call.tensors("params") if len(t.shape) > 1]
-        state_want: Want = next((w for w in map(want, call.tensors("hx")) if w), "")
+        weights = [get_purpose(t) for t in call.tensors("params") if len(t.shape) > 1]
+        state_purpose: GradientPurpose = next((w for w in map(get_purpose, call.tensors("hx")) if w), "")
         return gradients.recurrent(
-            macs, input_macs, initial_state_macs, want(call.tensors()[0]), state_want, weights
+            macs, input_macs, initial_state_macs, get_purpose(call.tensors()[0]), state_purpose, weights
         )
 
     return rule

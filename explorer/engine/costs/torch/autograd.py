@@ -23,7 +23,7 @@ from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
 from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.engine.operators import gradients
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.gradients import Gradient, Want
+from explorer.engine.operators.gradients import Gradient, GradientPurpose
 from explorer.facts import TensorInfo
 
 
@@ -79,7 +79,7 @@ class Gradients:
     def _row_sum(self, row: Row) -> _Sum:
         return self._sums.setdefault(id(row), (row, _Sum()))[1]
 
-    def _want(self, tensor: Any) -> Want:
+    def _get_purpose(self, tensor: Any) -> GradientPurpose:
         if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad:
             return ""
         return "weight" if _storage(tensor) in self._weights else "input"
@@ -121,10 +121,10 @@ class Gradients:
             return
         gradient: Gradient | None = Gradient()
         if cost.macs:
-            gradient = dispatch.compute_gradient(func, args, kwargs, outputs, cost.macs, self._want)
+            gradient = dispatch.compute_gradient(func, args, kwargs, outputs, cost.macs, self._get_purpose)
         if gradient is not None:
-            wants = map(self._want, inputs)
-            gradient += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, wants))
+            purposes = map(self._get_purpose, inputs)
+            gradient += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, purposes))
         self._last_product = _Product(name, gradient, list(outputs))
         self._row_sum(row).products.append(self._last_product)
 

@@ -19,7 +19,7 @@ from explorer.engine.costs.training.step import LeafGradients, ParameterBytes, S
 from explorer.engine.graph.model import Model, Node, list_bodies
 from explorer.engine.operators import cost_formulas, registry
 from explorer.engine.operators.call import Call, Rules
-from explorer.engine.operators.gradients import Gradient, Want, elementwise
+from explorer.engine.operators.gradients import Gradient, GradientPurpose, elementwise
 from explorer.engine.operators.operator import blocked
 from explorer.facts import Layer, Shape, Status
 
@@ -147,7 +147,9 @@ class _Flow:
         self.read: set[Hashable] = set()
         self.trained: set[Hashable] = set()
 
-    def want(self, context: GraphContext, node: Node, index: int, unknown: set[str]) -> Want:
+    def get_gradient_purpose(
+        self, context: GraphContext, node: Node, index: int, unknown: set[str]
+    ) -> GradientPurpose:
         """The purpose of an input's gradient; adds the input to `unknown` if its producer is unknown."""
         name = node.inputs[index]
         stored_values = context.stored.get(name)
@@ -224,19 +226,21 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     """Returns the products of a leaf's gradients; also records which of its outputs need a gradient."""
     context, node, constants = leaf.context, leaf.node, leaf.constants
     unknown_inputs: set[str] = set()
-    wants: list[Want] = []
+    purposes: list[GradientPurpose] = []
     for index, name in enumerate(node.inputs):
-        wants.append(
-            flow.want(context, node, index, unknown_inputs) if name and name not in constants else ""
+        purposes.append(
+            flow.get_gradient_purpose(context, node, index, unknown_inputs)
+            if name and name not in constants
+            else ""
         )
     operator = registry.OPERATORS.get((node.domain, node.op))
     if operator is not None and operator.gradient is blocked:
-        wants = [""] * len(wants)
+        purposes = [""] * len(purposes)
     is_unexpanded = isinstance(leaf.figures, Layer)
     if is_unexpanded:
         # the leaf of an unexpanded call includes the parameters of its body
         flow.trained.update(identity for identity, elements, size in leaf.stored if size >= 2 * elements)
-    has_gradient = any(wants) or is_unexpanded
+    has_gradient = any(purposes) or is_unexpanded
     for name in node.outputs:
         if name:
             flow.wanted[context.get_key(name)] = has_gradient and _floats(context.get_info(name).dtype)
@@ -250,14 +254,14 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     if forward is None:
         return None, "unknown", leaf.figures.reason
     elementwise_work = elementwise(
-        leaf.figures.elementwise_ops, ("input", "weight") if is_unexpanded else wants
+        leaf.figures.elementwise_ops, ("input", "weight") if is_unexpanded else purposes
     )
     if not forward or not has_gradient:
         return Gradient(elementwise=elementwise_work), "exact", ""
     inputs = tuple([context.get_info(name) if name else None for name in node.inputs])
     call = Call(node.op, node.domain, node.attributes, inputs, ())
     trips = context.trips if isinstance(context.trips, int) else 1
-    gradient = None if is_unexpanded else registry.compute_gradient(call, wants, forward, trips)
+    gradient = None if is_unexpanded else registry.compute_gradient(call, purposes, forward, trips)
     if gradient is None:
         has_bound = is_unexpanded or node.op == "Einsum"
         if has_bound:

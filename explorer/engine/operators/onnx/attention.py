@@ -16,7 +16,7 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule, Type
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import divide, unknown_cost, with_past
-from explorer.engine.operators.gradients import Gradient, Want, attention, product_gradient
+from explorer.engine.operators.gradients import Gradient, GradientPurpose, attention, product_gradient
 from explorer.engine.operators.onnx.positions import ROTATION
 from explorer.engine.operators.operator import BackwardNode, Operator
 from explorer.engine.operators.shape_rules import from_sizes, like
@@ -36,20 +36,20 @@ def _packed_shape(past: int, dtype: int = 0) -> ShapeRule:
     """
 
     def rule(call: Call) -> Answer:
-        source, bias, weights = call.known(0), call.known(2), call.known(1)
+        source, bias, weights = call.shape_or_none(0), call.shape_or_none(2), call.shape_or_none(1)
         if source is None:
             return None
         sizes = call.ints("qkv_hidden_sizes")
         packed = bias[-1] if bias else weights[-1] if weights else None
         width: Dim = sizes[2] if sizes else dims.quotient(packed, 3)
-        kind, past_shape, heads = call.dtype(dtype), call.known(past), call.whole("num_heads", 1)
+        kind, past_shape, heads = call.dtype(dtype), call.shape_or_none(past), call.integer("num_heads", 1)
         present: Shape | None = None
-        if call.whole("past_present_share_buffer", 0):
+        if call.integer("past_present_share_buffer", 0):
             present = past_shape
         elif len(source) == 3 and (past_shape is not None or not call.has(past)):
             length = dims.add(source[1], past_shape[3]) if past_shape else source[1]
             present = (2, source[0], heads, length, dims.quotient(width, heads))
-        return ((kind, (*source[:-1], width)), (kind, present))[: call.count]
+        return ((kind, (*source[:-1], width)), (kind, present))[: call.output_count]
 
     return rule
 
@@ -60,8 +60,8 @@ def _multi_head_shape(call: Call) -> Answer:
     The query is (B, S, hidden). Key and value have the same layout or (B, heads, S, head width), or are
     packed with the query into one tensor.
     """
-    query, key, value = call.known(0), call.known(1), call.known(2)
-    heads = call.whole("num_heads", 1)
+    query, key, value = call.shape_or_none(0), call.shape_or_none(1), call.shape_or_none(2)
+    heads = call.integer("num_heads", 1)
     if query is None:
         return None
     width: Dim
@@ -76,7 +76,9 @@ def _multi_head_shape(call: Call) -> Answer:
     if value is not None and len(value) == 3 and not call.has(6):
         present = (query[0], heads, value[1], dims.quotient(width, heads))
     dtype = call.dtype(0)
-    return ((dtype, (query[0], query[1], width)), (dtype, present), (dtype, present), UNKNOWN)[: call.count]
+    return ((dtype, (query[0], query[1], width)), (dtype, present), (dtype, present), UNKNOWN)[
+        : call.output_count
+    ]
 
 
 def _grouped_shape(*, has_growing_cache: bool) -> ShapeRule:
@@ -90,23 +92,23 @@ def _grouped_shape(*, has_growing_cache: bool) -> ShapeRule:
     """
 
     def rule(call: Call) -> Answer:
-        query = call.known(0)
+        query = call.shape_or_none(0)
         if query is None:
             return None
         width = query[-1]
         if not call.has(1):
-            heads, kv_heads = call.whole("num_heads", 0), call.whole("kv_num_heads", 0)
+            heads, kv_heads = call.integer("num_heads", 0), call.integer("kv_num_heads", 0)
             if not heads:
                 return None
             width = dims.multiply(dims.quotient(width, heads + 2 * kv_heads), heads)
-        width = call.whole("v_head_size", 0) * call.whole("num_heads", 0) or width
+        width = call.integer("v_head_size", 0) * call.integer("num_heads", 0) or width
         output_types: list[Type] = [(call.dtype(0), (*query[:-1], width))]
         for index in (3, 4):
             dtype, past = call.type(index)
             if has_growing_cache and past is not None and len(past) == 4:
                 past = (past[0], past[1], None, past[3])
             output_types.append((dtype if call.has(index) else call.dtype(0), past))
-        return [*output_types, UNKNOWN][: call.count]
+        return [*output_types, UNKNOWN][: call.output_count]
 
     return rule
 
@@ -116,12 +118,12 @@ def _packed_heads(call: Call) -> Answer:
 
     The query is (tokens, hidden), or one tensor (tokens, heads, 3, head width) has query, key and value.
     """
-    query = call.known(0)
+    query = call.shape_or_none(0)
     if query is None:
         return None
     if len(query) == 4:
         return ((call.dtype(0), (query[0], dims.multiply(query[1], query[3]))),)
-    value = call.known(2)
+    value = call.shape_or_none(2)
     return ((call.dtype(0), (query[0], value[-1] if value else None)),)
 
 
@@ -466,14 +468,14 @@ def _ordered(call: Call) -> Cost:
 
 
 def _gradient(node: BackwardNode) -> Gradient | None:
-    wants = node.wants[:3]
-    if not any(wants):
+    purposes = node.gradient_purposes[:3]
+    if not any(purposes):
         return Gradient()
     query, value = node.shape(0), node.shape(2)
     # keys and values may be packed with the queries
-    if all(wants) or value is None:
+    if all(purposes) or value is None:
         return Gradient(2 * node.macs)
-    if query is None or len(wants) < 3:
+    if query is None or len(purposes) < 3:
         return None
     heads = 1, 1
     if len(query) == 3:
@@ -481,7 +483,7 @@ def _gradient(node: BackwardNode) -> Gradient | None:
         heads = int(count), int(node.call.attributes.get("kv_num_heads") or count)
     key_width, value_width = query[-1] // heads[0], value[-1] // heads[1]
     scores = node.macs * key_width // (key_width + value_width)
-    return attention(scores, node.macs - scores, *wants)
+    return attention(scores, node.macs - scores, *purposes)
 
 
 def _projected_gradient(node: BackwardNode) -> Gradient | None:
@@ -493,10 +495,10 @@ def _projected_gradient(node: BackwardNode) -> Gradient | None:
     attention_macs = node.macs - projection
     if attention_macs < 0:
         return None
-    inner: Want = "input" if node.want(0) or node.want(1) else ""
-    return product_gradient(projection, node.want(0), node.want(1)) + product_gradient(
-        attention_macs, inner, inner
-    )
+    inner: GradientPurpose = "input" if node.gradient_purpose(0) or node.gradient_purpose(1) else ""
+    return product_gradient(
+        projection, node.gradient_purpose(0), node.gradient_purpose(1)
+    ) + product_gradient(attention_macs, inner, inner)
 
 
 _GLOBAL = unknown_cost("how many tokens attend to all others depends on the data")

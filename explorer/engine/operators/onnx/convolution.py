@@ -12,7 +12,7 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import activated, data_movement, requantized
-from explorer.engine.operators.gradients import Gradient, Want, product_gradient
+from explorer.engine.operators.gradients import Gradient, GradientPurpose, product_gradient
 from explorer.engine.operators.operator import BackwardNode, Operator, multiply_first_two
 from explorer.engine.operators.shape_rules import count_window_positions, like
 from explorer.engine.symbolic import dimensions as dims
@@ -20,37 +20,49 @@ from explorer.facts import Dim, Shape
 
 
 def _output_shape(call: Call, source: Shape | None, weight: Shape | None) -> Shape | None:
+    """Returns the shape of a convolution's output, or None if both shapes are unknown.
+
+    Raises:
+        ValueError: The shapes do not fit. The inference treats this like a rule that returns None.
+    """
     if source is None or weight is None:
         either_shape = source if source is not None else weight
         return None if either_shape is None else (None,) * len(either_shape)
     if len(source) != len(weight) or len(source) < 3:
-        raise ValueError("ranks")
+        raise ValueError("the ranks of input and weight do not fit")
     kernel = call.ints("kernel_shape") or weight[2:]
-    group = call.whole("group", 1)
+    group = call.integer("group", 1)
     expected = dims.multiply(weight[1], group)
     if isinstance(expected, int) and isinstance(source[1], int) and expected != source[1]:
-        raise ValueError("channels")
+        raise ValueError("the weight expects another number of channels")
     window_counts = count_window_positions(call, source[2:], kernel)
     if window_counts is None:
-        raise ValueError("window")
+        raise ValueError("the window does not fit the input")
     return (source[0], weight[0], *window_counts)
 
 
 def _conv_shape(weight: int = 1, dtype: str | int = 0) -> ShapeRule:
+    """Makes the shape rule of a convolution.
+
+    Args:
+        weight: Input index of the weight.
+        dtype: Element type of the output, or the index of the input that has it.
+    """
+
     def rule(call: Call) -> Answer:
-        return ((call.dtype(dtype), _output_shape(call, call.known(0), call.known(weight))),)
+        return ((call.dtype(dtype), _output_shape(call, call.shape_or_none(0), call.shape_or_none(weight))),)
 
     return rule
 
 
 def _transposed_shape(call: Call, weight_index: int = 1, dtype_index: int = 0) -> Answer:
-    source, weight, dtype = call.known(0), call.known(weight_index), call.dtype(dtype_index)
+    source, weight, dtype = call.shape_or_none(0), call.shape_or_none(weight_index), call.dtype(dtype_index)
     if source is None or weight is None:
         return ((dtype, None if source is None else (None,) * len(source)),)
     rank = len(source) - 2
     if len(source) != len(weight) or rank < 1:
         return None
-    channels = dims.multiply(weight[1], call.whole("group", 1))
+    channels = dims.multiply(weight[1], call.integer("group", 1))
     if isinstance(source[1], int) and isinstance(weight[0], int) and source[1] != weight[0]:
         return None
     output_shape = call.ints("output_shape")
@@ -78,7 +90,7 @@ def _transposed_shape(call: Call, weight_index: int = 1, dtype_index: int = 0) -
 
 def _blocked_shape(call: Call) -> Answer:
     """Shape rule of a convolution whose weight is padded to whole blocks of channels."""
-    source, weight = call.known(0), call.known(1)
+    source, weight = call.shape_or_none(0), call.shape_or_none(1)
     kernel = call.ints("kernel_shape") or (weight[2:] if weight else None)
     if source is None or weight is None or kernel is None or len(source) != len(weight):
         return None
@@ -91,7 +103,7 @@ def _dynamic_pads(call: Call) -> Answer:
     if not call.has(2):
         return _transposed_shape(call)
     if pads is None or not all(isinstance(p, int) for p in pads):
-        source = call.known(0)
+        source = call.shape_or_none(0)
         return ((call.dtype(0), None if source is None else (None,) * len(source)),)
     return _transposed_shape(replace(call, attributes={**call.attributes, "pads": tuple(pads)}))
 
@@ -104,9 +116,9 @@ def _causal_shape(state_index: int) -> ShapeRule:
     """
 
     def rule(call: Call) -> Answer:
-        source, weight = call.known(0), call.known(1)
+        source, weight = call.shape_or_none(0), call.shape_or_none(1)
         state = call.type(state_index) if call.has(state_index) else None
-        is_channels_last = call.whole("channels_last", 0)
+        is_channels_last = call.integer("channels_last", 0)
         if (
             state is None
             and source is not None
@@ -114,19 +126,19 @@ def _causal_shape(state_index: int) -> ShapeRule:
             and len(source) == 3
             and not is_channels_last
         ):
-            state_length = dims.multiply(dims.subtract(weight[-1], 1), call.whole("dilation", 1))
+            state_length = dims.multiply(dims.subtract(weight[-1], 1), call.integer("dilation", 1))
             state = (
                 call.dtype(0),
-                None if call.whole("state_window", 0) else (source[0], source[1], state_length),
+                None if call.integer("state_window", 0) else (source[0], source[1], state_length),
             )
-        return (call.type(0), state or UNKNOWN, UNKNOWN)[: call.count]
+        return (call.type(0), state or UNKNOWN, UNKNOWN)[: call.output_count]
 
     return rule
 
 
 def _word_shape(call: Call) -> Answer:
     """Shape rule of WordConvEmbedding: (sentences, words, letters) to one vector for each word."""
-    letters, weight = call.known(0), call.known(1)
+    letters, weight = call.shape_or_none(0), call.shape_or_none(1)
     is_known = letters is not None and weight is not None
     return ((call.dtype(1), (*letters[:-1], weight[0]) if is_known and letters and weight else None),)
 
@@ -227,8 +239,11 @@ def _blocked_conv(call: Call) -> Cost:
 
 
 def _deformed_gradient(node: BackwardNode) -> Gradient:
-    sampled: Want = "input" if node.want(0) or node.want(2) or node.want(4) else ""
-    return product_gradient(node.macs, sampled, node.want(1))
+    # input, offset and mask reach the product only through the sampled values
+    sampled: GradientPurpose = (
+        "input" if node.gradient_purpose(0) or node.gradient_purpose(2) or node.gradient_purpose(4) else ""
+    )
+    return product_gradient(node.macs, sampled, node.gradient_purpose(1))
 
 
 _FUSED = _conv(residual=3, activation=True)

@@ -27,7 +27,7 @@ def _dropout_shape(call: Call) -> Answer:
 
 def _cast(call: Call) -> Answer:
     code = call.attributes["to"]
-    return ((DTYPES[code].name, call.known(0)),) if code in DTYPES else None
+    return ((DTYPES[code].name, call.shape_or_none(0)),) if code in DTYPES else None
 
 
 def _broadcast_all_inputs(dtype: str | int = 0, since: int = 7) -> ShapeRule:
@@ -41,15 +41,15 @@ def _broadcast_all_inputs(dtype: str | int = 0, since: int = 7) -> ShapeRule:
     def rule(call: Call) -> Answer:
         if call.opset < since or "axis" in call.attributes or "broadcast" in call.attributes:
             # in older opsets, the output has the shape of the first operand
-            return ((call.dtype(dtype), call.known(0)),)
-        return ((call.dtype(dtype), broadcast(*(call.known(i) for i in range(len(call.inputs))))),)
+            return ((call.dtype(dtype), call.shape_or_none(0)),)
+        return ((call.dtype(dtype), broadcast(*(call.shape_or_none(i) for i in range(len(call.inputs))))),)
 
     return rule
 
 
 def _half_shape(call: Call) -> Answer:
     """Shape rule of gates that multiply one half of the last axis with the activation of the other half."""
-    source = call.known(0)
+    source = call.shape_or_none(0)
     return ((call.dtype(0), None if source is None else (*source[:-1], dims.quotient(source[-1], 2))),)
 
 
@@ -60,7 +60,7 @@ def _mask(is_bitmask: bool) -> ShapeRule:
         kind = call.type(0)
         count = dims.product(kind[1]) if kind[1] is not None else None
         mask = ("uint32", (dims.ceil_div(count, 32),)) if is_bitmask else ("bool", kind[1])
-        return (kind, mask)[: call.count]
+        return (kind, mask)[: call.output_count]
 
     return rule
 

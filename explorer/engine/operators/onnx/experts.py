@@ -88,11 +88,11 @@ def _packed_mixture(call: Call) -> Cost:
 
 def _router_shape(call: Call) -> Answer:
     """Shape rule for up to three outputs of (tokens, experts)."""
-    source, bias = call.known(0), call.known(1)
+    source, bias = call.shape_or_none(0), call.shape_or_none(1)
     tokens = None if source is None else dims.product(source[:-1])
     shape: Shape = (tokens, None if bias is None else bias[0])
     output_types: list[Type] = [(call.dtype(0), shape), ("float32", shape), ("float32", shape)]
-    return output_types[: call.count]
+    return output_types[: call.output_count]
 
 
 def _router(call: Call) -> Cost:
@@ -118,11 +118,13 @@ def _router(call: Call) -> Cost:
 
 def _shared_shape(call: Call) -> Answer:
     """Shape rule for the router scores and for the shared expert's activation (half of the other columns)."""
-    source, weight, router = call.known(0), call.known(1), call.whole("router_size", -1)
+    source, weight, router = call.shape_or_none(0), call.shape_or_none(1), call.integer("router_size", -1)
     if source is None or weight is None:
         return None
     inner = dims.quotient(dims.subtract(weight[1], router), 2)
-    return ((call.dtype(0), (*source[:-1], router)), (call.dtype(0), (*source[:-1], inner)))[: call.count]
+    return ((call.dtype(0), (*source[:-1], router)), (call.dtype(0), (*source[:-1], inner)))[
+        : call.output_count
+    ]
 
 
 def _shared(call: Call) -> Cost:

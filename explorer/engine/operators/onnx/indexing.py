@@ -14,25 +14,25 @@ from explorer.facts import Dim, Shape
 
 
 def _gather(call: Call) -> Answer:
-    shape, index, dtype = call.known(0), call.known(1), call.dtype(0)
+    shape, index, dtype = call.shape_or_none(0), call.shape_or_none(1), call.dtype(0)
     if shape is None or index is None:
         return ((dtype, None),)
-    axis = normalize_axis(call.whole("axis", 0), len(shape))
+    axis = normalize_axis(call.integer("axis", 0), len(shape))
     return ((dtype, shape[:axis] + index + shape[axis + 1 :]),)
 
 
 def _gather_nd(call: Call) -> Answer:
-    shape, index, dtype = call.known(0), call.known(1), call.dtype(0)
+    shape, index, dtype = call.shape_or_none(0), call.shape_or_none(1), call.dtype(0)
     if shape is None or index is None or not index or not isinstance(index[-1], int):
         return ((dtype, None),)
-    depth = index[-1] + call.whole("batch_dims", 0)
+    depth = index[-1] + call.integer("batch_dims", 0)
     if depth > len(shape):
         return None
     return ((dtype, index[:-1] + shape[depth:]),)
 
 
 def _one_hot(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(2)
+    shape, dtype = call.shape_or_none(0), call.dtype(2)
     if shape is None:
         return ((dtype, None),)
     content = call.elements(1)
@@ -40,24 +40,24 @@ def _one_hot(call: Call) -> Answer:
     depth: Dim = (
         dims.dim(value) if isinstance(value, dims.Expression) else None if value is None else int(value)
     )
-    axis = normalize_axis(call.whole("axis", -1), len(shape) + 1)
+    axis = normalize_axis(call.integer("axis", -1), len(shape) + 1)
     return ((dtype, (*shape[:axis], depth, *shape[axis:])),)
 
 
 def _non_zero(call: Call) -> Answer:
-    shape = call.known(0)
+    shape = call.shape_or_none(0)
     if shape is None:
         return (("int64", (None, call.fresh(None))),)
     return (("int64", (len(shape), call.fresh(dims.product(shape)))),)
 
 
 def _compress(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         return ((dtype, None if "axis" in call.attributes else (call.fresh(None),)),)
     if "axis" not in call.attributes:
         return ((dtype, (call.fresh(dims.product(shape)),)),)
-    axis = normalize_axis(call.whole("axis", 0), len(shape))
+    axis = normalize_axis(call.integer("axis", 0), len(shape))
     mask = call.elements(1)
     size: Dim = None
     if mask is not None and all(v is not None for v in mask):
@@ -68,13 +68,13 @@ def _compress(call: Call) -> Answer:
 
 
 def _unique_shape(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         unique_count = call.fresh(None)
         unique_shape: Shape | None = None if "axis" in call.attributes else (unique_count,)
         element_count: Dim = None
     elif "axis" in call.attributes:
-        axis = normalize_axis(call.whole("axis", 0), len(shape))
+        axis = normalize_axis(call.integer("axis", 0), len(shape))
         element_count = shape[axis]
         unique_count = call.fresh(element_count)
         unique_shape = (*shape[:axis], unique_count, *shape[axis + 1 :])
@@ -91,13 +91,13 @@ def _unique_shape(call: Call) -> Answer:
 
 
 def _top_k(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         return ((dtype, None), ("int64", None))
-    axis = normalize_axis(call.whole("axis", -1), len(shape))
+    axis = normalize_axis(call.integer("axis", -1), len(shape))
     k: Dim
     if "k" in call.attributes:
-        k = call.whole("k", 1)
+        k = call.integer("k", 1)
     else:
         content = call.elements(1)
         k = size_of(content[0]) if content and content[0] is not None else call.fresh(shape[axis])
@@ -106,24 +106,26 @@ def _top_k(call: Call) -> Answer:
 
 
 def _unique_rows(call: Call) -> Answer:
-    source = call.known(0)
+    source = call.shape_or_none(0)
     unique_count = call.fresh(None if source is None else source[0])
-    return ((call.dtype(0), (unique_count,)), ("int64", source), ("int64", (unique_count,)))[: call.count]
+    return ((call.dtype(0), (unique_count,)), ("int64", source), ("int64", (unique_count,)))[
+        : call.output_count
+    ]
 
 
 def _embedding(call: Call) -> Answer:
-    table, index = call.known(0), call.known(1)
+    table, index = call.shape_or_none(0), call.shape_or_none(1)
     return ((call.dtype(0), None if table is None or index is None else (*index, table[-1])),)
 
 
 def _packed_tokens(call: Call) -> Answer:
     """Shape rule of RemovePadding, whose number of remaining tokens depends on data."""
-    source = call.known(0)
+    source = call.shape_or_none(0)
     if source is None or len(source) != 3:
         return None
     tokens = call.fresh(dims.multiply(source[0], source[1]))
     offsets = ("int32", source[:2]), ("int32", (dims.add(source[0], 1),)), ("int32", (1,))
-    return ((call.dtype(0), (tokens, source[2])), *offsets)[: call.count]
+    return ((call.dtype(0), (tokens, source[2])), *offsets)[: call.output_count]
 
 
 def _scatter(call: Call) -> Cost:
@@ -137,16 +139,16 @@ def _scatter(call: Call) -> Cost:
 
 def _committed(call: Call) -> Answer:
     """Shape rule of SpeculativePrefixCommit, whose tokens are of one sequence or (batch, rows)."""
-    tokens = call.known(0)
+    tokens = call.shape_or_none(0)
     batch: Shape | None = None if tokens is None else tokens[:1] if len(tokens) == 2 else (1,)
-    return (("int32", batch), call.type(3), call.type(4))[: call.count]
+    return (("int32", batch), call.type(3), call.type(4))[: call.output_count]
 
 
 def _merged_indices(call: Call) -> Answer:
-    rows = call.known(2)
-    width = call.whole("max_output_entries", -1)
+    rows = call.shape_or_none(2)
+    width = call.integer("max_output_entries", -1)
     merged: Shape | None = None if rows is None else (*rows, width)
-    return ((call.dtype(0), merged), (call.dtype(0), rows), (call.dtype(0), rows))[: call.count]
+    return ((call.dtype(0), merged), (call.dtype(0), rows), (call.dtype(0), rows))[: call.output_count]
 
 
 _HASH = data_movement("words to numbers of a table, no arithmetic on values")
@@ -177,7 +179,7 @@ OPERATORS = (
         "MurmurHash3",
         _HASH,
         MS,
-        lambda call: ((("uint32" if call.whole("positive", 1) else "int32"), call.known(0)),),
+        lambda call: ((("uint32" if call.integer("positive", 1) else "int32"), call.shape_or_none(0)),),
     ),
     Operator("NGramHashMapping", _HASH, MS, from_sizes((0, 0), (0, 1), (2, 0))),
     Operator("VarlenNGramHashMapping", _HASH, MS, from_sizes((0, 0), (2, 0))),

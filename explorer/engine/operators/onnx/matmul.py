@@ -41,7 +41,7 @@ def _product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
 
 def _matmul_shape(second: int = 1, dtype: str | int = 0) -> ShapeRule:
     def rule(call: Call) -> Answer:
-        return ((call.dtype(dtype), _product_shape(call.known(0), call.known(second))),)
+        return ((call.dtype(dtype), _product_shape(call.shape_or_none(0), call.shape_or_none(second))),)
 
     return rule
 
@@ -59,24 +59,24 @@ def _transpose_operand(shape: Shape, swaps_matrix: object, swaps_batch: object) 
 
 def _fused_shape(call: Call) -> Answer:
     """Shape rule of a product whose attributes may transpose the operands."""
-    a, b = call.known(0), call.known(1)
-    a = a and _transpose_operand(a, call.whole("transA", 0), call.whole("transBatchA", 0))
-    b = b and _transpose_operand(b, call.whole("transB", 0), call.whole("transBatchB", 0))
+    a, b = call.shape_or_none(0), call.shape_or_none(1)
+    a = a and _transpose_operand(a, call.integer("transA", 0), call.integer("transBatchA", 0))
+    b = b and _transpose_operand(b, call.integer("transB", 0), call.integer("transBatchB", 0))
     return ((call.dtype(0), _product_shape(a, b)),)
 
 
 def _gemm_shape(call: Call, second: int = 1) -> Answer:
-    a, b, dtype = call.known(0), call.known(second), call.dtype(0)
+    a, b, dtype = call.shape_or_none(0), call.shape_or_none(second), call.dtype(0)
     if (a is not None and len(a) != 2) or (b is not None and len(b) != 2):
         return None
     rows: Dim = None
     columns: Dim = None
     inner: list[Dim] = []
     if a is not None:
-        rows, depth = (a[1], a[0]) if call.whole("transA", 0) else (a[0], a[1])
+        rows, depth = (a[1], a[0]) if call.integer("transA", 0) else (a[0], a[1])
         inner.append(depth)
     if b is not None:
-        depth, columns = (b[1], b[0]) if call.whole("transB", 0) else (b[0], b[1])
+        depth, columns = (b[1], b[0]) if call.integer("transB", 0) else (b[0], b[1])
         inner.append(depth)
     if len({d for d in inner if isinstance(d, int)}) > 1:
         return None
@@ -96,7 +96,7 @@ def _qgemm_shape(call: Call) -> Answer:
 def _einsum_shape(call: Call) -> Answer:
     equation = call.attributes.get("equation", "")
     equation = equation.replace(" ", "") if isinstance(equation, str) else ""
-    shapes = [call.known(i) for i in range(len(call.inputs))]
+    shapes = [call.shape_or_none(i) for i in range(len(call.inputs))]
     inputs_text, arrow, right = equation.partition("->")
     terms = inputs_text.split(",")
     if not equation or "." in equation or len(terms) != len(shapes):
@@ -129,31 +129,33 @@ def _last_axis(size: str | tuple[int, int]) -> ShapeRule:
     """
 
     def rule(call: Call) -> Answer:
-        source = call.known(0)
+        source = call.shape_or_none(0)
         width: Dim
         if isinstance(size, str):
-            width = call.whole(size, -1)
+            width = call.integer(size, -1)
         else:
-            other_shape = call.known(size[0])
+            other_shape = call.shape_or_none(size[0])
             width = None if other_shape is None else other_shape[size[1]]
         shape = None if source is None else (*source[:-1], width)
-        return [(call.dtype(0), shape), *[UNKNOWN] * call.count][: call.count]
+        return [(call.dtype(0), shape), *[UNKNOWN] * call.output_count][: call.output_count]
 
     return rule
 
 
 def _three_products(call: Call) -> Answer:
     """Shape rule of MatMulNBitsQkv, which computes query, key and value from one input."""
-    source, dtype = call.known(0), call.dtype(0)
+    source, dtype = call.shape_or_none(0), call.dtype(0)
     if source is None:
         return None
-    kv_type = (dtype, (*source[:-1], call.whole("Nkv", -1)))
-    return ((dtype, (*source[:-1], call.whole("Nq", -1))), kv_type, kv_type, (dtype, source))[: call.count]
+    kv_type = (dtype, (*source[:-1], call.integer("Nkv", -1)))
+    return ((dtype, (*source[:-1], call.integer("Nq", -1))), kv_type, kv_type, (dtype, source))[
+        : call.output_count
+    ]
 
 
 def _float_blob_product(call: Call) -> Answer:
     """Shape rule of MatMulFpQ4, whose third input is the shape of the packed weight."""
-    source, shape = call.known(0), call.elements(2)
+    source, shape = call.shape_or_none(0), call.elements(2)
     if source is None:
         return None
     return ((call.dtype(0), (*source[:-1], shape[-1] if shape else None)),)
@@ -316,10 +318,10 @@ def _affine_grid(call: Call) -> Cost:
 
 
 def _einsum_gradient(node: BackwardNode) -> Gradient | None:
-    if len(node.wants) == 2:
-        return product_gradient(node.macs, node.want(0), node.want(1))
+    if len(node.gradient_purposes) == 2:
+        return product_gradient(node.macs, node.gradient_purpose(0), node.gradient_purpose(1))
     # if all operands need gradients, each product of the chain has two
-    return Gradient(2 * node.macs) if all(node.wants) else None
+    return Gradient(2 * node.macs) if all(node.gradient_purposes) else None
 
 
 OPERATORS = (

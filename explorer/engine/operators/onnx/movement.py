@@ -29,7 +29,7 @@ _TO_END = 1 << 31
 
 
 def _transpose(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
     order = call.ints("perm") or tuple(reversed(range(len(shape))))
@@ -39,16 +39,16 @@ def _transpose(call: Call) -> Answer:
 
 
 def _reshape(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     try:
         target = int_attributes(call, "shape", 1)
     except LookupError:
         return None
     if target is None:
-        target_shape = call.known(1)
+        target_shape = call.shape_or_none(1)
         count = target_shape[0] if target_shape is not None and len(target_shape) == 1 else None
         return ((dtype, (None,) * count if isinstance(count, int) and count <= 64 else None),)
-    keeps_zero_sizes = not call.whole("allowzero", 0)
+    keeps_zero_sizes = not call.integer("allowzero", 0)
     result: list[Dim] = []
     inferred_axis: int | None = None
     for axis, size in enumerate(target):
@@ -112,10 +112,10 @@ def _remaining_size(shape: Shape, known_sizes: Sequence[Dim]) -> Dim:
 
 
 def _flatten(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         return ((dtype, (None, None)),)
-    axis = call.whole("axis", 1)
+    axis = call.integer("axis", 1)
     axis = axis + len(shape) if axis < 0 else axis
     if not 0 <= axis <= len(shape):
         return None
@@ -123,7 +123,7 @@ def _flatten(call: Call) -> Answer:
 
 
 def _squeeze(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
     try:
@@ -142,7 +142,7 @@ def _squeeze(call: Call) -> Answer:
 
 
 def _unsqueeze(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     axes = int_attributes(call, "axes", 1)
     if shape is None or axes is None:
         return ((dtype, None),)
@@ -156,7 +156,7 @@ def _unsqueeze(call: Call) -> Answer:
 
 def concat(call: Call) -> Answer:
     """Shape rule of Concat."""
-    shapes = [call.known(i) for i in range(len(call.inputs))]
+    shapes = [call.shape_or_none(i) for i in range(len(call.inputs))]
     known_shapes = [s for s in shapes if s is not None]
     dtype = call.dtype(0)
     if not known_shapes:
@@ -183,16 +183,16 @@ def concat(call: Call) -> Answer:
 
 
 def _split(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
-        return ((dtype, None),) * call.count
-    axis = normalize_axis(call.whole("axis", 0), len(shape))
+        return ((dtype, None),) * call.output_count
+    axis = normalize_axis(call.integer("axis", 0), len(shape))
     sizes: list[Dim]
     try:
         split_sizes = int_attributes(call, "split", 1)
     except LookupError:
-        parts = call.whole("num_outputs", call.count)
-        if parts != call.count:
+        parts = call.integer("num_outputs", call.output_count)
+        if parts != call.output_count:
             return None  # the file could ask for a list of any length
         axis_size = shape[axis]
         part_size = dims.ceil_div(axis_size, parts)
@@ -202,8 +202,8 @@ def _split(call: Call) -> Answer:
             # assume an even split, as exporters write it
             sizes = [dims.floor_div(axis_size, parts)] * parts
     else:
-        sizes = [None] * call.count if split_sizes is None else [dims.dim(v) for v in split_sizes]
-    if len(sizes) != call.count:
+        sizes = [None] * call.output_count if split_sizes is None else [dims.dim(v) for v in split_sizes]
+    if len(sizes) != call.output_count:
         return None
     if all(isinstance(d, int) for d in (*sizes, shape[axis])) and sum(sizes) != shape[axis]:  # type: ignore[arg-type]
         return None
@@ -211,7 +211,7 @@ def _split(call: Call) -> Answer:
 
 
 def _slice(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
     if "starts" in call.attributes:
@@ -298,7 +298,7 @@ def _clamp_position(position: Any, size: dims.Expression) -> dims.Expression:
 
 
 def _expand(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     target = sizes_of(call, 1)
     if target is None:
         return ((dtype, None),)
@@ -306,7 +306,7 @@ def _expand(call: Call) -> Answer:
 
 
 def _tile(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None or call.opset < 6:
         return ((dtype, None),)
     repeats = sizes_of(call, 1) or (None,) * len(shape)
@@ -316,7 +316,7 @@ def _tile(call: Call) -> Answer:
 
 
 def _pad(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
     name = "pads" if "pads" in call.attributes else "paddings"
@@ -342,10 +342,10 @@ def _pad(call: Call) -> Answer:
 
 
 def _depth_to_space(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None or len(shape) != 4:
         return None if shape is not None else ((dtype, (None,) * 4),)
-    block = call.whole("blocksize", 0)
+    block = call.integer("blocksize", 0)
     if block < 1:
         return None
     batch, channels, height, width = shape
@@ -359,7 +359,7 @@ def _depth_to_space(call: Call) -> Answer:
 
 
 def _expand_dims(call: Call) -> Answer:
-    source, axis = call.known(0), call.elements(1)
+    source, axis = call.shape_or_none(0), call.elements(1)
     if source is None or not axis or not isinstance(axis[0], int):
         return ((call.dtype(0), None if source is None else (None,) * (len(source) + 1)),)
     axis_index = normalize_axis(axis[0], len(source) + 1)
@@ -368,11 +368,11 @@ def _expand_dims(call: Call) -> Answer:
 
 def _unfold(call: Call) -> Answer:
     """Shape rule of UnfoldTensor: windows of `size` elements at every `step`, as a new last axis."""
-    source = call.known(0)
+    source = call.shape_or_none(0)
     if source is None:
         return ((call.dtype(0), None),)
-    size, step = call.whole("size", 0), call.whole("step", 1)
-    axis = normalize_axis(call.whole("dim", -1), len(source))
+    size, step = call.integer("size", 0), call.integer("step", 1)
+    axis = normalize_axis(call.integer("dim", -1), len(source))
     window_count = dims.add(dims.floor_div(dims.subtract(source[axis], size), step), 1)
     return ((call.dtype(0), (*source[:axis], window_count, *source[axis + 1 :], size)),)
 
@@ -390,7 +390,7 @@ def _constant(call: Call) -> Answer:
 
 
 def _shape_of(call: Call) -> Answer:
-    shape = call.known(0)
+    shape = call.shape_or_none(0)
     if shape is None:
         return (("int64", (None,)),)
     rank = len(shape)
@@ -427,13 +427,13 @@ def _range(call: Call) -> Answer:
 
 def _eye_like(call: Call) -> Answer:
     code = call.attributes.get("dtype", 0)
-    return ((DTYPES[code].name if code else call.dtype(0), call.known(0)),)
+    return ((DTYPES[code].name if code else call.dtype(0), call.shape_or_none(0)),)
 
 
 def _random_shape(call: Call) -> Answer:
     """Shape rule of random tensors whose shape is an attribute."""
     shape = call.ints("shape")
-    return None if shape is None else ((DTYPES[call.whole("dtype", 1)].name, shape),)
+    return None if shape is None else ((DTYPES[call.integer("dtype", 1)].name, shape),)
 
 
 OPERATORS = (

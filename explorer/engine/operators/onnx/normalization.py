@@ -19,36 +19,38 @@ def _layer_shape(call: Call) -> Answer:
     shape = kind[1]
     statistics: Shape | None = None
     if shape is not None:
-        axis = normalize_axis(call.whole("axis", -1), len(shape))
+        axis = normalize_axis(call.integer("axis", -1), len(shape))
         statistics = shape[:axis] + (1,) * (len(shape) - axis)
     code = call.attributes.get("stash_type", 1)
     dtype = DTYPES[code].name if code in DTYPES else None
-    return (kind, *((dtype, statistics),) * (call.count - 1))
+    return (kind, *((dtype, statistics),) * (call.output_count - 1))
 
 
 def _skip_shape(call: Call) -> Answer:
     """Shape rule of SkipLayerNormalization: outputs 0 and 3 (the sum) have the input's type."""
     kind = call.type(0)
-    return (kind, UNKNOWN, UNKNOWN, kind)[: call.count]
+    return (kind, UNKNOWN, UNKNOWN, kind)[: call.output_count]
 
 
 def _batch_shape(call: Call) -> Answer:
-    return (call.type(0), *(call.type(3),) * (call.count - 1))
+    return (call.type(0), *(call.type(3),) * (call.output_count - 1))
 
 
 def _embed_shape(dtype: int) -> ShapeRule:
     def rule(call: Call) -> Answer:
-        ids, words = call.known(0), call.known(2)
+        ids, words = call.shape_or_none(0), call.shape_or_none(2)
         embedding = None if ids is None or words is None else (*ids, words[-1])
         mask = None if ids is None else ids[:1]
-        return ((call.dtype(dtype), embedding), ("int32", mask), (call.dtype(dtype), embedding))[: call.count]
+        return ((call.dtype(dtype), embedding), ("int32", mask), (call.dtype(dtype), embedding))[
+            : call.output_count
+        ]
 
     return rule
 
 
 def _pre_mix_shape(call: Call) -> Answer:
     """Shape rule that merges C streams into one: (..., C, H) or, with an attribute for C, (..., C x H)."""
-    source, branches = call.known(0), call.whole("num_branches", 0)
+    source, branches = call.shape_or_none(0), call.integer("num_branches", 0)
     if source is None:
         return ((call.dtype(0), None),)
     shape = (*source[:-1], dims.quotient(source[-1], branches)) if branches else (*source[:-2], source[-1])
@@ -57,9 +59,9 @@ def _pre_mix_shape(call: Call) -> Answer:
 
 def _low_rank_shape(call: Call) -> Answer:
     """Shape rule of three outputs: the merged stream, one gate per stream, and the streams."""
-    source, branches = call.known(0), call.whole("num_branches", 0)
+    source, branches = call.shape_or_none(0), call.integer("num_branches", 0)
     gates = None if source is None else (*source[:-1], branches)
-    return (*(_pre_mix_shape(call) or ()), (call.dtype(0), gates), call.type(0))[: call.count]
+    return (*(_pre_mix_shape(call) or ()), (call.dtype(0), gates), call.type(0))[: call.output_count]
 
 
 _LAYER, _RMS = ELEMENTWISE["layer_norm"], ELEMENTWISE["rms_norm"]

@@ -17,7 +17,7 @@ from explorer.facts import Dim, Shape
 
 def _position_bias(call: Call) -> Answer:
     """Shape rule of RelativePositionBias: (1, heads, query length, key length), with lengths from inputs."""
-    table = call.known(0)
+    table = call.shape_or_none(0)
     lengths = [c[0] if (c := call.elements(index)) else None for index in (1, 2)]
     return ((call.dtype(0), (1, None if table is None else table[1], *map(dims.dim, lengths))),)
 
@@ -50,15 +50,15 @@ def _rotated_pair(call: Call) -> Cost:
 
 def _normal_rotary_shape(call: Call) -> Answer:
     """Shape rule of RMSNormRotary: a slice of (B, S, heads, stride) to (B, S, heads x width)."""
-    source = call.known(0)
+    source = call.shape_or_none(0)
     if source is None:
         return None
     batch, length, heads, stride = source
-    width: Dim = call.whole("input_width", 0) or stride
-    rows = (1, dims.multiply(batch, length)) if call.whole("flatten_batch", 0) else (batch, length)
-    dtype = "float16" if call.whole("output_fp16", 0) else "bfloat16"
+    width: Dim = call.integer("input_width", 0) or stride
+    rows = (1, dims.multiply(batch, length)) if call.integer("flatten_batch", 0) else (batch, length)
+    dtype = "float16" if call.integer("output_fp16", 0) else "bfloat16"
     normalized = "float32", (batch, length, heads, width)
-    return ((dtype, (*rows, dims.multiply(heads, width))), normalized)[: call.count]
+    return ((dtype, (*rows, dims.multiply(heads, width))), normalized)[: call.output_count]
 
 
 def _normal_rotary(call: Call) -> Cost:

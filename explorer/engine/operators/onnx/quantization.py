@@ -18,23 +18,28 @@ from explorer.engine.symbolic import dimensions as dims
 def _quantize_shape(call: Call) -> Answer:
     code = call.attributes.get("output_dtype", 0)
     dtype = DTYPES[code].name if code else call.dtype(2) if call.has(2) else "uint8"
-    return ((dtype, call.known(0)),)
+    return ((dtype, call.shape_or_none(0)),)
 
 
 def _dequantize_shape(call: Call) -> Answer:
     code = call.attributes.get("output_dtype", 0)
     # before opset 19, the output type was always float32
-    return ((DTYPES[code].name if code else call.dtype(1) if call.opset >= 19 else "float32", call.known(0)),)
+    return (
+        (
+            DTYPES[code].name if code else call.dtype(1) if call.opset >= 19 else "float32",
+            call.shape_or_none(0),
+        ),
+    )
 
 
 def _dynamic_shape(call: Call) -> Answer:
-    return (("uint8", call.known(0)), ("float32", ()), ("uint8", ()))
+    return (("uint8", call.shape_or_none(0)), ("float32", ()), ("uint8", ()))
 
 
 def _cast_back(call: Call) -> Answer:
     """Shape rule of DequantizeWithOrder: float32, unless the attribute `to` names another type."""
     code = call.attributes.get("to", 1)
-    return ((DTYPES[code].name, call.known(0)),) if code in DTYPES else None
+    return ((DTYPES[code].name, call.shape_or_none(0)),) if code in DTYPES else None
 
 
 def _quantized_concat(call: Call) -> Answer:
@@ -45,20 +50,20 @@ def _quantized_concat(call: Call) -> Answer:
 
 def _gather_blocks(call: Call) -> Answer:
     """Shape rule of GatherBlockQuantized, in whose table a byte may contain several values of a row."""
-    table, index = call.known(0), call.known(1)
+    table, index = call.shape_or_none(0), call.shape_or_none(1)
     if table is None or index is None:
         return ((call.dtype(2), None),)
     if call.dtype(0) == "uint8":
-        table = (*table[:-1], dims.multiply(table[-1], 8 // call.whole("bits", 4)))
-    axis = normalize_axis(call.whole("gather_axis", 0), len(table))
+        table = (*table[:-1], dims.multiply(table[-1], 8 // call.integer("bits", 4)))
+    axis = normalize_axis(call.integer("gather_axis", 0), len(table))
     return ((call.dtype(2), (*table[:axis], *index, *table[axis + 1 :])),)
 
 
 def _gather_packed(call: Call) -> Answer:
     """Shape rule of GatherPacked: each row of the table has K values in a packed format."""
-    index, code = call.known(1), call.whole("output_dtype", 16)
+    index, code = call.shape_or_none(1), call.integer("output_dtype", 16)
     dtype = DTYPES[code].name if code in DTYPES else None
-    return ((dtype, None if index is None else (*index, call.whole("K", -1))),)
+    return ((dtype, None if index is None else (*index, call.integer("K", -1))),)
 
 
 OPERATORS = (

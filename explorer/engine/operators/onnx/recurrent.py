@@ -15,19 +15,19 @@ from explorer.facts import Dim, Shape
 
 
 def _recurrent_shape(call: Call) -> Answer:
-    source, dtype = call.known(0), call.dtype(0)
+    source, dtype = call.shape_or_none(0), call.dtype(0)
     directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
-    recurrence = call.known(2)
+    recurrence = call.shape_or_none(2)
     hidden: Dim = call.attributes.get("hidden_size", recurrence[2] if recurrence else None)
     if source is not None and len(source) != 3:
         return None
     first_size, second_size = (None, None) if source is None else source[:2]
-    if call.whole("layout", 0):
+    if call.integer("layout", 0):
         output: Shape = (first_size, second_size, directions, hidden)
         state: Shape = (first_size, directions, hidden)
     else:
         output, state = (first_size, directions, second_size, hidden), (directions, second_size, hidden)
-    return ((dtype, output), (dtype, state), (dtype, state))[: call.count]
+    return ((dtype, output), (dtype, state), (dtype, state))[: call.output_count]
 
 
 def _linear_shape(call: Call) -> Answer:
@@ -35,16 +35,16 @@ def _linear_shape(call: Call) -> Answer:
 
     Query and key are (B, T, heads x key width), the value is (B, T, heads x value width).
     """
-    query, key, value = call.known(0), call.known(1), call.known(2)
-    heads, kv_heads = call.whole("q_num_heads", 0), call.whole("kv_num_heads", 0)
+    query, key, value = call.shape_or_none(0), call.shape_or_none(1), call.shape_or_none(2)
+    heads, kv_heads = call.integer("q_num_heads", 0), call.integer("kv_num_heads", 0)
     if query is None or value is None or not heads or not kv_heads:
         return None
     value_width = dims.quotient(value[2], kv_heads)
-    state: Shape | None = call.known(3)
-    if not call.has(3) and key is not None and not call.whole("state_window", 0):
+    state: Shape | None = call.shape_or_none(3)
+    if not call.has(3) and key is not None and not call.integer("state_window", 0):
         state = (query[0], kv_heads, dims.quotient(key[2], kv_heads), value_width)
     output = (query[0], query[1], dims.multiply(value_width, max(heads, kv_heads)))
-    return ((call.dtype(0), output), (call.dtype(3) or call.dtype(0), state))[: call.count]
+    return ((call.dtype(0), output), (call.dtype(3) or call.dtype(0), state))[: call.output_count]
 
 
 def _recurrent(kind: str, gate_axis: int = 1) -> Rule:
@@ -154,8 +154,8 @@ def _mamba_sizes(call: Call) -> tuple[int, int, int, int]:
     Raises:
         ValueError: A size is not positive.
     """
-    heads, groups = call.whole("heads", 0), call.whole("n_groups", 0)
-    width, state = call.whole("head_dim", 64), call.whole("d_state", 128)
+    heads, groups = call.integer("heads", 0), call.integer("n_groups", 0)
+    width, state = call.integer("head_dim", 64), call.integer("d_state", 128)
     if min(heads, groups, width, state) < 1:
         raise ValueError("a size below 1")
     return heads, width, state, heads * width + 2 * groups * state
@@ -163,12 +163,12 @@ def _mamba_sizes(call: Call) -> tuple[int, int, int, int]:
 
 def _mamba_shape(call: Call) -> Answer:
     heads, width, _, channels = _mamba_sizes(call)
-    source = call.known(0)
+    source = call.shape_or_none(0)
     rows: Dim = None if source is None else source[0]
     output_shape: Shape = (rows, heads * width)
     kind = call.dtype(0)
     cache_types = (kind, (rows, channels)), ("float32", output_shape)
-    return ((kind, output_shape), call.type(1), call.type(2), *cache_types)[: call.count]
+    return ((kind, output_shape), call.type(1), call.type(2), *cache_types)[: call.output_count]
 
 
 def _mamba(call: Call) -> Cost:
@@ -198,7 +198,12 @@ def _recurrent_gradient(node: BackwardNode) -> Gradient | None:
     input_macs = length * batch * directions * gates * hidden * width * node.trips
     state_macs = batch * directions * gates * hidden * state[2] * node.trips
     return recurrent(
-        node.macs, input_macs, state_macs, node.want(0), node.want(5), (node.want(1), node.want(2))
+        node.macs,
+        input_macs,
+        state_macs,
+        node.gradient_purpose(0),
+        node.gradient_purpose(5),
+        (node.gradient_purpose(1), node.gradient_purpose(2)),
     )
 
 

@@ -15,8 +15,8 @@ from explorer.facts import Shape
 
 
 def _reduce_shape(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
-    keeps_axes = call.whole("keepdims", 1)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
+    keeps_axes = call.integer("keepdims", 1)
     try:
         axes = int_attributes(call, "axes", 1)
     except LookupError:
@@ -27,7 +27,7 @@ def _reduce_shape(call: Call) -> Answer:
         # the axes are unknown; without keepdims, the rank is unknown as well
         return ((dtype, (None,) * len(shape) if keeps_axes else None),)
     if not axes:
-        if call.whole("noop_with_empty_axes", 0):
+        if call.integer("noop_with_empty_axes", 0):
             return ((dtype, shape),)
         axes = list(range(len(shape)))
     reduced_axes = {normalize_axis(a, len(shape)) for a in axes}
@@ -37,11 +37,11 @@ def _reduce_shape(call: Call) -> Answer:
 
 
 def _arg_shape(call: Call) -> Answer:
-    shape = call.known(0)
+    shape = call.shape_or_none(0)
     if shape is None:
         return (("int64", None),)
-    axis = normalize_axis(call.whole("axis", 0), len(shape))
-    middle: Shape = (1,) if call.whole("keepdims", 1) else ()
+    axis = normalize_axis(call.integer("axis", 0), len(shape))
+    middle: Shape = (1,) if call.integer("keepdims", 1) else ()
     return (("int64", shape[:axis] + middle + shape[axis + 1 :]),)
 
 

@@ -18,7 +18,7 @@ from explorer.facts import Dim, Shape
 
 def _stft_shape(call: Call) -> Answer:
     """Shape rule of STFT: (batch, frames, frequencies, 2). A one-sided spectrum has length // 2 + 1."""
-    signal, window, dtype = call.known(0), call.known(2), call.dtype(0)
+    signal, window, dtype = call.shape_or_none(0), call.shape_or_none(2), call.dtype(0)
     step, length = call.elements(1), call.elements(3)
     if signal is None or len(signal) < 2:
         return ((dtype, (None,) * 4),)
@@ -30,7 +30,7 @@ def _stft_shape(call: Call) -> Answer:
     frames: Dim = None
     if step and isinstance(step[0], int) and step[0] > 0:
         frames = dims.add(dims.floor_div(dims.subtract(signal[1], taps), step[0]), 1)
-    is_one_sided = call.whole("onesided", 1)
+    is_one_sided = call.integer("onesided", 1)
     return ((dtype, (signal[0], frames, dims.add(dims.floor_div(taps, 2), 1) if is_one_sided else taps, 2)),)
 
 
@@ -38,13 +38,13 @@ def _window(call: Call) -> Answer:
     """Shape rule of a window function: the input holds the length."""
     content = call.elements(0)
     size = size_of(content[0]) if content and content[0] is not None else None
-    return ((DTYPES[call.whole("output_datatype", 1)].name, (size,)),)
+    return ((DTYPES[call.integer("output_datatype", 1)].name, (size,)),)
 
 
 def _fourier_shape(call: Call) -> Answer:
     """Shape rule of Rfft, (..., n) to (..., n // 2 + 1, 2), and of its inverse Irfft."""
-    source = call.known(0)
-    if source is None or call.whole("signal_ndim", 1) != 1 or not call.whole("onesided", 1):
+    source = call.shape_or_none(0)
+    if source is None or call.integer("signal_ndim", 1) != 1 or not call.integer("onesided", 1):
         return None
     if call.op == "Rfft":
         return ((call.dtype(0), (*source[:-1], dims.add(dims.floor_div(source[-1], 2), 1), 2)),)
@@ -52,7 +52,7 @@ def _fourier_shape(call: Call) -> Answer:
 
 
 def _warping_shape(call: Call) -> Answer:
-    cost = call.known(0)
+    cost = call.shape_or_none(0)
     longest = None if cost is None else dims.subtract(dims.add(cost[-1], cost[-2]), 1)
     return (("int32", (2, call.fresh(longest))),)
 

@@ -34,30 +34,30 @@ from explorer.facts import Dim, Shape
 
 
 def _pool_shape(call: Call) -> Answer:
-    source, dtype = call.known(0), call.dtype(0)
+    source, dtype = call.shape_or_none(0), call.dtype(0)
     kernel = call.ints("kernel_shape")
     shape: Shape | None = None
     if source is not None:
         if kernel is None or len(source) != len(kernel) + 2:
             return None
         window_counts = count_window_positions(
-            call, source[2:], kernel, ceil=bool(call.whole("ceil_mode", 0))
+            call, source[2:], kernel, ceil=bool(call.integer("ceil_mode", 0))
         )
         if window_counts is None:
             return None
         shape = (*source[:2], *window_counts)
-    return ((dtype, shape), ("int64", shape))[: call.count]
+    return ((dtype, shape), ("int64", shape))[: call.output_count]
 
 
 def _global_pool(call: Call) -> Answer:
-    source, dtype = call.known(0), call.dtype(0)
+    source, dtype = call.shape_or_none(0), call.dtype(0)
     if source is None:
         return ((dtype, None),)
     return ((dtype, source[:2] + (1,) * (len(source) - 2)),)
 
 
 def _resize_shape(call: Call) -> Answer:
-    shape, dtype = call.known(0), call.dtype(0)
+    shape, dtype = call.shape_or_none(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),)
     if call.attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
@@ -104,21 +104,21 @@ def _scale_size(size: Dim, scale: Any) -> Dim:
 
 
 def _grid_shape(call: Call) -> Answer:
-    source, grid, dtype = call.known(0), call.known(1), call.dtype(0)
+    source, grid, dtype = call.shape_or_none(0), call.shape_or_none(1), call.dtype(0)
     if source is None or grid is None or len(grid) < 3:
         return ((dtype, None),)
     return ((dtype, (*source[:2], *grid[1:-1])),)
 
 
 def _roi_shape(call: Call) -> Answer:
-    source, regions, dtype = call.known(0), call.known(1), call.dtype(0)
-    size = call.whole("output_height", 1), call.whole("output_width", 1)
+    source, regions, dtype = call.shape_or_none(0), call.shape_or_none(1), call.dtype(0)
+    size = call.integer("output_height", 1), call.integer("output_width", 1)
     channels = source[1] if source is not None and len(source) == 4 else None
     return ((dtype, (regions[0] if regions else None, channels, *size)),)
 
 
 def _crop_shape(call: Call) -> Answer:
-    regions, source = call.known(1), call.known(0)
+    regions, source = call.shape_or_none(1), call.shape_or_none(0)
     size = call.elements(3) or (None, None)
     if regions is None or source is None:
         return ((call.dtype(0), (None,) * 4),)
@@ -126,7 +126,7 @@ def _crop_shape(call: Call) -> Answer:
 
 
 def _non_max_suppression(call: Call) -> Answer:
-    boxes, scores = call.known(0), call.known(1)
+    boxes, scores = call.shape_or_none(0), call.shape_or_none(1)
     max_count: Dim = None
     if scores is not None and boxes is not None and len(scores) == 3 and len(boxes) == 3:
         per_class: Any = 0
@@ -148,8 +148,8 @@ def _reorder_input(call: Call) -> Answer:
 
     The output has whole blocks of channels. The convolution that reads it sets their number.
     """
-    shape = call.known(0)
-    if call.whole("channels_last", 0):
+    shape = call.shape_or_none(0)
+    if call.integer("channels_last", 0):
         shape = move_channels_first(shape)
     if shape is not None and len(shape) > 1:
         shape = (shape[0], call.attributes.get(PADDED_CHANNELS, pad_to_blocks(shape[1])), *shape[2:])
@@ -157,15 +157,15 @@ def _reorder_input(call: Call) -> Answer:
 
 
 def _reorder_output(call: Call) -> Answer:
-    shape = call.known(0)
+    shape = call.shape_or_none(0)
     if shape is None:
         return ((call.dtype(0), None),)
     shape = (shape[0], call.attributes.get("channels", shape[1]), *shape[2:])
-    return ((call.dtype(0), move_channels_last(shape) if call.whole("channels_last", 0) else shape),)
+    return ((call.dtype(0), move_channels_last(shape) if call.integer("channels_last", 0) else shape),)
 
 
 def _blocked_upsample(call: Call) -> Answer:
-    shape, scales = call.known(0), call.ints("scales")
+    shape, scales = call.shape_or_none(0), call.ints("scales")
     if shape is None or scales is None or len(scales) != len(shape):
         return None
     return ((call.dtype(0), tuple(dims.multiply(d, s) for d, s in zip(shape, scales, strict=True))),)

@@ -12,7 +12,7 @@ import pytest
 
 from explorer.engine.costs.aten import products, table
 from explorer.engine.costs.aten.table import TABLE, count_exported_call
-from explorer.engine.operators.gradients import Gradient, Want
+from explorer.engine.operators.gradients import Gradient, GradientPurpose
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
@@ -196,7 +196,7 @@ def test_every_product_has_a_gradient_or_a_reason() -> None:
 def test_a_product_of_groups_has_both_gradients() -> None:
     """Tokens sorted by expert: each product with its group's weight has a gradient of both."""
     tokens, experts = empty(4, 8), empty(2, 8, 16)
-    wants: dict[int, Want] = {id(tokens): "input", id(experts): "weight"}
+    wants: dict[int, GradientPurpose] = {id(tokens): "input", id(experts): "weight"}
     func = torch.ops.aten._grouped_mm.default
     found = dispatch.compute_gradient(
         func, [tokens, experts], {}, empty(4, 16), 65_536, lambda t: wants[id(t)]
