@@ -104,7 +104,7 @@ def tabs_of(session: Session) -> dict[str, list[tuple[str, str]]]:
     columns = [
         (column.head, re.sub(r"[^\d.]", "", str(value)))
         for column in COLUMNS.values()
-        if column.unit in ("count", "bytes") and (value := column.of(model, NOTHING)) is not None
+        if column.unit in ("count", "bytes") and (value := column.get_value(model, NOTHING)) is not None
     ]
     documents = {
         name: [(f"json {key}", str(value)) for key, value in to_json(fact).items() if isinstance(value, int)]

@@ -19,7 +19,7 @@ IF_DONE: Mapping[str, int] = {"done": DONE}
 IF_PROVED: Mapping[str, int] = {
     **IF_DONE,
     "equal": DONE,
-    "parts": DONE,
+    "parts": DONE,  # every part is proved, but a rounding crossed a threshold
     "evidence": DONE,
     "different": DIFFERENT,
     "unproven": UNPROVEN,

@@ -36,7 +36,7 @@ from explorer.report.json_records import (
     pick_fields,
     range_record,
     record_of,
-    statistics_record,
+    chosen_statistics_record,
     stats_record,
     tensor_record,
     totals_record,
@@ -287,7 +287,7 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
         **info(about, tool, sha256),
         "tensors": [stats_record(stats) for stats in fact.tensors],
         **pick_fields(fact, ("tied", "duplicates", "notes")),
-        "statistics": [statistics_record(row) for row in fact.statistics],
+        "statistics": [chosen_statistics_record(row) for row in fact.statistics],
     }
 
 
@@ -300,7 +300,7 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
         "skipped": [{"layer": layer, "reason": reason} for layer, reason in fact.skipped],
         "output": fact.output or None,
         **pick_fields(fact, ("seconds", "notes")),
-        "statistics": [statistics_record(row) for row in fact.statistics],
+        "statistics": [chosen_statistics_record(row) for row in fact.statistics],
     }
 
 

@@ -111,7 +111,7 @@ _UNITS = {"count": count_text, "bytes": bytes_text}
 def create_counted_figure(name: str, structure: Structure, totals: Totals) -> FlameFigure:
     """Create the figure of a counted column: 'macs', 'params', or another name in `COUNTED`."""
     column = COLUMNS[name]
-    total = column.of(whole_model(totals), NOTHING)
+    total = column.get_value(whole_model(totals), NOTHING)
     weights = FlameWeights(structure.end, structure.columns[COUNTED[name]], total or 0, {})
     return FlameFigure(name, column.head, column.unit, weights)
 

@@ -50,8 +50,8 @@ def stats_record(fact: TensorStats) -> Document:
     return {**tensor_record(fact.tensor), **document}
 
 
-def statistics_record(fact: StatisticsRow) -> Document:
-    """Return chosen statistics of one tensor under their own names, with the fields of its layer."""
+def chosen_statistics_record(fact: StatisticsRow) -> Document:
+    """Return the statistics that the user chose, one key for each, beside the fields of the layer."""
     document = record_of(fact)
     values = document.pop("values")
     return {**document, **values}

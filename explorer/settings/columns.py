@@ -65,7 +65,7 @@ class LayerColumn(Struct, frozen=True):
         name: Name of the column in options and filters.
         head: Header of the column.
         unit: Unit of the values.
-        of: Function that returns the value of a row: a text, a shape, a number, or None if unknown.
+        get_value: Function that returns the value of a row: a text, a shape, a number, or None if unknown.
         about: Description in one line.
         stored: Whether the value is known for every row with any shapes, and never a bound.
         field: Name of the field of `Layer` that holds the value, or ''. A group has the sum of its layers.
@@ -78,7 +78,7 @@ class LayerColumn(Struct, frozen=True):
     name: str
     head: str
     unit: Unit
-    of: Callable[[Layer, ColumnFigures], Any]
+    get_value: Callable[[Layer, ColumnFigures], Any]
     about: str
     stored: bool = False
     field: str = ""

@@ -282,7 +282,7 @@ class _Terms:
     def _build_figure_test(self, column: LayerColumn, sign: str, value: str, word: Word) -> Test:
         if lacking := describe_missing_figures(column, self._column_figures):
             raise build_error(f"'{column.name}' {lacking}", _find_key(word))
-        figures, get, compare = self._column_figures, column.of, _COMPARE[sign]
+        figures, get, compare = self._column_figures, column.get_value, _COMPARE[sign]
         limit = number(value, word.locate(value), column.unit)
 
         def test(layer: Layer, _: str) -> bool:
@@ -316,7 +316,7 @@ class _Terms:
 def _build_text_column_test(column: LayerColumn, figures: ColumnFigures, want: str) -> Test:
     """Builds a test for a word or a pattern in a text column of `ColumnFigures`."""
     match = _compile_glob(want if any(c in want for c in "*?") else f"*{want}*")
-    return lambda layer, _: bool(match((column.of(layer, figures) or "").lower()))
+    return lambda layer, _: bool(match((column.get_value(layer, figures) or "").lower()))
 
 
 def _build_key_test(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:

@@ -283,7 +283,7 @@ class _Place(NamedTuple):
     source: str
     position: int
 
-    def of(self, key: str = "") -> str:
+    def describe(self, key: str = "") -> str:
         """Names the file, the line of a setting, the machine and the memory."""
         name = self.hardware.name
         tables = (f"machine.{name}.memory", "memory", "profile.memory")
@@ -297,17 +297,17 @@ class _Place(NamedTuple):
 
 def _read_memory(entry: Any, place: _Place) -> MachineMemory:
     if not isinstance(entry, Mapping) or "name" not in entry:
-        raise Misuse("a memory without a name", where=place.of(), hint='write name = "scratchpad"')
+        raise Misuse("a memory without a name", where=place.describe(), hint='write name = "scratchpad"')
     for key in entry:
         if key not in _FIELDS:
             raise Misuse(
                 f"there is no setting '{key}' of a memory",
-                where=place.of(key),
+                where=place.describe(key),
                 hint=suggest_name(key, _FIELDS),
             )
-    memory = MachineMemory(**{key: _FIELDS[key](value, place.of(key)) for key, value in entry.items()})
+    memory = MachineMemory(**{key: _FIELDS[key](value, place.describe(key)) for key, value in entry.items()})
     for fault in _faults(memory):
-        raise Misuse(fault.problem, where=place.of(fault.key), hint=fault.hint)
+        raise Misuse(fault.problem, where=place.describe(fault.key), hint=fault.hint)
     return memory
 
 

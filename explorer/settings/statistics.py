@@ -19,15 +19,19 @@ class Statistic(NamedTuple):
 
     Attributes:
         definition: Definition in words and formulas over the finite numbers x of a tensor.
-        of: Function that computes the statistic from the engine's `Moments` and the argument. The fields of
-            `Moments` are arrays with one number for each index of an axis. None if the statistic needs the
-            sorted numbers.
+        formula: Function that computes the statistic from the engine's `Moments` and the argument. The fields
+            of `Moments` are arrays with one number for each index of an axis. None for a quantile.
         argument: Argument after the colon, as the manual shows it, or '' if there is none.
     """
 
     definition: str
-    of: Callable[[Any, float], Any] | None
+    formula: Callable[[Any, float], Any] | None
     argument: str = ""
+
+    @property
+    def is_quantile(self) -> bool:
+        """Whether the statistic is a quantile, which needs the sorted numbers."""
+        return self.formula is None
 
 
 STATISTICS: Mapping[str, Statistic] = {

@@ -735,7 +735,7 @@ class ScriptedEngine:
         given = TableFigures(profile=self.states.entries[self.states.current].profile)
         left = filter_rows(self.model.info, layers, None, given.sums(self.model))
         beside = given.column_figures(self.model.info, left.figures)
-        found = [column.of(row, beside) for row in rows]
+        found = [column.get_value(row, beside) for row in rows]
         return [float("nan") if value is None or isinstance(value, str | tuple) else value for value in found]
 
     def _overlay(self, files: Sequence[str]) -> Overlay:

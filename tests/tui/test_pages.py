@@ -370,7 +370,7 @@ def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:
         0, None, "features.3", "3", "Conv2d", 0, False, outputs=(TensorInfo("output", "float32", (1,)),)
     )
     last = SitePlan("/classifier/6/Gemm", "Gemm", 1, 1, 1, (1, 1, 1), 1, 1.0, "lab", "ragged", "output")
-    assert select_sites([module], [last], by_value=False) == []
+    assert select_sites([module], [last], is_graph=False) == []
 
 
 def test_a_range_shows_its_ends() -> None:

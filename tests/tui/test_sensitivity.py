@@ -158,7 +158,7 @@ async def test_what_ran_before_a_stop_is_kept_and_goes_on(session, monkeypatch):
         await begin(hands, "int8")
         ran = len(table(hands))
         assert 0 < ran < 11
-        assert "or more are open; n goes on" in status(hands)
+        assert "or more remain; n continues" in status(hands)
         await hands.press("n", "enter")
         assert len(table(hands)) == 11
         asked = [how["seconds"] for name, _, how in hands.engine.asked if name == "sweep_formats"]

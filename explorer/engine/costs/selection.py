@@ -270,7 +270,7 @@ def _sort_rows(
     comparable: list[tuple[Any, Layer]] = []
     unknown: list[Layer] = []
     for row in rows:
-        value = sort.of(row, columns)
+        value = sort.get_value(row, columns)
         if value is None:
             unknown.append(row)
         else:

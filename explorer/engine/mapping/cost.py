@@ -121,7 +121,7 @@ class _Widths(NamedTuple):
     sums: int
     output: int
 
-    def of(self, operand: Operand) -> int:
+    def get_bits(self, operand: Operand) -> int:
         return {"A": self.left, "B": self.right, "C": self.sums}[operand]
 
 
@@ -181,7 +181,7 @@ def count_array_slots(mapping: SiteMapping, machine: MemoryMachine) -> int:
 
 def get_operand_bits(mapping: SiteMapping, operand: Operand) -> int:
     """Returns the bits of an element of an operand; of C, those of a sum."""
-    return _get_widths(mapping).of(operand)
+    return _get_widths(mapping).get_bits(operand)
 
 
 def count_compulsory_bytes(mapping: SiteMapping) -> int:
@@ -294,7 +294,7 @@ def _list_moves(
                 single_instance_level=single_instance_level,
             )
             outer = [index for index in nest.list_holders(operand) if index < level]
-            width = widths.of(operand)
+            width = widths.get_bits(operand)
             moves.append(
                 LevelMoves(
                     level=level,
@@ -388,7 +388,7 @@ def _tiles(memory: MachineMemory, nest: Nest, level: int, widths: _Widths) -> di
         if operand in memory.holds:
             lengths = nest.size if operand in step.keep else step.tile
             elements = min(lengths[rows], nest.size[rows]) * min(lengths[columns], nest.size[columns])
-            tiles[operand] = dimensions.count_packed_bytes(elements, widths.of(operand))
+            tiles[operand] = dimensions.count_packed_bytes(elements, widths.get_bits(operand))
             if operand == "C":
                 tiles["out"] = dimensions.count_packed_bytes(elements, widths.output)
     return tiles
@@ -624,7 +624,7 @@ class _Pipeline:
             if not self._changed(operand, step, before):
                 continue
             whole = operand in self.level.keep
-            size = _bytes(self.nest.size if whole else lengths, operand, self.widths.of(operand))
+            size = _bytes(self.nest.size if whole else lengths, operand, self.widths.get_bits(operand))
             if operand == "C" and (whole or (step[1] == 0 and not self.reads_first)):
                 size = 0  # the first visit starts from zero
             loads[operand] = size
@@ -655,7 +655,7 @@ class _Pipeline:
             kept_after = stays and _has_same_tile(operand, step, after)
             if operand != "C":
                 elements = 0 if kept_before else count.outside_reads
-                reads += dimensions.count_packed_bytes(elements, self.widths.of(operand))
+                reads += dimensions.count_packed_bytes(elements, self.widths.get_bits(operand))
                 continue
             is_fresh = step[1] == 0 and not self.reads_first
             elements = 0 if kept_before else count.outside_reads if is_fresh else count.outside_writes
@@ -712,8 +712,10 @@ class _Pipeline:
                         continue
                     inside = next(level for level in inner.list_holders(operand) if level >= index)
                     count = count_moved(inner, operand, inside, single_instance_level=index - 1)
-                    reads += dimensions.count_packed_bytes(count.outside_reads, self.widths.of(operand))
-                    writes += dimensions.count_packed_bytes(count.outside_writes, self.widths.of(operand))
+                    reads += dimensions.count_packed_bytes(count.outside_reads, self.widths.get_bits(operand))
+                    writes += dimensions.count_packed_bytes(
+                        count.outside_writes, self.widths.get_bits(operand)
+                    )
                 cycles = max(cycles, compute_transfer_cycles(memory, reads, writes) or Fraction(0))
         return cycles
 

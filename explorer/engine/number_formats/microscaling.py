@@ -27,9 +27,9 @@ MIN_EXPONENT = -127
 class Microscaling(NumberFormat, frozen=True):
     """A block format: value = 2**shared x element.
 
-    The exponent `shared` is floor(log2(the block's largest magnitude)) - `reach`, and at least -127. Elements
-    are rounded half to even and saturate. The last block of an axis may be shorter. A block that contains NaN
-    or infinity has the scale NaN, so all its numbers become NaN.
+    The exponent `shared` is floor(log2(the block's largest magnitude)) - `largest_exponent`, and at
+    least -127. Elements are rounded half to even and saturate. The last block of an axis may be shorter. A
+    block that contains NaN or infinity has the scale NaN, so all its numbers become NaN.
 
     Attributes:
         element: Format of the numbers in a block.
@@ -43,8 +43,8 @@ class Microscaling(NumberFormat, frozen=True):
         return self.bits + SCALE_BITS / BLOCK
 
     @property
-    def reach(self) -> int:
-        """The exponent of the element's largest number."""
+    def largest_exponent(self) -> int:
+        """Exponent of the largest number of the element format (emax in the specification)."""
         return int(np.frexp(self.element.largest)[1]) - 1
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
@@ -63,7 +63,7 @@ class Microscaling(NumberFormat, frozen=True):
         """Returns the scale of each block as float32, from the block's largest magnitude."""
         # zero has no exponent, but stays zero with any scale
         _, exponent = np.frexp(np.where(largest > 0, largest, 1).astype(np.float32))
-        shared = np.maximum(exponent - 1 - self.reach, MIN_EXPONENT)
+        shared = np.maximum(exponent - 1 - self.largest_exponent, MIN_EXPONENT)
         scale = np.ldexp(np.float32(1), shared)
         return np.where(np.isfinite(largest), scale, np.float32(np.nan))
 
@@ -73,7 +73,10 @@ class Microscaling(NumberFormat, frozen=True):
 
 
 def _iterate_slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
-    """Yields slabs of complete blocks: the location, and the shape as (outer, blocks, elements, inner)."""
+    """Yields slabs of undivided blocks: the location, and the shape as (outer, blocks, elements, inner).
+
+    If the last block of the axis is shorter, it is the last slab.
+    """
     length = shape[axis]
     outer, inner = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))
     full_length = length - length % BLOCK

@@ -212,4 +212,7 @@ FOLDABLE: Mapping[str, Callable[..., Array | None]] = {
     "ReduceMax": _make_reduction("max"),
     "ReduceMin": _make_reduction("min"),
 }
-"""Functions that compute an operator's output from attributes and arguments, or None if it is too large."""
+"""Functions that compute an operator's output from attributes and arguments, or None if it is too large.
+
+Shape and Size get the shape of their input instead of its values.
+"""

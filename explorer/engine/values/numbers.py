@@ -72,7 +72,8 @@ class Numbers(Struct, frozen=True):
         layer: Path of the layer of the tensor, or '' if it must be looked up.
         identity: Value that is equal for all names of one stored tensor, or None if the tensor has one name.
         trainable: Whether the tensor is a parameter with requires_grad, or None if the format does not say.
-        zeros: Number of zeros that are not stored (sparse tensors). `slabs` yields the other elements.
+        unstored_zeros: Number of zeros of a sparse tensor that are not stored. `slabs` yields the other
+            elements.
         raw: Function that yields the stored bytes, or None if `slabs` yields the stored numbers. It is set if
             `slabs` computes the numbers, as from blocks of integers that share a scale.
         part: Function that yields the elements `[start, stop)` without reading earlier elements, or None.
@@ -92,7 +93,7 @@ class Numbers(Struct, frozen=True):
     layer: str = ""
     identity: Any = None
     trainable: bool | None = None
-    zeros: int = 0
+    unstored_zeros: int = 0
     raw: Slabs | None = None
     part: Callable[[int, int], Iterator[Array]] | None = None
     scales: Scales | None = None

@@ -143,7 +143,7 @@ def _read_sparse(span: FileSpan, prefix: str, output: str, reader_by_tensor: Map
         nbytes=tensor.nbytes + indices,
         identity=("sparse", span.source.path, span.offset),
         part=None,
-        zeros=missing,
+        unstored_zeros=missing,
     )
 
 

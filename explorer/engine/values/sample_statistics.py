@@ -24,7 +24,7 @@ from explorer.engine.values.numbers import Array, Numbers, read_chunks
 from explorer.engine.values.statistics import (
     compute_figures,
     compute_quantiles_along,
-    list_shares,
+    list_quantile_levels,
     select_reported_quantiles,
 )
 from explorer.facts import TensorInfo
@@ -128,12 +128,12 @@ class OutputSamples:
 
     def search(self) -> RankSearch | None:
         """Returns the search for requested quantiles in further runs, or None if they are exact already."""
-        shares = list_shares(self._choices)
+        levels = list_quantile_levels(self._choices)
         sums = self._moments if self._axis is None else self._axis_moments
         is_exact = self._counts is None or (self._has_all_codes and self._axis is None)
-        if shares and self._has_axis and self._is_ordered and sums is not None and not is_exact:
-            searched_shares = sorted({*QUANTILES, *shares}) if self._axis is None else shares
-            self._search = RankSearch(self._kind, sums.count, searched_shares)
+        if levels and self._has_axis and self._is_ordered and sums is not None and not is_exact:
+            searched_levels = sorted({*QUANTILES, *levels}) if self._axis is None else levels
+            self._search = RankSearch(self._kind, sums.count, searched_levels)
         return self._search
 
     def search_in(self, numbers: Numbers, cancel: Cancel) -> None:
@@ -150,13 +150,13 @@ class OutputSamples:
 
     def compute_stats(self, bins: int, call: int, cancel: Cancel) -> TensorStats:
         """Returns the statistics over all runs."""
-        shares = list_shares(self._choices)
+        levels = list_quantile_levels(self._choices)
         if self._counts is None:
             slabs = [slab for run in self._kept_runs for slab in run.slabs()]
             all_numbers = replace(self._first, shape=(self._elements,), slabs=lambda: iter(slabs))
-            stats_fields = compute_figures(all_numbers, bins, shares, cancel)
+            stats_fields = compute_figures(all_numbers, bins, levels, cancel)
         else:
-            stats_fields = self._compute_from_counts(self._counts, bins, shares)
+            stats_fields = self._compute_from_counts(self._counts, bins, levels)
         quantiles = dict(stats_fields.pop("quantiles", ()))
         is_searched = self._search is not None and self._search.steady and self._axis is None
         if is_searched:
@@ -170,18 +170,18 @@ class OutputSamples:
             quantiles=select_reported_quantiles(quantiles),
             quantiles_exact=self._counts is None or self._has_all_codes or is_searched,
             runs=self.runs,
-            chosen=self._compute_statistics(quantiles, shares),
+            chosen=self._compute_statistics(quantiles, levels),
             **stats_fields,
         )
 
     def _replace_by_exact(self, quantiles: dict[float, float]) -> dict[float, float]:
-        """Returns the quantiles by share, with the results of the search in place of estimates."""
+        """Returns the quantiles by level, with the results of the search in place of estimates."""
         assert self._search is not None
         exact = {q: values[0] for q, values in self._search.compute_quantiles().items()}
         return quantiles | {q: value for q, value in exact.items() if value is not None}
 
     def _compute_statistics(
-        self, quantiles: dict[float, float], shares: Sequence[float]
+        self, quantiles: dict[float, float], levels: Sequence[float]
     ) -> dict[str, tuple[float | None, ...]]:
         """Computes the additional statistics over all runs, by label."""
         if not self._choices or not self._has_axis or not self._is_ordered:
@@ -192,15 +192,15 @@ class OutputSamples:
             )
         if self._axis_moments is None:
             return {}
-        quantiles_by_share: Mapping[float, Sequence[float | None]] = {}
+        quantiles_by_level: Mapping[float, Sequence[float | None]] = {}
         if self._search is not None and self._search.steady:
-            quantiles_by_share = self._search.compute_quantiles()
-        elif shares and self._counts is None:
-            quantiles_by_share = compute_quantiles_along(self._kept_runs, self._axis, shares)
-        return compute_statistics(self._axis_moments, self._choices, quantiles_by_share)
+            quantiles_by_level = self._search.compute_quantiles()
+        elif levels and self._counts is None:
+            quantiles_by_level = compute_quantiles_along(self._kept_runs, self._axis, levels)
+        return compute_statistics(self._axis_moments, self._choices, quantiles_by_level)
 
     def _compute_from_counts(
-        self, code_counts: CodeCounts, bins: int, shares: Sequence[float]
+        self, code_counts: CodeCounts, bins: int, levels: Sequence[float]
     ) -> dict[str, Any]:
         """Returns the figures of counted numbers. Exact values from the moments replace estimated values."""
         values, counts = code_counts.list_occurring_values()
@@ -211,7 +211,7 @@ class OutputSamples:
             # the middle for the code of infinity is NaN
             values[(bits & 0x7FFF0000) == 0x7F800000] = np.inf
         stats_fields = compute_from_counts(
-            values, counts, self._zeros, self._elements, bins, sorted({*QUANTILES, *shares})
+            values, counts, self._zeros, self._elements, bins, sorted({*QUANTILES, *levels})
         )
         exact = compute_statistics(self._moments, [Choice(name, name) for name in _EXACT.values()], {})
         return {**stats_fields, **{field: exact[name][0] for field, name in _EXACT.items()}}

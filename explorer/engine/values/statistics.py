@@ -49,8 +49,8 @@ def measure(
         Cancelled: `cancel` returned True.
         BadModel: The tensor cannot be read.
     """
-    shares = list_shares(choices)
-    stats_fields = compute_figures(numbers, bins, shares, cancel)
+    levels = list_quantile_levels(choices)
+    stats_fields = compute_figures(numbers, bins, levels, cancel)
     quantiles = dict(stats_fields.pop("quantiles", ()))
     return TensorStats(
         TensorInfo(numbers.name, numbers.dtype, numbers.shape, origin),
@@ -60,14 +60,14 @@ def measure(
         call=call,
         trainable=numbers.trainable,
         quantiles=select_reported_quantiles(quantiles),
-        chosen=_compute_statistics(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
+        chosen=_compute_statistics(numbers, choices, axis, quantiles, levels, cancel) if choices else {},
         **stats_fields,
     )
 
 
-def list_shares(choices: Iterable[Choice]) -> list[float]:
-    """Returns the shares of the quantiles among the requested statistics, ascending."""
-    return sorted({choice.argument for choice in choices if STATISTICS[choice.name].of is None})
+def list_quantile_levels(choices: Iterable[Choice]) -> list[float]:
+    """Returns the level of every requested quantile (0.5 for the median), ascending."""
+    return sorted({choice.argument for choice in choices if STATISTICS[choice.name].is_quantile})
 
 
 def select_reported_quantiles(quantiles: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
@@ -76,14 +76,14 @@ def select_reported_quantiles(quantiles: Mapping[float, float]) -> tuple[tuple[f
 
 
 def compute_figures(
-    numbers: Numbers, bins: int, shares: Collection[float] = (), cancel: Cancel = None
+    numbers: Numbers, bins: int, levels: Collection[float] = (), cancel: Cancel = None
 ) -> dict[str, Any]:
     """Computes the figures of a tensor, as fields of `TensorStats`.
 
     Args:
         numbers: The tensor.
         bins: Number of intervals of the histogram.
-        shares: Shares of additional quantiles.
+        levels: Levels of additional quantiles, such as 0.5 for the median.
         cancel: Function called at every slab; True cancels.
 
     Raises:
@@ -92,15 +92,15 @@ def compute_figures(
     """
     first = next(numbers.slabs(), None)
     dtype = np.dtype(np.float32) if first is None else first.dtype
-    if first is None and not numbers.zeros:
+    if first is None and not numbers.unstored_zeros:
         return dict(NOTHING)
     del first
     if numbers.dtype == "string" or dtype.kind in "cOUSM":
         return dict(_compute_unordered_figures(numbers, dtype, cancel))
-    all_shares = sorted({*QUANTILES, *shares})
+    all_levels = sorted({*QUANTILES, *levels})
     if dtype.itemsize <= 2:
-        return compute_from_codes(numbers, dtype, bins, all_shares, cancel)
-    return dict(WideStatistics(numbers, dtype, bins, all_shares, cancel).compute_figures())
+        return compute_from_codes(numbers, dtype, bins, all_levels, cancel)
+    return dict(WideStatistics(numbers, dtype, bins, all_levels, cancel).compute_figures())
 
 
 def _compute_statistics(
@@ -108,7 +108,7 @@ def _compute_statistics(
     choices: Sequence[Choice],
     axis: int | None,
     quantiles: Mapping[float, float],
-    shares: Sequence[float],
+    levels: Sequence[float],
     cancel: Cancel,
 ) -> dict[str, tuple[float | None, ...]]:
     """Computes the requested statistics of a tensor, or of each index of an axis."""
@@ -122,24 +122,24 @@ def _compute_statistics(
     if positive_axis is None:
         return compute_statistics(sums, choices, {q: (value,) for q, value in quantiles.items()})
     return compute_statistics(
-        sums, choices, compute_quantiles_along([numbers], positive_axis, shares) if shares else {}
+        sums, choices, compute_quantiles_along([numbers], positive_axis, levels) if levels else {}
     )
 
 
 def compute_quantiles_along(
-    runs: Sequence[Numbers], axis: int, shares: Sequence[float]
+    tensors: Sequence[Numbers], axis: int, levels: Sequence[float]
 ) -> dict[float, tuple[float | None, ...]]:
     """Computes the quantiles of each index of an axis, over tensors in which the axis has the same length.
 
     The tensors are held in memory, in their stored type.
     """
-    parts = [np.moveaxis(_load_numbers(numbers), axis, 0) for numbers in runs]
+    parts = [np.moveaxis(_load_numbers(numbers), axis, 0) for numbers in tensors]
     rows: list[list[float | None]] = []
     for index in range(parts[0].shape[0]):
         values = np.concatenate([part[index].astype(np.float64).reshape(-1) for part in parts])
         values = values[np.isfinite(values)]
-        rows.append(np.quantile(values, shares).tolist() if values.size else [None] * len(shares))
-    return {q: tuple(row[index] for row in rows) for index, q in enumerate(shares)}
+        rows.append(np.quantile(values, levels).tolist() if values.size else [None] * len(levels))
+    return {q: tuple(row[index] for row in rows) for index, q in enumerate(levels)}
 
 
 def _load_numbers(numbers: Numbers) -> Array:
@@ -156,7 +156,7 @@ def _compute_unordered_figures(numbers: Numbers, kind: np.dtype[Any], cancel: Ca
     if kind.kind != "c":
         return NOTHING
     nan = inf = 0
-    zeros = numbers.zeros
+    zeros = numbers.unstored_zeros
     for chunk in read_chunks(numbers, cancel):
         is_nan = np.isnan(chunk)
         nan += int(is_nan.sum())

@@ -18,7 +18,7 @@ def list_stored(read: Tflite) -> list[Numbers]:
         tensor = tensors.get(numbers.name)
         if tensor is not None and tensor.held is not None:
             # the missing numbers of a sparse tensor are zero
-            numbers = replace(numbers, zeros=numbers.elements - tensor.held)
+            numbers = replace(numbers, unstored_zeros=numbers.elements - tensor.held)
         scales = read.scales.get(numbers.name)
         if scales is not None:
             numbers = replace(numbers, scales=build_scales(*scales.numbers(), scales.axis))

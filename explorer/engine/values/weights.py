@@ -293,7 +293,7 @@ def _find_duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[
     """
 
     def get_type(tensor: Numbers) -> Hashable:
-        return (tensor.dtype, tensor.shape) if tensor.elements and not tensor.zeros else None
+        return (tensor.dtype, tensor.shape) if tensor.elements and not tensor.unstored_zeros else None
 
     def digest_first_slab(tensor: Numbers) -> Hashable:
         return _compute_digest(tensor, 1, cancel)

@@ -149,9 +149,9 @@ def _build_summary_blocks(fact: Summary, depth: int | None, *, is_text: bool) ->
         fact.info,
         names,
         tuple(layers),
-        tuple([tuple([column.of(layer, figures) for column in columns]) for layer in layers]),
+        tuple([tuple([column.get_value(layer, figures) for column in columns]) for layer in layers]),
         total,
-        tuple([column.of(total, figures) for column in columns]),
+        tuple([column.get_value(total, figures) for column in columns]),
         style="torchinfo",
     )
     notes = [Paragraph(note, "warning") for note in fact.info.model.notes]

@@ -385,7 +385,7 @@ class ProfileCommand(ScreenCommand):
             if self.store.profile is None and parent is not None and history.entries[parent].profile:
                 # after a change, offer to compare with the state before it
                 last = last._replace(beside=str(parent))
-        dialog = ProfileDialog(last, graph=self.store.by_value, states=states)
+        dialog = ProfileDialog(last, graph=self.store.is_graph, states=states)
         self.context.ask(dialog, self._start)
 
     def _state_name(self, index: int) -> str:

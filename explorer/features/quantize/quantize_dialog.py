@@ -76,7 +76,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     Args:
         preview: Function that asks the engine which layers take the formats of a spec.
         layers: Layer or layer group under the tree's cursor, with all layers inside it.
-        by_value: Whether the rows are values of a graph; see `select_names`.
+        is_graph: Whether the rows are values of a graph; see `select_names`.
         last: Request with the initial content of the fields, or None for the defaults.
     """
 
@@ -99,11 +99,11 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         preview: PreviewFunction,
         layers: Sequence[Layer],
         *,
-        by_value: bool = True,
+        is_graph: bool = True,
         last: QuantizeRequest | None = None,
     ) -> None:
         super().__init__()
-        self._compute_preview, self._cursor_layers, self._by_value = preview, layers, by_value
+        self._compute_preview, self._cursor_layers, self._is_graph = preview, layers, is_graph
         self._last = last or QuantizeRequest(QuantizeSpec(form="fast"))
         self._full_preview: Quantization | None = None  # preview for all layers
         self._has_preview = False  # whether the first preview was shown
@@ -116,11 +116,13 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         spec = self._last.spec
         input_format = SAME if spec.input == spec.weight else spec.input
         zero_word = next(word for word, value in _SYMMETRIC_BY_WORD.items() if value is spec.symmetric)
-        yield ComboField.of(_OPTIONS["weight"], spec.weight)
-        yield ComboField.of(_OPTIONS["input"], input_format, words=(SAME, *_OPTIONS["input"].declared.words))
+        yield ComboField.from_option(_OPTIONS["weight"], spec.weight)
+        yield ComboField.from_option(
+            _OPTIONS["input"], input_format, words=(SAME, *_OPTIONS["input"].declared.words)
+        )
         with Horizontal(classes="form-row"):
-            yield ComboField.of(_OPTIONS["bias"], spec.bias)
-            yield ComboField.of(
+            yield ComboField.from_option(_OPTIONS["bias"], spec.bias)
+            yield ComboField.from_option(
                 _OPTIONS["block"],
                 str(spec.block or _NO_BLOCK),
                 id="quantize-block",
@@ -128,10 +130,10 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             )
         with Horizontal(classes="form-row"):
             for option in _SCALES:
-                yield OptionField.of(option, getattr(spec, option.name))
-            yield OptionField.of(_OPTIONS["symmetric"], zero_word, label_width=_SECOND_LABEL_WIDTH)
+                yield OptionField.from_option(option, getattr(spec, option.name))
+            yield OptionField.from_option(_OPTIONS["symmetric"], zero_word, label_width=_SECOND_LABEL_WIDTH)
         last_words = (_AS_BEFORE,) if spec.ops or spec.sites else ()
-        yield ComboField.of(_SITES, words=(*_SITES.declared.words, *last_words), id="layers")
+        yield ComboField.from_option(_SITES, words=(*_SITES.declared.words, *last_words), id="layers")
         with Horizontal(classes="form-row"):
             yield FieldLabel(_OPTIONS["calibrate"])
             samples = format_samples(self._last.calibrate, self._last.draws)
@@ -147,11 +149,11 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
-            yield ComboField.of(_OPTIONS["calibrator"], ranges)
+            yield ComboField.from_option(_OPTIONS["calibrator"], ranges)
             yield AccumulatorField(
                 spec.accumulator, id="quantize-accumulator", label_width=_SECOND_LABEL_WIDTH
             )
-        yield OptionField.of(_OPTIONS["form"], spec.form, words=_FORMS)
+        yield OptionField.from_option(_OPTIONS["form"], spec.form, words=_FORMS)
         yield LineView(id="plan", focusable=False)
         yield LineView(id="layers-head", focusable=False)
         yield QuantizedLayers(id="figures")
@@ -227,7 +229,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             option_field.index = option_field.words.index(word)
             option_field.refresh()
 
-    @on(OptionField.OptionChanged)
+    @on(OptionField.WordChosen)
     def _schedule_preview(self) -> None:
         """Compute the preview for the fields in the background, in place of an unfinished one."""
         self._previewed = None  # the displayed preview is outdated
@@ -289,7 +291,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def _find_cursor_layers(self, all_layers: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
         """Return the names of the layers under the tree's cursor, and their operators."""
         names = select_names(
-            self._cursor_layers, [layer.name for layer in all_layers], by_value=self._by_value
+            self._cursor_layers, [layer.name for layer in all_layers], is_graph=self._is_graph
         )
         name_set = set(names)
         return names, list(dict.fromkeys(layer.op for layer in all_layers if layer.name in name_set))

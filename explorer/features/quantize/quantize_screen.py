@@ -107,7 +107,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
             if getattr(self._layer, part):
                 option = find_option(QuantizeSpec, part)
                 words = (_STAYS, *option.declared.words)
-                yield ComboField.of(option, _STAYS, words=words, id=f"other-{part}")
+                yield ComboField.from_option(option, _STAYS, words=words, id=f"other-{part}")
 
     def first(self) -> Widget:
         """Return the first field: the weight, if the layer has one."""
@@ -329,7 +329,7 @@ class QuantizeCommand(ScreenCommand):
         dialog = QuantizeDialog(
             partial(self.jobs.run, "choosing", "quantize_choice", **options),
             layers,
-            by_value=store.by_value,
+            is_graph=store.is_graph,
             last=request,
         )
         self.context.ask(dialog, partial(self.make, state))

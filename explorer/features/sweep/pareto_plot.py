@@ -42,14 +42,14 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         ask: Whether to open the dialog when the screen opens.
 
     Attributes:
-        BESIDE: Minimum screen width, in cells, for table and plot side by side.
-        TALL: Minimum screen height, in lines, for both table and plot on a narrow screen.
-        FACTS: Number of lines for facts on a tall screen.
+        MIN_WIDTH_BESIDE: Minimum screen width, in cells, for table and plot side by side.
+        MIN_HEIGHT_FOR_BOTH: Minimum screen height, in lines, for both table and plot on a narrow screen.
+        FACT_LINES: Number of lines for facts on a tall screen.
     """
 
-    BESIDE: ClassVar[int]
-    TALL: ClassVar[int]
-    FACTS: ClassVar[int]
+    MIN_WIDTH_BESIDE: ClassVar[int]
+    MIN_HEIGHT_FOR_BOTH: ClassVar[int]
+    FACT_LINES: ClassVar[int]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False)]
     AUTO_FOCUS = "#sweep-rows"
 
@@ -85,18 +85,18 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self._show()
 
     def _lay_out(self) -> None:
-        is_tall = self.size.height >= self.TALL
-        shows_one_pane = self.size.width < self.BESIDE and not is_tall
+        is_tall = self.size.height >= self.MIN_HEIGHT_FOR_BOTH
+        shows_one_pane = self.size.width < self.MIN_WIDTH_BESIDE and not is_tall
         self._table.display = self.query_one("#sweep-head").display = not (
             shows_one_pane and self._shows_plot
         )
         self.query_one(PanelView).display = self._shows_plot or not shows_one_pane
-        self.query_one("#sweep-facts").styles.height = self.FACTS if is_tall else 2
+        self.query_one("#sweep-facts").styles.height = self.FACT_LINES if is_tall else 2
 
     def _set_table_width(self) -> None:
         """Set the width of the table: that of its columns if enough width remains for the plot."""
         table_width = min(self._compute_wanted_width(), self.size.width - _MIN_PLOT_WIDTH)
-        is_wider = self.size.width >= self.BESIDE and table_width > _TABLE_SHARE * self.size.width
+        is_wider = self.size.width >= self.MIN_WIDTH_BESIDE and table_width > _TABLE_SHARE * self.size.width
         self._table.styles.width = table_width if is_wider else None
 
     def _show(self) -> None:

@@ -45,7 +45,7 @@ SENSITIVITY_KEYS = key_group(
     ("sensitivity_sort", ("s",), "s", "Sort", "As tried, or by SNR, weight bytes, BitOPs"),
     ("sensitivity_front", ("f",), "f", "Only the Pareto front", "Choices that no other beats, or all"),
     ("sensitivity_axes", ("x",), "x", "Other axes", "SNR over weight bytes, or over BitOPs"),
-    ("plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
+    ("plot", ("p",), "p", "Plot", "Instead of the table, if there is no room for both"),
     ("more", ("n",), "n", "More…", "Other formats, limits or samples; goes on after a stop"),
     ("sensitivity_copy", ("y",), "y", "Copy", "Copy the command that makes the choice to the clipboard"),
     ("sensitivity_write", ("w",), "w", "Write…", "The formats of the choice, for quantize --config"),
@@ -66,7 +66,7 @@ class SensitivityState(Struct):
     request: FormatSweepRequest | None = None
     rows: tuple[FormatRow, ...] = ()
     mixed: tuple[MixedPrecision, ...] = ()
-    open: int = 0
+    remaining: int = 0
     cost: FormatCost = "weights"
     sort_index: int = 0
     front: bool = False
@@ -113,10 +113,12 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SENSITIVITY_KEYS)
-    BESIDE, TALL, FACTS = 130, 22, 3
+    MIN_WIDTH_BESIDE = 130
+    MIN_HEIGHT_FOR_BOTH = 22
+    FACT_LINES = 3
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
-        (BESIDE, "-beside"),
+        (MIN_WIDTH_BESIDE, "-beside"),
     ]
     FOOTER = (
         *(("Enter", "quantize"), ("s", "sort"), ("f", "front"), ("x", "axes"), ("p", "plot"), ("n", "more")),
@@ -184,7 +186,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     def _progress(self) -> str:
         trials = self._trials
-        return f"trying · {len(trials.rows):,} of {len(trials.rows) + trials.open:,}"
+        return f"trying · {len(trials.rows):,} of {len(trials.rows) + trials.remaining:,}"
 
     # running
 
@@ -204,7 +206,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     async def _try(self, request: FormatSweepRequest) -> None:
         """Try the choices of a request; show new rows every two seconds."""
         trials = self._trials
-        trials.request, trials.cost, trials.open = request, request.spec.cost, 0
+        trials.request, trials.cost, trials.remaining = request, request.spec.cost, 0
         self._job_started = time.monotonic()
         options = {"state": self._state, "output": request.output or None}
         try:
@@ -214,13 +216,17 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
                         "trying", "sweep_formats", request.spec, seconds=_SLICE_SECONDS, **options
                     )
                 )
-                if not trials.open:
+                if not trials.remaining:
                     break
             self._say(f"done: {len(trials.rows):,} choices")
         except Cancelled:
             # take the rows that were computed before the stop
             self._show_sweep(await self._jobs.ask("sweep_formats", request.spec, seconds=0.0, **options))
-            self._say(f"stopped: {trials.open:,} or more are open; n goes on" if trials.open else "stopped")
+            self._say(
+                f"stopped: {trials.remaining:,} or more remain; n continues"
+                if trials.remaining
+                else "stopped"
+            )
         except ExplorerError as error:
             trials.request = request if trials.rows else None
             message = MessageDialog("Sensitivity", format_without_options(error))
@@ -228,7 +234,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     def _show_sweep(self, fact: FormatSweep) -> None:
         trials = self._trials
-        trials.rows, trials.mixed, trials.open = fact.rows, fact.mixed, fact.open
+        trials.rows, trials.mixed, trials.remaining = fact.rows, fact.mixed, fact.open
         if self.is_mounted and self.is_attached:
             self._show()
 

@@ -58,7 +58,7 @@ _SORTS = tuple(figure for figure in SORTS if figure not in ("time", "error"))
 # fmt: off
 SWEEP_KEYS = key_group(
     "In the sweep",
-    ("take", ("enter",), "Enter", "Tile so", "The tiling under the cursor, proved as always"),
+    ("take", ("enter",), "Enter", "Tile like this", "The tiling under the cursor, proved as always"),
     ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, tile matmuls, ..."),
     ("sweep_sort(-1)", ("S",), "S", "Sort by the previous figure", "The figures of s in reverse order"),
     ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),
@@ -66,7 +66,7 @@ SWEEP_KEYS = key_group(
     ("sweep_figures", ("t",), "t", "Table", "Figures of the marked tilings beside each other"),
     ("sweep_front", ("f",), "f", "Only the Pareto front", "Tilings that no other beats, or all"),
     ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),
-    ("plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
+    ("plot", ("p",), "p", "Plot", "Instead of the table, if there is no room for both"),
     ("more", ("n", "m"), "n m", "More…", "Other tiles, another machine, proofs"),
     ("sweep_write", ("w",), "w", "Write…", "The tilings as CSV or JSON"),
 )
@@ -78,7 +78,7 @@ class SweepState(Struct):
 
     request: SweepRequest | None = None
     rows: tuple[SweepRow, ...] = ()
-    sort: str = "asked"
+    sort: str = "asked"  # in the order of the combinations
     reverse: bool = False
     front: bool = False
     axes: int = 0
@@ -101,7 +101,7 @@ class _Rows(MarkedList):
 
     def key_of(self, index: int) -> Tiling:
         """Return the key of a row's tiling: tile and edges."""
-        return _mark(self.rows[index])
+        return _key_of(self.rows[index])
 
     def columns(self, width: int) -> tuple[SweepColumn, ...]:
         """Return the columns that fit in `width` cells; cached until the rows or the width change."""
@@ -122,10 +122,12 @@ class SweepScreen(ParetoScreen[TileSpec]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SWEEP_KEYS)
-    BESIDE, TALL, FACTS = 120, 19, 4
+    MIN_WIDTH_BESIDE = 120
+    MIN_HEIGHT_FOR_BOTH = 19
+    FACT_LINES = 4
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
-        (BESIDE, "-beside"),
+        (MIN_WIDTH_BESIDE, "-beside"),
     ]
     FOOTER = (
         *(
@@ -152,7 +154,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         super().__init__(self._rows, engine, ask=tilings.request is None)
         self._source, self._tilings, self._base = source, tilings, base
         self.hardware = hardware
-        self._open: list[tuple[int, int, int]] = []
+        self._remaining: list[tuple[int, int, int]] = []
         self._chart: ParetoPlot | None = None
         self._charted = (0, 0)
 
@@ -170,9 +172,8 @@ class SweepScreen(ParetoScreen[TileSpec]):
         table.rows = tuple(row for row in rows if row.pareto) if tilings.front else rows
         table.labels = label_front(rows)
         if current is not None:
-            marks = [(row.tile, row.edges) for row in table.rows]
-            mark = (current.tile, current.edges)
-            table.cursor = marks.index(mark) if mark in marks else 0
+            keys, key = [_key_of(row) for row in table.rows], _key_of(current)
+            table.cursor = keys.index(key) if key in keys else 0
         table.rows_changed()
 
     def _head(self, width: int) -> Line:
@@ -233,7 +234,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def _progress(self) -> str:
         row_count = len(self._tilings.rows)
-        return f"sweeping · {row_count:,} of {row_count + len(self._open):,}"
+        return f"sweeping · {row_count:,} of {row_count + len(self._remaining):,}"
 
     # running
 
@@ -255,12 +256,12 @@ class SweepScreen(ParetoScreen[TileSpec]):
             request.hardware,
             request.spec.base,
         )
-        rows = {_mark(row): row for row in self._tilings.rows} if alike else {}
+        rows = {_key_of(row): row for row in self._tilings.rows} if alike else {}
         self._tilings.request = request
         self._tilings.rows = mark_front(list(rows.values()))
         self._status_text, self._job_started = "", time.monotonic()
         size = 1 if request.verify else _AT_A_TIME
-        self._open = [
+        self._remaining = [
             tile
             for tile in request.spec.tiles
             if any(
@@ -270,8 +271,8 @@ class SweepScreen(ParetoScreen[TileSpec]):
         ]
         self._show()
         try:
-            while self._open:
-                tiles = tuple(self._open[:size])
+            while self._remaining:
+                tiles = tuple(self._remaining[:size])
                 fact: Sweep = await self._jobs.run(
                     "sweeping",
                     "sweep",
@@ -281,18 +282,18 @@ class SweepScreen(ParetoScreen[TileSpec]):
                     output=request.output or None,
                     workers=1,
                 )
-                del self._open[: len(tiles)]
+                del self._remaining[: len(tiles)]
                 size = 1 if request.verify else min(2 * size, _MAX_PENDING)
-                rows.update({_mark(row): row for row in fact.rows})
+                rows.update({_key_of(row): row for row in fact.rows})
                 self._tilings.rows = mark_front(list(rows.values()))
                 self._show()
             self._say(f"done: {len(self._tilings.rows):,} tilings")
         except Cancelled:
-            self._say(f"stopped: {len(self._open):,} tiles are open; n goes on")
+            self._say(f"stopped: {len(self._remaining):,} tiles remain; n continues")
         except ExplorerError as error:
             self.app.push_screen(MessageDialog("Sweep", str(error)))
         finally:
-            self._open = []
+            self._remaining = []
 
     # choosing
 
@@ -306,7 +307,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     def action_sweep_sort(self, step: int = 1) -> None:
         """Sort by the next (`step` 1) or previous (`step` -1) figure."""
         tilings = self._tilings
-        orders = [figure for figure in _SORTS if self._sorts(figure)]
+        orders = [figure for figure in _SORTS if self._can_sort_by(figure)]
         index = orders.index(tilings.sort) if tilings.sort in orders else 0
         tilings.sort = orders[(index + step) % len(orders)]
         self._show()
@@ -314,7 +315,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
             f"sorted by {tilings.sort}" if tilings.sort != "asked" else "in the order of the combinations"
         )
 
-    def _sorts(self, figure: str) -> bool:
+    def _can_sort_by(self, figure: str) -> bool:
         name = SORTS[figure][0]
         return not name or any(getattr(row, name) not in (None, False) for row in self._tilings.rows)
 
@@ -335,9 +336,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def action_sweep_figures(self) -> None:
         """Compare the marked tilings. A single marked tiling is compared with the tiling under the cursor."""
-        rows = {_mark(row): row for row in self._tilings.rows}
+        rows = {_key_of(row): row for row in self._tilings.rows}
         current, table = self.current, self._rows
-        marked_rows = [rows[mark] for mark in table.marked if mark in rows]
+        marked_rows = [rows[key] for key in table.marked if key in rows]
         if len(marked_rows) == 1 and current is not None and current is not marked_rows[0]:
             marked_rows.append(current)
         try:
@@ -379,7 +380,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         )
 
 
-def _mark(row: SweepRow) -> Tiling:
+def _key_of(row: SweepRow) -> Tiling:
     """Return the key of a row: tile and edges."""
     return row.tile, row.edges
 
@@ -390,7 +391,7 @@ def sweep(context: CommandContext) -> None:
     if not context.ready():
         return
     # a module has no plan before its export, which takes long
-    if "sweep" in store.on_demand.answers or not store.by_value:
+    if "sweep" in store.on_demand.answers or not store.is_graph:
         _show(context)
     else:
         context.start("Sweep", _check_and_show(context))

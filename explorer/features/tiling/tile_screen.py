@@ -123,7 +123,7 @@ class TileDialog(Dialog[TileSpec]):
         ask_plan: Async function that asks the engine for the plan of a spec.
         ask_cost: Async function that asks the engine for the cost of a spec.
         chosen_layers: Layer or layer group under the tree's cursor, with all layers inside it.
-        by_value: Whether the rows are values of a graph; see `select_sites`.
+        is_graph: Whether the rows are values of a graph; see `select_sites`.
         layers: Layers whose operand names the tile view shows.
         spec: Initial content of the fields, or None for the defaults.
         hardware: The session's machine, or None.
@@ -153,7 +153,7 @@ class TileDialog(Dialog[TileSpec]):
         ask_cost: AskCost,
         chosen_layers: Sequence[Layer],
         *,
-        by_value: bool = True,
+        is_graph: bool = True,
         layers: Sequence[Layer] = (),
         spec: TileSpec | None = None,
         hardware: Hardware | None = None,
@@ -161,7 +161,7 @@ class TileDialog(Dialog[TileSpec]):
         map_site: Callable[[str, Hardware | None], None] | None = None,
     ) -> None:
         super().__init__()
-        self._by_value, self._ask_steps, self._map_site = by_value, ask_steps, map_site
+        self._is_graph, self._ask_steps, self._map_site = is_graph, ask_steps, map_site
         if map_site is not None:
             self.HINT = self._HINT_WITH_MAP
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
@@ -185,10 +185,10 @@ class TileDialog(Dialog[TileSpec]):
             yield _TileEntry(spec.tile)
             yield AccumulatorField(spec.accumulator, id="accumulator", label_width=9)
         with Horizontal(classes="form-row"):
-            yield OptionField.of(_EDGES, edges_text(spec.edges))
-            yield OptionField.of(_GROUPED, spec.grouped, label_width=9)
-        yield OptionField.of(_FORM, spec.form)
-        yield OptionField.of(_SITES)
+            yield OptionField.from_option(_EDGES, edges_text(spec.edges))
+            yield OptionField.from_option(_GROUPED, spec.grouped, label_width=9)
+        yield OptionField.from_option(_FORM, spec.form)
+        yield OptionField.from_option(_SITES)
         with Horizontal(classes="form-row"):
             yield FieldLabel(_MAPPING)
             yield TextInput(spec.mapping, _MAPPING.declared.placeholder, compact=True, id="mapping")
@@ -224,7 +224,7 @@ class TileDialog(Dialog[TileSpec]):
         return self._machines.hardware
 
     @on(Input.Changed)
-    @on(OptionField.OptionChanged)
+    @on(OptionField.WordChosen)
     def _ask(self) -> None:
         self._spec, self._apply_pending = None, False  # the displayed plan is outdated
         self.run_worker(self._refresh_plan(), group="plan", exclusive=True, exit_on_error=False)
@@ -299,7 +299,7 @@ class TileDialog(Dialog[TileSpec]):
         self.query_one("#sites", OptionField).set_words(words)
 
     def _sites_here(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
-        return select_sites(self._chosen, all_sites, by_value=self._by_value)
+        return select_sites(self._chosen, all_sites, is_graph=self._is_graph)
 
     def _sites_of_kind(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
         kinds = {site.op for site in self._sites_here(all_sites)}
@@ -333,7 +333,7 @@ class TileDialog(Dialog[TileSpec]):
             chosen_sites = self._sites_here(all_sites) if choice == 1 else self._sites_of_kind(all_sites)
             if not chosen_sites:
                 where = self._chosen[0].path if self._chosen else "no layer"
-                hint = "" if self._by_value else "if PyTorch's exporter renamed it, choose 'all'"
+                hint = "" if self._is_graph else "if PyTorch's exporter renamed it, choose 'all'"
                 raise ExplorerError("found no matmul that can be tiled", where=where, hint=hint)
             sites = tuple(site.name for site in chosen_sites)
         edges = _EDGES.choices[self.query_one("#edges", OptionField).index]
@@ -428,7 +428,7 @@ class TileCommand(ScreenCommand):
             partial(self.jobs.run, "planning", "plan"),
             partial(self.jobs.run, "costing", "cost"),
             chosen_layers,
-            by_value=store.by_value,
+            is_graph=store.is_graph,
             layers=layers if len(layers) <= MAX_WITHOUT_PAUSE else chosen_layers,
             spec=store.tile_spec,
             hardware=store.hardware,

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 # fmt: off
 TILE_KEYS = key_group(
     "In the tile view",
-    ("tile_step('col', -1)", ("left", "h"), "← h", "Block to the left", "Go one column of blocks back"),
-    ("tile_step('col', 1)", ("right", "l"), "→ l", "Block to the right", "Go one column of blocks forward"),
-    ("tile_step('row', -1)", ("up", "k"), "↑ k", "Block above", "Go one row of blocks up"),
-    ("tile_step('row', 1)", ("down", "j"), "↓ j", "Block below", "Go one row of blocks down"),
+    ("tile_move('col', -1)", ("left", "h"), "← h", "Block to the left", "Go one column of blocks back"),
+    ("tile_move('col', 1)", ("right", "l"), "→ l", "Block to the right", "Go one column of blocks forward"),
+    ("tile_move('row', -1)", ("up", "k"), "↑ k", "Block above", "Go one row of blocks up"),
+    ("tile_move('row', 1)", ("down", "j"), "↓ j", "Block below", "Go one row of blocks down"),
     ("tile_page(-1)", ("pageup",), "PgUp", "A tenth back",
         "Skip a tenth along M, or along N in a single row"),
     ("tile_page(1)", ("pagedown",), "PgDn", "A tenth forward",
@@ -67,21 +67,21 @@ TILE_KEYS = key_group(
     ("tile_edge('row col', 0)", ("g",), "g", "First block", "Go to the upper left"),
     ("tile_edge('row col', 1)", ("G",), "G", "Last block", "Go to the lower right corner, to the partial"
     " tiles"),
-    ("tile_step('depth', -1)", ("left_square_bracket",), "[", "Previous slice",
+    ("tile_move('depth', -1)", ("left_square_bracket",), "[", "Previous slice",
         "Go to the previous tile matmul of this block"),
-    ("tile_step('depth', 1)", ("right_square_bracket",), "]", "Next slice",
+    ("tile_move('depth', 1)", ("right_square_bracket",), "]", "Next slice",
         "Go to the next tile matmul of this block"),
     ("tile_jump('depth', -1)", ("left_curly_bracket",), "{", "Back along K",
         "Skip a tenth of this block's tile matmuls"),
     ("tile_jump('depth', 1)", ("right_curly_bracket",), "}", "Forward along K",
         "Skip a tenth of this block's tile matmuls"),
-    ("tile_step('batch', -1)", ("comma",), ",", "Previous matmul", "Go through the batch: heads or groups"),
-    ("tile_step('batch', 1)", ("full_stop",), ".", "Next matmul", "Go through the batch: heads or groups"),
+    ("tile_move('batch', -1)", ("comma",), ",", "Previous matmul", "Go through the batch: heads or groups"),
+    ("tile_move('batch', 1)", ("full_stop",), ".", "Next matmul", "Go through the batch: heads or groups"),
     ("tile_site(1)", ("n",), "n", "Next layer", "Go through the layers of this tiling"),
     ("tile_site(-1)", ("p",), "p", "Previous layer", "Go through the layers of this tiling"),
     ("tile_play", ("space",), "Space", "Play", "Run step after step in the order of the loops, or stop"),
-    ("tile_loop(1)", ("s",), "s", "Next step", "Go to the next tile matmul in the order of the loops"),
-    ("tile_loop(-1)", ("S",), "S", "Previous step",
+    ("tile_step(1)", ("s",), "s", "Next step", "Go to the next tile matmul in the order of the loops"),
+    ("tile_step(-1)", ("S",), "S", "Previous step",
         "Go to the previous tile matmul in the order of the loops"),
     ("tile_speed(1)", ("plus",), "+", "Faster", "Twice as many steps a second"),
     ("tile_speed(-1)", ("minus",), "-", "Slower", "Half as many"),
@@ -213,8 +213,8 @@ class TileView(SubScreen[None]):
     @property
     def _next_steps(self) -> TileSteps:
         """The steps from the displayed one on, as far as they are loaded."""
-        steps, step = self._steps.steps, self._step
-        first = 0 if step is None else step.step - steps[0].step
+        steps, displayed = self._steps.steps, self._step
+        first = 0 if displayed is None else displayed.step - steps[0].step
         return replace(self._steps, steps=steps[first : first + _COPIED_STEPS])
 
     def _show_place(self) -> None:
@@ -258,13 +258,17 @@ class TileView(SubScreen[None]):
             inner_room = 1 if room < 3 else 2
         grid = self._inner.grid(self._grid, self.place)
         inner_lines = self._inner.lines(grid, self._inner_step, width, inner_room)
-        if room < 3:  # room for one line: the inner lines also tell when the tile changes
+        if room < 3:  # too little room for both: the inner lines also show when the tile changes
             return inner_lines
         return [*step_lines(self._steps, step, playing, width, room - inner_room), *inner_lines]
 
     @work(group="steps", exclusive=True, exit_on_error=False)
     async def _fetch(self) -> None:
-        """Load the steps around the displayed one. For a new site or order, request the loop order first."""
+        """Load the steps around the displayed one.
+
+        For a new site or order, first request the steps from 0 on. The answer says which order 'best' is,
+        and so which step is displayed.
+        """
         ask = self._ask
         if ask is None:
             return
@@ -297,7 +301,7 @@ class TileView(SubScreen[None]):
     def _tick(self) -> None:
         """Advance by the number of steps that are due since the last picture."""
         if self._step is not None:  # otherwise the next steps are still loading
-            self.action_tile_loop(max(1, round(self._speed * _FRAME_SECONDS)))
+            self.action_tile_step(max(1, round(self._speed * _FRAME_SECONDS)))
             if self._is_last:
                 self._stop()
                 self._show_place()
@@ -307,7 +311,7 @@ class TileView(SubScreen[None]):
             self._timer.stop()
             self._timer = None
 
-    def action_tile_loop(self, count: int) -> None:
+    def action_tile_step(self, count: int) -> None:
         """Move by `count` steps in the loop order, of the inner loops if there are any."""
         if self._steps.steps and self._inner is not None:
             order, grid = self._steps.order, self._grid
@@ -335,13 +339,13 @@ class TileView(SubScreen[None]):
 
     # keys
 
-    def action_tile_step(self, axis: str, step: int) -> None:
+    def action_tile_move(self, axis: str, by: int) -> None:
         """Move along an axis: blocks ('row', 'col'), slices ('depth') or matmuls of the batch ('batch')."""
-        self._go(self._grid.move(self.place, **{axis: step}))
+        self._go(self._grid.move(self.place, **{axis: by}))
 
     def action_tile_jump(self, axis: str, step: int) -> None:
         """Move by a tenth of the axis."""
-        self.action_tile_step(axis, step * max(1, self._grid.count_places(axis) // 10))
+        self.action_tile_move(axis, step * max(1, self._grid.count_places(axis) // 10))
 
     def action_tile_page(self, step: int) -> None:
         """Move by a tenth of the rows, or of the columns if there is one row."""

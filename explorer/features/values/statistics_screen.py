@@ -17,7 +17,7 @@ from explorer.facts.values import StatisticsSpec
 from explorer.features.values.weights_words import statistics
 from explorer.report.blocks import Table
 from explorer.report.csv_table import csv_text
-from explorer.report.json_records import statistics_record
+from explorer.report.json_records import chosen_statistics_record
 from explorer.settings.option_values import read_option
 from explorer.settings.parse import write_path_word
 from explorer.settings.statistics import parse_statistics
@@ -262,7 +262,7 @@ class StatisticsScreen(SubScreen[str]):
 
     def page_csv(self) -> str:
         """Return every row as CSV, in the order of the screen and with the columns of `--csv`."""
-        return csv_text([statistics_record(row) for row in self._ordered])
+        return csv_text([chosen_statistics_record(row) for row in self._ordered])
 
     def verb_words(self, source: str) -> list[str]:
         """Return the command line that prints the same statistics."""

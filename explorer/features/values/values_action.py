@@ -94,7 +94,7 @@ class WeightsCommand(_Values):
 
     def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
         """Return the weights of the layers. Layers that share an initializer also share its name."""
-        if not self.store.by_value:
+        if not self.store.is_graph:
             return sum(len(layer.weights) for layer in layers), (layer.path for layer in layers)
         names = list(dict.fromkeys(weight.name for layer in layers for weight in layer.weights))
         return len(names), names
@@ -148,7 +148,7 @@ class MapCommand(ScreenCommand):
     def _is_rounded(self, layer: Layer) -> bool:
         """Return whether a group depends only on stored tensors, as a group that rounds a weight does."""
         body = layer.kind in _WITH_BODIES  # outputs of a body are not readable from outside
-        return layer.group and self.store.by_value and layer.params > 0 and not layer.inputs and not body
+        return layer.group and self.store.is_graph and layer.params > 0 and not layer.inputs and not body
 
     def _names(self, layer: Layer, layers: Sequence[Layer]) -> Iterator[str]:
         input_names, prefix = {tensor.name for tensor in layer.inputs}, ""
@@ -161,7 +161,7 @@ class MapCommand(ScreenCommand):
                 yield from (name for name in outputs if layer.group or name in input_names)
             elif layer.group or member.id == layer.id:
                 yield from (
-                    w.name if self.store.by_value else f"{member.path}.{w.name}" for w in member.weights
+                    w.name if self.store.is_graph else f"{member.path}.{w.name}" for w in member.weights
                 )
         if not layer.group and layer.kind != "Constant":
             yield layer.path

@@ -196,9 +196,9 @@ def table(
         analysis.info,
         tuple([column.name for column in columns]),
         tuple(rows),
-        tuple([tuple([column.of(row, column_figures) for column in columns]) for row in rows]),
+        tuple([tuple([column.get_value(row, column_figures) for column in columns]) for row in rows]),
         narrowed.total,
-        tuple([column.of(narrowed.total, column_figures) for column in columns]),
+        tuple([column.get_value(narrowed.total, column_figures) for column in columns]),
         None if matches is None else narrowed.match_count,
         flat or preset.flat,
         style,
@@ -217,7 +217,7 @@ def column(models: Models, name: str, table_figures: TableFigures, index: int | 
     )
     (column,) = tree_columns.find_columns([name], column_figures, "column")
     total_row = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
-    values = [column.of(row, column_figures) for row in (*analysis.layers, total_row)]
+    values = [column.get_value(row, column_figures) for row in (*analysis.layers, total_row)]
     if not column.is_number:
         texts = [str(value) for value in values]
         # the first text in the alphabet gets the largest number

@@ -51,7 +51,8 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
     panes = [*screen.query(LineView), *screen.query(LineList)]
     heading = ""
     for tree in screen.query(LayerTree):
-        # on the main screen, the terms of the focused pane are explained; of the tree, its columns
+        # on the main screen, explain only the terms of the focused pane, or those in the column titles if the
+        # tree has the focus
         heading = (
             "" if any(pane.has_focus for pane in panes if pane is not tree) else column_titles(tree.model)
         )

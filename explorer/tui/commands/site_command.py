@@ -36,7 +36,7 @@ class SiteCommand(ScreenCommand):
         matches = (
             [site for site in sites if node_name in (site.name, site.output) or is_part_of(site, node_name)]
             if node_name
-            else select_sites(chosen_layers, sites, by_value=self.store.by_value)
+            else select_sites(chosen_layers, sites, is_graph=self.store.is_graph)
         )
         if matches:
             self.open(sites, sites.index(matches[0]), chosen_layers, is_planned=plan is not None)

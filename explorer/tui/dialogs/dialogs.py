@@ -350,7 +350,7 @@ class FormDialog(Dialog[T], Generic[T]):
         self.tell()
 
     @on(Input.Changed)
-    @on(OptionField.OptionChanged)
+    @on(OptionField.WordChosen)
     def tell(self) -> None:
         """Show the description of the values, or why they are invalid."""
         self._say(self._description())

@@ -113,7 +113,7 @@ class MachineDialog(FormDialog[Hardware]):
         self._field.focus()
         self._field.action_step(step)
 
-    @on(OptionField.OptionChanged, "#profile")
+    @on(OptionField.WordChosen, "#profile")
     def _take_profile(self) -> None:
         """Write the settings of the chosen machine into the fields."""
         if self._field.hardware is not None:
@@ -142,7 +142,7 @@ class MachineDialog(FormDialog[Hardware]):
         moving.refresh()
 
     @on(Input.Changed)
-    @on(OptionField.OptionChanged, "#moving")
+    @on(OptionField.WordChosen, "#moving")
     def _handle_typing(self) -> None:
         """Choose no listed machine once the fields differ from it."""
         self._failed = ""

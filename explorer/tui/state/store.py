@@ -181,8 +181,8 @@ class ScreenStore:
         return self.entry.profile if self.entry is not None else None
 
     @property
-    def by_value(self) -> bool:
-        """Whether tensors have names, so that matmuls can be found by their output."""
+    def is_graph(self) -> bool:
+        """Whether the model is a graph, whose tensors have names, so that matmuls are found by their output."""
         return self.analysis is not None and self.analysis.info.model.is_graph
 
     @property

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def select_sites(
-    layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True
+    layers: Sequence[Layer], sites: Sequence[SitePlan], *, is_graph: bool = True
 ) -> list[SitePlan]:
     """Select the sites that belong to `layers`, which may be leaves or groups.
 
-    A site of an ONNX model belongs to the layer that makes its output tensor. The tensors of an nn.Module
-    have no names, so pass False for `by_value`: the plan then names the layer, or the exporter wrote the
+    A site of a graph belongs to the layer that makes its output tensor. The tensors of an nn.Module have no
+    names, so pass False for `is_graph`: the plan then names the layer, or the exporter wrote the
     scope into the name of the node: `/classifier/classifier.1/Gemm` belongs to `classifier.1`.
     """
-    leaves = [layer for layer in layers if by_value and not layer.group]
+    leaves = [layer for layer in layers if is_graph and not layer.group]
     output_names = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
     paths = [layer.path for layer in layers if layer.path]
     selected_sites = []
@@ -35,11 +35,11 @@ def select_sites(
     return selected_sites
 
 
-def select_names(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
+def select_names(layers: Sequence[Layer], names: Iterable[str], *, is_graph: bool = True) -> list[str]:
     """Select the names of nodes and tensors that belong to one of `layers`, matched as in `select_sites`."""
     known_names = {layer.path for layer in layers if layer.path}
     known_names |= {
-        output.name for layer in layers if by_value and not layer.group for output in layer.outputs
+        output.name for layer in layers if is_graph and not layer.group for output in layer.outputs
     }
 
     def is_in_layers(name: str) -> bool:

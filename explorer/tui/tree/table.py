@@ -297,7 +297,7 @@ def list_uncut_texts(layer: Layer, layout: Places, look: TableLook) -> list[str]
     """Return the full text of the text columns of a layer."""
     columns = list_columns(None)
     shown_columns = (columns[place.name] for place in layout.columns if place.name in columns)
-    return [_words(column.of(layer, look.figures)) for column in shown_columns if not column.is_number]
+    return [_words(column.get_value(layer, look.figures)) for column in shown_columns if not column.is_number]
 
 
 def _cell(
@@ -309,7 +309,7 @@ def _cell(
     if column.name == STAGE and model.stages is not None:
         return model.stages.format_cell(model.members(row), model.find_first_layer(row))
     if not column.is_number:
-        return ("" if model.is_range(row) else _words(column.of(first, look.figures))), "dim", None
+        return ("" if model.is_range(row) else _words(column.get_value(first, look.figures))), "dim", None
     value, sign = _figure(model, row, first, column, look)
     if column.name == "share":
         model_macs = look.whole_model.macs
@@ -359,7 +359,7 @@ def _figure(
     metric = _metric(column)
     if model.column(metric) is not None or column.needs:
         return model.figure(row, metric)
-    value: float | None = None if model.is_range(row) else column.of(first, look.figures)
+    value: float | None = None if model.is_range(row) else column.get_value(first, look.figures)
     # blocks of a run are identical
     times = len(model.members(row)) if column.adds_up else 1
     return (None if value is None else value * times), ""

@@ -54,7 +54,7 @@ class ComboField(OptionField, inherit_bindings=False):
         """Return line `y` of the field."""
         if not self.typed:
             return super().line_at(y)
-        room = max(1, self.size.width - self._room - 1)
+        room = max(1, self.size.width - self._label_cells - 1)
         typed = escape_name(self.typed)
         # the end of a long text is visible, because the user types there
         text = typed if len(typed) <= room else f"…{typed[1 - room :]}"
@@ -85,7 +85,7 @@ class ComboField(OptionField, inherit_bindings=False):
     def _type(self, text: str) -> None:
         self.typed = text
         self.refresh()
-        self.post_message(self.OptionChanged(self))
+        self.post_message(self.WordChosen(self))
 
     def action_step(self, step: int) -> None:
         """Choose the neighboring word, or discard the typed text."""

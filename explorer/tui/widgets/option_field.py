@@ -15,7 +15,8 @@ from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import RoleLines
 
 _LABEL = 12
-"""Default width of a label in cells. Its last cell belongs to the highlight of the first word."""
+"""Default width of a label in cells. The last cell is the space before the first word, which is highlighted
+together with the word."""
 STACKED = "-fields-below"
 """CSS class of a screen that shows each field in its own row, so that up and down keys move between fields.
 """
@@ -39,13 +40,14 @@ class OptionField(RoleLines, can_focus=True):
 
     Args:
         label: Label before the field.
-        words: Options to choose from.
-        value: Initial option; the first one if `words` does not contain it.
+        words: Words to choose from.
+        value: Initial word; the first one if `words` does not contain it.
         id: ID of the widget.
         label_width: Width of the label in cells.
 
     Attributes:
-        option: Declared option of the field, which the help of the dialog explains; None for another field.
+        option: Declared option that this field sets, which the help of the dialog explains. None if the field
+            sets no declared option.
     """
 
     option: DeclaredOption | None = None
@@ -56,7 +58,7 @@ class OptionField(RoleLines, can_focus=True):
     ]
     DEFAULT_CSS = "OptionField { height: 1; width: 1fr; }"
 
-    class OptionChanged(Message):
+    class WordChosen(Message):
         """Sent when the user chose another word."""
 
         def __init__(self, field: OptionField) -> None:
@@ -77,7 +79,7 @@ class OptionField(RoleLines, can_focus=True):
         self.index = self.words.index(value) if value in self.words else 0
 
     @classmethod
-    def of(
+    def from_option(
         cls,
         option: DeclaredOption,
         value: str = "",
@@ -102,14 +104,14 @@ class OptionField(RoleLines, can_focus=True):
         return field
 
     @property
-    def _room(self) -> int:
+    def _label_cells(self) -> int:
         """Cells before the words. All fields of a stacked screen have the same number."""
         return _LABEL if self._label_width > 1 and self.screen.has_class(STACKED) else self._label_width
 
     @property
     def label(self) -> str:
         """The label, padded to its width."""
-        return fit(self._label, self._room - 1)
+        return fit(self._label, self._label_cells - 1)
 
     @property
     def value(self) -> str:
@@ -133,30 +135,30 @@ class OptionField(RoleLines, can_focus=True):
 
     def _visible_slice(self) -> tuple[int, int]:
         """Return the slice of the words that fit around the chosen one."""
-        room, start, stop = self.size.width - self._room + 1, self.index, self.index + 1
-        while start and self._cells(start - 1, stop) <= room:
+        word_cells, start, stop = self.size.width - self._label_cells + 1, self.index, self.index + 1
+        while start and self._cells(start - 1, stop) <= word_cells:
             start -= 1
-        while stop < len(self.words) and self._cells(start, stop + 1) <= room:
+        while stop < len(self.words) and self._cells(start, stop + 1) <= word_cells:
             stop += 1
         return start, stop
 
     def _cells(self, start: int, stop: int) -> int:
-        """Return the width of a slice of the words in cells, with room for the sign that more follow."""
+        """Return the width of a slice of the words in cells; one cell is for '…' if more words follow."""
         return sum(len(word) + 3 for word in self.words[start:stop]) - (stop == len(self.words))
 
     def action_step(self, step: int) -> None:
         """Choose the neighboring word."""
         self.index = (self.index + step) % len(self.words)
         self.refresh()
-        self.post_message(self.OptionChanged(self))
+        self.post_message(self.WordChosen(self))
 
     async def on_click(self, event: events.Click) -> None:
         """Choose the clicked word."""
-        x, (start, stop) = self._room - 1, self._visible_slice()
+        x, (start, stop) = self._label_cells - 1, self._visible_slice()
         for i, word in enumerate(self.words[start:stop], start):
             if x <= event.x < x + len(word) + 2:
                 self.index = i
                 self.refresh()
-                self.post_message(self.OptionChanged(self))
+                self.post_message(self.WordChosen(self))
                 return
             x += len(word) + 3

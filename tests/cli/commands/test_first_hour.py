@@ -212,7 +212,7 @@ def test_a_matmul_of_torch_export_is_named_by_its_layer(asked: Asked, tmp_path: 
     plan = explorer.Session(str(tmp_path / "export.onnx")).plan(explorer.TileSpec(tile=(4, 4, 4)))
     assert [site.layer for site in plan.sites] == ["body.0", "head"]
     head = Layer(0, None, "head", "head", "Linear", 0, True)
-    assert [site.name for site in select_sites([head], plan.sites, by_value=False)] == ["node_MatMul_9"]
+    assert [site.name for site in select_sites([head], plan.sites, is_graph=False)] == ["node_MatMul_9"]
 
 
 def test_a_hint_lists_the_choices_in_one_way(

@@ -109,7 +109,7 @@ def test_what_has_no_such_axis_or_no_order_has_none_of_them() -> None:
     assert measure(numbers(np.zeros(3, np.complex64)), choices=choices).chosen == {}
     text = Numbers("t", "string", (3,), 10, lambda: iter(()))
     assert measure(text, choices=choices).chosen == {}
-    sparse = Numbers("t", "float32", (2, 4), 8, make_slabs(np.array([2, -2], np.float32)), zeros=6)
+    sparse = Numbers("t", "float32", (2, 4), 8, make_slabs(np.array([2, -2], np.float32)), unstored_zeros=6)
     assert measure(sparse, choices=parse_statistics("rms,zeros")).chosen == {"rms": (1.0,), "zeros": (0.75,)}
     assert measure(sparse, choices=choices, axis=0).chosen == {}
 

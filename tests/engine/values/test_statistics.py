@@ -145,7 +145,7 @@ def test_zeros_that_are_not_stored_count(kind: str, sorting: bool, monkeypatch: 
     dense = np.zeros(500, kind)
     stored = np.array([-3, 5, 7, 0], kind)
     dense[[1, 20, 300, 499]] = stored
-    sparse = Numbers("t", kind, (500,), stored.nbytes, make_slabs(stored), zeros=496)
+    sparse = Numbers("t", kind, (500,), stored.nbytes, make_slabs(stored), unstored_zeros=496)
     found, expected = measure(sparse), measure(numbers(dense))
     assert found.zeros == expected.zeros == 497 / 500
     assert found.mean == pytest.approx(expected.mean)

@@ -40,7 +40,7 @@ class SizeFigures(Struct, frozen=True):
     alive: tuple[int, ...]
 
     @classmethod
-    def of(cls, examined: AnalysisResult) -> SizeFigures:
+    def from_analysis(cls, examined: AnalysisResult) -> SizeFigures:
         """Reads the figures from an analysis."""
         order = examined.schedule
         points = compute_roofline(examined.analysis, _ANY).points
@@ -117,7 +117,9 @@ class ClosedForms(Struct, frozen=True):
             layers[macs.evaluate(size), moved.evaluate(size)] += count
         return _values(self.macs.evaluate(size), self.moved.evaluate(size), peak, weights, machine, layers)
 
-    def of(self, name: CurveName, weights: int, machine: Machine | None) -> tuple[Polynomial, ...]:
+    def list_polynomials(
+        self, name: CurveName, weights: int, machine: Machine | None
+    ) -> tuple[Polynomial, ...]:
         """Returns the polynomials whose maximum is the curve; empty for the minimum time, which is a sum."""
         polynomials: dict[CurveName, tuple[Polynomial, ...]] = {
             "macs": (self.macs,),
@@ -140,7 +142,7 @@ class _Fit(Struct, frozen=True):
     live: Sequence[Polynomial]
 
     @classmethod
-    def of(cls, count: Count, sizes: Sequence[int]) -> _Fit | None:
+    def from_sizes(cls, count: Count, sizes: Sequence[int]) -> _Fit | None:
         """Fits polynomials to the figures at some sizes. Returns None if other layers run at one size."""
         samples = [count(size) for size in sizes]
         first, size_tuple = samples[0], tuple(sizes)
@@ -199,7 +201,7 @@ def find_closed_forms(
     """
     if high - low < _SHORT_RANGE:
         return [ClosedForms.constant(size, count(size)) for size in range(low, high + 1)]
-    fit = _Fit.of(count, _choose_fit_sizes(low, high))
+    fit = _Fit.from_sizes(count, _choose_fit_sizes(low, high))
     mismatches = [] if fit is None else [s for s in _checks(low, high, check) if not fit.matches(s, count(s))]
     if fit is not None and not mismatches:
         return [fit.forms(low, high)]
@@ -207,7 +209,7 @@ def find_closed_forms(
         return [ClosedForms.constant(low, count(low)), fit.forms(low + 1, high)]
     upper = high - (high - low) // _UPPER
     fit = (
-        _Fit.of(count, _choose_fit_sizes(upper, high))
+        _Fit.from_sizes(count, _choose_fit_sizes(upper, high))
         if depth < _DEEP and high - upper >= _SHORT_RANGE
         else None
     )

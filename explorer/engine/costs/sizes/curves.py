@@ -103,7 +103,7 @@ class _Curves:
             self.counted.add(size)
             self.weights = examined.info.totals.weight_bytes
             self.coverage = min(self.coverage, examined.info.totals.coverage)
-            return SizeFigures.of(examined)
+            return SizeFigures.from_analysis(examined)
 
         self.count = count
         self.forms: list[ClosedForms] = []
@@ -177,7 +177,7 @@ class _Curves:
         if name == "kv_cache":
             return "" if self.cache_form is None else self.cache_form.format(self.over.name)
         wide = [form for form in self.forms if form.low < form.high]
-        parts = [form.of(name, self.weights, None) for form in wide]
+        parts = [form.list_polynomials(name, self.weights, None) for form in wide]
         if not wide:
             return ""
         range_parts = find_upper_envelope(
@@ -221,7 +221,7 @@ class _Curves:
     def _list_polynomials(self, name: CurveName, forms: ClosedForms) -> tuple[Polynomial, ...]:
         if name == "kv_cache":
             return () if self.cache_form is None else (self.cache_form,)
-        return forms.of(name, self.weights, self.machine)
+        return forms.list_polynomials(name, self.weights, self.machine)
 
     def _find_crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
         """Returns the crossing of two curves at a size, if one exceeds the other from there on."""

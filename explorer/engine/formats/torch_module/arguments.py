@@ -116,7 +116,7 @@ class Example(Struct, frozen=True):
     kwargs: Mapping[str, Any]
 
     @staticmethod
-    def of(inputs: Any, keyword_inputs: Mapping[str, Any] | None = None) -> Example:
+    def from_inputs(inputs: Any, keyword_inputs: Mapping[str, Any] | None = None) -> Example:
         """Creates an example; arrays in it become tensors.
 
         Args:

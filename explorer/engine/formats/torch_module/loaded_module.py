@@ -376,7 +376,9 @@ def wrap_module(
         build=CopyOf(module),
         weights_text="as the module has them",
         trained=True,
-        example=None if inputs is None and not keyword_inputs else Example.of(inputs, keyword_inputs),
+        example=None
+        if inputs is None and not keyword_inputs
+        else Example.from_inputs(inputs, keyword_inputs),
     )
 
 

@@ -1,1 +1,4 @@
-"""Time of nn.Modules: torch's profiler over ranges of their calls, its events as rows of the tree."""
+"""Measures the time of nn.Modules with torch's profiler.
+
+Each call of a submodule is a range of the profiler. The events become times of the rows of the layer tree.
+"""

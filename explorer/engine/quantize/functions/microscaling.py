@@ -20,7 +20,7 @@ def build_function(fmt: Microscaling, opset: int) -> Function:
     """
     body = FunctionBody.of_opset(opset)
     blocks, sizes = _split_into_blocks(body)
-    scale = _add_block_scales(body, blocks, fmt.reach)
+    scale = _add_block_scales(body, blocks, fmt.largest_exponent)
     largest = fmt.element.largest
     above = body.op(
         "Min", "clipped_above", body.op("Div", "scaled", blocks, scale), body.real(largest, "largest")

@@ -74,7 +74,7 @@ def _round_in_blocks(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     padded = nn.functional.pad(moved, (0, -length % BLOCK))
     parts = padded.reshape(*padded.shape[:-1], -1, BLOCK)
     largest = parts.abs().amax(-1, keepdim=True)
-    shared = torch.clamp(_compute_exponent(largest) - fmt.reach, min=MIN_EXPONENT)
+    shared = torch.clamp(_compute_exponent(largest) - fmt.largest_exponent, min=MIN_EXPONENT)
     # 2**-127 is below the least normal float32, so compute it as half of the next power
     scale = _compute_power_of_two(shared + 1) * 0.5
     # `largest * 0` is NaN if the block holds NaN or infinity, else 0

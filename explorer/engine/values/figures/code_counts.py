@@ -16,7 +16,7 @@ from explorer.facts.values import Histogram
 
 
 def compute_from_codes(
-    numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
+    numbers: Numbers, kind: np.dtype[Any], bins: int, levels: Sequence[float], cancel: Cancel
 ) -> dict[str, Any]:
     """Computes the figures of a tensor with elements of one or two bytes, as fields of `TensorStats`.
 
@@ -25,7 +25,9 @@ def compute_from_codes(
     counts = CodeCounts(kind)
     for chunk in read_chunks(numbers, cancel):
         counts.add(chunk)
-    return compute_from_counts(*counts.list_occurring_values(), numbers.zeros, numbers.elements, bins, shares)
+    return compute_from_counts(
+        *counts.list_occurring_values(), numbers.unstored_zeros, numbers.elements, bins, levels
+    )
 
 
 class CodeCounts:
@@ -50,7 +52,7 @@ class CodeCounts:
 
 
 def compute_from_counts(
-    values: Array, counts: Array, zeros: int, elements: int, bins: int, shares: Sequence[float]
+    values: Array, counts: Array, zeros: int, elements: int, bins: int, levels: Sequence[float]
 ) -> dict[str, Any]:
     """Computes the figures of counted numbers, as fields of `TensorStats`.
 
@@ -60,7 +62,7 @@ def compute_from_counts(
         zeros: Number of additional zeros.
         elements: Number of all elements.
         bins: Number of intervals of the histogram.
-        shares: Shares of the quantiles.
+        levels: Levels of the quantiles.
     """
     nan, inf = int(counts[np.isnan(values)].sum()), int(counts[np.isinf(values)].sum())
     finite = np.isfinite(values)
@@ -89,7 +91,7 @@ def compute_from_counts(
         "nan": nan,
         "inf": inf,
         "quantiles": compute_quantiles(
-            total, lambda rank: float(numeric[np.searchsorted(cumulative, rank, side="right")]), shares
+            total, lambda rank: float(numeric[np.searchsorted(cumulative, rank, side="right")]), levels
         ),
         "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),
     }

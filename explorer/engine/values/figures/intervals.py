@@ -12,36 +12,36 @@ import numpy as np
 from explorer.engine.values.numbers import Array
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-"""Shares of the quantiles that are reported for every tensor."""
+"""Levels of the quantiles that are reported for every tensor."""
 
 _MAX_FLOAT = sys.float_info.max
 
 
-def list_ranks(total: int, shares: Sequence[float]) -> Iterator[tuple[float, int, int, float]]:
-    """Yields each share with the ranks of the two numbers around its quantile, and the fraction between them.
+def list_ranks(total: int, levels: Sequence[float]) -> Iterator[tuple[float, int, int, float]]:
+    """Yields each level with the ranks of the two numbers around its quantile, and the fraction between them.
 
     The interpolation is numpy's default (method 7 of Hyndman and Fan).
     """
-    for share in shares:
-        position = share * (total - 1)
+    for level in levels:
+        position = level * (total - 1)
         low = min(int(position), total - 1)
-        yield share, low, min(low + 1, total - 1), position - low
+        yield level, low, min(low + 1, total - 1), position - low
 
 
 def compute_quantiles(
-    total: int, get_number: Callable[[int], float], shares: Sequence[float]
+    total: int, get_number: Callable[[int], float], levels: Sequence[float]
 ) -> tuple[tuple[float, float], ...]:
-    """Returns pairs of a share and its quantile.
+    """Returns pairs of a level and its quantile.
 
     Args:
         total: Count of the numbers.
         get_number: Function that returns the number at a rank. The smallest number has rank 0.
-        shares: Shares of the quantiles, from 0 to 1.
+        levels: Levels of the quantiles, from 0 to 1.
     """
     pairs = []
-    for share, low, high, fraction in list_ranks(total, shares):
+    for level, low, high, fraction in list_ranks(total, levels):
         lower, upper = get_number(low), get_number(high)
-        pairs.append((share, lower if lower == upper else lower * (1 - fraction) + upper * fraction))
+        pairs.append((level, lower if lower == upper else lower * (1 - fraction) + upper * fraction))
     return tuple(pairs)
 
 

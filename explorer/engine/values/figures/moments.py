@@ -163,7 +163,7 @@ def compute_moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = 
     Raises:
         Cancelled: `cancel` returned True.
     """
-    if axis is not None and numbers.zeros:
+    if axis is not None and numbers.unstored_zeros:
         return None
     sums = Moments(1 if axis is None else numbers.shape[axis])
     inner = 1 if axis is None else math.prod(numbers.shape[axis + 1 :])
@@ -175,7 +175,7 @@ def compute_moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = 
             chunk, None if axis is None else find_groups(position, chunk.size, inner, numbers.shape[axis])
         )
         position += chunk.size
-    sums.add_zeros(numbers.zeros)
+    sums.add_zeros(numbers.unstored_zeros)
     return sums
 
 
@@ -203,12 +203,12 @@ def compute_statistics(
     Args:
         sums: The moments.
         choices: The statistics.
-        quantiles: Quantiles of each group by share. A missing share is unknown.
+        quantiles: Quantiles of each group by level. A missing level is unknown.
     """
     values_by_label: dict[str, tuple[float | None, ...]] = {}
     empty = (None,) * sums.groups
     for choice in choices:
-        formula = STATISTICS[choice.name].of
+        formula = STATISTICS[choice.name].formula
         if formula is None:
             values_by_label[choice.label] = tuple(quantiles.get(choice.argument, empty))
             continue

@@ -50,7 +50,7 @@ class WideStatistics:
         numbers: The tensor.
         kind: Type of the numbers in slabs.
         bins: Number of intervals of the histogram.
-        shares: Shares of the quantiles.
+        levels: Levels of the quantiles.
         cancel: Function called at every slab; True cancels.
 
     Attributes:
@@ -62,15 +62,15 @@ class WideStatistics:
     """
 
     def __init__(
-        self, numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
+        self, numbers: Numbers, kind: np.dtype[Any], bins: int, levels: Sequence[float], cancel: Cancel
     ) -> None:
         self.numbers = numbers
-        self.shares = shares
+        self.levels = levels
         self.kind = kind
         self.bins = bins
         self.cancel = cancel
         self.nan = self.inf = 0
-        self.zeros = numbers.zeros
+        self.zeros = numbers.unstored_zeros
         self.low, self.high = math.inf, -math.inf
         self.collected: list[Array] = []
         self.sorting = numbers.elements <= _MAX_SORTED
@@ -91,13 +91,13 @@ class WideStatistics:
         edges = compute_edges(self.low, self.high, self.bins)
         filled = np.zeros(self.bins, np.int64)
         target_ranks = sorted(
-            {rank for _, low, high, _ in list_ranks(count, self.shares) for rank in (low, high)}
+            {rank for _, low, high, _ in list_ranks(count, self.levels) for rank in (low, high)}
         )
         if self.sorting:
             values = np.sort(np.concatenate(self.collected)) if self.collected else np.zeros(0)
-            if self.numbers.zeros:
+            if self.numbers.unstored_zeros:
                 zero_index = int(np.searchsorted(values, 0))
-                values = np.insert(values, zero_index, np.zeros(self.numbers.zeros, values.dtype))
+                values = np.insert(values, zero_index, np.zeros(self.numbers.unstored_zeros, values.dtype))
             numeric = values.astype(np.float64)
             filled += np.bincount(find_intervals(numeric, edges), minlength=self.bins)
             order = {rank: float(numeric[rank]) for rank in target_ranks}
@@ -109,7 +109,7 @@ class WideStatistics:
             "maximum": self.high,
             "mean": mean,
             "std": deviation,
-            "quantiles": compute_quantiles(count, order.__getitem__, self.shares),
+            "quantiles": compute_quantiles(count, order.__getitem__, self.levels),
             "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),
         }
 
@@ -127,7 +127,7 @@ class WideStatistics:
 
         Returns count, mean and sum of squared deviations.
         """
-        count, mean, squares = self.numbers.zeros, 0.0, 0.0
+        count, mean, squares = self.numbers.unstored_zeros, 0.0, 0.0
         if count:
             self.low = self.high = 0.0
             self.upper[int(convert_to_ordered(np.zeros(1, self.kind))[0]) >> self.shift] += count
@@ -154,7 +154,7 @@ class WideStatistics:
 
     def compute_moments(self, scale: float) -> tuple[int, float, float]:
         """Returns count, mean and sum of squared deviations of the finite numbers times `scale`."""
-        count, mean, squares = self.numbers.zeros, 0.0, 0.0
+        count, mean, squares = self.numbers.unstored_zeros, 0.0, 0.0
         for chunk in self.read_finite():
             if chunk.size:
                 count, mean, squares = _merge_moments(count, mean, squares, chunk.astype(np.float64) * scale)
@@ -194,11 +194,11 @@ class WideStatistics:
                     boundary_numbers = chunk[crosses_edge[upper]].astype(np.float64)
                     filled += np.bincount(find_intervals(boundary_numbers, edges), minlength=self.bins)
                 self.count_digits(keys[has_prefix[upper]], prefixes, shift, counts, 1)
-            if self.numbers.zeros:
+            if self.numbers.unstored_zeros:
                 zero = convert_to_ordered(np.zeros(1, self.kind))
                 if is_first and crosses_edge[int(zero[0]) >> self.shift]:
-                    filled[find_intervals(np.zeros(1), edges)] += self.numbers.zeros
-                self.count_digits(zero, prefixes, shift, counts, self.numbers.zeros)
+                    filled[find_intervals(np.zeros(1), edges)] += self.numbers.unstored_zeros
+                self.count_digits(zero, prefixes, shift, counts, self.numbers.unstored_zeros)
             shift -= 16
             index_by_prefix = {int(p): position for position, p in enumerate(prefixes)}
             for rank, p in prefix.items():

@@ -26,20 +26,20 @@ class RankSearch:
         kind: Type of the numbers. Keys have 32 bits for floats of at most 4 bytes, and 64 bits for other
             types.
         totals: Number of finite numbers in each group.
-        shares: Shares of the quantiles.
+        levels: Levels of the quantiles.
 
     Attributes:
         steady: Whether every pass had the same numbers.
     """
 
-    def __init__(self, kind: np.dtype[np.generic], totals: Array, shares: Sequence[float]) -> None:
+    def __init__(self, kind: np.dtype[np.generic], totals: Array, levels: Sequence[float]) -> None:
         is_narrow = kind.kind in "fV" and kind.itemsize <= 4
         self._kind = np.dtype(np.float32 if is_narrow else np.float64)
-        self._totals, self._shares = totals, tuple(shares)
+        self._totals, self._levels = totals, tuple(levels)
         self._bits = 8 if totals.size <= _MAX_BYTE_GROUPS else 4
         self._shift = 8 * self._kind.itemsize
         target_ranks = [
-            [rank for _, low, high, _ in list_ranks(max(int(total), 1), shares) for rank in (low, high)]
+            [rank for _, low, high, _ in list_ranks(max(int(total), 1), levels) for rank in (low, high)]
             for total in totals
         ]
         self._rank_in_prefix = np.array(target_ranks, np.int64)
@@ -92,12 +92,12 @@ class RankSearch:
         self._prefix = (self._prefix << np.uint64(self._bits)) | digit.astype(np.uint64)
 
     def compute_quantiles(self) -> dict[float, tuple[float | None, ...]]:
-        """Returns the quantiles of each group by share, or None for a group without numbers."""
+        """Returns the quantiles of each group by level, or None for a group without numbers."""
         numbers = convert_from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
-        values_by_share: dict[float, list[float | None]] = {share: [] for share in self._shares}
+        values_by_level: dict[float, list[float | None]] = {level: [] for level in self._levels}
         for row, total in zip(numbers, self._totals.tolist(), strict=True):
-            for index, (share, _, _, fraction) in enumerate(list_ranks(max(total, 1), self._shares)):
+            for index, (level, _, _, fraction) in enumerate(list_ranks(max(total, 1), self._levels)):
                 lower, upper = float(row[2 * index]), float(row[2 * index + 1])
                 quantile = lower if lower == upper else lower * (1 - fraction) + upper * fraction
-                values_by_share[share].append(quantile if total else None)
-        return {share: tuple(values) for share, values in values_by_share.items()}
+                values_by_level[level].append(quantile if total else None)
+        return {level: tuple(values) for level, values in values_by_level.items()}

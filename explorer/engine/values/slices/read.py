@@ -24,7 +24,7 @@ def read(numbers: Numbers, selection: Selection) -> Array:
     Raises:
         Misuse: The tensor's numbers cannot be read one by one.
     """
-    if numbers.zeros:
+    if numbers.unstored_zeros:
         raise Misuse(f"'{numbers.name}' is stored without its zeros", where="NAME")
     strides = [math.prod(numbers.shape[at + 1 :]) for at in range(len(numbers.shape))]
     flat_indices = np.zeros(1, np.int64)

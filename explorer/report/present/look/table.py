@@ -50,10 +50,10 @@ def layers_blocks(fact: Analysis) -> list[Block]:
     columns = [COLUMNS[name] for name in STYLES["tree"].columns]
     rows = _TableBuilder(fact.info, columns, _DROP_ORDER)
     for row in fact.layers:
-        rows.add(row, tuple([column.of(row, figures) for column in columns]))
+        rows.add(row, tuple([column.get_value(row, figures) for column in columns]))
     model_row = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
     return [
-        rows.table(tuple([column.of(model_row, figures) for column in columns])),
+        rows.table(tuple([column.get_value(model_row, figures) for column in columns])),
         *_build_table_notes(totals, columns),
     ]
 

@@ -66,7 +66,7 @@ def test_a_branch_that_does_not_count_has_no_share(build: Build, rows: Rows) -> 
     inputs: dict[str, Any] = {"x": (2, 3), "c": ("bool", ())}
     found = rows(analysis := analyse(build([branch], inputs=inputs, outputs=["y"], weights={"w": (3, 3)})))
     beside, share = ColumnFigures(analysis.info.totals), COLUMNS["share"]
-    assert {path: share.of(row, beside) for path, row in found.items()} == {
+    assert {path: share.get_value(row, beside) for path, row in found.items()} == {
         "if": 1.0,
         "if/then_branch": 0.0,
         "if/then_branch/one": 0.0,
