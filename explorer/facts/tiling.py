@@ -234,6 +234,11 @@ class SitePlan(Fact, frozen=True):
         return format_site(self.name, self.layer)
 
     @property
+    def is_in_body(self) -> bool:
+        """Whether the site is in a branch, loop or function, not in the main graph."""
+        return bool(self.place)
+
+    @property
     def sign(self) -> str:
         """Sign in front of figures of all its runs: '<= ' if there may be fewer runs, otherwise ''."""
         return "<= " if self.at_most and self.calls else ""

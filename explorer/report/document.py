@@ -30,13 +30,13 @@ from explorer.facts.comparison import FIGURES, TABLE_FIGURES
 from explorer.facts.cost import Hardware
 from explorer.report.json_records import (
     Document,
+    chosen_statistics_record,
     envelope,
     layer_record,
     model_record,
     pick_fields,
     range_record,
     record_of,
-    chosen_statistics_record,
     stats_record,
     tensor_record,
     totals_record,

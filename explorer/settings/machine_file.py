@@ -51,10 +51,12 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "array": ("macs_per_cycle",),
 }
 """Settings that a changed setting replaces."""
-_NANOSECONDS = 1e9
-"""Nanoseconds in a second: the clock of a core whose cycle is a nanosecond."""
+_ONE_GHZ = 1e9
+"""Clock of a measured core in Hz. The real clock changes while programs run, so a cycle is 1 ns."""
 _CORE_UNIT = "6x1x16"
-"""Smallest product of a core: the 6 x 16 sums that BLIS keeps in the registers of a core with AVX2."""
+"""Smallest matmul (M x K x N) of a core: BLIS keeps its 6 x 16 sums in the registers of a core with AVX2."""
+_MAIN_MEMORY = 0
+"""Level of the main memory in `CopyRate.level`; caches have 1 and above."""
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,63}", re.ASCII)
 
 
@@ -226,10 +228,7 @@ def core_name(name: str) -> str:
 def _save_core(
     name: str, measured: MeasuredMachine, config: str | None, *, overwrite: bool
 ) -> NamedMachine | None:
-    """Writes one core of a measured machine with its caches, or returns None if no copy was measured.
-
-    The clock does not stay the same while programs run, so a cycle is a nanosecond.
-    """
+    """Writes one core of a measured machine with its caches, or returns None if no copy was measured."""
     if measured.core is None or not measured.core.copies:
         return None
     copies = {copy.level: copy for copy in measured.core.copies}
@@ -238,7 +237,7 @@ def _save_core(
     def describe(copy: CopyRate) -> str:
         return f"copy of {bytes_text(copy.bytes // 2)} by one thread, measured {measured.date}"
 
-    memory = copies[0]
+    memory = copies[_MAIN_MEMORY]
     memories: list[dict[str, Any]] = [{"name": "memory", **_copy_rates(memory), "source": describe(memory)}]
     for level in sorted(caches, reverse=True):
         cache, copy = caches[level], copies[level]
@@ -247,9 +246,9 @@ def _save_core(
         size = {"name": f"L{level}", "size": bytes_text(cache.bytes)}
         memories.append({**size, **ways, **_copy_rates(copy), "source": source})
     machine = Hardware(
-        macs_per_cycle=_round_rate(measured.core.macs_per_second / _NANOSECONDS),
-        bytes_per_cycle=2 * _round_rate(memory.bytes_per_second / _NANOSECONDS),
-        clock=_NANOSECONDS,
+        macs_per_cycle=_round_rate(measured.core.macs_per_second / _ONE_GHZ),
+        bytes_per_cycle=2 * _round_rate(memory.bytes_per_second / _ONE_GHZ),
+        clock=_ONE_GHZ,
     )
     saved = save_machine(
         core_name(name),
@@ -263,8 +262,12 @@ def _save_core(
 
 
 def _copy_rates(copy: CopyRate) -> dict[str, float]:
-    """Returns the rates of a memory, in bytes per nanosecond, from a copy, which reads and writes alike."""
-    rate = _round_rate(copy.bytes_per_second / _NANOSECONDS)
+    """Returns the rates of a memory, in bytes per cycle, from a copy.
+
+    The rate of a copy counts each byte once, although the byte is read and written: the memory moves twice as
+    much.
+    """
+    rate = _round_rate(copy.bytes_per_second / _ONE_GHZ)
     return {"read_bytes_per_cycle": rate, "write_bytes_per_cycle": rate}
 
 
@@ -304,8 +307,9 @@ def find_memory_settings(machine: Hardware, changed: Hardware | None = None) -> 
 
     Args:
         machine: The machine.
-        changed: A copy of the machine with other figures, or None. Its bytes per cycle are those of its
-            outermost memory, and the unit of the machine follows its array, as far as they did before.
+        changed: A copy of the machine with other figures, or None. If the outermost memory had the machine's
+            bytes per cycle, it gets those of `changed`. If the array changed, a unit that equaled the old
+            array is dropped.
 
     Returns:
         Settings by `MEMORY_KEYS`; empty if the machine has no memories.
@@ -388,7 +392,7 @@ def _drop_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_table(measured: MeasuredMachine) -> Any:
-    """Writes the measurements as a TOML table with one line per kernel."""
+    """Writes the measurements as a TOML table with one line for each measurement."""
     import tomlkit  # imported late: only writing needs it
 
     table = tomlkit.table()

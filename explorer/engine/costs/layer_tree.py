@@ -160,21 +160,36 @@ def sum_if_all_known(values: Iterable[int | None]) -> int | None:
     return total
 
 
-Bounds = tuple[int, str, int]
-"""Number of inexact leaves and groups, path of one of them, number of leaves that rest on an assumption."""
+class BoundCounts(NamedTuple):
+    """Rows whose figures are inexact.
+
+    Attributes:
+        rows: Number of leaves and groups.
+        path: Path of one of them.
+        assumed: Number of leaves that rest on an assumption.
+    """
+
+    rows: int = 0
+    path: str = ""
+    assumed: int = 0
 
 
-def count_bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> Bounds:
+EXACT = BoundCounts()
+"""Counts of a model in which every row is exact."""
+
+
+def count_bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> BoundCounts:
     """Counts the leaves and groups whose figures are upper bounds or rest on an assumption."""
     bound_leaves = [leaf for leaf in leaves if leaf.counted and leaf.figures.status == "bound"]
     paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
     if not bound_leaves and not paths:
-        return 0, "", 0
+        return EXACT
     assumed = sum(leaf.figures.assumed for leaf in bound_leaves)
-    return len(bound_leaves) + len(paths), paths[0] if paths else bound_leaves[0].path, assumed
+    path = paths[0] if paths else bound_leaves[0].path
+    return BoundCounts(len(bound_leaves) + len(paths), path, assumed)
 
 
-def add_bounds_note(info: Info, bound_counts: Bounds) -> Info:
+def add_bounds_note(info: Info, bound_counts: BoundCounts) -> Info:
     """Adds a note to the facts if their totals are not exact, because bounds look like exact numbers."""
     count, path, assumed = bound_counts
     if not count:

@@ -129,7 +129,7 @@ class StoredTensor:
         return self.count_rule.elements
 
     @property
-    def last(self) -> str:
+    def last_name_part(self) -> str:
         """The last part of the name."""
         return self.name.rpartition(".")[2]
 

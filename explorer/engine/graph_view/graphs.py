@@ -99,7 +99,7 @@ class ModelGraphs:
             flow = examined.flow
             if flow is None:
                 order = examined.schedule
-                reason = order.failed or "which layer reads what another makes is not known"
+                reason = order.incomplete_reason or "which layer reads what another makes is not known"
                 raise Misuse(reason, where=source, hint=order.hint)
             self._last = examined, TreeRows(examined.analysis.layers, flow)
         return self._last[1]

@@ -77,7 +77,7 @@ class Epilogues:
 
     def find(self, site: Site, plan: SitePlan) -> FusedEpilogue | None:
         """Returns the epilogue of a site, or None if there is nothing to fuse."""
-        if plan.place or not set(site.dynamic) <= {"M"}:
+        if plan.is_in_body or not set(site.dynamic) <= {"M"}:
             return None
         try:
             original = find_original(self._model, plan.output, plan, self._wiring)
@@ -90,7 +90,7 @@ class Epilogues:
             meaning = original.spec_for([input_shape or () for input_shape in shapes], shape)
         except NotTiled:
             return None
-        if meaning.visible is not None or (meaning.batch, meaning.M, meaning.K, meaning.N) != (
+        if meaning.contained is not None or (meaning.batch, meaning.M, meaning.K, meaning.N) != (
             site.batch,
             site.M,
             site.K,

@@ -97,7 +97,7 @@ def list_model_products(
 
 
 def _find_original(model: Model, plan: SitePlan, wiring: Wiring) -> Original | str:
-    if plan.place:
+    if plan.is_in_body:
         return "it is inside a loop, branch or function"
     try:
         original = find_original(model, plan.output, plan, wiring)
@@ -193,8 +193,8 @@ def find_output_fault(
     if bias is not None:
         added = meaning.arrange_bias(bias.astype(reference.exact.dtype) * meaning.beta)
     part, bound = reference.product * meaning.alpha, reference.bound * abs(meaning.alpha)
-    if meaning.visible is not None:
-        part, bound = np.where(meaning.visible, part, 0), np.where(meaning.visible, bound, 0)
+    if meaning.contained is not None:
+        part, bound = np.where(meaning.contained, part, 0), np.where(meaning.contained, bound, 0)
     whole = Reference(part + added, bound + np.abs(added), part)
     outputs = meaning.arrange_output(output), meaning.arrange_output(product.output)
     dtype = output.dtype

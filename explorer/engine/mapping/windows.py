@@ -51,7 +51,7 @@ def list_window_elements(
     Returns:
         Numbers of elements, or None if the site is not a convolution, or too large.
     """
-    if plan.place or plan.M * plan.K > _MAX_ELEMENTS:
+    if plan.is_in_body or plan.M * plan.K > _MAX_ELEMENTS:
         return None
     try:
         original = find_original(model, plan.output, plan, Wiring.from_graph(model.graph))

@@ -99,7 +99,8 @@ class TensorFile(StaticModel):
             assumptions={},
             totals=totals,
         )
-        order = Schedule((), (), (), f"{contents.why}: the order of execution is not known")
+        reason = f"{contents.why}: the order of execution is not known"
+        order = Schedule((), (), (), reason, hint="open the code or the graph that the weights are for")
         return AnalysisResult(info, lambda: (self._create_rows(), lambda: order, lambda: None))
 
     def find_rows(self, names: Sequence[str]) -> list[Layer] | None:

@@ -39,7 +39,7 @@ _SMALL_BATCHES = 2, 1, 3
 """Batch sizes for larger lengths, in turn. They are small because the batch size multiplies all work."""
 
 _MAX_LIMITS = 8
-"""Maximum number of limits around which sizes are tested; the smallest limits are used."""
+"""Maximum number of limits in the graphs around which sizes are tested; the smallest limits are used."""
 
 _BATCH = re.compile(r"n|bsz?|.*batch.*", re.IGNORECASE)
 
@@ -48,6 +48,8 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 class Sizes(Struct, frozen=True):
     """Sizes of open (symbolic) dimensions by name. Dimensions without a name share the name ''.
+
+    The base sizes are the first sizes of the user, else those of the plan, else 1.
 
     Attributes:
         tried: Sizes to test, in order. The base sizes are first if the model runs at them.
@@ -84,7 +86,8 @@ def choose_sizes(
         dims: Sizes from the user. The i-th sizes of all names are used together; shorter lists are repeated.
         input_shapes: Shapes and types that replace the declared ones, including sizes that the other model
             fixes.
-        find_limits: Function that finds the numbers around which sizes are tested; called if a size is open.
+        find_limits: Function that finds the numbers in the graphs (such as the limit of a Clip) at which a
+            size may change their behavior. Sizes around them are tested. It is called if a size is open.
 
     Raises:
         Misuse: The model does not run at sizes that the user chose.
@@ -101,9 +104,9 @@ def choose_sizes(
         **{name: sizes[0] for name, sizes in user_sizes.items()},
     }
     batch_names = [name for name in open_names if _BATCH.fullmatch(name)] if len(open_names) > 1 else []
-    lengths = [name for name in open_names if name not in batch_names]
+    length_names = [name for name in open_names if name not in batch_names]
     limits = find_limits() if open_names else ()
-    columns = _choose_sizes_by_name(model, plan, lengths, batch_names, limits)
+    columns = _choose_sizes_by_name(model, plan, length_names, batch_names, limits)
     count = max((len(column) for column in (*columns.values(), *user_sizes.values())), default=1)
     rows = [base]
     for index in range(count):
@@ -112,9 +115,10 @@ def choose_sizes(
         rows.append({**base, **row})
     rows, costly = _limit_costs(rows, batch_names, open_names, _estimate_macs(model, plan, base, len(rows)))
     has_several_sizes = any(len(column) > 1 for column in user_sizes.values())
-    if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not has_several_sizes):
-        return Sizes(tuple(rows), costly=costly)  # the proof of the sites runs at each of these sizes
-    tried, refused = _try_rows(model, rows, lengths, input_shapes or {}, bool(open_names))
+    if len(rows) == 1 or (plan is not None and len(length_names) < 2 and not has_several_sizes):
+        # no try here, because the proof of the sites runs the model at each of these sizes
+        return Sizes(tuple(rows), costly=costly)
+    tried, refused = _try_rows(model, rows, length_names, input_shapes or {}, bool(open_names))
     return Sizes(tried, refused, costly)
 
 
@@ -129,8 +133,8 @@ def _list_open_dimensions(model: Model, plan: Plan | None, input_shapes: InputSh
 def _choose_sizes_by_name(
     model: Model,
     plan: Plan | None,
-    lengths: Sequence[str],
-    batches: Sequence[str],
+    length_names: Sequence[str],
+    batch_names: Sequence[str],
     limits: Collection[int],
 ) -> dict[str, list[int]]:
     """Returns the sizes of each open dimension in the order of the tests.
@@ -138,7 +142,7 @@ def _choose_sizes_by_name(
     Sizes increase in one dimension and decrease in the next. So two dimensions are seldom large at the same
     time, and seldom equal; equal sizes would hide a graph that confuses the two dimensions.
     """
-    open_names = (*lengths, *batches)
+    open_names = (*length_names, *batch_names)
     tiles = {name: _collect_tile_sizes(model, plan, name) for name in open_names} if plan is not None else {}
     near_limits = {s for n in sorted(limits)[:_MAX_LIMITS] for s in (n - 1, n, n + 1) if s > 0}
     sizes_by_name = {}
@@ -147,17 +151,17 @@ def _choose_sizes_by_name(
         near_tiles = {s for t in tile_sizes for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0}
         sizes_by_name[name] = sorted({*_SMALL_SIZES, *near_limits, *near_tiles})
     columns: dict[str, list[int]] = {}
-    for index, name in enumerate(lengths):
+    for index, name in enumerate(length_names):
         rotated = sizes_by_name[name][index // 2 :] + sizes_by_name[name][: index // 2]
         columns[name] = rotated[::-1] if index % 2 else rotated
     count = max((len(column) for column in columns.values()), default=0)
-    for name in batches:
+    for name in batch_names:
         columns[name] = [*_BATCH_SIZES, *islice(cycle(_SMALL_BATCHES), max(count - len(_BATCH_SIZES), 0))]
         larger_sizes = [size for size in sizes_by_name[name] if size not in _SMALL_SIZES]
         columns[name] += reversed(larger_sizes)
     # the largest batches meet the smallest lengths, because their product determines the work
     row_count = max(map(len, columns.values()), default=0)
-    for name in lengths:
+    for name in length_names:
         small_lengths = sizes_by_name[name][:3]
         columns[name] += islice(cycle(small_lengths), row_count - len(columns[name]))
     return columns
@@ -168,11 +172,12 @@ def _collect_tile_sizes(model: Model, plan: Plan, name: str) -> set[int]:
     shapes = Inference(model, {n: s for n, s in plan.dims.items() if n not in plan.free}, {}).main.values
     tiles: set[int] = set()
     for site in plan.sites:
-        info = shapes.get(site.output) if not site.place else None
+        info = shapes.get(site.output) if not site.is_in_body else None
         output_shape = info.shape if info is not None else None
         dim_names = [set(_NAME.findall(d)) for d in output_shape or () if isinstance(d, str)]
         is_batch = _BATCH.fullmatch(name) and len(plan.free) > 1
         if is_batch:
+            # if the output also has a length, its tests reach the tile; large batches only cost time
             has_dimension = bool(dim_names) and all(names == {name} for names in dim_names)
         else:
             has_dimension = name in set().union(*dim_names)
@@ -225,7 +230,7 @@ def _limit_costs(
 def _try_rows(
     model: Model,
     rows: Sequence[dict[str, int]],
-    lengths: Sequence[str],
+    length_names: Sequence[str],
     input_shapes: InputShapes,
     may_refuse: bool,
 ) -> tuple[tuple[dict[str, int], ...], tuple[dict[str, int], ...]]:
@@ -242,7 +247,7 @@ def _try_rows(
     refused: list[dict[str, int]] = []
     first_error: BadModel | None = None
     for row in rows:
-        equal_lengths = {**row, **dict.fromkeys(lengths, row[lengths[0]])} if lengths else row
+        equal_lengths = {**row, **dict.fromkeys(length_names, row[length_names[0]])} if length_names else row
         for sizes in (row, equal_lengths) if equal_lengths != row else (row,):
             try:
                 session.run(draw(plan_inputs(model, sizes, input_shapes), 0))

@@ -146,8 +146,10 @@ class Passes:
         if tokens not in self._prompts:
             self.on_pass(len(self._macs) + len(self._prompts))
             analysis = self._analyze_prompt(tokens, 1)
-            if analysis.schedule.failed:
-                raise BadModel(f"it fails over a prompt of {tokens:,} tokens: {analysis.schedule.failed}")
+            if analysis.schedule.incomplete_reason:
+                raise BadModel(
+                    f"it fails over a prompt of {tokens:,} tokens: {analysis.schedule.incomplete_reason}"
+                )
             self._layers[tokens] = {
                 x.path: x.macs for x in analysis.analysis.layers if not x.group and x.macs
             }
@@ -164,8 +166,10 @@ class Passes:
         """
         self.on_pass(len(self._macs) + len(self._prompts))
         analysis = self._analyze_prompt(tokens, batch)
-        if analysis.schedule.failed:
-            raise BadModel(f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.failed}")
+        if analysis.schedule.incomplete_reason:
+            raise BadModel(
+                f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.incomplete_reason}"
+            )
         return analysis.analysis.layers
 
     def _analyze_prompt(self, tokens: int, batch: int) -> AnalysisResult:
@@ -211,7 +215,9 @@ class Passes:
         totals = replace(result.info.totals, macs=macs - left_out)
         rest = tuple([replace(layer, macs=0) if layer.id in tables else layer for layer in layers])
         analysis = Analysis(replace(result.info, totals=totals), rest)
-        return AnalysisResult.from_analysis(analysis, result.schedule, result.bounds, failure=result.failure)
+        return AnalysisResult.from_analysis(
+            analysis, result.schedule, result.bounds, failed_layer=result.failed_layer
+        )
 
     def count_prompt_layers(self, tokens: int) -> dict[str, int | None]:
         """Returns the multiply-accumulates of a pass over a prompt by path, for the rows that multiply."""

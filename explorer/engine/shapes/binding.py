@@ -33,13 +33,13 @@ def bind_inputs(
             its input.
     """
     graph = model.graph
-    requested_types = dict(input_shapes or {})
+    requested_inputs = dict(input_shapes or {})
     dim_sizes = dict(sizes or {})
-    inputs_by_name = {v.name: v for v in graph.feeds}
+    inputs_by_name = {v.name: v for v in graph.feeds}  # the inputs without an initializer
     if dim_sizes:
         _check_names(model, dim_sizes)
     is_overruled = False
-    for name, (_, shape) in requested_types.items():
+    for name, (_, shape) in requested_inputs.items():
         if name not in inputs_by_name:
             hint = suggest_name(name, inputs_by_name)
             raise Misuse("the model has no such input", where=f"--input-shape {name}", hint=hint)
@@ -63,8 +63,8 @@ def bind_inputs(
                 is_overruled = True
     inputs = []
     for value in graph.inputs:
-        if value.name in requested_types:
-            dtype, shape = requested_types[value.name]
+        if value.name in requested_inputs:
+            dtype, shape = requested_inputs[value.name]
             value = Value(value.name, dtype or value.dtype, shape)
         elif dim_sizes and value.shape is not None and any(isinstance(d, str) for d in value.shape):
             shape = bind_shape(value.shape, dim_sizes)
@@ -85,7 +85,12 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
     if not names.issuperset(dim_sizes):
         # the names inside an expression such as 'past + 1' can be set, too
-        names |= {n for d in list(names) if (text := dims.normalize_name(d)) for n in dims.names((text,))}
+        names |= {
+            n
+            for d in list(names)
+            if (expression := dims.canonicalize_name(d))
+            for n in dims.names((expression,))
+        }
     for name, size in dim_sizes.items():
         if name not in names:
             hint = suggest_name(name, sorted(names)) or "all of its dimensions are fixed"
@@ -104,7 +109,7 @@ def _bind_dim(name: str, sizes: Mapping[str, int]) -> Dim:
         return sizes[name]
     if not sizes:
         return name
-    text = dims.normalize_name(name)
-    if text is None or text == name or not dims.names((text,)).intersection(sizes):
+    expression = dims.canonicalize_name(name)
+    if expression is None or expression == name or not dims.names((expression,)).intersection(sizes):
         return name
-    return dims.substitute_sizes(text, sizes)
+    return dims.substitute_sizes(expression, sizes)

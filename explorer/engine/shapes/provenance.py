@@ -118,7 +118,7 @@ def collect_symbols(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
 
 def canonicalize_shape(shape: Shape | None) -> Shape | None:
     """Returns a shape from a file or a fact with its dimension names in canonical form."""
-    return _rename_dims(shape, dims.normalize_name)
+    return _rename_dims(shape, dims.canonicalize_name)
 
 
 def format_shape(shape: Shape | None) -> Shape | None:

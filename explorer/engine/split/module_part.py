@@ -85,12 +85,14 @@ def extract_module_part(
 
     Raises:
         BadModel: torch.export fails for the module.
-        Misuse: No layer matches, no call connects the two ends, or an input or output is not a tensor.
+        Misuse: No layer matches, no call connects the first layer of the part with the last, or an input or
+            output is not a tensor.
     """
     model = loaded.materialise()
     args, kwargs = bound_inputs.build_arguments(device="cpu", seed=seed)
-    original, program = _export(loaded, model, args, kwargs)
-    unit_calls = _group_calls_by_source(original, program)
+    exported, functional = _export(loaded, model, args, kwargs)
+    # a unit: the functional calls that one call of the exported program became
+    unit_calls = _group_calls_by_source(exported, functional)
     # the row of each unit: its function call's row if the layer tree has one, else its module's row
     places = list_rows_of_calls(((first, operator) for operator, (first, *_) in unit_calls), layers)
     rows = [group if row is None else row for row, group in places]
@@ -104,14 +106,14 @@ def extract_module_part(
             "the module calls no operator in these layers", where="extract", hint="name other layers"
         )
     calls = [node for at in sorted(part_units) for node in units[at]]
-    calls = _add_constants(program, calls)
+    calls = _add_constants(functional, calls)
     paths = [None if row is None or layers[row].group else layers[row].path for row in rows]
     path_of = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
-    part, input_nodes, output_nodes, names = _build_module(program, calls, path_of)
+    part, input_nodes, output_nodes, names = _build_module(functional, calls, path_of)
     with loaded.quiet(), torch.no_grad(), disable_fastpath(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the same seed before both runs, so that both draw the same numbers
         values, outputs = _run_program(
-            program, args, kwargs, {node.name for node in (*input_nodes, *output_nodes)}
+            functional, args, kwargs, {node.name for node in (*input_nodes, *output_nodes)}
         )
         torch.manual_seed(seed)
         module_outputs = [leaf for leaf in leaves(model(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -122,7 +124,7 @@ def extract_module_part(
         output_names=tuple([names[node] for node in output_nodes]),
         rows=tuple([row for at in sorted(part_units) if (row := rows[at]) is not None]),
         call_counts=(len(part_units), len(units)),
-        state=_build_part_state(model, program, calls),
+        state=_build_part_state(model, functional, calls),
         input_values=tuple([values[node.name] for node in input_nodes]),
         output_values=tuple([values[node.name] for node in output_nodes]),
         is_reproduced=len(outputs) == len(module_outputs) and all(map(is_identical, outputs, module_outputs)),
@@ -143,9 +145,9 @@ def _export(
         raise BadModel(f"torch.export cannot take it ({format_error(error)})", where=loaded.source) from error
 
 
-def _state_names(program: Any) -> dict[str, str]:
+def _state_names(functional: Any) -> dict[str, str]:
     """Returns the names of parameters, buffers and constants, by the placeholder that feeds each one."""
-    signature = program.graph_signature
+    signature = functional.graph_signature
     return {
         **signature.inputs_to_parameters,
         **signature.inputs_to_buffers,
@@ -153,14 +155,14 @@ def _state_names(program: Any) -> dict[str, str]:
     }
 
 
-def _state_value(program: Any, name: str) -> Any:
+def _state_value(functional: Any, name: str) -> Any:
     """Returns the parameter, buffer or constant called `name`."""
-    return program.state_dict[name] if name in program.state_dict else program.constants[name]
+    return functional.state_dict[name] if name in functional.state_dict else functional.constants[name]
 
 
-def _build_part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
+def _build_part_state(model: nn.Module, functional: Any, calls: Sequence[Node]) -> Tensors:
     """Builds the part's state_dict: the state of the calls' modules, and the tensors that the calls read."""
-    state_names = _state_names(program)
+    state_names = _state_names(functional)
     modules = {get_module_path(node) for node in calls} - {""}
     read_names = {
         state_names[input_node.name]
@@ -176,7 +178,7 @@ def _build_part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> 
     }
 
 
-def _name_ends(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
+def _name_inputs_and_outputs(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
     """Gives each input and output node a unique Python identifier.
 
     The name is derived from the layer that produces the value, or from the call if it has no layer.
@@ -194,9 +196,9 @@ def _name_ends(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dic
     return names
 
 
-def _group_calls_by_source(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
-    """Groups the functional calls by the original call that they came from, with that call's operator."""
-    operators = {node.name: operator_name(node.target) for node in program.graph.nodes}
+def _group_calls_by_source(exported: Any, functional: Any) -> list[tuple[str, list[Node]]]:
+    """Groups the functional calls by the exported call that they came from, with that call's operator."""
+    operators = {node.name: operator_name(node.target) for node in exported.graph.nodes}
     calls_by_source: dict[str, list[Node]] = {}
     for node in functional.graph.nodes:
         if node.op == "call_function":
@@ -210,32 +212,32 @@ def _list_read_values(unit: Sequence[Node]) -> Iterator[str]:
     return (input_node.name for node in unit for input_node in node.all_input_nodes if input_node not in unit)
 
 
-def _add_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
+def _add_constants(functional: Any, calls: Sequence[Node]) -> list[Node]:
     """Adds the calls that `calls` depend on and that depend on no input of the program."""
-    inputs = set(program.graph_signature.user_inputs)
-    live: set[Node] = set()
-    for node in program.graph.nodes:
-        if node.name in inputs or draws_random_numbers(node) or not live.isdisjoint(node.all_input_nodes):
-            live.add(node)
+    inputs = set(functional.graph_signature.user_inputs)
+    varying: set[Node] = set()
+    for node in functional.graph.nodes:
+        if node.name in inputs or draws_random_numbers(node) or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
     needed, todo = set(calls), list(calls)
     while todo:
         for input_node in todo.pop().all_input_nodes:
-            if input_node.op == "call_function" and input_node not in live and input_node not in needed:
+            if input_node.op == "call_function" and input_node not in varying and input_node not in needed:
                 needed.add(input_node)
                 todo.append(input_node)
-    return [node for node in program.graph.nodes if node in needed]
+    return [node for node in functional.graph.nodes if node in needed]
 
 
 def _build_module(
-    program: Any, calls: Sequence[Node], paths: Mapping[Node, str | None]
+    functional: Any, calls: Sequence[Node], paths: Mapping[Node, str | None]
 ) -> tuple[nn.Module, list[Node], list[Node], dict[Node, str]]:
     """Builds a module from calls.
 
     Returns:
         The module; its input nodes; its output nodes; and the name of each of these nodes.
     """
-    part_calls, state_names = set(calls), _state_names(program)
-    outputs = set(program.graph_signature.user_outputs)
+    part_calls, state_names = set(calls), _state_names(functional)
+    outputs = set(functional.graph_signature.user_outputs)
     reads = (input_node for node in calls for input_node in node.all_input_nodes)
     inputs = list(
         dict.fromkeys(node for node in reads if node not in part_calls and node.name not in state_names)
@@ -245,7 +247,7 @@ def _build_module(
     for node in (*inputs, *output_nodes):
         if not isinstance(node.meta.get("val"), torch.Tensor):
             raise Misuse(f"'{node.name}', which goes in or out, is not a tensor", where="extract")
-    names = _name_ends(paths, inputs, output_nodes)
+    names = _name_inputs_and_outputs(paths, inputs, output_nodes)
     graph = fx.Graph()
     copies: dict[Node, Node] = {node: graph.placeholder(names[node]) for node in inputs}
     for node in calls:
@@ -253,11 +255,11 @@ def _build_module(
             if input_node not in copies:
                 copies[input_node] = graph.get_attr(state_names[input_node.name])
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    ends = [copies[node] for node in output_nodes]
-    graph.output(ends[0] if len(ends) == 1 else tuple(ends))
+    output_copies = [copies[node] for node in output_nodes]
+    graph.output(output_copies[0] if len(output_copies) == 1 else tuple(output_copies))
     targets = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     return (
-        fx.GraphModule({name: _state_value(program, name) for name in targets}, graph),
+        fx.GraphModule({name: _state_value(functional, name) for name in targets}, graph),
         inputs,
         output_nodes,
         names,
@@ -265,9 +267,9 @@ def _build_module(
 
 
 def _run_program(
-    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], node_names: set[str]
+    functional: Any, args: Sequence[Any], kwargs: Mapping[str, Any], node_names: set[str]
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
-    """Runs the program once; returns the values of the named nodes, and the outputs."""
+    """Runs the functional program once; returns the values of the named nodes, and the outputs."""
     values: dict[str, torch.Tensor] = {}
 
     class Watching(fx.Interpreter):
@@ -277,14 +279,14 @@ def _run_program(
                 values[n.name] = value
             return value
 
-    inputs, state_names = iter(leaves((tuple(args), dict(kwargs)))), _state_names(program)
+    inputs, state_names = iter(leaves((tuple(args), dict(kwargs)))), _state_names(functional)
     feeds = [
-        _state_value(program, state_names[node.name]) if node.name in state_names else next(inputs)
-        for node in program.graph.nodes
+        _state_value(functional, state_names[node.name]) if node.name in state_names else next(inputs)
+        for node in functional.graph.nodes
         if node.op == "placeholder"
     ]
-    ends = Watching(program.graph_module).run(*feeds)
-    results = ends[len(ends) - len(program.graph_signature.user_outputs) :]
+    all_outputs = Watching(functional.graph_module).run(*feeds)
+    results = all_outputs[len(all_outputs) - len(functional.graph_signature.user_outputs) :]
     return values, [leaf for leaf in leaves(results) if isinstance(leaf, torch.Tensor)]
 
 

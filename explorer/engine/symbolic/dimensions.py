@@ -20,14 +20,14 @@ from explorer.engine.symbolic.expressions import (
     list_atoms,
     number_expression,
 )
-from explorer.engine.symbolic.notation import format_for_display, normalize_name, parse_expression
+from explorer.engine.symbolic.notation import canonicalize_name, format_for_display, parse_expression
 from explorer.facts import Dim, Shape
 
 __all__ = [
     "Expression",
     "UndecidedSize",
     "add",
-    "normalize_name",
+    "canonicalize_name",
     "ceil_div",
     "build_extremum",
     "dim",

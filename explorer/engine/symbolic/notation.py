@@ -36,7 +36,7 @@ def parse_expression(text: str) -> Expression:
 
 
 @lru_cache(maxsize=8192)
-def normalize_name(name: str) -> str | None:
+def canonicalize_name(name: str) -> str | None:
     """Returns the canonical text of a dimension's name in a file, or None if it is empty or too long.
 
     A name in the form of arithmetic (`past + 1`, `2*s0`) is parsed. Any other text is a single name, which is

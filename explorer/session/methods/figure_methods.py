@@ -61,7 +61,7 @@ def info_at(
     """
     models = session.parts.models
     examined = models.analyze_original_at(input_shapes, on_progress, cancel)
-    models.refuse_failed_run(examined.failure)
+    models.refuse_failed_run(examined.failed_layer)
     return models.present_analysis(0, examined).info
 
 
@@ -127,7 +127,7 @@ def _training_work(session: Facade, batch: int | None, optimizer: Optimizer, ind
     step.check_options(batch, optimizer)
     models = session.parts.models
     gradients = models.open_state(models.resolve_index(index)).training(batch)
-    models.refuse_failed_run(gradients.failure)
+    models.refuse_failed_run(gradients.failed_layer)
     return step.compute_training(gradients, optimizer)
 
 

@@ -289,7 +289,7 @@ def _declared_shapes(flow: ValueFlow, edge_lists: Connections) -> dict[str, Shap
 
 def _missing_edges_reason(examined: AnalysisResult) -> str:
     """Returns the reason why the edges are unknown."""
-    failed = examined.schedule.failed
+    failed = examined.schedule.incomplete_reason
     if "decode" in examined.info.assumptions:
         failed = "the step is worked out from runs over whole texts"
     return "which layer feeds which is not known" + (f": {failed}" if failed else "")

@@ -442,20 +442,22 @@ class Models:
             BadModel: The run of a module failed, and the session is not partial.
         """
         examined = self.examine(state, on_progress, cancel)
-        self.refuse_failed_run(examined.failure)
+        self.refuse_failed_run(examined.failed_layer)
         return examined
 
-    def refuse_failed_run(self, failure: str) -> None:
+    def refuse_failed_run(self, failed_layer: str) -> None:
         """Refuses a module whose run failed, unless the session is partial.
 
         Args:
-            failure: Layer at which the module's code failed, and its error; '' if it ran to its end.
+            failed_layer: Layer at which the module's code failed, and its error; '' if it ran to its end.
 
         Raises:
             BadModel: The run failed.
         """
-        if failure and not self.partial:
-            raise BadModel(f"the model failed in {failure}", where=self.source, hint=_HINT_FOR_FAILED_RUN)
+        if failed_layer and not self.partial:
+            raise BadModel(
+                f"the model failed in {failed_layer}", where=self.source, hint=_HINT_FOR_FAILED_RUN
+            )
 
     def analyze_at_path(self, model: Model, path: str, cancel: Cancel) -> AnalysisResult:
         """Analyzes a graph whose file will become a state, and computes its rows. The result names `path`."""
@@ -523,8 +525,8 @@ class Models:
             Misuse: The model is a file of tensors without operators.
         """
         examined = self.examine_or_refuse(self.resolve_index(index))
-        if not examined.info.totals.nodes and (order := examined.schedule).failed:
-            raise Misuse(order.failed, where=self.source, hint=order.hint)
+        if not examined.info.totals.nodes and (order := examined.schedule).incomplete_reason:
+            raise Misuse(order.incomplete_reason, where=self.source, hint=order.hint)
         return examined
 
     def list_weight_notes(self) -> tuple[str, ...]:
@@ -656,7 +658,7 @@ class Models:
 
             return layers, order, functools.cache(flow)
 
-        return type(examined)(examined.info, rows, examined.bounds, examined.failure)
+        return type(examined)(examined.info, rows, examined.bounds, examined.failed_layer)
 
     def _load_or_compute(self, state: int, name: str, make: Callable[[], _T]) -> _T:
         """Reads a fact of the original from the cache, or computes and caches it."""
@@ -669,7 +671,7 @@ class Models:
 
     def _cache_fact(self, state: int, name: str, fact: Callable[[], Any]) -> None:
         """Caches a fact of the original. Each name is tried only once."""
-        if (original := self._results.get(0)) is not None and original.failure:
+        if (original := self._results.get(0)) is not None and original.failed_layer:
             return  # a later session refuses the model, unless it is partial as well
         if state == 0 and self.cache is not None and name not in self.cache.tried:
             opened, files = self._original, self.cache.files
@@ -796,7 +798,7 @@ def _open_onnx(path: str, options: OpenOptions, model: Model | None = None) -> O
 
 def _add_bounds(examined: AnalysisResult) -> Info:
     """Adds notes about inexact figures to the info of an analysis."""
-    return add_bounds_note(examined.info, examined.bounds) if examined.bounds[0] else examined.info
+    return add_bounds_note(examined.info, examined.bounds) if examined.bounds.rows else examined.info
 
 
 def stem(source: str) -> str:

@@ -182,7 +182,7 @@ class ScreenStore:
 
     @property
     def is_graph(self) -> bool:
-        """Whether the model is a graph, whose tensors have names, so that matmuls are found by their output."""
+        """Whether the model is a graph: its tensors have names, so matmuls are found by their output."""
         return self.analysis is not None and self.analysis.info.model.is_graph
 
     @property

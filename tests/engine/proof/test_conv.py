@@ -72,7 +72,7 @@ def test_the_meaning_is_the_operator(tmp_path: Path, name: str) -> None:
     made = np.stack([x(b, slice(None)) for b in range(meaning.batch)]) @ meaning.weight(values)
     if bias is not None:
         made = made + meaning.arrange_bias(bias)
-    shown = np.ones(made.shape, bool) if meaning.visible is None else meaning.visible
+    shown = np.ones(made.shape, bool) if meaning.contained is None else meaning.contained
     assert np.count_nonzero(shown) == y.size
     np.testing.assert_allclose(made[shown], meaning.arrange_output(y)[shown], rtol=1e-9, atol=1e-9)
     some = random.integers(0, meaning.M, 5)

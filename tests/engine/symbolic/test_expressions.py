@@ -72,7 +72,7 @@ def test_five_halvings_of_a_picture_are_one_division() -> None:
     ],
 )
 def test_names_in_a_file_are_arithmetic_only_if_they_are_written_so(written: str, read: str) -> None:
-    assert dims.normalize_name(written) == read
+    assert dims.canonicalize_name(written) == read
 
 
 def test_a_name_alone_is_shown_without_quotes() -> None:

@@ -270,7 +270,7 @@ def find_idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedul
         return IdleLayers()
     modules, graph, sign = sides
     order = orders[0] if modules is first else orders[1]
-    if order.failed:
+    if order.incomplete_reason:
         return IdleLayers()
     count = len(graph.info.model.outputs)
     same_outputs = [o.shape for o in modules.info.model.outputs][:count] == [

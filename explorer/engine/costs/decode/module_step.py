@@ -138,8 +138,10 @@ def analyze_step_with_cache(
     """
     cache = list_cache_tensors(arguments[own_cache.name]) if own_cache.name in arguments else ()
     step_result = analyze_run(own_cache, arguments, batch, source=source, **options)
-    if step_result.schedule.failed:
-        raise BadModel(f"a step behind {past:,} tokens fails: {step_result.schedule.failure}", where=source)
+    if step_result.schedule.incomplete_reason:
+        raise BadModel(
+            f"a step behind {past:,} tokens fails: {step_result.schedule.failed_layer}", where=source
+        )
     info = step_result.info
     info = replace(
         info,

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.costs.assumption import is_assumption
+from explorer.engine.costs.layer_tree import EXACT, BoundCounts
 from explorer.engine.costs.memory.arena import ArenaBlock, place_blocks
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.facts import Analysis, Info, Layer, Status, TensorInfo
@@ -24,8 +25,8 @@ MAX_LISTED_TENSORS = 16
 """Maximum number of tensors that are listed at the peak."""
 
 
-Named = tuple[Mapping[str, TensorInfo], str]
-"""A mapping that describes tensors on demand, and the name of a tensor in it."""
+DeferredDescription = tuple[Mapping[str, TensorInfo], str]
+"""A mapping and a name: `mapping[name]` builds the description of the tensor when it is needed."""
 
 
 class ExecutionStep(Struct, gc=False):
@@ -43,7 +44,7 @@ class ExecutionStep(Struct, gc=False):
 
     label: str
     inputs: Sequence[Hashable]
-    outputs: Sequence[tuple[Hashable, TensorInfo | Named, int | None]]
+    outputs: Sequence[tuple[Hashable, TensorInfo | DeferredDescription, int | None]]
     leaf: int = -1
     bound: str = ""
 
@@ -58,7 +59,7 @@ class LiveRange(Struct, gc=False):
         dies: Last step at which it is live.
     """
 
-    info: TensorInfo | Named
+    info: TensorInfo | DeferredDescription
     size: int | None
     born: int
     dies: int
@@ -82,17 +83,18 @@ class Schedule(Struct, frozen=True):
         steps: Steps in execution order; the outputs of the first step are the model's inputs.
         keep: Keys that are never freed: the model's outputs.
         rows: For each step, the id of its row in `Analysis.layers`, or None if it has no row.
-        failed: Reason why the order ends early, or ''.
+        incomplete_reason: Reason why the order ends early, or ''.
         hint: Suggestion for the user if the order ends early.
-        failure: Path of the layer that failed in the run, and the error: "layers.3: ..."; '' if none failed.
+        failed_layer: Path of the layer that failed in the run, and the error: "layers.3: ..."; '' if none
+            failed.
     """
 
     steps: Sequence[ExecutionStep]
     keep: Collection[Hashable]
     rows: Sequence[int | None]
-    failed: str = ""
-    hint: str = "open the code or the graph that the weights are for"
-    failure: str = ""
+    incomplete_reason: str = ""
+    hint: str = ""
+    failed_layer: str = ""
 
 
 BuiltRows = tuple[tuple[Layer, ...], Callable[[], Schedule], Callable[[], ValueFlow | None]]
@@ -104,27 +106,28 @@ class AnalysisResult:
 
     Args:
         info: Facts of the whole model.
-        rows: Function that builds the rows of the layer tree, a function for the execution order, and a
-            function for the edges between rows (which returns None if they are unknown).
-        bounds: Counts of inexact figures, from `layer_tree.count_bounds`.
+        rows: Function that returns the rows of the layer tree, and the functions that build the execution
+            order and the edges between rows (None if they are unknown).
+        bounds: Rows with inexact figures, from `layer_tree.count_bounds`.
+        failed_layer: Layer at which the model's own code failed, and its error; '' if it ran to its end.
 
     Attributes:
         info: Facts of the whole model.
-        bounds: Counts of inexact figures.
+        bounds: Rows with inexact figures.
         rows: The function `rows` with its result cached.
-        failure: Layer at which the model's own code failed, and its error; '' if it ran to its end.
+        failed_layer: Layer at which the model's own code failed, and its error; '' if it ran to its end.
     """
 
-    __slots__ = ("bounds", "failure", "info", "rows")
+    __slots__ = ("bounds", "failed_layer", "info", "rows")
 
     def __init__(
         self,
         info: Info,
         rows: Callable[[], BuiltRows],
-        bounds: tuple[int, str, int] = (0, "", 0),
-        failure: str = "",
+        bounds: BoundCounts = EXACT,
+        failed_layer: str = "",
     ) -> None:
-        self.failure = failure
+        self.failed_layer = failed_layer
         self.info = info
         self.bounds = bounds
         self.rows = cache(rows)
@@ -134,12 +137,12 @@ class AnalysisResult:
         cls,
         analysis: Analysis,
         order: Schedule,
-        bounds: tuple[int, str, int] = (0, "", 0),
+        bounds: BoundCounts = EXACT,
         flow: Callable[[], ValueFlow | None] = lambda: None,
-        failure: str = "",
+        failed_layer: str = "",
     ) -> AnalysisResult:
         """Creates a result from rows that are built already."""
-        return cls(analysis.info, lambda: (analysis.layers, lambda: order, flow), bounds, failure)
+        return cls(analysis.info, lambda: (analysis.layers, lambda: order, flow), bounds, failed_layer)
 
     @property
     def analysis(self) -> Analysis:
@@ -158,7 +161,7 @@ class AnalysisResult:
 
     def replace_info(self, info: Info) -> AnalysisResult:
         """Returns a copy of the result with other facts of the whole model."""
-        return AnalysisResult(info, self.rows, self.bounds, self.failure)
+        return AnalysisResult(info, self.rows, self.bounds, self.failed_layer)
 
 
 def compute_lifetimes(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[LiveRange]:
@@ -225,7 +228,7 @@ def find_live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = 
     )
 
 
-def build_description(info: TensorInfo | Named) -> TensorInfo:
+def build_description(info: TensorInfo | DeferredDescription) -> TensorInfo:
     """Returns the description of a tensor that may be given by name only."""
     if isinstance(info, TensorInfo):
         return info
@@ -247,8 +250,8 @@ def build_schedule(
     layers: Sequence[Layer],
     rows_of: Sequence[int],
     *,
-    failed: str = "",
-    failure: str = "",
+    incomplete_reason: str = "",
+    failed_layer: str = "",
 ) -> Schedule:
     """Assigns a row to every step of an execution order.
 
@@ -257,12 +260,12 @@ def build_schedule(
         keep: Keys that are never freed.
         layers: Rows of the analysis.
         rows_of: Row id of each leaf, from `layer_rows.build`.
-        failed: Reason why the order ends early, or ''.
-        failure: Path of the layer that failed in the run, and the error, or ''.
+        incomplete_reason: Reason why the order ends early, or ''.
+        failed_layer: Path of the layer that failed in the run, and the error, or ''.
     """
     groups = {layer.path: layer.id for layer in layers if layer.group}
     rows = [rows_of[step.leaf] if step.leaf >= 0 else groups.get(step.label) for step in steps]
-    return Schedule(steps, keep, rows, failed, failure=failure)
+    return Schedule(steps, keep, rows, incomplete_reason, failed_layer=failed_layer)
 
 
 def compute_memory(examined: AnalysisResult) -> Memory:
@@ -302,7 +305,7 @@ def compute_memory(examined: AnalysisResult) -> Memory:
 
 def _assess_figures(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
     """Returns the status of the figures, and the reason if they are not exact."""
-    reasons = [order.failed] if order.failed else []
+    reasons = [order.incomplete_reason] if order.incomplete_reason else []
     if missing:
         reasons.append(f"{missing:,} of {tensors:,} tensors are left out: their sizes are not known")
     if reasons:

@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import GroupFacts, Scope
-from explorer.engine.costs.memory.liveness import Named, build_description
+from explorer.engine.costs.memory.liveness import DeferredDescription, build_description
 from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf
 from explorer.engine.costs.onnx.values import MAX_LISTED_VALUES, GraphContext
 from explorer.engine.graph.model import Graph
@@ -100,7 +100,7 @@ def compute_boundaries(
 
 def _cross(
     key: Hashable,
-    info: TensorInfo | Named,
+    info: TensorInfo | DeferredDescription,
     origin: tuple[Scope, ...],
     scopes: tuple[Scope, ...],
     inputs_by_group: _Crossing,

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.engine.costs.layer_tree import CostFigures, Scope
-from explorer.engine.costs.memory.liveness import ExecutionStep, Named
+from explorer.engine.costs.memory.liveness import DeferredDescription, ExecutionStep
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.values import GraphContext, list_attribute_parameters, list_parameters
 from explorer.engine.graph.model import Node
@@ -127,7 +127,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         read: Sequence[Hashable] = [
             n for n in node.inputs if n and n not in stored_names and n not in constants
         ]
-        outputs: list[tuple[Hashable, TensorInfo | Named, int | None]] = []
+        outputs: list[tuple[Hashable, TensorInfo | DeferredDescription, int | None]] = []
         if sizes:
             named = zip(filter(None, node.outputs), sizes, strict=False)
             outputs = [(n, (values, n), s) for n, s in named if n not in stored_names]

@@ -192,7 +192,9 @@ def examine_module(
     )
     return liveness.AnalysisResult.from_analysis(
         Analysis(Info(info, dict(assumptions or {}), totals, random_weights=random_weights), layers),
-        liveness.build_schedule(steps, run.kept, layers, rows_of, failed=failed, failure=failure),
+        liveness.build_schedule(
+            steps, run.kept, layers, rows_of, incomplete_reason=failed, failed_layer=failure
+        ),
         layer_tree.count_bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
         (lambda: None) if gradients is not None else _make_flow_builder(run, rows, rows_of, input_infos),
         failure if run.is_fault else "",
@@ -227,7 +229,7 @@ _MAX_SHAPES = 4
 
 
 def describe_model_failure(failure: str) -> str:
-    """Returns the note on a model whose run failed, from the `failure` of its schedule."""
+    """Returns the note on a model whose run failed, from the `failed_layer` of its schedule."""
     return f"the model failed in {failure}"
 
 

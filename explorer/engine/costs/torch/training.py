@@ -46,11 +46,11 @@ def analyze_training_step(
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
     notes += outsiders.describe_outsiders(watch.outsiders)
-    failure = ""
+    failed_layer = ""
     if watch.failed:
         result = examine()
-        plain_analysis, failure = result.analysis, result.failure
-        failed_text = result.schedule.failure
+        plain_analysis, failed_layer = result.analysis, result.failed_layer
+        failed_text = result.schedule.failed_layer
         if not failed_text:
             reason = f"the model does not run with gradients on: {watch.failed}"
             return StepGradients(
@@ -58,7 +58,7 @@ def analyze_training_step(
             )
         notes.append(analyse.describe_model_failure(failed_text))
     return StepGradients(
-        analysis, watch.parts, (*notes, *_describe_unreached(analysis, watch.parts)), failure
+        analysis, watch.parts, (*notes, *_describe_unreached(analysis, watch.parts)), failed_layer
     )
 
 

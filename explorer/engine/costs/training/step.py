@@ -63,13 +63,13 @@ class LeafGradients(Struct, frozen=True):
 class StepGradients(Struct, frozen=True):
     """A model in training: its analysis at the batch size, the gradients of every layer, and notes.
 
-    `failure` has the layer at which the model's own code failed, and its error, or ''.
+    `failed_layer` has the layer at which the model's own code failed, and its error, or ''.
     """
 
     analysis: Analysis
     parts: Sequence[LeafGradients]
     notes: tuple[str, ...] = ()
-    failure: str = ""
+    failed_layer: str = ""
 
 
 def check_options(batch: int | None, optimizer: str) -> None:

@@ -82,13 +82,13 @@ class SavedFile:
     storages: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
-def read(source: str, *, places: bool = True) -> SavedFile:
+def read(source: str, *, find_offsets: bool = True) -> SavedFile:
     """Reads a checkpoint without its weights.
 
     Args:
         source: Path of the file.
-        places: Whether to find the file offset of each storage in an archive, which reads the header of each
-            entry. The sizes of storages are checked in any case.
+        find_offsets: Whether to find the file offset of each storage in an archive, which reads the header of
+            each entry. The sizes of storages are checked in any case.
 
     Raises:
         BadModel: The file is not a checkpoint, is broken, or contradicts itself.
@@ -97,7 +97,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
     try:
         head = os.pread(descriptor, 512, 0)
         if head.startswith(b"PK\x03\x04"):
-            return _read_zip_archive(source, places)
+            return _read_zip_archive(source, find_offsets)
         if head[257:262] == TAR:
             raise BadModel(
                 "this is a checkpoint of torch before 0.2, a tar archive, which cannot be read here",
@@ -119,7 +119,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
 # -- the zip form
 
 
-def _read_zip_archive(source: str, places: bool) -> SavedFile:
+def _read_zip_archive(source: str, find_offsets: bool) -> SavedFile:
     archive = ZipArchive(source)
     if "data.pkl" not in archive:
         raise BadModel("this is a zip archive without a model of torch", where=source)
@@ -142,7 +142,7 @@ def _read_zip_archive(source: str, places: bool) -> SavedFile:
             raise BadModel(f"'{printable(name)}' holds fewer bytes than its tensor", where=source)
         if archive.entries[name].method:
             return None
-        return archive.start_of(name) if places else 0
+        return archive.start_of(name) if find_offsets else 0
 
     base = None if archive.entries["data.pkl"].method else archive.start_of("data.pkl")
     return SavedFile(source, "zip", root, machine.named, archive.size, place, swapped, base, storages)
@@ -163,10 +163,10 @@ def _read_legacy(source: str, content: Content, size: int) -> SavedFile:
     order = load(keys)
     if protocol != _PROTOCOL or not isinstance(system, dict) or not isinstance(order, list):
         raise PickleError("its layout is not that of torch")
-    places = _compute_storage_offsets(source, storages, [str(key) for key in order], keys.position, size)
+    offsets = _compute_storage_offsets(source, storages, [str(key) for key in order], keys.position, size)
 
     def place(ref: StorageRef) -> int | None:
-        offset = places.get(ref.key)
+        offset = offsets.get(ref.key)
         if offset is None:
             raise BadModel(f"the file lacks the storage '{printable(ref.key)}'", where=source)
         return offset + ref.start * BYTES.get(ref.dtype, 1)

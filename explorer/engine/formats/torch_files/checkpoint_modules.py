@@ -714,7 +714,7 @@ def _group_by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]
 
 def outline(source: str) -> Outline:
     """Returns the outline of a checkpoint: its tensors, and its modules if any were pickled."""
-    parsed = parse_checkpoint(read(source, places=False), "checkpoint")
+    parsed = parse_checkpoint(read(source, find_offsets=False), "checkpoint")
     contents = parsed.contents
     facts = [*contents.facts, *(("note", note) for note in contents.notes)]
     weights = [tensor for part in parsed.parts if not part.role for tensor in part.parameters]

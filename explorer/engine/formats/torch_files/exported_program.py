@@ -95,22 +95,32 @@ def find_batch_symbol(firsts: Collection[str | None], names: Collection[str]) ->
     return common if common in names and "batch" not in names else None
 
 
-def parse_module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
-    """Parses `nn_module_stack` of a node.
+@record
+class ModuleCall:
+    """One call of a module.
 
-    Returns:
-        (key, path, class) of each module that contains the node, outermost first. The model itself has path
-        ''.
+    Args:
+        key: Text that identifies the call.
+        path: Path of the module; '' is the model itself.
+        kind: Class of the module with its package.
     """
-    modules = []
+
+    key: str
+    path: str
+    kind: str
+
+
+def parse_module_stack(text: str) -> tuple[ModuleCall, ...]:
+    """Parses `nn_module_stack` of a node: the module calls that contain the node, outermost first."""
+    module_calls = []
     for entry in text.split(";"):
         key, _, path_and_kind = entry.partition(",")
         path, _, kind = path_and_kind.partition(",")
         if key == EMPTY:
             continue
         path = _SELF.sub("", path).partition("@")[0]
-        modules.append((key, path, kind))
-    return tuple(modules)
+        module_calls.append(ModuleCall(key, path, kind))
+    return tuple(module_calls)
 
 
 @record
@@ -119,11 +129,11 @@ class ProgramCall:
 
     Args:
         operator: Operator with its inputs and outputs.
-        stack: (key, path, class) of each module call that contains the operator, outermost first.
+        stack: Module calls that contain the operator, outermost first.
     """
 
     operator: OperatorRow
-    stack: tuple[tuple[str, str, str], ...]
+    stack: tuple[ModuleCall, ...]
 
 
 @record
@@ -136,7 +146,7 @@ class ProgramDescription:
         inputs: (name, type, shape) of each input tensor.
         outputs: (name, type, shape) of each output tensor.
         parameters: Names of the stored tensors that are parameters.
-        values: Name in the state_dict of each stored tensor, by its name in the graph.
+        stored_names: Name in the state_dict of each stored tensor, by its name in the graph.
         strides: Strides of each tensor that is not contiguous, in elements, by name.
         notes: Note on each tensor, by name.
         kinds: Class of each module with its package, by path.
@@ -147,7 +157,7 @@ class ProgramDescription:
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     parameters: set[str] = field(default_factory=set)
-    values: dict[str, str] = field(default_factory=dict)
+    stored_names: dict[str, str] = field(default_factory=dict)
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
@@ -166,17 +176,16 @@ class ProgramDescription:
         root.kind = self.kinds.get("", "").rpartition(".")[2] or "program"
         yield self._add_tensors(root, tensors_by_module)
         for call in self.nodes:
-            path = call.stack[-1][1] if call.stack else ""
+            path = call.stack[-1].path if call.stack else ""
             if current is None or current.path != path:
                 if current is not None:
                     yield current
-                for _, outer, kind in call.stack:
-                    if outer and outer not in visited and outer != path:
-                        visited.add(outer)
-                        yield self._add_tensors(
-                            ModulePart(outer, kind.rpartition(".")[2], qualname=kind), tensors_by_module
-                        )
-                current = ModulePart(path, qualname=call.stack[-1][2] if call.stack else "")
+                for outer in call.stack:
+                    if outer.path and outer.path not in visited and outer.path != path:
+                        visited.add(outer.path)
+                        part = ModulePart(outer.path, outer.kind.rpartition(".")[2], qualname=outer.kind)
+                        yield self._add_tensors(part, tensors_by_module)
+                current = ModulePart(path, qualname=call.stack[-1].kind if call.stack else "")
                 if path and path not in visited:
                     visited.add(path)
                     current.kind = current.qualname.rpartition(".")[2]
@@ -196,7 +205,7 @@ class ProgramDescription:
 
 
 def read_description(
-    path: str, why: str, *, exported: bool = False, places: bool = True
+    path: str, why: str, *, exported: bool = False, find_offsets: bool = True
 ) -> ProgramDescription:
     """Reads the description of an exported program.
 
@@ -204,7 +213,7 @@ def read_description(
         path: Path of the file.
         why: Text that explains why the MACs are unknown without torch.
         exported: Whether a dynamic size is its number at export; otherwise it is a name.
-        places: Whether to find the file offset of each tensor, which reads the header of each entry.
+        find_offsets: Whether to find the file offset of each tensor, which reads the header of each entry.
 
     Raises:
         BadModel: The file contains no program, or the program cannot be read.
@@ -216,7 +225,7 @@ def read_description(
             _use_exported_sizes(document["graph_module"]["graph"]["tensor_values"])
         else:
             _name_batch(document)
-        return _read_document(archive, document, why, places)
+        return _read_document(archive, document, why, find_offsets)
 
     return read_graph(archive, make, "export it again with a newer torch")
 
@@ -269,7 +278,7 @@ def _build_no_program_error(archive: ZipArchive) -> BadModel:
 
 
 def _read_document(
-    archive: ZipArchive, document: dict[str, Any], why: str, places: bool
+    archive: ZipArchive, document: dict[str, Any], why: str, find_offsets: bool
 ) -> ProgramDescription:
     module = document["graph_module"]
     graph, signature = module["graph"], module["signature"]
@@ -279,8 +288,8 @@ def _read_document(
     for node in graph["nodes"]:
         program.nodes.append(_build_program_call(node, tensor_values))
     for call in program.nodes:
-        program.kinds.update((path, kind) for _, path, kind in call.stack)
-    tensors = _read_tensors(archive, program, trained, places)
+        program.kinds.update((module_call.path, module_call.kind) for module_call in call.stack)
+    tensors = _read_tensors(archive, program, trained, find_offsets)
     size = sum(tensor.nbytes for tensor in drop_duplicates(tensors))
     version = str(document.get("torch_version", ""))[:64]
     ranges = document.get("range_constraints") or {}
@@ -365,7 +374,7 @@ def _record_signature(
         ((kind, value),) = spec.items()
         if kind in ("parameter", "buffer", "tensor_constant"):
             value_name, fqn = str(value["arg"]["name"]), str(value[f"{kind}_name"])
-            program.values[value_name] = fqn
+            program.stored_names[value_name] = fqn
             if kind == "parameter":
                 program.parameters.add(fqn)
             trained[fqn] = kind == "parameter" and bool(
@@ -465,14 +474,14 @@ def _find_source_line(trace: str) -> str:
 
 
 def _read_tensors(
-    archive: ZipArchive, program: ProgramDescription, trained: Mapping[str, bool], places: bool
+    archive: ZipArchive, program: ProgramDescription, trained: Mapping[str, bool], find_offsets: bool
 ) -> list[StoredTensor]:
     """Reads the description of each stored tensor; records notes, strides and parameters in `program`."""
     first: dict[Any, str] = {}
     views: dict[str, TensorView] = {}
     tensors: list[StoredTensor] = []
     for fqn, path, entry in list_stored_entries(archive):
-        tensor = _build_stored_tensor(archive, fqn, path, entry, trained, places)
+        tensor = _build_stored_tensor(archive, fqn, path, entry, trained, find_offsets)
         if tensor.identity is not None:
             first_name = first.setdefault(tensor.identity, tensor.name)
             if first_name != tensor.name:
@@ -514,7 +523,7 @@ def _build_stored_tensor(
     entry: str,
     described: Mapping[str, Any],
     trained: Mapping[str, bool],
-    places: bool,
+    find_offsets: bool,
 ) -> StoredTensor:
     meta = described.get("tensor_meta")
     if described.get("use_pickle") or not meta:
@@ -537,7 +546,7 @@ def _build_stored_tensor(
     unread = "its elements overlap" if elements * width > storage_bytes else ""
     if archive.entries[entry].method:
         unread = "it is compressed in the file"
-    offset = archive.start_of(entry) + first_element * width if places and not unread else 0
+    offset = archive.start_of(entry) + first_element * width if find_offsets and not unread else 0
     identity = (entry, first_element, elements) if elements else None
     nbytes = min(elements * width, storage_bytes)
     return StoredTensor(
@@ -550,7 +559,7 @@ def _build_stored_tensor(
 
 def outline(source: str) -> Outline:
     """Returns the outline of a program: inputs, modules with their tensors, outputs."""
-    program = read_description(source, "", places=False)
+    program = read_description(source, "", find_offsets=False)
     contents = program.contents
     facts = [*([("written by", contents.producer)] if contents.producer else []), *contents.facts]
     params = count_stored(tensor for part in program.group_modules() for tensor in part.parameters)[0]

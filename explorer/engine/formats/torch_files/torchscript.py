@@ -199,7 +199,7 @@ class _Reader:
 
     Args:
         archive: Archive of the file.
-        places: Whether to find the file offset of each tensor.
+        find_offsets: Whether to find the file offset of each tensor.
 
     Attributes:
         code: Classes in the code.
@@ -209,9 +209,9 @@ class _Reader:
         views: Tensors as views of their storages, by name.
     """
 
-    def __init__(self, archive: ZipArchive, places: bool) -> None:
+    def __init__(self, archive: ZipArchive, find_offsets: bool) -> None:
         self.archive = archive
-        self.places = places
+        self.find_offsets = find_offsets
         self.code = _Code(archive)
         self.description = ScriptDescription()
         self.tensors: list[StoredTensor] = []
@@ -289,7 +289,7 @@ class _Reader:
         if spec.elements > spec.storage.elements:
             unread = unread or "its elements overlap"
         offset = 0
-        if self.places and not unread:
+        if self.find_offsets and not unread:
             offset = self.archive.start_of(entry) + spec.offset * width
         identity = (folder, spec.storage.key, spec.offset, spec.elements) if spec.elements else None
         if identity is not None and not is_dense(spec.shape, spec.stride):
@@ -349,20 +349,20 @@ _FIRST = dict.fromkeys((
 """The most important settings, in the order of torch's constructors."""
 
 
-def read_script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
+def read_script(path: str, why: str, *, find_offsets: bool = True) -> ScriptDescription:
     """Reads the description of a TorchScript file.
 
     Args:
         path: Path of the file.
         why: Reason for unknown MACs without torch.
-        places: Whether to find the file offset of each tensor, which reads the header of each entry.
+        find_offsets: Whether to find the file offset of each tensor, which reads the header of each entry.
 
     Raises:
         BadModel: The file is broken, or is not a TorchScript file.
     """
     archive = ZipArchive(path)
     root = read_strictly(archive.read("data.pkl"), path)
-    reader = _Reader(archive, places)
+    reader = _Reader(archive, find_offsets)
     if not reader.is_module(root):
         raise BadModel("it holds no TorchScript module", where=path)
     reader.read_modules(root)
@@ -399,7 +399,7 @@ def read_script(path: str, why: str, *, places: bool = True) -> ScriptDescriptio
 
 def outline(source: str) -> Outline:
     """Returns the outline of a TorchScript file: inputs, then modules with their tensors."""
-    description = read_script(source, "", places=False)
+    description = read_script(source, "", find_offsets=False)
     contents = description.contents
     params = count_stored(tensor for part in description.parts for tensor in part.parameters)[0]
     return Outline(
@@ -422,7 +422,7 @@ def show_code(source: str, module: str) -> Outline:
         Misuse: The model has no module with this path.
     """
     archive = ZipArchive(source)
-    reader = _Reader(archive, places=False)
+    reader = _Reader(archive, find_offsets=False)
     target = read_strictly(archive.read("data.pkl"), source)
     if not reader.is_module(target):
         raise BadModel("it holds no TorchScript module", where=source)

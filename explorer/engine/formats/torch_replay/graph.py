@@ -18,6 +18,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.exported_program import (
     DTYPES,
+    ModuleCall,
     extract_symbol,
     parse_module_stack,
     read_graph,
@@ -35,14 +36,14 @@ class GraphNode(Struct):
         target: Qualified name of the operator.
         inputs: Arguments, as in the JSON of the file.
         outputs: Results, as in the JSON of the file.
-        stack: (key, path, class) of each module call that contains the node, outermost first.
+        stack: Module calls that contain the node, outermost first.
         spent: Names of the values that no later node uses.
     """
 
     target: str
     inputs: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
-    stack: tuple[tuple[str, str, str], ...]
+    stack: tuple[ModuleCall, ...]
     spent: list[str] = field(default_factory=list)
 
     def list_output_names(self) -> Iterator[str]:
@@ -132,8 +133,8 @@ def _group_segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple
     open_calls = [root]
     for node in nodes:
         stack = node.stack
-        kinds.update((path, kind) for _, path, kind in stack)
-        inner = [(key, path) for key, path, _ in stack if path]
+        kinds.update((module_call.path, module_call.kind) for module_call in stack)
+        inner = [(module_call.key, module_call.path) for module_call in stack if module_call.path]
         if not stack:
             # a node without a module, such as one that reads a size, belongs to the previous module call
             inner = [(s.key, s.path) for s in open_calls[1:]]

@@ -105,8 +105,11 @@ def group_weights(tensors: Sequence[StoredTensor], quantization: Mapping[str, An
 
 def _is_main(tensor: StoredTensor, name: str) -> bool:
     """Whether a tensor contains the numbers of the weight `name`."""
-    is_main_name = tensor.last in _MAIN and tensor.name == f"{name.removesuffix('.weight')}.{tensor.last}"
-    return tensor.name == name or is_main_name or tensor.last.endswith("_blocks")
+    is_main_name = (
+        tensor.last_name_part in _MAIN
+        and tensor.name == f"{name.removesuffix('.weight')}.{tensor.last_name_part}"
+    )
+    return tensor.name == name or is_main_name or tensor.last_name_part.endswith("_blocks")
 
 
 def _find_owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
@@ -145,25 +148,31 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
     """Sets the type, shape and number of elements of a weight."""
     main, layer = weight.tensors[0], weight.name.removesuffix(".weight")
     weight.dtype, weight.shape, weight.elements = main.dtype, main.shape, main.elements
-    if main.last.endswith("_blocks"):
+    if main.last_name_part.endswith("_blocks"):
         _unpack_blocks(weight, main)
-    elif main.last in ("qweight", "weight_packed") and main.dtype in _PACKING:
+    elif main.last_name_part in ("qweight", "weight_packed") and main.dtype in _PACKING:
         bits = _read_bits(quantization)
         code_dtype = "float4_e2m1fn" if main.dtype == "uint8" and bits == 4 else f"int{bits}"
         weight.dtype = code_dtype if bits else "packed"
         _unpack(weight, main, bits, quantization.get("quant_method") == "awq")
-    elif main.shape and main.dtype == "uint8" and any(t.last == "weight_scale_2" for t in weight.tensors):
+    elif (
+        main.shape
+        and main.dtype == "uint8"
+        and any(t.last_name_part == "weight_scale_2" for t in weight.tensors)
+    ):
         weight.dtype = "float4_e2m1fn"
         weight.shape, weight.elements = (*main.shape[:-1], 2 * main.shape[-1]), 2 * main.elements
-    elif main.last == "W_q" and (hqq := _read_hqq_settings(layer, quantization)):
+    elif main.last_name_part == "W_q" and (hqq := _read_hqq_settings(layer, quantization)):
         _unpack_hqq(weight, main, *hqq)
-    elif main.last == "indices" and (vptq := _read_vptq_settings(_list_vptq_layers(quantization).get(layer))):
+    elif main.last_name_part == "indices" and (
+        vptq := _read_vptq_settings(_list_vptq_layers(quantization).get(layer))
+    ):
         _unpack_vptq(weight, main, vptq)
     elif quantization.get("quant_method") == "bitnet" and main.dtype == "uint8" and len(weight.tensors) > 1:
         # each byte contains four ternary numbers, from rows a quarter of the height apart
         weight.dtype, weight.shape = "int2", (4 * main.shape[0], *main.shape[1:]) if main.shape else None
         weight.elements = 4 * main.elements
-    elif main.last == "weight" and main.dtype == "uint32":
+    elif main.last_name_part == "weight" and main.dtype == "uint32":
         _unpack_groups(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
         # each byte contains two numbers, for any stored type; the last byte may be padded
@@ -179,7 +188,7 @@ def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
     exchanged.
     """
     weight.dtype, weight.shape, weight.elements = "float4_e2m1fn", None, 2 * main.elements
-    scales = next((tensor for tensor in weight.tensors if tensor.last.endswith("_scales")), None)
+    scales = next((tensor for tensor in weight.tensors if tensor.last_name_part.endswith("_scales")), None)
     if len(main.shape) == 4 and scales is not None and scales.shape == main.shape[:-1]:
         experts, outputs, blocks, size = main.shape
         weight.shape = experts, 2 * blocks * size, outputs
@@ -187,7 +196,7 @@ def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
 
 def _unpack_groups(weight: LogicalTensor, main: StoredTensor, quantization: Mapping[str, Any]) -> None:
     """Sets the shape of a weight in MLX, which packs integers into 32 bits, with a scale for each group."""
-    scales = next((tensor for tensor in weight.tensors if tensor.last == "scales"), None)
+    scales = next((tensor for tensor in weight.tensors if tensor.last_name_part == "scales"), None)
     layer_settings = quantization.get(weight.name.removesuffix(".weight"))
     group = (layer_settings if isinstance(layer_settings, dict) else quantization).get("group_size")
     if scales is None or not isinstance(group, int) or scales.shape[:-1] != main.shape[:-1] or not main.shape:
@@ -226,7 +235,7 @@ def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int
     weight.dtype, weight.shape = f"int{bits}", None
     weight.elements = main.nbytes * 8 // _HQQ_BITS[bits] * (_HQQ_BITS[bits] // bits)
     spare = 9 * max(main.shape[-1:], default=0) if bits == 3 else 0  # rows are padded to a multiple of ten
-    scales = next((tensor for tensor in weight.tensors if tensor.last == "scale"), None)
+    scales = next((tensor for tensor in weight.tensors if tensor.last_name_part == "scale"), None)
     if scales is None or not group:
         weight.spare = spare
     elif 0 <= weight.elements - scales.elements * group <= spare:
@@ -307,8 +316,10 @@ def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> 
         return
     rows, columns = main.shape
     packed_count = integer_bits // bits
-    scales = next((t.shape for t in weight.tensors if t.last == "scales" and len(t.shape) == 2), (0, 0))
-    if main.last == "weight_packed":
+    scales = next(
+        (t.shape for t in weight.tensors if t.last_name_part == "scales" and len(t.shape) == 2), (0, 0)
+    )
+    if main.last_name_part == "weight_packed":
         weight.shape, weight.spare = (rows, columns * packed_count), packed_count - 1
     elif main.dtype == "int16" and scales[1] == rows * packed_count:
         weight.shape = rows * packed_count, columns  # AWQ's fast GEMV packs four rows into each integer
@@ -340,5 +351,5 @@ _BITS = ("bits", "w_bit", "num_bits")
 
 def _find_bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
     """Returns the 4-bit type of bitsandbytes, from the name of the tensor with its state."""
-    kinds = (tensor.last.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
+    kinds = (tensor.last_name_part.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
     return next((kind for kind in kinds if kind in ("nf4", "fp4")), "4 bits")

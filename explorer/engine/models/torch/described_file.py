@@ -169,7 +169,7 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
             leaves += loose_leaves
             groups |= {path: facts for path, facts in loose_groups.items() if path not in groups}
             continue
-        buffers = [tensor.last for tensor in part.buffers]
+        buffers = [tensor.last_name_part for tensor in part.buffers]
         attributes = {**part.settings, **({"buffers": buffers} if buffers else {})}
         if part.inside or not part.path:
             if part.path:
@@ -179,7 +179,9 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
             if part.inside:
                 for tensor in part.parameters:
                     leaves.append(
-                        build_leaf(build_leaf_layer(tensor, tensor.last, why), scopes, [tensor], part.role)
+                        build_leaf(
+                            build_leaf_layer(tensor, tensor.last_name_part, why), scopes, [tensor], part.role
+                        )
                     )
                 continue
         leaf = Layer(
@@ -187,7 +189,9 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
             path=part.path or part.kind,
             name=part.name or part.kind,
             kind=part.kind,
-            weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in part.parameters),
+            weights=tuple(
+                TensorInfo(t.last_name_part, t.dtype, t.shape, "declared") for t in part.parameters
+            ),
             attributes=attributes,
             reason=why,
             **NOTHING_KNOWN,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from explorer.base.errors import MissingExtra, format_install_command
 from explorer.engine.costs.aten.table import count_exported_call
-from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope
+from explorer.engine.costs.layer_tree import UNPLACED, LayerLeaf, Scope
 from explorer.engine.formats.format import import_on_call
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import (
@@ -80,14 +80,16 @@ def read_node_figures(source: str) -> dict[str, dict[str, int | None]]:
     Raises:
         BadModel: The file holds no program, or cannot be read.
     """
-    program = read_description(source, _WHY, exported=True, places=False)
+    program = read_description(source, _WHY, exported=True, find_offsets=False)
     parameters = {
         tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
     }
     figures: dict[str, dict[str, int | None]] = {}
     for operator in (call.operator for call in program.nodes):
         cost = count_exported_call(operator.kind, operator.inputs, operator.outputs, operator.settings)
-        names = dict.fromkeys(program.values[name] for name in operator.uses if name in program.values)
+        names = dict.fromkeys(
+            program.stored_names[name] for name in operator.uses if name in program.stored_names
+        )
         used_parameters = [parameters[name] for name in names if name in parameters]
         figures[operator.name] = {
             "macs": cost.macs,
@@ -103,19 +105,23 @@ def read_node_figures(source: str) -> dict[str, dict[str, int | None]]:
 
 
 def _build_leaves(program: ProgramDescription) -> DescribedLeaves:
-    """Returns the leaves in the order of their first operator."""
-    inner = {path.rpartition(".")[0] for call in program.nodes for _, path, _ in call.stack if path}
+    """Returns the leaves in the order of their first operator. The file has no facts about groups."""
+    paths_with_submodules = {
+        module_call.path.rpartition(".")[0]
+        for call in program.nodes
+        for module_call in call.stack
+        if module_call.path
+    }
     runs: dict[int | str, list[ProgramCall]] = {}  # by path of a module, or index of an operator
     for index, call in enumerate(program.nodes):
-        path = call.stack[-1][1] if call.stack else ""
-        is_single = not path or path in inner
+        path = call.stack[-1].path if call.stack else ""
+        is_single = not path or path in paths_with_submodules
         runs.setdefault(index if is_single else path, []).append(call)
     parameters = {
         tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
     }
     unused_parameters = {tensor.key: tensor for tensor in parameters.values()}
     leaves: list[LayerLeaf] = []
-    groups: dict[str, GroupFacts] = {}
     for key, nodes in runs.items():
         layer, used_parameters = _build_row(program, nodes, isinstance(key, str), parameters)
         for tensor in used_parameters:
@@ -124,14 +130,14 @@ def _build_leaves(program: ProgramDescription) -> DescribedLeaves:
         leaves.append(LayerLeaf(scopes, layer, list_stored_pieces(used_parameters), nodes=len(nodes)))
     for tensor in unused_parameters.values():
         leaves.append(LayerLeaf((), _build_unused_row(tensor), list_stored_pieces([tensor]), nodes=0))
-    return leaves, groups
+    return leaves, {}
 
 
 def _build_scopes(call: ProgramCall, merged: bool) -> tuple[Scope, ...]:
-    modules = [(path, kind) for _, path, kind in call.stack if path]
+    module_calls = [module_call for module_call in call.stack if module_call.path]
     if merged:
-        modules = modules[:-1]
-    return tuple(Scope(path, path.rpartition(".")[2], kind.rpartition(".")[2]) for path, kind in modules)
+        module_calls = module_calls[:-1]
+    return tuple(Scope(c.path, c.path.rpartition(".")[2], c.kind.rpartition(".")[2]) for c in module_calls)
 
 
 def _build_row(
@@ -151,23 +157,25 @@ def _build_row(
         else costs[0]
     )
     first = nodes[0]
-    path = first.stack[-1][1] if first.stack else ""
+    path = first.stack[-1].path if first.stack else ""
     operator_name = first.operator.name or first.operator.kind
-    names = dict.fromkeys(program.values[n] for r in nodes for n in r.operator.uses if n in program.values)
+    names = dict.fromkeys(
+        program.stored_names[n] for r in nodes for n in r.operator.uses if n in program.stored_names
+    )
     used_parameters = [parameters[name] for name in names if name in parameters]
     outputs = list(nodes[-1].operator.outputs)
     op = first.operator.kind
     op = op.split(".")[1] if op.startswith("aten.") else op
-    kind = first.stack[-1][2].rpartition(".")[2] if merged else op
+    kind = first.stack[-1].kind.rpartition(".")[2] if merged else op
     layer = Layer(
         **UNPLACED,
         path=path if merged else f"{path}.{operator_name}" if path else operator_name,
         name=path.rpartition(".")[2] if merged else operator_name,
         kind=kind,
-        calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
+        calls=len({r.stack[-1].key for r in nodes}) if merged else 1,
         inputs=build_tensor_infos(_find_outside_inputs(nodes, program)),
         outputs=build_tensor_infos(outputs),
-        weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in used_parameters),
+        weights=tuple(TensorInfo(t.last_name_part, t.dtype, t.shape, "declared") for t in used_parameters),
         macs=total_cost.macs,
         formula=total_cost.formula or next((c.formula for c in costs if c.formula), ""),
         elementwise_ops=total_cost.elementwise_ops,
@@ -189,14 +197,14 @@ def _find_outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescripti
     for call in nodes:
         input_tensors = [value for value in call.operator.inputs if value[2] is not None]
         for name, value in zip(call.operator.uses, input_tensors, strict=False):
-            if name not in inner_values and name not in program.values:
+            if name not in inner_values and name not in program.stored_names:
                 outside_inputs.setdefault(name, value)
     return list(outside_inputs.values())
 
 
 def _collect_results(nodes: Sequence[ProgramCall]) -> list[Tensor]:
     """Returns the outputs of every call of a module."""
-    outputs_by_call = {call.stack[-1][0]: call.operator.outputs for call in nodes}
+    outputs_by_call = {call.stack[-1].key: call.operator.outputs for call in nodes}
     return [value for outputs in outputs_by_call.values() for value in outputs]
 
 

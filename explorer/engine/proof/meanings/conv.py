@@ -228,7 +228,7 @@ def _build_spec(
         output_shape,
         bias=bias,
         expand_bias=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), output_shape),
-        visible=arrange_output(np.ones(output_shape, bool)) if needs_padding else None,
+        contained=arrange_output(np.ones(output_shape, bool)) if needs_padding else None,
         squares=lambda values: _sum_squares(values[0], taps, packs, pack * in_channels),
     )
 

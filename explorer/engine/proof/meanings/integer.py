@@ -221,8 +221,8 @@ def _expand_columns(float_spec: ProductSpec, values: Array, output_shape: tuple[
     positions = float_spec.arrange_output(np.arange(math.prod(output_shape)).reshape(output_shape))
     placed = np.zeros(math.prod(output_shape), values.dtype)
     column_values = np.broadcast_to(values, positions.shape)
-    placed[positions if float_spec.visible is None else positions[float_spec.visible]] = (
-        column_values if float_spec.visible is None else column_values[float_spec.visible]
+    placed[positions if float_spec.contained is None else positions[float_spec.contained]] = (
+        column_values if float_spec.contained is None else column_values[float_spec.contained]
     )
     return placed.reshape(output_shape)
 

@@ -38,7 +38,7 @@ class ProductSpec(Struct, frozen=True):
         alpha, beta: Factors of the product and of the bias.
         bias: C as numbers, the index of the input with C, or None without a bias.
         expand_bias: Function that expands C to the shape of Y, or None if C broadcasts.
-        visible: Elements of the products that Y contains, (batch, M, N), or None for all.
+        contained: Elements of the products that Y contains, (batch, M, N), or None for all.
         squares: Function from the inputs to the sums of squares of the rows of X, (batch, M) in float64, or
             None if they can only be computed from the rows.
         integers: Exact computation of a product of integers, or None. W and C are then the stored numbers,
@@ -57,7 +57,7 @@ class ProductSpec(Struct, frozen=True):
     beta: float = 1.0
     bias: Array | int | None = None
     expand_bias: Callable[[Array], Array] | None = None
-    visible: Array | None = None
+    contained: Array | None = None
     squares: Callable[[Sequence[Array]], Array] | None = None
     integers: Integers | None = None
 

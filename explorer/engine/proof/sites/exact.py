@@ -60,18 +60,18 @@ def compare_exact(
     for index, (inputs, tiled_output) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
         tiled = meaning.arrange_output(tiled_output)
-        visible = np.ones(exact.shape, bool) if meaning.visible is None else meaning.visible
-        wrong = (tiled != exact) & visible
+        contained = np.ones(exact.shape, bool) if meaning.contained is None else meaning.contained
+        wrong = (tiled != exact) & contained
         if wrong.any() and not reason:
             place = tuple(np.argwhere(wrong)[0])
             reason = (
-                f"{int(wrong.sum()):,} of {int(visible.sum()):,} elements differ from exact integer"
+                f"{int(wrong.sum()):,} of {int(contained.sum()):,} elements differ from exact integer"
                 f" arithmetic: {tiled[place]} instead of {exact[place]} at ({', '.join(map(str, place))})"
             )
         if index == 0:
             original = meaning.arrange_output(y)
             comparison.add(original, tiled, exact.astype(np.float64))
-            note, saturates = _describe_original(meaning, inputs, original, exact, bound, visible, is_float)
+            note, saturates = _describe_original(meaning, inputs, original, exact, bound, contained, is_float)
             if note and not meaning.integers.saturates(inputs):
                 reason = reason or note
     return comparison, reason, note, saturates
@@ -83,7 +83,7 @@ def _describe_original(
     original: Array,
     exact: Array,
     bound: Array | None,
-    visible: Array,
+    contained: Array,
     is_float: bool,
 ) -> tuple[str, bool]:
     """Describes how the original's output differs from the exact result.
@@ -99,7 +99,7 @@ def _describe_original(
             * (bound * meaning.integers.scale(meaning.arrange_bias) + np.abs(exact))
         )
         gap = np.abs(original.astype(np.float64) - exact)
-        wrong = visible & ~(gap <= allowed)
+        wrong = contained & ~(gap <= allowed)
         count = int(wrong.sum())
         return (
             f"{count:,} elements of the original are not near the result of integer arithmetic"
@@ -107,7 +107,7 @@ def _describe_original(
             else "",
             False,
         )
-    wrong = visible & (original != exact)
+    wrong = contained & (original != exact)
     if not wrong.any():
         return "", False
     saturates = meaning.integers.saturates(inputs)

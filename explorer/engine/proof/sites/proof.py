@@ -112,7 +112,7 @@ class SiteProof:
         for site in plan.sites:
             try:
                 body_model = find_view(self.before, site.place)
-                shared_wiring = None if site.place else wiring
+                shared_wiring = None if site.is_in_body else wiring
                 original = (
                     find_original(body_model, site.output, site, shared_wiring)
                     if body_model is not None
@@ -225,7 +225,7 @@ class SiteProof:
             )
         )
         runs = self._run_original(
-            [[originals[make_site_key(s)] for s in g if not s.place] for g in groups], drawn
+            [[originals[make_site_key(s)] for s in g if not s.is_in_body] for g in groups], drawn
         )
         for group in groups:
             give_back(_MAX_FREED_BYTES)
@@ -242,7 +242,7 @@ class SiteProof:
                     self.observed[name] = TensorInfo(
                         name, get_element_type(value), tuple(value.shape), "observed"
                     )
-            if any(site.place for site in group):
+            if any(site.is_in_body for site in group):
                 self._list_graphs(drawn)  # computed here once for all sites of the group
             if any(make_site_key(site) in large_site_bytes for site in group):
                 if background_run is not None:
@@ -251,7 +251,7 @@ class SiteProof:
             # the longest site starts first, so that no long site runs alone at the end
             for site in sorted(group, key=lambda s: -s.products):
                 key = make_site_key(site)
-                if site.dynamic and not site.place and self._is_proved(site, originals[key], values):
+                if site.dynamic and not site.is_in_body and self._is_proved(site, originals[key], values):
                     continue
                 prepare = partial(self._make_subject, site, originals[key], values, drawn, wiring)
                 sessions = self._sessions.setdefault(key, {}) if site.dynamic else None
@@ -309,12 +309,12 @@ class SiteProof:
     ) -> SiteSubject:
         """Collects the values of a site. A site in a body or a function gets random values."""
         after: Model | None = self.after
-        if site.place:
+        if site.is_in_body:
             after = find_view(self.after, site.place)
             values = self._draw_inner_inputs(site, original, drawn, threads)
         if after is None:
             raise NotTiled("the other model does not have the body or function with this site")
-        if site.place:
+        if site.is_in_body:
             wiring = Wiring.from_graph(after.graph)
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         meaning = original.spec_for([x.shape for x in inputs], y.shape)

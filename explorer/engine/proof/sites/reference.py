@@ -94,9 +94,9 @@ def compute_references(
                 added = select_rows(
                     meaning.arrange_bias(bias.astype(wide) * wide.type(meaning.beta)), row_indices
                 )
-            if meaning.visible is not None:
-                visible = select_rows(meaning.visible, row_indices)
-                part, top = np.where(visible, part, 0), np.where(visible, top, 0)
+            if meaning.contained is not None:
+                contained = select_rows(meaning.contained, row_indices)
+                part, top = np.where(contained, part, 0), np.where(contained, top, 0)
             results.append(Reference(part + added, top + np.abs(added), part))
     return results
 

@@ -236,14 +236,14 @@ class TileCheck:
         if positions.size != element_count:
             raise NotTiled(f"a part of the tile {location} comes from elsewhere")
 
-    def count_hidden_products(self) -> int:
+    def count_omitted_products(self) -> int:
         """Returns the number of products of tiles that the output does not contain."""
-        visible = self.meaning.visible
-        if visible is None:
+        contained = self.meaning.contained
+        if contained is None:
             return 0
         tm, tk, tn = self.tile
         M, K, N = self.sizes
-        tiles = np.add.reduceat(np.add.reduceat(visible, range(0, M, tm), 1, np.intp), range(0, N, tn), 2)
+        tiles = np.add.reduceat(np.add.reduceat(contained, range(0, M, tm), 1, np.intp), range(0, N, tn), 2)
         return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
 
     def _tile_length(self, axis: str, tile: int, extent: int) -> int:

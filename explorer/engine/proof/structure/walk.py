@@ -1,7 +1,8 @@
 """Structural walk (layer 1 of the proof): shows without a run that a tiled site is the original product.
 
-The site runs on symbols in place of numbers (`symbolic.symbols`). The symbols of its output show which tile
-products were summed into each element. The walk checks for every tile (m, n):
+The site runs on symbols in place of numbers (`symbolic.symbols`). Each element of a symbol has a code, and
+the table of codes says which input, product or sum the code is. So the symbols of the output show which
+tile products were summed into each element. The walk checks for every tile (m, n):
 
 - The products are added in the order of k, and every k occurs once.
 - Each product reads the correct block of the activation, and a tile that equals the slice of the weight in
@@ -28,7 +29,7 @@ from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.structure.check import Rectangle, TileCheck
 from explorer.engine.proof.structure.terms import find_repeat, resolve
 from explorer.engine.proof.symbolic.blocks import BlockTable, NotTiled, Symbol
-from explorer.engine.proof.symbolic.integers import IntegerRules, unmark_sums
+from explorer.engine.proof.symbolic.integers import IntegerRules, restore_sum_codes
 from explorer.engine.proof.symbolic.repeats import BodyRepeats
 from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
@@ -52,7 +53,7 @@ def walk(
         after: Tiled model.
         site: Plan of the site.
         original: Original product.
-        meaning: Specification of the product at these sizes.
+        meaning: Specification of the product, for inputs of the shapes `shapes`.
         shapes: Shapes of the original's inputs.
         dtype: Element type of the operands.
         wiring: Edges of the tiled graph, or None to compute them.
@@ -72,11 +73,13 @@ def walk(
         raise NotTiled(f"the plan multiplies {planned_text}, but the original multiplies {actual_text}")
     table, inputs, result = _run_on_symbols(after, site, original, meaning, shapes, dtype, wiring)
     check = TileCheck(inputs, meaning, site)
-    codes = unmark_sums(result.codes) if meaning.integers is not None else result.codes
+    # the codes of integer sums change when the sums are requantized
+    codes = restore_sum_codes(result.codes) if meaning.integers is not None else result.codes
     codes = meaning.arrange_output(codes.reshape(meaning.shape))
     for band in check.list_bands():
         stop_if(cancel)
-        may_repeat = table.repeats and meaning.visible is None
+        may_repeat = table.repeats and meaning.contained is None
+        # iterations of a Scan give the same block with other rows of X: check one, compare the others with it
         repeat = find_repeat(table, codes[band.slices].reshape(-1)) if may_repeat else None
         if repeat is not None and check.check_repeated(band, repeat):
             continue
@@ -85,7 +88,7 @@ def walk(
             _check_area(area, codes, meaning, table, check)
         if repeat is not None:
             check.store_band(table, band, repeat)
-    expected_products = site.products - check.count_hidden_products()
+    expected_products = site.products - check.count_omitted_products()
     if check.tiles != expected_products:
         raise NotTiled(f"the graph has {check.tiles:,} products, but the plan has {expected_products:,}")
     return check.tiles
@@ -96,15 +99,15 @@ def _check_area(
 ) -> None:
     """Resolves the sums in an area of the output and compares their terms with the plan."""
     area_codes = codes[area.slices].reshape(-1)
-    if meaning.visible is None:
-        visible = np.arange(area_codes.size)
+    if meaning.contained is None:
+        contained = np.arange(area_codes.size)
     else:
-        visible = np.flatnonzero(meaning.visible[area.slices])
-        area_codes = area_codes[visible]
+        contained = np.flatnonzero(meaning.contained[area.slices])
+        area_codes = area_codes[contained]
     if area_codes.size:
-        for positions, terms in resolve(table, area_codes, 1.0):
+        for positions, terms in resolve(table, area_codes, factor=1.0):
             check.check_elements(
-                area, visible if positions is None else visible[positions], terms, area_codes.size
+                area, contained if positions is None else contained[positions], terms, area_codes.size
             )
 
 
@@ -129,7 +132,7 @@ def _run_on_symbols(
     unexpected = sorted(boundary - set(values))
     if unexpected:
         raise NotTiled(f"it reads '{printable(unexpected[0])}', which the original product does not")
-    # repeats are not detected in integer sites, whose products depend on more than their operands
+    # repeated iterations are not detected in integer sites, whose products depend on more than their operands
     run_body = BodyRepeats(table).run_body if meaning.integers is None else None
     interpreter = Interpreter(symbols, after.functions, run_body)
     symbols.interpreter = interpreter

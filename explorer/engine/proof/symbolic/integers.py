@@ -67,7 +67,7 @@ class _CodesSymbol(Symbol):
     __slots__ = ()
 
 
-def unmark_sums(codes: Array) -> Array:
+def restore_sum_codes(codes: Array) -> Array:
     """Returns the codes of the sums from which an output was computed.
 
     Raises:

@@ -74,7 +74,7 @@ class ConfiguredModule(TorchModel):
             return tuple(map(self._add_stored_names, layers)), order, flow
 
         return AnalysisResult(
-            self._add_file_facts(examined.info), list_rows, examined.bounds, examined.failure
+            self._add_file_facts(examined.info), list_rows, examined.bounds, examined.failed_layer
         )
 
     def _add_stored_names(self, layer: Layer) -> Layer:
