@@ -41,8 +41,8 @@ _ENTRIES: Mapping[str, tuple[str, str, str]] = {
 }
 """Text fields by setting: ID of the field, its label, and an example."""
 _PAIRS = (("peak_macs", "bandwidth"), ("macs_per_cycle", "bytes_per_cycle"), ("clock", "buffer"))
-_MOVING = ("behind", "after")
-"""Options of the "moving" field: tiles are loaded while the previous tiles are computed, or after them."""
+_LOADING = ("during", "after")
+"""Times to load the next tiles: while the previous ones are computed (double buffering), or after that."""
 
 
 _automatic_names: set[tuple[str, str]] = set()
@@ -85,9 +85,9 @@ class MachineDialog(FormDialog[Hardware]):
                     yield from self._entry(key, texts)
         with Horizontal(classes="form-row"):
             yield from self._entry("array", texts)
-            moving = OptionField("moving", _MOVING, id="moving")
-            moving.index = int(self._used is not None and not self._used.double_buffered)
-            yield moving
+            loading = OptionField("load", _LOADING, id="loading")
+            loading.index = int(self._used is not None and not self._used.double_buffered)
+            yield loading
         with Horizontal(classes="form-row"):
             yield from self.pair_entry("from file", "", "npu.toml", "file")
             yield from self.pair_entry("save as", "", "a name", "save")
@@ -137,12 +137,12 @@ class MachineDialog(FormDialog[Hardware]):
         texts = format_settings(machine)
         for key, (id, _, _) in _ENTRIES.items():
             self.query_one(f"#{id}", Input).value = texts.get(key, "")
-        moving = self.query_one("#moving", OptionField)
-        moving.index = int(not machine.double_buffered)
-        moving.refresh()
+        loading = self.query_one("#loading", OptionField)
+        loading.index = int(not machine.double_buffered)
+        loading.refresh()
 
     @on(Input.Changed)
-    @on(OptionField.WordChosen, "#moving")
+    @on(OptionField.WordChosen, "#loading")
     def _handle_typing(self) -> None:
         """Choose no listed machine once the fields differ from it."""
         self._failed = ""
@@ -167,7 +167,7 @@ class MachineDialog(FormDialog[Hardware]):
             if not any(texts.values()):
                 return named_machine
             texts = format_settings(named_machine) | {key: text for key, text in texts.items() if text}
-        if self.query_one("#moving", OptionField).index:
+        if self.query_one("#loading", OptionField).index:
             texts["double_buffered"] = "no"
         has_memories = self._copied is not None and "memory" in find_memory_settings(self._copied)
         typed_machine = parse_machine(texts, origin="screen", has_memories=has_memories)

@@ -30,7 +30,7 @@ _LABELS: Mapping[str, str] = {
     "activation_bytes_sum": "Activations, sum",
     "activation_bytes_peak": "Activations, peak",
     "bytes_read": "Bytes read",
-    "weight_bytes_read": "  weights",
+    "weight_bytes_read": "  stored tensors",
     "activation_bytes_read": "  activations",
     "bytes_written": "Bytes written",
     "kv_cache_bytes": "Key-value cache",

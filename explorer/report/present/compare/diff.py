@@ -44,6 +44,7 @@ def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
         head,
         Line(),
         count_by_operator(fact),
+        *_note_replaced_operators(fact),
         Line(),
         *_build_node_rows(fact),
         Line(),
@@ -51,6 +52,14 @@ def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
         *cost_notes(fact),
         *_list_export_notes(fact, exported),
     ]
+
+
+def _note_replaced_operators(fact: Diff) -> list[Block]:
+    """Return a note on operators that are computed by several nodes now, which the table counts as one."""
+    if not any(node.children for node in fact.nodes):
+        return []
+    text = "An operator that several nodes replace counts as one changed operator, not as added nodes."
+    return [Paragraph(text, "quiet")]
 
 
 def _list_export_notes(fact: Diff, exported: Sequence[str]) -> list[Block]:

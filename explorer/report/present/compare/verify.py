@@ -193,7 +193,8 @@ def _describe_method(fact: Verification) -> list[str]:
     parts += fact.inputs
     measured = [site.rms_before for site in fact.sites] + [output.rms_before for output in fact.outputs]
     if any(rms is not None for rms in measured):
-        parts.append("RMS errors are against a float64 run")
+        rounding = "rounding and RMS errors" if fact.sites else "RMS errors"
+        parts.append(f"differences are from the original's results, {rounding} from a float64 run")
         outputs = [*fact.outputs, *fact.torch]
         if any(o.rms_before is not None for o in outputs) and not all(map(_needs_float64, outputs)):
             parts.append("an output with a dash needs no float64 run for its verdict")

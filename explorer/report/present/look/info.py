@@ -226,11 +226,13 @@ def _build_total_fields(totals: Totals, *, moves_once: bool = False) -> list[Fie
 
 
 def _format_read_split(totals: Totals) -> Cell:
-    """Format the bytes read, split into weights and activations."""
+    """Format the bytes read, split into what the model stores and activations."""
     if totals.bytes_read is None or totals.weight_bytes_read is None:
         return ""
     activations = totals.bytes_read - totals.weight_bytes_read
-    return size(totals.weight_bytes_read), " of weights, ", size(activations), " of activations"
+    is_module = totals.activation_bytes_functional is not None
+    stored = "weights and buffers" if is_module else "weights"
+    return size(totals.weight_bytes_read), f" of {stored}, ", size(activations), " of activations"
 
 
 def _build_coverage_field(totals: Totals) -> Field:

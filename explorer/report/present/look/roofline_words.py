@@ -24,6 +24,9 @@ from explorer.report.present.look.info import answer
 LIMITS: Mapping[str, Role] = {"compute": "good", "memory": "bar", "unknown": "warning"}
 """Role of each kind of bound."""
 
+_UNCOUNTED = "a layer without MACs and bytes, such as a view, is in neither"
+"""Remark on the numbers of bound layers, whose sum may be below the number of nodes."""
+
 
 def format_machine(machine: Machine) -> str:
     """Describe a machine in one line: 'npu: 4.00 TMAC/s, 100.00 GB/s'."""
@@ -72,7 +75,7 @@ def figures(
         *([] if profile is None else [build_measured_field(profile)]),
         *([] if brief else bounds),
         Field("Compute-bound layers", plain(fact.compute_bound), short="compute-bound"),
-        Field("Memory-bound layers", plain(fact.memory_bound), short="memory-bound"),
+        Field("Memory-bound layers", plain(fact.memory_bound), "" if brief else _UNCOUNTED, "memory-bound"),
     ]
     if fact.unknown:
         rows.append(Field(Span("Unknown", "warning"), plain(fact.unknown), "in no figure above"))
