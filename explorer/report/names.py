@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
@@ -125,7 +126,9 @@ class NameSet:
                 texts[name] = self.shorten({name: room}).texts[name]
         return texts
 
-    def shorten(self, rooms: Mapping[str, int], prefix_room: int = 0) -> ShortNames:
+    def shorten(
+        self, rooms: Mapping[str, int], prefix_room: int = 0, *, collapsed: bool = False
+    ) -> ShortNames:
         """Return short forms of names of this set: all names in the first of these forms in which all fit.
 
         1. Full names.
@@ -136,10 +139,11 @@ class NameSet:
         Args:
             rooms: Cells for each name.
             prefix_room: Cells of the heading for the common prefix; without enough room it is not dropped.
+            collapsed: Whether repeated modules are left out even if all full names fit.
         """
         names = [name for name in rooms if name in self._parts]
         others = {name: _cut(name, room) for name, room in rooms.items() if name not in self._parts}
-        if all(cell_len(name) <= rooms[name] for name in names):
+        if not collapsed and all(cell_len(name) <= rooms[name] for name in names):
             return ShortNames("", {**others, **{name: name for name in names}})
         if all(cell_len(self._texts[name]) <= rooms[name] for name in names):
             return ShortNames("", {**others, **{name: self._texts[name] for name in names}})
@@ -178,7 +182,8 @@ class NameSet:
     def _reduce_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
         """Join the parts at which names branch. Cut the start that all branches share until the text fits.
 
-        `stage1_unit2` beside `stage3_unit4` becomes `…1_unit2`, or `…1…2`.
+        `stage1_unit2` beside `stage3_unit4` becomes `…1_unit2`, or `…1…2`. If that does not fit either, leave
+        out first parts, as long as no other name has the same other parts.
         """
         node, reduced, cut = self._root, list(parts), [False] * len(parts)
         text = _join(parts, branches)
@@ -192,7 +197,26 @@ class NameSet:
                     reduced[index], cut[index] = part[len(start) :], True
                     text = _join(reduced, branches, cut)
             node = node[part]
+        if cell_len(text) <= room:
+            return text
+        kept_indices = [index for index, branch in enumerate(branches) if branch]
+        for count in range(1, len(kept_indices)):
+            rest = tuple(parts[index] for index in kept_indices[count:])
+            if self._ends[count, rest] > 1:
+                break
+            shorter = _join(reduced, [index in kept_indices[count:] for index in range(len(parts))], cut)
+            if cell_len(shorter) <= room:
+                return shorter
         return text
+
+    @cached_property
+    def _ends(self) -> Counter[tuple[int, tuple[str, ...]]]:
+        """How many names have the same parts at which names branch, without the first 1, 2, 3 ... of them."""
+        ends: Counter[tuple[int, tuple[str, ...]]] = Counter()
+        for parts in self._parts.values():
+            kept_parts = [part for part, branch in zip(parts, self._branches(parts), strict=True) if branch]
+            ends.update((count, tuple(kept_parts[count:])) for count in range(1, len(kept_parts)))
+        return ends
 
     def _abbreviate_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
         """Join the parts at which names branch, and cut the ends by which no name differs.
@@ -318,10 +342,25 @@ def _cut(text: str, room: int) -> str:
 
 
 def _fit_forms(text: str, room: int) -> Iterator[str]:
-    """Yield the text if it fits. Otherwise yield it with its middle cut out: at first with equal ends."""
+    """Yield the text if it fits. Otherwise yield it with its middle cut out: at first with equal ends.
+
+    Forms that cut a number come last, because the rest of a number looks like another number.
+    """
     if cell_len(text) <= room:
         yield text
         return
     half = room // 2
-    for first in sorted(range(max(1, room)), key=lambda first: abs(first - half)):
-        yield cut_ends(text, room, first).replace("……", "…")
+    forms = {first: cut_ends(text, room, first) for first in range(max(1, room))}
+    for first in sorted(forms, key=lambda first: (_cuts_number(text, forms[first]), abs(first - half))):
+        yield forms[first].replace("……", "…")
+
+
+def _cuts_number(text: str, form: str) -> bool:
+    """Whether a form of a text with a part cut out shows only some digits of a number."""
+    if len(form) > len(text):
+        return False
+    start = len(_share_start(text, form))
+    end = len(form) - start - 1
+    return text[start - 1 : start].isdigit() * text[start : start + 1].isdigit() > 0 or (
+        end > 0 and text[-end].isdigit() and text[-end - 1 : -end].isdigit()
+    )

@@ -79,13 +79,32 @@ def shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
     if keep < 1:
         return [("…"[: max(0, width)], role)]
     body, keep = text[lead:], keep - lead
-    if keep < 2:
+    if listed := cut_list(body, keep + 1):
+        short = text[:lead] + listed
+    elif keep < 2:
         short = chop_cells(text, max(1, width - 1))[0] + "…"
     else:
         first = {"ends": keep - keep // 2, "start": keep, "end": 0}[part]
         head = chop_cells(body, first)[0] if first else ""
         short = text[:lead] + head + "…" + body[len(body) - (keep - first) :]
     return [*pieces[:longest], (short, role), *pieces[longest + 1 :]]
+
+
+def cut_list(text: str, width: int) -> str:
+    """Cut a list such as 'float32 66.9 %, int8 33.1 %' after an item, or its first item after a word.
+
+    Returns '' for another text, and if `width` does not suffice for a word.
+    """
+    items = text.split(", ")
+    if len(items) < 2 or "[" in text or "(" in text:
+        return ""
+    starts = [f"{', '.join(items[:count])}, …" for count in range(len(items) - 1, 0, -1)]
+    words = items[0].split(" ")
+    # a number without its unit could be taken for another number
+    for count in range(len(words) - 1, 0, -1):
+        if not words[count - 1][:1].isdigit():
+            starts.append(f"{' '.join(words[:count])} …")
+    return next((start for start in starts if cell_len(start) <= width), "")
 
 
 def cut_ends(text: str, width: int, first: int) -> str:

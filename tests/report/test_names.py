@@ -198,3 +198,41 @@ def test_a_formula_is_split_before_its_operators() -> None:
     assert terms == [
         *("batch 1", " x Cout 64", " x out 55x55", " = 193,600;", " bias: 1x64", " = 64 elementwise"),
     ]
+
+
+def test_a_number_is_never_cut_where_a_name_has_room_for_it() -> None:
+    names = [
+        f"/features/denseblock{block}/denselayer{layer}/{end}"
+        for block in (3, 4)
+        for layer in range(1, 17)
+        for end in ("norm1/BatchNormalization", "Concat")
+    ]
+    name_set = NameSet([*names, "/Relu", "/classifier/Gemm"])
+    for room in range(14, 40):
+        texts = name_set.shorten(dict.fromkeys(names, room), collapsed=True).texts
+        assert all(len(text) <= room for text in texts.values())
+        assert len(set(texts.values())) == len(names)
+        for name, text in texts.items():
+            numbers = re.findall(r"\d+", name)
+            assert set(re.findall(r"\d+", text)) <= set(numbers), (room, name, text)
+            assert re.search(rf"(?<!\d){numbers[1]}(?!\d)", text), (room, name, text)
+
+
+def test_a_list_is_cut_after_an_item_or_a_word_and_never_inside_a_number() -> None:
+    texts = [
+        "QDQ: float32 66.9 %, int8 33.1 %",
+        "llama, 4,096 tokens: Q4_K 61.4 %, Q6_K 38.6 %",
+        "int4 12.5 %, bfloat16 87.5 %",
+    ]
+    columns = [Column("model"), Column("stored as", shrink=True), Column("when")]
+    rows = [[f"model_{i}.onnx", text, "today"] for i, text in enumerate(texts)]
+    for width in range(34, 80):
+        table = TableLines(Table(columns, rows), width)
+        for text, line in zip(texts, map(pieces_text, map(table.line, rows)), strict=True):
+            shown = line.split("onnx", 1)[1].removesuffix("today").strip()
+            kept, mark, rest = shown.partition("…")
+            assert text.startswith(kept), line
+            assert not rest, line
+            assert not mark or kept.endswith(" "), line
+            if mark:
+                assert "%" in kept[-4:] or not kept.split()[-1][0].isdigit(), line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from textual.widget import Widget
 
 from explorer.tui.text.lines import line_text
@@ -10,6 +11,7 @@ from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import KeyBar, PaneHead
 from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine, alexnet
 
 
 def widths(hands: Hands) -> tuple[int, int]:
@@ -138,3 +140,16 @@ async def test_the_border_marks_the_pane_in_use_and_the_bar_below_has_its_keys()
         await hands.pilot.click("KeyBar", offset=(x, 0))
         await hands.rest()
         assert hands.dialog().startswith("The machine")
+
+
+async def test_the_tree_gets_what_long_kinds_need_and_leaves_the_right_pane_40_cells() -> None:
+    opened = alexnet()
+    layers = [replace(layer, kind="BatchNormalization") for layer in opened.layers]
+    async with screen(ScriptedEngine(replace(opened, layers=layers))) as hands:
+        for width in (100, 120, 140, 200):
+            await hands.pilot.resize_terminal(width, 30)
+            await hands.rest()
+            tree = hands.main.query_one(LayerTree)
+            rows = [line_text(tree.row_line(at, tree.size.width)) for at in range(tree.row_count)]
+            assert all("BatchNormalization" in row for row in rows), width
+            assert widths(hands)[1] >= 40

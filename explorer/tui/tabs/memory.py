@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.report.present.look.memory_words import build_live_blocks, figures, step_blocks
+from explorer.report.present.look.memory_words import build_live_blocks, figures, find_sign, step_blocks
 from explorer.tui.tabs.tab import PlotTab
-from explorer.tui.text.drawing import draw
+from explorer.tui.text.drawing import SIGNS, draw
 from explorer.tui.text.lines import BLANK, Line, cut_line, fit, line_width
 from explorer.tui.text.plot import column_values, columns_of, draw_columns, framed, lines_of, part_names
 
@@ -73,6 +73,8 @@ def draw_memory_page(
     lines, rows = _draw_figures(memory, width, height, exact)
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
+    if _is_unknown(memory):
+        return [*lines, BLANK, ((" No timeline: no tensor has a known size", "dim"),)]
     step_index = max(0, min(step_index, len(memory.steps) - 1))
     lines += _draw_timeline(
         memory, step_index, width, rows, is_stacked_by_default(memory) if stacked is None else stacked
@@ -88,7 +90,7 @@ def find_step_at(memory: Memory, place: tuple[int, int], width: int, height: int
     lines, rows = _draw_figures(memory, width - 1, height, exact)
     plot_width = _compute_plot_width(memory, width - 1)
     column, row = place[0] - (width - 2 - plot_width), place[1] - len(lines) - 1
-    if not memory.steps or not 0 <= column < plot_width or not 0 <= row < rows + 2:
+    if not memory.steps or _is_unknown(memory) or not 0 <= column < plot_width or not 0 <= row < rows + 2:
         return None
     return min(len(memory.steps) - 1, (2 * column + 1) * len(memory.steps) // (2 * plot_width))
 
@@ -130,9 +132,11 @@ def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool
     """Draw the label of the peak above its column, and the hint for the `+` key."""
     columns = columns_of(memory.peak_step, len(memory.steps), plot_width)
     hint = "+ hides the weights" if stacked else "+ shows them on the weights"
-    caption = f"peak {units.bytes_text(memory.peak_bytes)}"
+    sign = SIGNS.get(find_sign(memory), "")
+    caption = f"peak {sign}{units.bytes_text(memory.peak_bytes)}"
     if stacked:
-        whole = f"{caption}, with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
+        with_weights = units.bytes_text(memory.peak_bytes + memory.weight_bytes)
+        whole = f"{caption}, with the weights {sign}{with_weights}"
         caption = whole if len(whole) + 2 <= plot_width else caption
     x = columns[len(columns) // 2]
     text = f"▼ {caption}" if x + len(caption) + 2 <= plot_width else f"{caption} ▼"
@@ -142,6 +146,11 @@ def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool
     if memory.weight_bytes and room > len(hint) + 2:
         line = (*line, (fit(hint, room, right=True), "dim"))
     return cut_line(line, margin + plot_width)
+
+
+def _is_unknown(memory: Memory) -> bool:
+    """Whether no size is known, so that there is nothing to draw."""
+    return memory.status == "unknown" and not memory.peak_bytes
 
 
 def _compute_plot_width(memory: Memory, width: int) -> int:

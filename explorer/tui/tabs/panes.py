@@ -26,7 +26,7 @@ from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.rows import METRICS, Metric, find_metric, list_columns
-from explorer.tui.tree.table import CORE_WIDTH, list_chosen_columns
+from explorer.tui.tree.table import CORE_WIDTH, find_whole_width, list_chosen_columns
 from explorer.tui.tree.widget import LayerTree, draw_tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -205,7 +205,7 @@ class Panes(Horizontal):
         self._store.watch(self._draw_head, "model", "numbers", "layer", "query", "focus", "tab")
         self._store.watch(self._show_rail, "model", "rail")
         self._store.watch(self._ask_columns, "model", "machine")
-        self._store.watch(self._apply_divider, "tab")
+        self._store.watch(self._apply_divider, "tab", "model")
         self._apply_divider()
         self._draw_head()
 
@@ -290,7 +290,7 @@ class Panes(Horizontal):
 
     @property
     def share(self) -> int:
-        """Width of the left pane in percent: the user's choice, or as much as the columns need.
+        """Width of the left pane in percent: the user's choice, or as much as names and columns need.
 
         Pages of text need little room. Plots and tables get half of the width. Over SSH all tabs divide the
         width alike, because a moving divider redraws the whole screen. Narrow terminals are divided in half.
@@ -303,7 +303,8 @@ class Panes(Horizontal):
         is_text = self._store.remote or _KEYS[self._store.tab].kind == "lines"
         if width < _TABLE_FROM or not is_text:
             return min(50, largest_share)
-        return min(max(_TABLE_SHARE, -(-100 * (CORE_WIDTH + 1) // width)), largest_share)
+        cells = max(CORE_WIDTH, find_whole_width(self.layer_tree.model, letters=self.layer_tree.letters))
+        return min(max(_TABLE_SHARE, -(-100 * (cells + 1) // width)), largest_share)
 
     def _apply_divider(self) -> None:
         share = self.share
@@ -380,6 +381,7 @@ class Panes(Horizontal):
     def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:
         """Change the rows of the tree. The cursor moves as `LayerTree.rearrange` says."""
         self.layer_tree.rearrange(change, sorting=sorting)
+        self._apply_divider()
         self._store.notify("layer")
         self._ask_columns()
 

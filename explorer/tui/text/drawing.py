@@ -41,7 +41,8 @@ ROLES: Mapping[str, str] = {
 }
 """Roles of the screen by role of a report."""
 
-_SIGNS = {">= ": "≥ ", "<= ": "≤ ", "~ ": "≈ "}
+SIGNS = {">= ": "≥ ", "<= ": "≤ ", "~ ": "≈ "}
+"""Signs of inexact figures on the screen by sign of a report."""
 _MAX_ROWS = 200
 """Maximum number of table rows that are drawn."""
 _MIN_NAME = 15
@@ -251,5 +252,5 @@ def find_kind_role(kind: str, *, tiled: bool = False) -> str:
 
 def _replace_sign(text: str, row: bool) -> str:
     """Replace the ASCII sign of an inexact figure by the Unicode character."""
-    sign = next((sign for sign in _SIGNS if text.startswith(sign)), "")
-    return _SIGNS.get(sign, "").rjust(len(sign) * row) + text[len(sign) :]
+    sign = next((sign for sign in SIGNS if text.startswith(sign)), "")
+    return SIGNS.get(sign, "").rjust(len(sign) * row) + text[len(sign) :]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.external.overlay import Overlay
     from explorer.settings.columns import LayerColumn
+    from explorer.tui.tree.table import TextCells
 
 
 class Metric(Struct, frozen=True):
@@ -137,7 +138,8 @@ class FoldedRows:
         known: Cached result of `list_columns`.
         largest_leaves: Largest known figure of a layer that is not a group, by column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
-        text_cells: Cells that names and kinds use in the tree, or None if not measured yet (a cache).
+        text_cells: Cells that names, kinds and shapes use, by whether the list is flat, whether constants are
+            folded, and whether kinds have a letter (a cache).
         short_names: Shortened names, by layer, cells, whether the path is shown, and the start that the
             heading shows (a cache).
         shared_prefixes: Common starts of names, by cells, whether paths are shown, and whether constants are
@@ -158,7 +160,7 @@ class FoldedRows:
         self.known: Mapping[str, LayerColumn] | None = None
         self.largest_leaves: dict[str, float] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
-        self.text_cells: tuple[int, int] | None = None
+        self.text_cells: dict[tuple[bool, bool, bool], TextCells] = {}
         self.short_names: dict[tuple[int, int, bool, str], str] = {}
         self.shared_prefixes: dict[tuple[int, bool, bool], str] = {}
         self._folds = b""

@@ -19,6 +19,7 @@ from rich.cells import cell_len
 
 from explorer.base.families import FAMILIES, find_family
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, seconds_text
+from explorer.report.names import collapse_repeats
 from explorer.session.cache.rows import GROUP
 from explorer.tui.text.drawing import find_kind_role
 from explorer.tui.text.lines import Line, Span, cut_middle, draw_bar, escape_name, fit, line_width
@@ -52,7 +53,9 @@ _SHALLOW = 3
 _ROOMY = 72
 """Width in cells from which the kind column is wider."""
 _LONG_KIND, _MAX_KIND = 12, 18
-"""Cells of the kind column in a wide table, and the most where names leave room: LayerNormalization."""
+"""Cells of the kind column in a wide table, and where names leave room: LayerNormalization."""
+_LARGEST = {"name": 60, "kind": 24, "output": 24}
+"""Most cells of names, kinds and shapes that columns and panes adapt to. Longer texts are cut."""
 _WIDTHS = {
     "text": 9,
     "shape": 14,
@@ -69,9 +72,10 @@ _CLOSE = {"text": 7, "shape": 12, "count": 7, "bytes": 9, "share": 6}
 """Column widths in cells when columns are placed closer together."""
 _CLOSE_NAME, _FREE_NAME = 13, 24
 """Minimum cells of a name beside close columns, and from which columns use their normal widths."""
-_SAMPLE = 12
-"""Number of layers over the model whose texts are measured, beside twice as many first ones."""
-_MARKS, _MIN_USED = 6, 14
+_SAMPLE, _FIRST = 12, 60
+"""Number of layers over the model whose texts are measured, beside twice as many first ones, and number of
+first rows whose texts are measured, too."""
+_MARKS, _MIN_USED = 7, 14
 """Cells of the rail and the sign beside a name, and minimum cells of the names of a tree with both."""
 CORE_WIDTH = 1 + 15 + _MIN_BAR + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
 """Width in cells of a tree with all core columns, a bar, names and a rail."""
@@ -131,6 +135,28 @@ class TableLook(Struct, frozen=True):
     stale: frozenset[str] = frozenset()
 
 
+class TextCells(Struct, frozen=True):
+    """Cells that the texts of a tree or a flat list use.
+
+    Attributes:
+        name: Cells of the names with rail, sign and an indentation of one cell for each level.
+        indented: The same with an indentation of two cells for each level.
+        columns: Cells of the texts of each column of `_LARGEST`.
+    """
+
+    name: int
+    indented: int
+    columns: Mapping[str, int]
+
+    def count_missing(self, cells: Mapping[str, int]) -> int:
+        """Return how many cells the columns lack to show their texts in full."""
+        return sum(max(0, most - cells.get(name, most)) for name, most in self.columns.items())
+
+
+_UNKNOWN = TextCells(_LONG_NAME, _LONG_NAME, {})
+"""Cells of texts that are not known yet."""
+
+
 def choose_look(
     totals: Totals,
     *,
@@ -162,41 +188,51 @@ def column_titles(model: TreeModel) -> str:
     return "\n".join(columns[name].head for name in list_chosen_columns(model))
 
 
-def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
+def place_columns(model: TreeModel, width: int, *, exact: bool, letters: bool = False) -> Places:
     """Choose the columns that fit beside the names, and the width of the bar in the sorted column.
 
     Columns are left out from the right. The last three to go are the profile columns, the sorted column and
     the kind, in this order. If all core columns fit, they are all shown, closer together if necessary.
+    Further columns are shown only where names, kinds and shapes are whole.
     """
-    columns = list_columns(model)
+    columns, texts = list_columns(model), measure_texts(model, letters=letters)
     names = list_chosen_columns(model)
-    timed = [name for name in MEASURED if name in names]
-    first = [*(name for name in names if name == "kind"), model.metric.id, *timed]
-    core, widths = _choose_core(model, [*first, *names[:_CORE]], width, exact=exact)
+    first = _list_first_columns(model, names)
+    core, widths = _choose_core(model, [*first, *names[:_CORE]], width, texts, exact=exact)
     names += [name for name in first if name not in names]
     # in a deep tree, indentation takes cells from the name
     indent = model.deepest if width < _ROOMY and model.deepest > _SHALLOW else 0
     least, least_of_all = _FREE_NAME if indent else _NAME, min(_SHORT + indent, _NAME)
     named = _PATH if model.flat else min(_LONG_NAME, least + 2 * max(0, width - 60) // 3)
+    whole_name = max(named, min(texts.name, 3 * width // 10))
     cell_widths: dict[str, int] = {}
     room, bar, essential = width - 1, 0, ("kind", model.metric.id)
     for name in dict.fromkeys([*first, *names]):
         cells = _cells_of(columns[name], widths)
-        needed = least_of_all if name in essential else _CLOSE_NAME if name in core else named
+        needed = (
+            least_of_all
+            if name in essential
+            else _CLOSE_NAME
+            if name in core
+            else whole_name + texts.count_missing(cell_widths)
+        )
         if room - cells - 1 < needed:
             break
         cell_widths[name] = cells
         room -= cells + 1
         if name == model.metric.id and room - _MIN_BAR >= _CLOSE_NAME:
             bar, room = _MIN_BAR, room - _MIN_BAR
-    if "kind" in cell_widths:
-        used, longest = _measure_texts(model)
-        # beyond a usual kind, names get two more cells first; names that are short leave a long kind whole
-        for most, name_width in ((_LONG_KIND, named), (_MAX_KIND, named + 2), (longest, min(named, used))):
-            extra_cells = max(0, min(most - cell_widths["kind"], room - name_width))
-            cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
+    # names that are short leave kinds and shapes whole; beyond that, names get two more cells first
+    least_name = _CLOSE_NAME if core and widths["bytes"] == _CLOSE["bytes"] else named
+    growing = [("kind", texts.columns.get("kind", 0), min(least_name, texts.name))]
+    growing += [(name, most, min(named, texts.name)) for name, most in texts.columns.items()]
+    growing += [("kind", _LONG_KIND, named), ("kind", _MAX_KIND, max(named + 2, min(texts.name, whole_name)))]
+    for column, most, name_width in growing:
+        if column in cell_widths:
+            extra_cells = max(0, min(most - cell_widths[column], room - name_width))
+            cell_widths[column], room = cell_widths[column] + extra_cells, room - extra_cells
     if bar:
-        extra_cells = max(0, min(_MAX_BAR - bar, room - named - 2))
+        extra_cells = max(0, min(_MAX_BAR - bar, room - max(named + 2, min(texts.name, whole_name))))
         bar, room = bar + extra_cells, room - extra_cells
         cell_widths[model.metric.id] += bar
     placed, start = [], room
@@ -207,32 +243,77 @@ def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
     return Places(room, tuple(placed), bar)
 
 
-def _measure_texts(model: TreeModel) -> tuple[int, int]:
-    """Return the cells that the names of the tree use, with indentation and rail, and those of its kinds.
+def find_whole_width(model: TreeModel, *, letters: bool = False) -> int:
+    """Return the cells in which names, kinds and shapes are whole beside the core columns and a bar."""
+    columns, texts = list_columns(model), measure_texts(model, letters=letters)
+    names = list_chosen_columns(model)
+    core = dict.fromkeys([*_list_first_columns(model, names), *names[:_CORE]])
+    cells = {name: _cells_of(columns[name], _WIDTHS | _CLOSE) for name in core}
+    name_cells = max(texts.name, _PATH if model.flat else _CLOSE_NAME)
+    return 1 + name_cells + _MIN_BAR + sum(1 + each for each in cells.values()) + texts.count_missing(cells)
 
-    A few layers stand for all of them.
-    """
-    if model.flat or model.growing or not model.count:
-        return _LONG_NAME, 0
-    if model.text_cells is None:
-        first = range(min(model.count, 2 * _SAMPLE))
-        spread = range(0, model.count, max(1, model.count // _SAMPLE))
-        layers = [model.layers[place] for place in {*first, *spread}]
-        name = max(layer.depth + cell_len(escape_name(layer.name)) for layer in layers) + _MARKS
-        kind = max(cell_len(escape_name(layer.kind)) for layer in layers)
-        model.text_cells = max(_MIN_USED, name), min(kind, _MAX_KIND)
-    return model.text_cells
+
+def _list_first_columns(model: TreeModel, names: Sequence[str]) -> list[str]:
+    """Return the columns that are left out last."""
+    timed = [name for name in MEASURED if name in names]
+    return [*(name for name in names if name == "kind"), model.metric.id, *timed]
+
+
+def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
+    """Return the cells that names, kinds and shapes use. A few layers stand for all of them."""
+    if model.growing or not model.count:
+        return _UNKNOWN
+    key = model.flat, model.has_gathered, letters
+    if key not in model.text_cells:
+        places = {max(0, row) for row in model.rows[:_FIRST]}  # those that are shown at first
+        places |= {
+            *range(min(model.count, 2 * _SAMPLE)),
+            *range(0, model.count, max(1, model.count // _SAMPLE)),
+        }
+        sample = [model.layers[place] for place in sorted(places) if not model.is_gathered(place)]
+        layers = [layer for layer in sample if not (layer.group and model.flat)]
+        if not layers:
+            return _UNKNOWN
+        names = {
+            layer.id: cell_len(
+                collapse_repeats(escape_name(layer.path or layer.name))
+                if model.flat
+                else escape_name(layer.name)
+            )
+            for layer in layers
+        }
+        depths = {layer.id: 0 if model.flat else layer.depth for layer in layers}
+        name, indented = (
+            min(max(names[i] + levels * depths[i] for i in names), _LARGEST["name"]) + _MARKS
+            for levels in (1, 2)
+        )
+        kinds = [
+            cell_len(escape_name(layer.kind) + _TILED if layer.tiled else escape_name(layer.kind_text))
+            for layer in layers
+        ]
+        shapes = [cell_len(_words([tensor.shape for tensor in layer.outputs])) for layer in layers]
+        columns = {
+            "kind": min(max(kinds) + 2 * letters, _LARGEST["kind"]),
+            "output": min(max(shapes), _LARGEST["output"]),
+        }
+        model.text_cells[key] = TextCells(max(_MIN_USED, name), max(_MIN_USED, indented), columns)
+    return model.text_cells[key]
 
 
 def _choose_core(
-    model: TreeModel, names: Sequence[str], width: int, *, exact: bool
+    model: TreeModel, names: Sequence[str], width: int, texts: TextCells, *, exact: bool
 ) -> tuple[Sequence[str], Mapping[str, int]]:
     """Return the core columns if all of them fit, and the column widths to use."""
     columns, least = list_columns(model), _PATH if model.flat else _CLOSE_NAME
     normal = _WIDTHS | {"text": 9 if width < _ROOMY else _LONG_KIND} | (_EXACT if exact else {})
-    for widths, name in ((normal, max(least, _FREE_NAME)), (_WIDTHS | _CLOSE, least)):
-        core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
-        if core and width - 1 - _MIN_BAR - sum(1 + _cells_of(columns[each], widths) for each in core) >= name:
+    core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
+    for widths, is_close in ((normal, False), (_WIDTHS | _CLOSE, True)):
+        cells = {name: _cells_of(columns[name], widths) for name in core}
+        name = least if is_close else max(least, _FREE_NAME, min(texts.name, width // 3))
+        # shapes may be cut in the middle; without its end, a kind can look like another one
+        whole = [name for name in cells if name == "kind"] if is_close else [*cells]
+        missing = texts.count_missing({name: cells[name] for name in whole})
+        if core and width - 1 - _MIN_BAR - sum(1 + each for each in cells.values()) - missing >= name:
             return core, widths
     return (), normal
 

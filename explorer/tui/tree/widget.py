@@ -194,15 +194,23 @@ class LayerTree(LineList):
             model.flat,
             model.known,
             len(model.asked),
+            model.has_gathered,
+            model.growing,
+            self.letters,
         )
         if self._places is None or self._places[0] != key:
-            self._places = (key, table.place_columns(model, width, exact=self.exact))
+            layout = table.place_columns(model, width, exact=self.exact, letters=self.letters)
+            self._places = (key, layout)
         return self._places[1]
+
+    @property
+    def letters(self) -> bool:
+        """Whether families are shown by letters, because colors are too few."""
+        return self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
 
     def _find_current_look(self) -> TableLook:
         """Return the current `TableLook`, cached until an input changes."""
-        letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
-        providers = self.model.providers
+        letters, providers = self.letters, self.model.providers
         key = (self.totals, self.exact, letters, self.stale, id(providers))
         if self._look is None or self._look[0] != key:
             assert self.totals is not None
@@ -310,7 +318,8 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str) -> s
     The heading shows `prefix`, so the name lacks it.
     """
     full_name = _name_layer(model, model.layers[row])
-    if cell_len(full_name) <= room and not prefix:
+    # a flat list leaves out repeated modules in each path, so that all paths look alike
+    if cell_len(full_name) <= room and not prefix and not (model.flat and "/" in full_name):
         return full_name
     key = row, room, model.flat, prefix
     text = model.short_names.get(key)
@@ -329,7 +338,11 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str) -> s
         rows = near[near.index(row) :][: _NEIGHBORS + 1]  # the rows below are drawn next
         rooms = {names[i]: room for i in rows}
         name_set = NameSet(names.values())
-        texts = name_set.drop_prefix(rooms, prefix) if prefix else name_set.shorten(rooms).texts
+        texts = (
+            name_set.drop_prefix(rooms, prefix)
+            if prefix
+            else name_set.shorten(rooms, collapsed=model.flat).texts
+        )
         for i in rows:
             model.short_names.setdefault((i, room, model.flat, prefix), texts[names[i]])
         text = texts[full_name]
@@ -385,7 +398,9 @@ def draw_table_line(
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
     cells = layout.name - used_cells
     # all levels use the same indentation; otherwise names could align with their parents' names
-    indent = ("  " if cells - 2 * model.deepest >= _MIN_NAME else " ") * model.depth(row)
+    texts = table.measure_texts(model, letters=look.letters)
+    is_tight = cells - 2 * model.deepest < _MIN_NAME or texts.name <= layout.name < texts.indented
+    indent = (" " if is_tight else "  ") * model.depth(row)
     times = _count_suffix(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
     prefix = _find_shared_prefix(model, layout.name)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
+from explorer.tui.tabs.memory import draw_memory_page, find_step_at
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.plot_view import PlotView
 from tests.tui.hands import Hands, screen
@@ -28,3 +31,15 @@ async def test_plus_sets_the_memory_on_the_weights_and_takes_it_off_again() -> N
         assert "░" not in shown(hands)
         await hands.press("plus")
         assert "░" in shown(hands)
+
+
+def test_a_peak_of_which_nothing_is_known_is_no_zero_and_a_lower_bound_has_its_sign() -> None:
+    fact = replace(memory(alexnet()), status="unknown", reason="sizes are not known")
+    page = "\n".join(map(line_text, draw_memory_page(fact, 0, 90, 30, exact=False)))
+    assert re.search(r"peak ≥ \S+ \w?i?B ▼|▼ peak ≥ ", page), page
+    unknown = replace(fact, sum_bytes=0, peak_bytes=0, arena_bytes=0)
+    page = "\n".join(map(line_text, draw_memory_page(unknown, 0, 90, 30, exact=False)))
+    assert "peak ?" in page
+    assert "no tensor has a known size" in page
+    assert " 0 B" not in page
+    assert find_step_at(unknown, (40, 9), 90, 30, exact=False) is None

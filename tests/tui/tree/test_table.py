@@ -13,7 +13,7 @@ from explorer.settings.columns import COLUMNS
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rows import MEASURED, METRICS
-from explorer.tui.tree.table import SHOWN, choose_look, place_columns
+from explorer.tui.tree.table import SHOWN, choose_look, find_whole_width, place_columns
 from explorer.tui.tree.widget import LayerTree, draw_table_line, draw_tree_head
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
@@ -317,3 +317,40 @@ def test_a_tiled_layer_is_told_from_another_in_a_narrow_column(width: int) -> No
     assert len(tiled) == 2
     assert any("Conv" in line for line in tiled)
     assert "Conv, …" not in "".join(lines)
+
+
+def _deep_layers() -> list[Layer]:
+    first = next(layer for layer in alexnet().layers if not layer.group)
+    paths = [
+        f"/stages/stages.{stage}/stages.{stage}.{block}/{kind}"
+        for stage in range(3)
+        for block in range(12)
+        for kind in ("ConvTranspose", "BatchNormalization")
+    ]
+    return [
+        replace(first, id=i, parent=None, depth=0, name=path, path=path, kind=path.split("/")[-1], repeat=1)
+        for i, path in enumerate(paths)
+    ]
+
+
+def test_kinds_are_whole_before_a_column_is_added_on_the_right() -> None:
+    model = TreeModel([replace(layer, name=f"layer_{layer.id}") for layer in _deep_layers()])
+    for width in range(50, 140):
+        lines = drawn(model, width)
+        assert sum("BatchNormalization" in line for line in lines) == 36, width
+    needed = find_whole_width(model)
+    assert needed < 100
+    head, *lines = drawn(model, needed)
+    assert head.split()[2:] == ["kind", "output", "MACs", "share", "params", "activ."]
+    assert not any("…" in line for line in lines)
+    assert find_whole_width(model, letters=True) == needed + 2
+
+
+def test_paths_of_a_flat_list_all_look_alike() -> None:
+    model = TreeModel(_deep_layers())
+    model.set_flat(True)
+    needed = find_whole_width(model)
+    names = [line[2:].split("  ")[0] for line in drawn(model, needed)[1:]]
+    assert names[:2] == ["0.0 ConvTranspose", "0.0 BatchNormalization"], "the heading has the common start"
+    for width in range(60, 200, 20):
+        assert not any("/stages/" in line or "stages.0/stages" in line for line in drawn(model, width))

@@ -43,8 +43,7 @@ def memory_blocks(fact: Memory) -> list[Block]:
 
 def figures(fact: Memory) -> list[Block]:
     """Return the peak, the smallest arena, and the stored weights."""
-    signs = {"unknown": ">= ", "bound": "~ " if fact.assumed else "<= "}
-    sign = signs.get(fact.status, "")
+    sign = find_sign(fact)
     peak_path = fact.steps[fact.peak_step].path if fact.steps else ""
     sum_remark = "of all tensors, with inputs; an in-place result needs none"
     peak = f"buffers live at step {fact.peak_step:,}, {peak_path or 'the inputs'}"
@@ -57,6 +56,12 @@ def figures(fact: Memory) -> list[Block]:
         Field("Steps", plain(len(fact.steps)), short="steps"),
     ]
     return [Fields(rows), *([Paragraph(fact.reason, "warning")] if fact.reason else [])]
+
+
+def find_sign(fact: Memory) -> str:
+    """Return the sign of the figures. They are a lower bound if sizes are unknown."""
+    signs = {"unknown": ">= ", "bound": "~ " if fact.assumed else "<= "}
+    return signs.get(fact.status, "")
 
 
 def _arena_remark(fact: Memory) -> str:

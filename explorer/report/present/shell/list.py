@@ -10,6 +10,7 @@ from functools import partial
 from explorer.base.units import printable
 from explorer.facts.models.listing import KeptSession, ModelFile, ModelListing, NamedModel, RecentModel
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Rows, Span, Table
+from explorer.report.pieces import cut_list
 from explorer.report.present.figures import count, share_text, size
 
 Choice = ModelFile | RecentModel | KeptSession | NamedModel
@@ -149,7 +150,9 @@ def shorten_path(path: str) -> str:
 
 
 def _cut_text(text: str, max_length: int | None) -> str:
-    return text if max_length is None or len(text) <= max_length else f"{text[: max_length - 1]}…"
+    if max_length is None or len(text) <= max_length:
+        return text
+    return cut_list(text, max_length) or f"{text[: max_length - 1]}…"
 
 
 def _size(value: int | None) -> Cell:
