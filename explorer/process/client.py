@@ -48,13 +48,13 @@ class TreePreview(Struct, frozen=True):
     Attributes:
         header: Facts of the whole model.
         rows: Rows of the layer tree.
-        whole: Whether `rows` contains all rows.
+        is_complete: Whether `rows` contains all rows.
         plain: Whether the tree is complete and contains only tensors and the groups that their names form.
     """
 
     header: ModelHeader
     rows: RowPages
-    whole: bool
+    is_complete: bool
     plain: bool
 
 

@@ -73,13 +73,13 @@ class FlameWeights(Struct, frozen=True):
     Attributes:
         end: Row after the last descendant of each row, as in `session.cache.rows.Structure`.
         values: Value of each row, including its descendants; negative or NaN if unknown.
-        whole: Value of the whole model.
+        total: Value of the whole model.
         beside: Values without a row, by name.
     """
 
     end: Sequence[int]
     values: Sequence[float]
-    whole: float
+    total: float
     beside: Mapping[str, float]
 
 
@@ -204,7 +204,7 @@ def icicle(
     end, values = weights.end, weights.values
     if top is None:
         tops = _siblings(end, 0, len(end))
-        value = weights.whole if weights.whole > 0 else _sum_rows(values, tops) + sum(weights.beside.values())
+        value = weights.total if weights.total > 0 else _sum_rows(values, tops) + sum(weights.beside.values())
         box = IcicleBox(0, len(end), 0, 0, 0, cells, value)
     else:
         span = range(top[0], top[1]) if rows == 1 else _siblings(end, *top)

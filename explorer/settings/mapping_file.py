@@ -48,7 +48,7 @@ class FileSite(NamedTuple):
         levels: Levels from the outermost in.
         memories: Names of the memories of each level, as text; '' if the file does not name them.
         types: Number types by key: 'dtype', 'right', 'accumulator', 'output'; only those in the file.
-        place: Line of the site, for errors: ':7', or ''.
+        line: Line of the site, for errors: ':7', or ''.
     """
 
     size: tuple[int, int, int]
@@ -56,7 +56,7 @@ class FileSite(NamedTuple):
     levels: tuple[NestLevel, ...]
     memories: tuple[str, ...]
     types: Mapping[str, str] = {}
-    place: str = ""
+    line: str = ""
 
 
 class MappingFile(NamedTuple):

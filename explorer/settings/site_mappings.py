@@ -66,7 +66,7 @@ def check_sites(file: MappingFile, sites: Sequence[SitePlan]) -> None:
             )
             problem = f"it has no mapping of '{site.name}'"
             raise Misuse(problem, where=file.path, hint=hint, code="other_model")
-        _check_site(site, entry, f"{file.path}{entry.place}")
+        _check_site(site, entry, f"{file.path}{entry.line}")
 
 
 def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
@@ -108,7 +108,7 @@ def tile_rules(file: MappingFile, level: str) -> Iterator[TileRule]:
                 where="--level",
                 hint=f"{file.path} has {', '.join([*levels, ARRAY])}",
             )
-        origin = f"{os.path.basename(file.path)}{entry.place}"
+        origin = f"{os.path.basename(file.path)}{entry.line}"
         yield TileRule(escape_glob(name), tile=entry.levels[index].tile, origin=origin)
 
 

@@ -171,7 +171,7 @@ def test_the_engine_reads_the_header_beside_whatever_it_does_first(tmp_path: Pat
         engine.start()
         seen = engine.request_outline(0).result(120)
         assert isinstance(seen, TreePreview)
-        assert seen.whole
+        assert seen.is_complete
         assert seen.plain
         assert seen.header.format == "safetensors"
         # model, layers; of each block itself, a and b with a tensor each; head and its tensor

@@ -122,7 +122,7 @@ def test_kernels_of_a_run_add_up_to_what_onnxruntime_says_of_it(tmp_path: Path) 
     path = session.end_profiling()
     events = [e for e in json.loads(Path(path).read_text()) if e["name"].endswith("_kernel_time")]
     runs = list(read_kernel_runs(path))
-    assert [run.whole for run in runs] == [True, True]
+    assert [run.is_complete for run in runs] == [True, True]
     ours = sum(kernel.seconds for run in runs for kernel in run.kernels.values())
     assert ours == pytest.approx(sum(e["dur"] for e in events) * 1e-6)
     assert sum(kernel.calls for run in runs for kernel in run.kernels.values()) == len(events)
@@ -355,7 +355,7 @@ def test_a_name_with_a_quotation_mark_is_read_too(tmp_path: Path) -> None:
         + "\n]\n"
     )
     (run,) = read_kernel_runs(str(path))
-    assert run.whole
+    assert run.is_complete
     assert (run.kernels['say "hi"'].op, run.kernels['say "hi"'].calls) == ("Relu", 1)
 
 

@@ -209,7 +209,9 @@ def _summarize(
     if not evidence:
         raise BadModel("the model gives no tensor: nothing can be compared", hint=NO_VERIFY_HINT)
     return Verification(
-        **decide_verdict(Grounds(whole=evidence, draws=len(seeds))),  # evidence of runs of whole models only
+        **decide_verdict(
+            Grounds(model_outputs=evidence, draws=len(seeds))
+        ),  # evidence of runs of whole models only
         before=job.source,
         after=job.target,
         seeds=seeds,

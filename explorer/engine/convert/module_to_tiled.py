@@ -155,7 +155,7 @@ def _prove(
     )
     return replace(
         evidence,
-        **decide_verdict(Grounds(sites=sites, whole=evidence.outputs, draws=job.draws)),
+        **decide_verdict(Grounds(sites=sites, model_outputs=evidence.outputs, draws=job.draws)),
         before=loaded.source,
         after=os.fspath(job.target) or "the tiled module",
         sites=sites,

@@ -167,9 +167,9 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
         return _open_table(path, labels, inputs, width)
     entries = samples.headers(path)
     entries = {name or "x": entry for name, entry in entries.items()}
-    counts = {name: entry.whole[0] for name, entry in entries.items() if entry.whole}
+    counts = {name: entry.array_shape[0] for name, entry in entries.items() if entry.array_shape}
     if unusable := [
-        name for name, entry in entries.items() if not entry.whole or entry.dtype.kind not in "biuf"
+        name for name, entry in entries.items() if not entry.array_shape or entry.dtype.kind not in "biuf"
     ]:
         raise Misuse(
             f"'{printable(unusable[0])}' is not an array of numbers with a sample in each row", where=path
@@ -187,7 +187,7 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     if labels and labels not in entries:
         raise Misuse(f"it has no array '{labels}'", where=path, hint=suggest_name(labels, list(entries)))
     parts = {
-        name: SampleArray(entry.dtype, entry.whole[1:], _choose_reader(path, entry))
+        name: SampleArray(entry.dtype, entry.array_shape[1:], _choose_reader(path, entry))
         for name, entry in entries.items()
     }
     label_name = labels or next((name for name in samples.LABELS if name in parts and len(parts) > 1), "")
@@ -210,7 +210,7 @@ def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> 
 
 
 def _choose_reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterator[Array]]:
-    sample_entry = replace(entry, shape=entry.whole[1:], count=entry.whole[0])
+    sample_entry = replace(entry, shape=entry.array_shape[1:], count=entry.array_shape[0])
     return lambda: samples.pieces(path, sample_entry)
 
 

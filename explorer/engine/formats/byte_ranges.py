@@ -56,7 +56,7 @@ class TensorView:
     nbytes: int
 
     @property
-    def place(self) -> Hashable:
+    def bytes_key(self) -> Hashable:
         """A key that is equal for tensors that cover the same bytes with the same axes."""
         return self.storage, self.start, self.width, tuple(_list_axes(self.shape, self.strides))
 
@@ -135,7 +135,7 @@ def find_pieces(
     """
     by_storage: dict[Hashable, dict[Hashable, list[str]]] = {}
     for name, view in views.items():
-        by_storage.setdefault(view.storage, {}).setdefault(view.place, []).append(name)
+        by_storage.setdefault(view.storage, {}).setdefault(view.bytes_key, []).append(name)
     shared: dict[str, tuple[Piece, ...]] = {}
     for storage, places in by_storage.items():
         distinct = [views[names[0]] for names in places.values()]

@@ -35,7 +35,7 @@ def check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMach
     names = level_texts(machine)
     for site in sites:
         entry = file.sites[site.name]
-        place = f"{file.path}{entry.place}"
+        place = f"{file.path}{entry.line}"
         if entry.levels[-1].tile != machine.unit:
             raise Misuse(
                 f"the array's tile of '{site.name}' is not the unit of {machine.hardware.name}",

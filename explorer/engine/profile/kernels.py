@@ -70,14 +70,14 @@ class KernelRun(Struct):
         kernels: The kernels, by node name.
         events: All calls of kernels, in the order of their ends.
         threads: Number of threads that the runtime used for operators.
-        whole: Whether the run was complete.
+        is_complete: Whether the run was complete.
         start, end: Microseconds since the start of the profile, for a complete run.
     """
 
     kernels: dict[str, RuntimeKernel] = field(default_factory=dict)
     events: list[KernelEvent] = field(default_factory=list)
     threads: int = 1
-    whole: bool = False
+    is_complete: bool = False
     start: int = 0
     end: int = 0
 
@@ -97,7 +97,7 @@ def read_kernel_runs(path: str) -> Iterator[KernelRun]:
             if event is None:
                 continue
             if event["name"] == "model_run":
-                run.whole, run.start = True, int(event["ts"])
+                run.is_complete, run.start = True, int(event["ts"])
                 run.end = run.start + int(event["dur"])
                 yield run
                 run, inner = KernelRun(), []

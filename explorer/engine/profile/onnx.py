@@ -228,7 +228,7 @@ class _MeasuredGraph(Struct):
         self.spent += loaded.spent
         earlier_runs, path = self.runs, loaded.end()
         for run, is_counted in zip(read_kernel_runs(path), loaded.counted, strict=False):
-            if not run.whole:
+            if not run.is_complete:
                 break
             self.threads = max(self.threads, run.threads)
             if is_counted:

@@ -292,9 +292,9 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             structural=not correspondence.unequal,
         )
         grounds = _add_runs(grounds, correspondence, runs, tried, task.seed)
-        if task.torch_run is not None and grounds.whole:
+        if task.torch_run is not None and grounds.model_outputs:
             names = [random_input.name for random_input in inputs.tried[0]]
-            grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
+            grounds = replace(grounds, torch_outputs=whole_run.compare_torch(runs, task.torch_run, names))
         if background_task is not None:
             wait_until_done(background_task, task.cancel)
     return _build_verification(task, inputs, grounds, seeds, tried)
@@ -351,8 +351,8 @@ def _build_verification(
         sites=tuple(grounds.sites),
         regions=grounds.regions,
         nodes=grounds.nodes,
-        outputs=grounds.whole,
-        torch=grounds.torch,
+        outputs=grounds.model_outputs,
+        torch=grounds.torch_outputs,
         seconds=0.0,
     )
 
@@ -374,7 +374,7 @@ def _add_runs(
         if not is_proved or grounds.sites:
             raise
         return replace(grounds, not_run=str(why))
-    grounds = replace(grounds, whole=outputs, remarks=remarks)
+    grounds = replace(grounds, model_outputs=outputs, remarks=remarks)
     eased_outputs = whole_run.judge_by_stored_numbers(outputs, runs.pairing)
     if (
         is_proved
@@ -400,7 +400,7 @@ def _add_runs(
         )
     return replace(
         grounds,
-        whole=eased_outputs,
+        model_outputs=eased_outputs,
         regions=tuple(region.evidence for region in regions),
         nodes=nodes,
         nonfinite=next((str(d) for d in nonfinite if d.is_defined), ""),

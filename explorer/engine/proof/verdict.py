@@ -23,8 +23,8 @@ class Grounds(Struct, frozen=True):
 
     Attributes:
         sites: Evidence of the tiled sites.
-        whole: Evidence of the outputs of the whole models.
-        torch: Evidence of the outputs of the torch model.
+        model_outputs: Evidence of the outputs of the whole models.
+        torch_outputs: Evidence of the outputs of the torch model.
         regions: Evidence of the changed regions.
         draws: Number of inputs on which the whole models ran.
         planned: Number of sites that the plan names.
@@ -36,8 +36,8 @@ class Grounds(Struct, frozen=True):
     """
 
     sites: Sequence[SiteEvidence] = ()
-    whole: tuple[OutputEvidence, ...] = ()
-    torch: tuple[OutputEvidence, ...] = ()
+    model_outputs: tuple[OutputEvidence, ...] = ()
+    torch_outputs: tuple[OutputEvidence, ...] = ()
     regions: tuple[RegionEvidence, ...] = ()
     draws: int = 1
     planned: int = 0
@@ -86,7 +86,7 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
             return "different", f"different: {_describe_region(region)}: {region.reason}"
     unproven_region = next((r for r in grounds.regions if r.kind == "unproven"), None)
     unproven_site = next((s for s in grounds.sites if not s.passed), None)
-    for name, evidence in (("output", grounds.whole), ("torch's output", grounds.torch)):
+    for name, evidence in (("output", grounds.model_outputs), ("torch's output", grounds.torch_outputs)):
         for output in evidence:
             if output.passed:
                 continue
@@ -107,7 +107,7 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
         nodes = many_text(grounds.nodes or 0, "node")
         equal_text = f"{nodes} equal by construction, but " if grounds.nodes else ""
         return "unproven", f"not proved: {equal_text}the models cannot be run: {grounds.not_run}"
-    outputs = (*grounds.whole, *grounds.torch)
+    outputs = (*grounds.model_outputs, *grounds.torch_outputs)
     if not grounds.structural and not grounds.regions and outputs and all(e.constant for e in outputs):
         return "unproven", f"not proved: {_describe_constant_outputs(outputs)}"
     return None
@@ -127,10 +127,10 @@ def _describe_constant_outputs(outputs: Sequence[OutputEvidence]) -> str:
 
 def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
     """Returns the kind and the sentence of a verdict without a fault."""
-    sites, whole, regions = grounds.sites, grounds.whole, grounds.regions
+    sites, whole, regions = grounds.sites, grounds.model_outputs, grounds.regions
     tested = [r for r in regions if r.kind == "evidence"]
     proved = grounds.structural or (bool(regions) and not tested)
-    kind: VerdictKind = "equal" if proved and not grounds.torch else "evidence"
+    kind: VerdictKind = "equal" if proved and not grounds.torch_outputs else "evidence"
     exact = all(s.bound_ratio is None for s in sites)  # products of integers
     identical = all(e.equal for e in whole)
     parts = []
@@ -165,7 +165,7 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
     if kind == "equal" and exact and (identical or not sites):
         head = "equal bit for bit"
     # a stepped output differs because a rounding crossed a threshold, not because a part is wrong
-    if stepped := [output for output in (*whole, *grounds.torch) if output.stepped]:
+    if stepped := [output for output in (*whole, *grounds.torch_outputs) if output.stepped]:
         parts.insert(0, _THRESHOLD)
         claim = "every integer sum is proved exact" if sites and exact else "every part is proved equal"
         kind, head = ("parts", claim) if kind == "equal" else (kind, "equal on evidence")
@@ -188,29 +188,29 @@ def _describe_difference(stepped: Sequence[OutputEvidence]) -> str:
 
 def _describe_outputs(grounds: Grounds, identical: bool) -> str:
     """Describes the result for the outputs of the whole models."""
-    runs, count = many_text(grounds.draws, "run"), many_text(len(grounds.whole), "output")
+    runs, count = many_text(grounds.draws, "run"), many_text(len(grounds.model_outputs), "output")
     if identical:
         return f"{count} bit for bit the same in {runs}"
-    judged = [e for e in grounds.whole if not (e.drawn or e.stepped)]
+    judged = [e for e in grounds.model_outputs if not (e.drawn or e.stepped)]
     phrases = [_describe_accuracy(judged)] if judged else []
     for number, reason in (
-        (sum(e.drawn for e in grounds.whole), "made with random numbers, which no two runs share"),
-        (sum(e.stepped for e in grounds.whole), "different by more than rounding"),
+        (sum(e.drawn for e in grounds.model_outputs), "made with random numbers, which no two runs share"),
+        (sum(e.stepped for e in grounds.model_outputs), "different by more than rounding"),
     ):
         if number:
-            phrases.append(f"{number} of them {reason}" if number < len(grounds.whole) else reason)
+            phrases.append(f"{number} of them {reason}" if number < len(grounds.model_outputs) else reason)
     return f"{count} in {runs}: {', '.join(phrases)}"
 
 
 def _list_remarks(grounds: Grounds) -> Iterator[str]:
     """Yields remarks on the outputs."""
-    undefined = sum(e.undefined for e in grounds.whole)
+    undefined = sum(e.undefined for e in grounds.model_outputs)
     if undefined:
         yield f"{undefined:,} elements of the outputs are NaN or Inf in both"
-    if constant_outputs := [e for e in grounds.whole if e.constant]:
+    if constant_outputs := [e for e in grounds.model_outputs if e.constant]:
         yield _describe_constant_outputs(constant_outputs)
-    if grounds.torch:
-        gap = max((e.max_abs or 0.0 for e in grounds.torch), default=0.0)
+    if grounds.torch_outputs:
+        gap = max((e.max_abs or 0.0 for e in grounds.torch_outputs), default=0.0)
         yield f"export from PyTorch equal on evidence: within {gap:.1e} of PyTorch's own outputs"
 
 

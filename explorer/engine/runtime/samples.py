@@ -149,7 +149,7 @@ class ArrayEntry(Struct, frozen=True):
         key: Name of the array in the archive, or '' for a file with one array.
         dtype: Type of the elements.
         fortran: Whether the first axis varies fastest in the file.
-        whole: Shape of the array.
+        array_shape: Shape of the array.
         rows: Rows along the first axis in one sample.
         shape: Shape of a sample.
         count: Number of samples. A single sample is repeated.
@@ -158,7 +158,7 @@ class ArrayEntry(Struct, frozen=True):
     key: str
     dtype: np.dtype[Any]
     fortran: bool
-    whole: tuple[int, ...]
+    array_shape: tuple[int, ...]
     rows: int = 1
     shape: tuple[int, ...] = ()
     count: int = 1
@@ -184,7 +184,7 @@ class _SampleFile:
         # broadcast arrays take no memory, and `fit` reports their shape errors as for input files
         placeholders = {
             name: np.broadcast_to(
-                np.zeros((), entry.dtype), entries[name].shape if name in entries else entry.whole
+                np.zeros((), entry.dtype), entries[name].shape if name in entries else entry.array_shape
             )
             for name, entry in entry_by_name.items()
         }
@@ -227,7 +227,7 @@ def _divide(entry: ArrayEntry, shape: Shape | None) -> ArrayEntry:
 
     An array that cannot be divided is one sample.
     """
-    array_shape = entry.whole
+    array_shape = entry.array_shape
     single_sample = replace(entry, shape=array_shape)
     if shape is None or len(array_shape) - len(shape) not in (0, 1):
         return single_sample

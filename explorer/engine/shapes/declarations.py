@@ -41,16 +41,16 @@ class DeclaredTypes(Struct, frozen=True):
         model: The model; only inputs, outputs and declarations differ from the original.
         values: Declaration of each value that a node computes.
         graphs: Number of graphs, bodies and functions with these values.
-        known_before: Number of these values whose type and all sizes the file declares.
-        known: Number of these values whose type and all sizes are declared now.
+        known_count_before: Number of these values whose type and all sizes the file declares.
+        known_count: Number of these values whose type and all sizes are declared now.
         notes: Limits of the inference, as sentences.
     """
 
     model: Model
     values: tuple[ValueDeclaration, ...]
     graphs: int
-    known_before: int
-    known: int
+    known_count_before: int
+    known_count: int
     notes: tuple[str, ...]
 
 
@@ -76,7 +76,7 @@ class ValueType(Struct, frozen=True):
         return _describe_type(self.dtype, self.shape)
 
     @property
-    def open(self) -> int:
+    def open_size_count(self) -> int:
         """Number of sizes that are neither a number nor a name."""
         container = None if self.other is None else read_container(self.other)
         return ((self.shape if container is None else container.shape) or ()).count(None)
@@ -92,7 +92,7 @@ class ValueType(Struct, frozen=True):
     @property
     def is_complete(self) -> bool:
         """Whether the type and all sizes are known."""
-        return self.is_known and not self.open
+        return self.is_known and not self.open_size_count
 
 
 def _describe_type(dtype: str | None, shape: Shape | None) -> str:
@@ -384,7 +384,7 @@ class _Declarer:
             )
             row = self.rows[rows[name]]
             self.rows[rows[name]] = ValueDeclaration(
-                name, row.graph, before.text, after.text, status, after.open
+                name, row.graph, before.text, after.text, status, after.open_size_count
             )
         if not after.text:
             # a kind of type that this program cannot express stays as the file has it

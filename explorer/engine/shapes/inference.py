@@ -94,11 +94,11 @@ class InferredTypes(Struct, frozen=True, eq=False):
 
     Attributes:
         types: Types of the outputs, or None if unknown. A `ShapeMismatch` if the node cannot run.
-        whole: Whether every type and shape is known.
+        is_complete: Whether every type and shape is known.
     """
 
     types: Sequence[Type] | ShapeMismatch | None
-    whole: bool
+    is_complete: bool
 
 
 class Shapes(Struct, frozen=True):
@@ -688,12 +688,12 @@ class Inference:
             if isinstance(output_types, ShapeMismatch):
                 self._refuse(node, str(output_types), table)
                 continue
-            if single_output and answer.whole and not is_known:
+            if single_output and answer.is_complete and not is_known:
                 types[single_output] = output_types[0]
                 if key is not None:
                     alike[id(node)] = answer
             else:
-                is_whole = answer.whole
+                is_complete = answer.is_complete
                 for name, kind in zip(outputs, output_types, strict=False):
                     if not name:
                         continue
@@ -701,8 +701,8 @@ class Inference:
                         kind = fill_unknown_parts(types[name], kind)
                     types[name] = kind
                     if kind[1] is None or kind[0] is None or None in kind[1]:
-                        is_whole = False
-                if not is_whole or len(output_types) < len(outputs):
+                        is_complete = False
+                if not is_complete or len(output_types) < len(outputs):
                     open_nodes.append(node)
             if node.op in _COMPUTABLE_OPS:
                 self._fold(node, table)

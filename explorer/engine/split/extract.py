@@ -49,12 +49,12 @@ class Part(Struct, frozen=True):
     Attributes:
         model: The part as a model of its own.
         units: Indices of the part's units in the original model.
-        whole: The units of the original model.
+        all_units: The units of the original model.
     """
 
     model: Model
     units: tuple[int, ...]
-    whole: GraphUnits
+    all_units: GraphUnits
 
 
 def extract(subject: SplitSubject, spec: PartSpec) -> Part:

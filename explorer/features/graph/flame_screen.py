@@ -335,7 +335,7 @@ class FlameView(SubScreen[int]):
 
         self.query_one(TitleBar).show(title)
         kind = self._layers[box.row].kind_text if box.rows == 1 else ""
-        model_total = figure.weights.whole
+        model_total = figure.weights.total
         parts = [("the model", model_total)] if self.chosen or self._top else []
         if self._top is not None and self.chosen:
             parts.append((self._labels[0].name, top.value))

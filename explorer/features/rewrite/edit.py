@@ -44,7 +44,7 @@ def _steps(options: EditSpec, work: Work) -> Steps:
             EditRecord((*write_step_words(group), *(() if verify else ("--no-verify",)))),
             _command(models, group, work.output if last else None),
         )
-        yield ChangeStep(model, text, partial(_load, work) if verify else None, last=last)
+        yield ChangeStep(model, text, partial(_load, work) if verify else None, is_last=last)
     changed: dict[str, TypeChange] = {}
     for change in (change for fact in edits for change in fact.outputs):
         changed[change.name] = replace(change, before=changed.get(change.name, change).before)

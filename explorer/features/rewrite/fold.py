@@ -59,7 +59,7 @@ def _steps(options: FoldSpec, work: Work) -> Steps:
         command_of_step = _command(models, (step.kind,), work.output if last else None)
         text = StateText(step.what, FoldRecord(step.kind), command_of_step)
         check = partial(_verify, work, original) if work.proof.verify else None
-        result = yield ChangeStep(model, text, check, last=last)
+        result = yield ChangeStep(model, text, check, is_last=last)
         steps.append(replace(step, verification=result.proof, output=result.output))
         if not result.kept:
             break

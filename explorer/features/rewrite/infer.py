@@ -78,8 +78,8 @@ def _describe(
     return InferenceResult(
         declared.values,
         declared.graphs,
-        declared.known_before,
-        declared.known,
+        declared.known_count_before,
+        declared.known_count,
         command=command,
         notes=declared.notes,
     )

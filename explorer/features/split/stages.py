@@ -249,7 +249,7 @@ class Splitter:
         def infos(values: Sequence[Value]) -> tuple[TensorInfo, ...]:
             return tuple([types.get(v.name) or TensorInfo(v.name, v.dtype, v.shape) for v in values])
 
-        rows = [part.whole.rows[unit] for unit in part.units]
+        rows = [part.all_units.rows[unit] for unit in part.units]
         paths = [subject.layers[row].path for row in rows if row is not None]
         return Extraction(
             inputs=infos(part.model.graph.feeds),
@@ -257,7 +257,7 @@ class Splitter:
             first=paths[0] if paths else "",
             last=paths[-1] if paths else "",
             layers=len(part.units),
-            layers_whole=len(part.whole.positions),
+            layers_whole=len(part.all_units.positions),
             params=totals.params,
             macs=totals.macs,
             weight_bytes=totals.weight_bytes,

@@ -56,14 +56,14 @@ class Section(Struct, frozen=True):
 
     Attributes:
         title: Title of the section.
-        place: Sort key of the section; sections with small values come first.
+        sort_key: Sort key of the section; sections with small values come first.
         gather: Function that returns the facts of the section. It raises an `ExplorerError` if there are
             none.
         blocks: Function that converts the facts to blocks.
     """
 
     title: str
-    place: int
+    sort_key: int
     gather: Callable[[Session, Analysis, PageRequest], Any]
     blocks: Callable[[Analysis, Any], Sequence[Block]]
 
@@ -121,7 +121,7 @@ def gather(session: Session, request: PageRequest) -> PageFacts:
     memory = get_fact("Memory", session.memory)
     roofline = None if machine is None else get_fact("Roofline", lambda: session.roofline(machine))
     feature_sections: list[tuple[Section, Any]] = []
-    sections: list[Section] = sorted(load_all("sections"), key=lambda section: section.place)
+    sections: list[Section] = sorted(load_all("sections"), key=lambda section: section.sort_key)
     for section in sections:
         fact = get_fact(section.title, partial(section.gather, session, analysis, request))
         if fact is not None:

@@ -95,14 +95,14 @@ class ChangeStep(Struct, frozen=True):
         judge: Function that judges the model read back from the file. It takes the model and the target path.
             With None the file is not read back.
         examine: Function that returns the judge's analysis of the model read back, or None if it made none.
-        last: Whether the step is written to the output that the user named, not to the session's folder.
+        is_last: Whether the step is written to the output that the user named, not to the session's folder.
     """
 
     model: Model
     state: StateText | Callable[[Written], StateText] | None
     judge: Callable[[Model, str], Evidence | None] | None = None
     examine: Callable[[], AnalysisResult | None] | None = None
-    last: bool = True
+    is_last: bool = True
 
 
 class Work(Struct, frozen=True):
@@ -185,7 +185,7 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
         try:
             step = next(steps)
             while True:
-                named_output = output if step.last else None
+                named_output = output if step.is_last else None
                 target = named_output or models.unused_name()
                 outcome = _write(change.verb, step, target, named_output is not None, work)
                 step = steps.send(outcome)

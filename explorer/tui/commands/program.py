@@ -49,8 +49,8 @@ def escape(context: CommandContext) -> None:
         filter_line.close(clear=True)  # the filter line covers the job line, so Esc applies to the filter
     elif context.jobs.stop() or filter_line.close(clear=True):
         return
-    elif store.last_command or store.message or store.on_demand.found:
-        store.on_demand.found = []
+    elif store.last_command or store.message or store.on_demand.search_results:
+        store.on_demand.search_results = []
         store.say("")
     else:
         context.panes.zoom = ""

@@ -57,10 +57,10 @@ class OnDemandCache(Struct):
         answers: Answers of the engine by ID of the tab or screen.
         refused: Reason why a tab shows no answer, by ID of the tab. Pressing the tab's key retries.
         asking: IDs of the tabs that are waiting for an answer.
-        last: Outdated answers by ID of the tab. They stay visible, dimmed, until new answers arrive.
+        outdated_answers: By ID of the tab. They stay visible, dimmed, until new answers arrive.
         training: Answer for a training step, or None.
         weights, activations: By path of the layer: the answer, and the total number of tensors or layers.
-        found: IDs of the layers of the last search, in tree order.
+        search_results: IDs of the layers of the last search, in tree order.
         connections: Connections by layer ID.
         connecting: ID of the layer whose connections are being requested, or -1.
         edges: Pending request for the edges of the model, or None.
@@ -69,11 +69,11 @@ class OnDemandCache(Struct):
     answers: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     asking: set[str] = field(default_factory=set)
-    last: dict[str, Any] = field(default_factory=dict)
+    outdated_answers: dict[str, Any] = field(default_factory=dict)
     training: Training | None = None
     weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
     activations: dict[str, tuple[Activations, int]] = field(default_factory=dict)
-    found: list[int] = field(default_factory=list)
+    search_results: list[int] = field(default_factory=list)
     connections: dict[int, Connections] = field(default_factory=dict)
     connecting: int = -1
     edges: Awaitable[RowEdges] | None = None
@@ -204,6 +204,6 @@ class ScreenStore:
         self.machine = machine
         cache = self.on_demand
         if "roofline" in cache.answers:
-            cache.last["roofline"] = cache.answers.pop("roofline")
+            cache.outdated_answers["roofline"] = cache.answers.pop("roofline")
         self.on_demand.refused.pop("roofline", None)
         self.notify("machine")

@@ -244,7 +244,7 @@ class Panes(Horizontal):
     def _draw_head(self) -> None:
         tree, outlined = self.layer_tree, self._store.outline
         model, query, has_focus = tree.model, self._store.query, tree.has_focus
-        growing = outlined is not None and not outlined.whole
+        growing = outlined is not None and not outlined.is_complete
         self.query_one("#tree-head", PaneHead).show(
             lambda width: (
                 draw_tree_head(

@@ -83,7 +83,7 @@ class PlotTab(Tab[PlotView]):
     def answer(self) -> Any:
         """Answer of the engine, possibly outdated, or None."""
         cache = self.store.on_demand
-        previous = None if self.id in cache.refused else cache.last.get(self.id)
+        previous = None if self.id in cache.refused else cache.outdated_answers.get(self.id)
         return cache.answers.get(self.id, previous)
 
     def paint_outline(self) -> None:

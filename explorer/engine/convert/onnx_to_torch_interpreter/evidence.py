@@ -106,7 +106,7 @@ def prove(
     output_evidence = tuple(output for proof in proofs for output in proof.outputs)
     return replace(
         proofs[0],
-        **decide_verdict(Grounds(whole=output_evidence, draws=job.draws)),
+        **decide_verdict(Grounds(model_outputs=output_evidence, draws=job.draws)),
         inputs=tuple(text for proof in proofs for text in proof.inputs),
         outputs=output_evidence,
         sizes=tuple(sizes_of(model, tuple(input_plans)) for input_plans in runnable_cases)

@@ -105,8 +105,8 @@ def collect_values(root: Any, checkpoint: Checkpoint, prefix: str) -> Checkpoint
         values.notes.append(
             f"attributes of parameters left behind: {format_names(sorted(dropped_attributes))}"
         )
-    if checkpoint.whole:
-        kinds = format_names(sorted({kind for _, kind in checkpoint.whole}))
+    if checkpoint.pickled_modules:
+        kinds = format_names(sorted({kind for _, kind in checkpoint.pickled_modules}))
         values.notes.append(f"left behind: the code and the settings of {kinds}")
     if checkpoint.renamed:
         count = many_text(len(checkpoint.renamed), "tensor")

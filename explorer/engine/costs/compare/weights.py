@@ -97,7 +97,7 @@ class ComparedTensor(Struct):
         shape: Shape as stored.
         dtype: Data type in numpy's spelling.
         owners: Layers that use it.
-        place: Index among the weights of the first owner.
+        index_in_owner: Index among the weights of the first owner.
         size: Bytes if they do not follow from the dtype (block-packed weights), else None.
     """
 
@@ -105,7 +105,7 @@ class ComparedTensor(Struct):
     shape: tuple[int, ...]
     dtype: str
     owners: list[Layer]
-    place: int
+    index_in_owner: int
     size: int | None = None
 
     @property
@@ -126,7 +126,7 @@ class ComparedTensor(Struct):
         weight after the third has three dimensions.
         """
         family = find_family(self.owners[0].kind)
-        is_state = family == _RECURRENT and self.place >= 3 and len(self.shape) == 3
+        is_state = family == _RECURRENT and self.index_in_owner >= 3 and len(self.shape) == 3
         return _INITIAL_STATE if is_state else family
 
 
@@ -530,7 +530,7 @@ def _classify(
     onnx = model.info.model.is_graph
     if tensor.family == _BATCH_NORM and folded_by_other:
         return _FOLDED_NORMS
-    if tensor.family == _BATCH_NORM and onnx and (tensor.place >= 2 or name.endswith(_STATISTICS)):
+    if tensor.family == _BATCH_NORM and onnx and (tensor.index_in_owner >= 2 or name.endswith(_STATISTICS)):
         return _RUNNING_STATISTICS
     if is_graphless(model) and name.endswith(_BATCH_NORM_BUFFERS):
         return _RUNNING_STATISTICS
@@ -538,7 +538,7 @@ def _classify(
         folds_norms_of_other
         and len(shape) == 1
         and tensor.family in _MULTIPLYING_FAMILIES
-        and tensor.place >= 1
+        and tensor.index_in_owner >= 1
     ):
         return _FOLDING_BIASES
     if any(_is_tied(t, shape, tensor.family) for t in other_tensors):

@@ -65,7 +65,7 @@ class SavedFile:
             `Global`.
         named: Number of calls of each class and function that the pickle names, by qualified name.
         size: Bytes of the file.
-        place: Function that returns the file offset of a storage, or None if the storage is compressed.
+        find_offset: Function that returns the file offset of a storage, or None if the storage is compressed.
         swapped: Whether the values have the byte order of another machine.
         base: File offset of the pickle, or None if it is compressed.
         storages: Element type and number of elements of each storage in the pickle, by key.
@@ -76,7 +76,7 @@ class SavedFile:
     root: Any
     named: Mapping[str, int]
     size: int
-    place: Callable[[StorageRef], int | None]
+    find_offset: Callable[[StorageRef], int | None]
     swapped: bool = False
     base: int | None = 0
     storages: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -228,7 +228,7 @@ def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
         saved = _read_legacy(source, encoded.read(HEAD), encoded.size)
         if not isinstance(saved.root, StorageRef):
             raise ValueError("a storage is of an unknown kind")
-        offset = saved.place(saved.root)
+        offset = saved.find_offset(saved.root)
         key = str(len(inner))
         inner[key] = encoded.offset + offset if encoded.content is content and offset is not None else None
         storages[key] = saved.root.dtype, saved.root.elements

@@ -86,7 +86,7 @@ class Checkpoint:
     Attributes:
         contents: All tensors of the file, with facts and notes.
         parts: Modules and tensors in the order of the file.
-        whole: (path, class) of each pickled module that is not part of another one.
+        pickled_modules: (path, class) of each pickled module that is not part of another one.
         strides: Strides of each tensor that is not contiguous, in elements, by name.
         notes: Note on each tensor, by name.
         roles: Role of each tensor outside the model, by name.
@@ -99,7 +99,7 @@ class Checkpoint:
 
     contents: TensorIndex = field(init=False)
     parts: list[ModulePart] = field(default_factory=list)
-    whole: list[tuple[str, str]] = field(default_factory=list)
+    pickled_modules: list[tuple[str, str]] = field(default_factory=list)
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
@@ -312,9 +312,9 @@ class _ContentReader:
         state: Mapping[Any, Any] = value.state
         children = [(_name(k), v) for k, v in state["_modules"].items() if v is not None]
         kind = value.kind.name.rpartition(".")[2] if isinstance(value.kind, Global) else "Module"
-        last_path = self.checkpoint.whole[-1][0] if self.checkpoint.whole else None
+        last_path = self.checkpoint.pickled_modules[-1][0] if self.checkpoint.pickled_modules else None
         if last_path is None or (last_path and not path.startswith(f"{last_path}.")):
-            self.checkpoint.whole.append((path, value.qualname))
+            self.checkpoint.pickled_modules.append((path, value.qualname))
         part = ModulePart(
             path,
             kind,
@@ -381,7 +381,7 @@ class _ContentReader:
         nbytes, identity, offset = 0, None, 0
         unread = _UNREAD.get(spec.layout, "" if width else f"{spec.dtype} is an unknown type")
         if spec.layout != "meta":
-            start_of_storage = self.saved.place(ref)
+            start_of_storage = self.saved.find_offset(ref)
             self.storages.setdefault(ref.key, (name, storage_bytes))
             if start_of_storage is None:
                 unread = unread or "it is compressed in the file"
@@ -624,7 +624,7 @@ def parse_checkpoint(saved: SavedFile, format: str) -> Checkpoint:
         parsed.roles.clear()
         for part in parsed.parts:
             part.role = ""
-    if not reader.tensors and not parsed.whole:
+    if not reader.tensors and not parsed.pickled_modules:
         code_names = [_name(name) for name, _, _ in list_calls(saved)]
         calls_note = (
             f" (its pickle asks for {format_names(code_names)}, which was not run)" if code_names else ""
@@ -639,7 +639,7 @@ def parse_checkpoint(saved: SavedFile, format: str) -> Checkpoint:
         facts=tuple(_list_facts(reader)),
         notes=tuple(_list_notes(reader)),
         kinds={part.path: part.kind for part in parsed.parts if part.kind},
-        why=PICKLED if parsed.whole else NO_GRAPH,
+        why=PICKLED if parsed.pickled_modules else NO_GRAPH,
         extra_data=parsed.extra_data,
     )
     return parsed
@@ -648,7 +648,7 @@ def parse_checkpoint(saved: SavedFile, format: str) -> Checkpoint:
 def _list_facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
     parsed, saved = reader.checkpoint, reader.saved
     yield "form", _FORMS[saved.form]
-    for path, qualname in parsed.whole[:8]:
+    for path, qualname in parsed.pickled_modules[:8]:
         yield "module", f"{qualname} at {path}" if path else qualname
     storage_bytes = sum(size for _, size in reader.storages.values())
     yield (

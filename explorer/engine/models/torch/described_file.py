@@ -237,20 +237,20 @@ def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
         MissingExtra: The file is trusted, and torch is not installed.
     """
     checkpoint = read_checkpoint(source, "checkpoint")
-    if options.trust and checkpoint.whole:
+    if options.trust and checkpoint.pickled_modules:
         require("torch", source)
         loaded: OpenedModel = import_on_call("models.torch.module_file:open_pickled")(
             source, options, checkpoint
         )
         return loaded
-    if not checkpoint.whole:
+    if not checkpoint.pickled_modules:
         opened = open_with_config(source, checkpoint.contents, options)
         if opened is not None:
             return opened
     why = checkpoint.contents.why
     hint = (
         "--trust runs it, if its classes can be imported here"
-        if checkpoint.whole
+        if checkpoint.pickled_modules
         else "name the code that builds it (FILE.py:callable or package.module:callable),"
         " or export it to ONNX"
     )

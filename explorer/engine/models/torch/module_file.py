@@ -72,7 +72,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
     """
     input_files.check(source)
     search_here()
-    path, qualname = checkpoint.whole[0]
+    path, qualname = checkpoint.pickled_modules[0]
     try:
         with silence():
             # weights of an archive stay in the file until they are read
@@ -90,8 +90,10 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
     model = wrap_module(module, source=source)
-    if len(checkpoint.whole) > 1:
-        model.notes = (f"the file holds {len(checkpoint.whole):,} modules; this is the first, '{path}'",)
+    if len(checkpoint.pickled_modules) > 1:
+        model.notes = (
+            f"the file holds {len(checkpoint.pickled_modules):,} modules; this is the first, '{path}'",
+        )
     return RebuiltModule("checkpoint", source, options, model)
 
 

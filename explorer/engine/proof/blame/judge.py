@@ -56,10 +56,10 @@ class Judge:
                 (self.growth_by_output.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0
             )
             growth = max(growth, place_growth)
-            departs = self._explain_excess(place, place.whole, self.depth, growth, None) != ""
+            departs = self._explain_excess(place, place.in_whole_model, self.depth, growth, None) != ""
             state, reason, trial = self._judge_alone(place, place_growth)
             if state == "rounding":
-                state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
+                state = "inherited" if departs else "equal" if place.in_whole_model.equal else "rounding"
             yield self._build_probe(place, departs, state, reason, trial, place.pair.before in outputs)
 
     def _judge_alone(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
@@ -170,7 +170,7 @@ class Judge:
         change: Change = ""
         if state == "introduced":
             change, index, node, node_after = self._find_changed_nodes(place, (index, node, node_after))
-        figures = place.whole.figures
+        figures = place.in_whole_model.figures
         was_compared = bool(figures.elements)
         relative = _compute_relative_error(figures) if place.float else None
         ran = trial is not None and not trial.fault and not trial.not_run

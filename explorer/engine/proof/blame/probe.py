@@ -253,15 +253,17 @@ class LayerProbe:
                 reference = None
                 if index == 0 and place.float and not trials.is_same(a, b):
                     reference = self._float64_layers.compute_value_at(completed + offset)
-                trials.add(place.whole, a, b, reference)
+                trials.add(place.in_whole_model, a, b, reference)
             if index == 0:
                 first_values = {**feeds, **before_values}
-        differing = [p for p in chunk if p.float and not p.whole.equal]
+        differing = [p for p in chunk if p.float and not p.in_whole_model.equal]
         if differing:
             shifted = self._first.run(shift_by_one_ulp(self.feeds[0]), [p.pair.before for p in differing])
             for place in differing:
                 name = place.pair.before
-                place.whole.figures.sensitivity = measure_rms_change(first_values[name], shifted.pop(name))
+                place.in_whole_model.figures.sensitivity = measure_rms_change(
+                    first_values[name], shifted.pop(name)
+                )
         return first_values
 
     def _compare_alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
@@ -274,7 +276,7 @@ class LayerProbe:
                     place.alone.clear()
                     self._compare_alone([place], values)
             else:
-                figures = OutputComparison(group[0].whole.figures.roundoff)
+                figures = OutputComparison(group[0].in_whole_model.figures.roundoff)
                 group[0].alone.append(trials.Trial(figures, not_run=printable(str(error))))
 
     def _try_group(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
@@ -354,7 +356,7 @@ class LayerProbe:
                 after_values.pop(sessions.outputs_after[place.pair.after]),
             )
             if not part:
-                place.alone.append(trials.Trial(OutputComparison(place.whole.figures.roundoff)))
+                place.alone.append(trials.Trial(OutputComparison(place.in_whole_model.figures.roundoff)))
             differs = place.float and not trials.is_same(a, b)
             stop_if(self.cancel)
             trials.add(place.alone[-1], a, b, self._run_reference(place, before_feeds) if differs else None)

@@ -61,12 +61,12 @@ class Target(Struct, frozen=True):
 
     def is_possible(self, bounds: Bounds) -> bool:
         """Whether values with these bounds can be in the range."""
-        if self.fractional and bounds.whole:
+        if self.fractional and bounds.is_integer:
             return False
         if self.both_signs and not replace(self, both_signs=False).is_possible(bounds):
             return replace(self, both_signs=False, low=-self.high, high=-self.low).is_possible(bounds)
         low, high = max(self.low, bounds.low), min(self.high, bounds.high)
-        return low <= high and not (bounds.whole and math.isfinite(low) and math.ceil(low) > high)
+        return low <= high and not (bounds.is_integer and math.isfinite(low) and math.ceil(low) > high)
 
 
 class OperandWatch(Struct, frozen=True):
@@ -167,7 +167,7 @@ def find_dependent_values(nodes: Sequence[Node], names: Collection[str]) -> set[
 def _subtract(names: Sequence[str], first: Bounds, second: Bounds) -> Bounds:
     if names[0] == names[1]:
         return Bounds(0.0, 0.0, True)
-    return Bounds(first.low - second.high, first.high - second.low, first.whole and second.whole)
+    return Bounds(first.low - second.high, first.high - second.low, first.is_integer and second.is_integer)
 
 
 def _watch_node(

@@ -140,7 +140,7 @@ class _Watcher:
         bounds = {name: bound for name, bound in outer.items() if name not in inputs}
         bounds.update(dict.fromkeys(inputs, UNKNOWN))
         if node.op == "Loop" and inputs:
-            bounds[inputs[0]] = Bounds(0.0, whole=True)
+            bounds[inputs[0]] = Bounds(0.0, is_integer=True)
         inner_dependent = set(dependent) - set(inputs)
         if not inner_dependent.isdisjoint(list_reads(node)):
             inner_dependent.update(inputs)

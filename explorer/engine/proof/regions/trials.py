@@ -62,7 +62,7 @@ class ComparedValue(Struct):
         before, after: Nodes in either model that compute the value from other compared values.
         dtypes: Element types of the value in the two models.
         nbytes: Inferred size of the value in bytes, or a guess if unknown.
-        whole: Comparison in runs of the whole models.
+        in_whole_model: Comparison in runs of the whole models.
         alone: Comparisons of the layer alone, on unchanged inputs and on inputs with zeros filled.
         shape: Shape of the value.
     """
@@ -72,7 +72,7 @@ class ComparedValue(Struct):
     after: Region
     dtypes: tuple[str, str]
     nbytes: int
-    whole: Trial
+    in_whole_model: Trial
     alone: list[Trial] = field(default_factory=list)
     shape: tuple[int, ...] = ()
 

@@ -26,11 +26,11 @@ _MAX_READ = 1 << 16
 
 
 class Bounds(Struct, frozen=True):
-    """The smallest and the largest value, and whether all values are whole numbers."""
+    """The smallest and the largest value, and whether all values are integers."""
 
     low: float = -math.inf
     high: float = math.inf
-    whole: bool = False
+    is_integer: bool = False
 
 
 UNKNOWN = Bounds()
@@ -48,7 +48,7 @@ def bound_input(dtype: str) -> Bounds:
         return _BOOLEAN
     if dtype.startswith(("int", "uint")):
         info = np.iinfo(dtype) if dtype in np.sctypeDict else None
-        return Bounds(float(info.min), float(info.max), True) if info is not None else Bounds(whole=True)
+        return Bounds(float(info.min), float(info.max), True) if info is not None else Bounds(is_integer=True)
     largest = _LARGEST.get(dtype, _LARGEST_FLOAT)
     return Bounds(-largest, largest)
 
@@ -139,18 +139,20 @@ def _fit_type(bounds: Bounds, dtype: str, *, wraps: bool) -> Bounds:
         is_inside = limits.low <= bounds.low and bounds.high <= limits.high and dtype
         return bounds if is_inside or not wraps else Bounds(limits.low, limits.high, bool(dtype))
     largest = _LARGEST.get(dtype, _LARGEST_FLOAT)
-    low = 0.0 if 0 < bounds.low < _TINY and not bounds.whole else bounds.low
-    high = 0.0 if -_TINY < bounds.high < 0 and not bounds.whole else bounds.high
-    return Bounds(-math.inf if low < -largest else low, math.inf if high > largest else high, bounds.whole)
+    low = 0.0 if 0 < bounds.low < _TINY and not bounds.is_integer else bounds.low
+    high = 0.0 if -_TINY < bounds.high < 0 and not bounds.is_integer else bounds.high
+    return Bounds(
+        -math.inf if low < -largest else low, math.inf if high > largest else high, bounds.is_integer
+    )
 
 
 def _multiply(a: float, b: float) -> float:
     return 0.0 if a == 0 or b == 0 else a * b
 
 
-def _combine(values: Sequence[float], *, whole: bool) -> Bounds:
+def _combine(values: Sequence[float], *, is_integer: bool) -> Bounds:
     known = [value for value in values if not math.isnan(value)]
-    return Bounds(min(known), max(known), whole) if len(known) == len(values) else UNKNOWN
+    return Bounds(min(known), max(known), is_integer) if len(known) == len(values) else UNKNOWN
 
 
 def _keep(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -165,12 +167,13 @@ def _average(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 def _join(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     """Bounds of a value whose elements come from any of several values."""
-    return Bounds(min(b.low for b in bounds), max(b.high for b in bounds), all(b.whole for b in bounds))
+    return Bounds(min(b.low for b in bounds), max(b.high for b in bounds), all(b.is_integer for b in bounds))
 
 
 def _add(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     return _combine(
-        [sum(b.low for b in bounds), sum(b.high for b in bounds)], whole=all(b.whole for b in bounds)
+        [sum(b.low for b in bounds), sum(b.high for b in bounds)],
+        is_integer=all(b.is_integer for b in bounds),
     )
 
 
@@ -178,7 +181,9 @@ def _subtract(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     first, second = bounds
     if node.inputs[0] == node.inputs[1]:
         return Bounds(0.0, 0.0, True)
-    return _combine([first.low - second.high, first.high - second.low], whole=first.whole and second.whole)
+    return _combine(
+        [first.low - second.high, first.high - second.low], is_integer=first.is_integer and second.is_integer
+    )
 
 
 def _product(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -186,7 +191,7 @@ def _product(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     ends = [_multiply(a, b) for a in (first.low, first.high) for b in (second.low, second.high)]
     if node.inputs[0] == node.inputs[1]:
         ends = [max(end, 0.0) for end in ends]
-    return _combine(ends, whole=first.whole and second.whole)
+    return _combine(ends, is_integer=first.is_integer and second.is_integer)
 
 
 def _divide(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -195,17 +200,17 @@ def _divide(node: Node, bounds: Sequence[Bounds]) -> Bounds:
         # the sign of a quotient of numbers that are not negative is known, though its size is not
         return _NOT_NEGATIVE if first.low >= 0 and second.low >= 0 else UNKNOWN
     ends = [a / b for a in (first.low, first.high) for b in (second.low, second.high)]
-    return _combine(ends, whole=False)
+    return _combine(ends, is_integer=False)
 
 
 def _negate(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    return Bounds(-bounds[0].high, -bounds[0].low, bounds[0].whole)
+    return Bounds(-bounds[0].high, -bounds[0].low, bounds[0].is_integer)
 
 
 def _absolute(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     first = bounds[0]
     low = 0.0 if first.low <= 0 <= first.high else min(abs(first.low), abs(first.high))
-    return Bounds(low, max(abs(first.low), abs(first.high)), first.whole)
+    return Bounds(low, max(abs(first.low), abs(first.high)), first.is_integer)
 
 
 def _rising(function: Callable[[float], float]) -> Operation:
@@ -221,8 +226,8 @@ def _exponential(value: float) -> float:
     return math.inf if value > 700 else math.exp(value)
 
 
-def _fixed(low: float, high: float = math.inf, *, whole: bool = False) -> Operation:
-    return lambda node, bounds: Bounds(low, high, whole)
+def _fixed(low: float, high: float = math.inf, *, is_integer: bool = False) -> Operation:
+    return lambda node, bounds: Bounds(low, high, is_integer)
 
 
 def _bound_swish(low: float) -> Operation:
@@ -231,7 +236,7 @@ def _bound_swish(low: float) -> Operation:
 
 
 def _relu(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    return Bounds(max(bounds[0].low, 0.0), max(bounds[0].high, 0.0), bounds[0].whole)
+    return Bounds(max(bounds[0].low, 0.0), max(bounds[0].high, 0.0), bounds[0].is_integer)
 
 
 def _round(function: Callable[[float], float]) -> Operation:
@@ -271,7 +276,7 @@ def _keep_above(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _clip(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    first, whole = bounds[0], bounds[0].whole
+    first, is_integer = bounds[0], bounds[0].is_integer
     limits = [bounds[index] if len(node.inputs) > index and node.inputs[index] else None for index in (1, 2)]
     low, high = node.attributes.get("min"), node.attributes.get("max")
     lows = (low, low) if isinstance(low, float) else (limits[0].low, limits[0].high) if limits[0] else None
@@ -283,21 +288,23 @@ def _clip(node: Node, bounds: Sequence[Bounds]) -> Bounds:
         smallest, largest = max(smallest, lows[0]), max(largest, lows[1])
     if highs is not None:
         smallest, largest = min(smallest, highs[0]), min(largest, highs[1])
-    return Bounds(smallest, largest, whole and not (lows or highs))
+    return Bounds(smallest, largest, is_integer and not (lows or highs))
 
 
 def _maximum(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    return Bounds(max(b.low for b in bounds), max(b.high for b in bounds), all(b.whole for b in bounds))
+    return Bounds(max(b.low for b in bounds), max(b.high for b in bounds), all(b.is_integer for b in bounds))
 
 
 def _minimum(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    return Bounds(min(b.low for b in bounds), min(b.high for b in bounds), all(b.whole for b in bounds))
+    return Bounds(min(b.low for b in bounds), min(b.high for b in bounds), all(b.is_integer for b in bounds))
 
 
 def _sum_of(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     """Bounds of a sum of an unknown number of elements: only the sign is kept."""
     first = bounds[0]
-    return Bounds(0.0 if first.low >= 0 else -math.inf, 0.0 if first.high <= 0 else math.inf, first.whole)
+    return Bounds(
+        0.0 if first.low >= 0 else -math.inf, 0.0 if first.high <= 0 else math.inf, first.is_integer
+    )
 
 
 def _power(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -333,7 +340,7 @@ def _dequantize(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     first, scale, *zeros = bounds
     zero = zeros[0] if zeros else Bounds(0.0, 0.0, True)
     ends = [first.low - zero.high, first.high - zero.low]
-    return _combine([_multiply(a, b) for a in ends for b in (scale.low, scale.high)], whole=False)
+    return _combine([_multiply(a, b) for a in ends for b in (scale.low, scale.high)], is_integer=False)
 
 
 def _compare(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -442,7 +449,7 @@ _OPERATIONS: dict[str, Any] = {
     "Floor": _round(math.floor),
     "Ceil": _round(math.ceil),
     "Round": _round(round),
-    "Sign": _fixed(-1.0, 1.0, whole=True),
+    "Sign": _fixed(-1.0, 1.0, is_integer=True),
     "Sigmoid": _fixed(0.0, 1.0),
     "HardSigmoid": _fixed(0.0, 1.0),
     "Softmax": _fixed(0.0, 1.0),
@@ -474,8 +481,8 @@ _OPERATIONS: dict[str, Any] = {
     "Where": _choose,
     "Not": _invert,
     **dict.fromkeys(_DECIDED, _compare),
-    **dict.fromkeys(("And", "Or", "Xor"), _fixed(0.0, 1.0, whole=True)),
+    **dict.fromkeys(("And", "Or", "Xor"), _fixed(0.0, 1.0, is_integer=True)),
     # values that are made up are finite, so their tests for NaN and infinity are false
-    **dict.fromkeys(("IsNaN", "IsInf"), _fixed(0.0, 0.0, whole=True)),
-    **dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"), _fixed(0.0, whole=True)),
+    **dict.fromkeys(("IsNaN", "IsInf"), _fixed(0.0, 0.0, is_integer=True)),
+    **dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"), _fixed(0.0, is_integer=True)),
 }

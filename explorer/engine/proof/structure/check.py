@@ -488,7 +488,7 @@ class TileCheck:
             expected = self.expected_bias[area.slices].reshape(-1)[positions]
         for term in terms:
             if isinstance(term.source, InputBlock):
-                if self.bias is None or term.source is not self.bias.whole:
+                if self.bias is None or term.source is not self.bias.block:
                     raise NotTiled(f"the input itself is added {location}")
                 assert expected is not None
                 if not np.array_equal(term.local + term.source.base, expected):

@@ -82,7 +82,7 @@ def _resolve_sum(table: BlockTable, total: Total, local: Array, factor: float) -
     term_groups: TermGroups = [(None, [])]
     for value, times in total.broadcast_terms():
         scale = factor * times
-        block = value.whole if isinstance(value, Symbol) else None
+        block = value.block if isinstance(value, Symbol) else None
         if isinstance(block, SymbolProduct) and len(term_groups) == 1 and term_groups[0][0] is None:
             # the most common case: all elements are from one tile product
             term_groups[0][1].append(Addend(block, local, scale))
@@ -104,8 +104,8 @@ def _resolve_sum(table: BlockTable, total: Total, local: Array, factor: float) -
 
 def _resolve_term(table: BlockTable, value: Symbol | Array, local: Array, factor: float) -> TermGroups:
     if isinstance(value, Symbol):
-        if isinstance(value.whole, SymbolProduct):
-            return [(None, [Addend(value.whole, local, factor)])]
+        if isinstance(value.block, SymbolProduct):
+            return [(None, [Addend(value.block, local, factor)])]
         return resolve(table, value.flat[local], factor)
     return [(None, [Addend(value.reshape(-1)[local], local, factor)])]
 

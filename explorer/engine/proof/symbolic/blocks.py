@@ -107,8 +107,8 @@ class Symbol:
     """A tensor of codes.
 
     Args:
-        codes: Array of codes, or None if `whole` or `make` determines them.
-        whole: Block that the symbol contains completely and in order, or None.
+        codes: Array of codes, or None if `block` or `make` determines them.
+        block: Block that the symbol contains completely and in order, or None.
         shape: Shape of the codes that `make` returns.
         make: Function that computes the codes at each request. They are not stored, because the rows of a
             convolution are many times larger than its input.
@@ -116,12 +116,12 @@ class Symbol:
         gathered_from: Symbol and row indices from which this symbol was gathered, or None.
     """
 
-    __slots__ = ("_codes", "_make", "checked_positions", "gathered_from", "shape", "sliced_from", "whole")
+    __slots__ = ("_codes", "_make", "block", "checked_positions", "gathered_from", "shape", "sliced_from")
 
     def __init__(
         self,
         codes: Array | None,
-        whole: SymbolBlock | None = None,
+        block: SymbolBlock | None = None,
         *,
         shape: tuple[int, ...] = (),
         make: Callable[[], Array] | None = None,
@@ -132,9 +132,9 @@ class Symbol:
         self.gathered_from = gathered_from
         self._codes: Array | None = codes
         self._make = make
-        self.whole = whole
-        if whole is not None:
-            shape = whole.shape
+        self.block = block
+        if block is not None:
+            shape = block.shape
         elif codes is not None:
             shape = codes.shape
         self.shape: tuple[int, ...] = shape
@@ -152,8 +152,8 @@ class Symbol:
         if self._make is not None:
             return self._make()
         if self._codes is None:
-            assert self.whole is not None
-            self._codes = list_codes(self.whole.base, self.whole.size).reshape(self.shape)
+            assert self.block is not None
+            self._codes = list_codes(self.block.base, self.block.size).reshape(self.shape)
         return self._codes
 
     @property
@@ -256,7 +256,7 @@ class BlockTable:
         """
         flat_terms: list[tuple[Value, float]] = []
         for value, factor in terms:
-            block = value.whole if isinstance(value, Symbol) else None
+            block = value.block if isinstance(value, Symbol) else None
             if isinstance(block, Total) and block.shape == shape:
                 flat_terms += [
                     (inner_value, inner_factor * factor) for inner_value, inner_factor in block.terms

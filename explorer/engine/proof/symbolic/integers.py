@@ -125,8 +125,8 @@ class IntegerRules:
         """Whether a value contains sums of products, with or without a mark."""
         if not isinstance(value, Symbol):
             return False
-        if value.whole is not None:
-            return value.whole.base >= self.first
+        if value.block is not None:
+            return value.block.base >= self.first
         codes = value.codes
         return bool(codes.size) and bool(codes.max() >= self.first or codes.min() <= _CHANGED_ZERO)
 
@@ -152,7 +152,7 @@ class IntegerRules:
             if node.op == "Add" and number is not None and number.size == 1:
                 return [_OffsetSymbol(symbols[0].codes, int(number.reshape(())))]
             return [Symbol(np.full(shape, _OTHER_NUMBER))]
-        are_unchanged = all(a.whole is not None or (a.codes > _OTHER_NUMBER).all() for a in symbols)
+        are_unchanged = all(a.block is not None or (a.codes > _OTHER_NUMBER).all() for a in symbols)
         if node.op == "Add" and are_unchanged:
             return None  # partial sums, or a bias
         return [self._mark_changed(args, shape)]

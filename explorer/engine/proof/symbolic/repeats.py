@@ -183,8 +183,8 @@ def _are_products(blocks: Iterable[SymbolBlock], input_ids: set[int], first: int
         )
 
     def is_new(value: Value) -> bool:
-        whole = value.whole if isinstance(value, Symbol) else None
-        return not isinstance(value, Symbol) or (whole is not None and whole.base >= first)
+        block = value.block if isinstance(value, Symbol) else None
+        return not isinstance(value, Symbol) or (block is not None and block.base >= first)
 
     return all(
         (isinstance(b, SymbolProduct) and is_input(b.left) and not isinstance(b.right, Symbol))

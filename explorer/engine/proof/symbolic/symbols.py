@@ -71,7 +71,7 @@ class Symbols:
         rule = None if node.domain else _RULES.get(node.op)
         if rule is None and self.override is None:
             kind = f"{node.domain}.{node.op}" if node.domain else node.op
-            raise NotTiled(f"{self.place(node)} ({kind}) is not part of a tiled product")
+            raise NotTiled(f"{self.describe_location(node)} ({kind}) is not part of a tiled product")
         try:
             if self.override is not None:
                 result = self.override(
@@ -84,7 +84,9 @@ class Symbols:
             return rule(OperatorUse(self, node, attributes, args))
         except (ValueError, IndexError, TypeError, KeyError) as error:
             detail = " ".join(str(error).split())
-            raise NotTiled(f"{self.place(node)} ({node.op}) does not fit its inputs: {detail}") from None
+            raise NotTiled(
+                f"{self.describe_location(node)} ({node.op}) does not fit its inputs: {detail}"
+            ) from None
 
     def take(self, value: Value, axis: int, index: int) -> Value:
         """Returns one slice of a value over which a Scan iterates."""
@@ -104,7 +106,7 @@ class Symbols:
             raise NotTiled("the data decides how often a loop runs or which branch is taken")
         return value.item()
 
-    def place(self, node: Node) -> str:
+    def describe_location(self, node: Node) -> str:
         """Describes the location of a node in messages: its name, and the name of the enclosing call."""
         calls = self.interpreter.calls if self.interpreter is not None else []
         name = f"'{node.label}'"
@@ -398,7 +400,7 @@ def _reduce_sum(use: OperatorUse) -> Sequence[Value]:
     if not isinstance(use.args[0], Symbol) or axes is None or len(axes) != 1:
         raise ValueError("only a sum over one axis of products is part of a tiled product")
     axis = axes[0] % len(use.args[0].shape)
-    block = use.args[0].whole
+    block = use.args[0].block
     if isinstance(block, Batch) and axis < len(block.batch):
         return [_sum_batch(use.symbols, block, axis, keeps_axis)]
     leading_slices = (slice(None),) * axis

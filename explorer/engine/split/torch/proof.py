@@ -182,7 +182,7 @@ def _word_verdict(
     if mismatch:
         return {"passed": False, "verdict_kind": "different", "verdict": f"different: {mismatch}"}
     all_evidence = (*outputs, *(evidence for step in steps for evidence in (*step.outputs, *step.gradients)))
-    verdict = decide_verdict(Grounds(whole=all_evidence, draws=batches))
+    verdict = decide_verdict(Grounds(model_outputs=all_evidence, draws=batches))
     if not verdict["passed"]:
         return verdict
     parts = [

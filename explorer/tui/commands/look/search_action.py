@@ -44,7 +44,7 @@ class SearchCommand(ScreenCommand):
             self.context.go_to_layer(key)
         elif dialog.search is not None:
             result = dialog.listed[id]
-            self.store.on_demand.found = dialog.search.walk(result)
+            self.store.on_demand.search_results = dialog.search.walk(result)
             self.panes.move_to_layer(result.layers[0])
             NextCommand(self.context).tell()
 
@@ -56,7 +56,7 @@ class NextCommand(ScreenCommand):
     def layers(self) -> list[int]:
         """IDs of the matching layers in tree order."""
         filter_matches = self.tree.model.matches
-        return sorted(filter_matches) if filter_matches else self.store.on_demand.found
+        return sorted(filter_matches) if filter_matches else self.store.on_demand.search_results
 
     def run(self, step: str = "1") -> None:
         """Go to the next match (`step` '1') or the previous one ('-1'), wrapping around."""
