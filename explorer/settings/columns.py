@@ -72,7 +72,7 @@ class LayerColumn(Struct, frozen=True):
         needs: Name of the field of `ColumnFigures` that the column requires, or ''.
         blank: Whether None means that the row has no such value. Otherwise None means unknown.
         summed: Whether a group has the sum of its layers although the column is not a field.
-        over: How a group combines its layers, for figures from outside the program.
+        aggregate: How a group combines its layers, for figures from outside the program.
     """
 
     name: str
@@ -85,7 +85,7 @@ class LayerColumn(Struct, frozen=True):
     needs: str = ""
     blank: bool = False
     summed: bool = False
-    over: Over | Literal[""] = ""
+    aggregate: Over | Literal[""] = ""
 
     @property
     def adds_up(self) -> bool:
@@ -212,7 +212,7 @@ def _profile_column(name: str, head: str, unit: Unit, about: str, group_rule: Ov
         needs=name,
         blank=True,
         summed=group_rule == "sum",
-        over=group_rule,
+        aggregate=group_rule,
     )
 
 
@@ -331,7 +331,7 @@ def build_overlay_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
             stored=True,
             blank=True,
             summed=outside_column.over == "sum",
-            over=outside_column.over,
+            aggregate=outside_column.over,
         )
         for outside_column in overlay.columns
     }

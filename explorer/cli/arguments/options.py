@@ -29,8 +29,8 @@ class Option:
         metavar: Placeholder of the value; '' for a switch. By default it is made of `choices`.
         default: Default value as the user would type it, or None.
         many: Whether the option may be repeated.
-        into: Name under which the values of several repeatable options are collected in typed order, each
-            with its flag; '' to collect values per option.
+        collected_as: Name under which the values of several repeatable options are collected in typed order,
+            each with its flag; '' to collect values per option.
         short: Short spelling, such as `-o`; '' for none.
         old: Old spelling that is still accepted but not documented; '' for none.
         reads: Parser of the value: the end of the name of a function in `explorer.settings.parse`. It gets
@@ -47,7 +47,7 @@ class Option:
     metavar: str = ""
     default: str | None = None
     many: bool = False
-    into: str = ""
+    collected_as: str = ""
     short: str = ""
     old: str = ""
     reads: str = ""
@@ -64,7 +64,7 @@ class Option:
     @property
     def key(self) -> str:
         """Name of the option's attribute in `ParsedArgs`."""
-        return self.into or derive_key(self.flag)
+        return self.collected_as or derive_key(self.flag)
 
     @property
     def spellings(self) -> tuple[str, ...]:

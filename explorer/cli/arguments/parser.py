@@ -74,7 +74,7 @@ def _parse_options(words: Sequence[str], command: Command) -> tuple[ParsedArgs, 
             hint = f"write {option.flag} {option.metavar}, or leave it out"
             raise Misuse("the value is empty", where=option.flag, hint=hint)
         elif option.many:
-            getattr(args, option.key).append((option.flag, value) if option.into else value)
+            getattr(args, option.key).append((option.flag, value) if option.collected_as else value)
         else:
             setattr(args, option.key, value)
     return args, unknown_word

@@ -318,7 +318,7 @@ class LeafRows(LayerRows):
             inputs=facts.inputs,
             outputs=facts.outputs,
             attributes=facts.attributes,
-            counted=not facts.apart and (parent < 0 or self._groups[-1 - self._item[parent]].counted),
+            counted=not facts.is_excluded and (parent < 0 or self._groups[-1 - self._item[parent]].counted),
         )
 
     def _compute_sums(self, group_facts: Sequence[GroupFacts]) -> None:
@@ -350,7 +350,7 @@ class LeafRows(LayerRows):
                 if self._trained is not None:
                     pairs = [(identity, elements) for identity, (elements, _) in group_sum.stored.items()]
                     _set_fields(layer, trainable_params=self._count_trained(pairs))
-                if parent_sum is not None and facts.apart:
+                if parent_sum is not None and facts.is_excluded:
                     parent_sum.stored.update(group_sum.stored)
                 elif parent_sum is not None:
                     parent_sum.add_sum(group_sum)

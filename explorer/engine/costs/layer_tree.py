@@ -125,7 +125,7 @@ class GroupFacts(Struct, frozen=True):
         outputs: Tensors of the group that are used outside.
         attributes: Attributes to show in its row.
         status: Status that overrides the status derived from the leaves, or None; `reason` explains it.
-        apart: Whether the parent excludes the group's figures and includes its parameters only.
+        is_excluded: Whether the parent excludes the group's figures and includes its parameters only.
     """
 
     kind: str = ""
@@ -135,7 +135,7 @@ class GroupFacts(Struct, frozen=True):
     attributes: Mapping[str, Any] = field(default_factory=dict)
     status: Status | None = None
     reason: str = ""
-    apart: bool = False
+    is_excluded: bool = False
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:

@@ -43,7 +43,7 @@ class FoundNode(Struct, frozen=True):
         return f"'{self.node.label}'{self.scope.text}"
 
     @property
-    def made(self) -> str:
+    def value_name(self) -> str:
         """A value that the node produces, which identifies it."""
         return next((name for name in self.node.outputs if name), self.node.op)
 
@@ -52,7 +52,7 @@ class FoundValue(Struct, frozen=True):
     """A value that matches a name, with the scope that defines it."""
 
     scope: GraphScope
-    made: str
+    value_name: str
 
 
 _Match = TypeVar("_Match", FoundNode, FoundValue)
@@ -108,7 +108,8 @@ def take_single_match(matches: Sequence[_Match], name: str, flag: str) -> _Match
     if len(matches) > 1:
         in_own_scopes = len({candidate.scope.path for candidate in matches}) == len(matches)
         spellings = [
-            f"{candidate.scope.name}::{name}" if in_own_scopes else candidate.made for candidate in matches
+            f"{candidate.scope.name}::{name}" if in_own_scopes else candidate.value_name
+            for candidate in matches
         ]
         hint = (
             "write "

@@ -100,13 +100,13 @@ def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | Found
             f"'{name}' is a node and a value", where=FLAG, hint=f"write 'node:{name}' or 'value:{name}'"
         )
     if values:
-        return take_single_match(values, values[0].made, FLAG)
+        return take_single_match(values, values[0].value_name, FLAG)
     if nodes:
         return take_single_match(nodes, name, FLAG)
     if name.startswith("value:"):
         value_name = name.removeprefix("value:")
         if values := find_values(model, value_name):
-            return take_single_match(values, values[0].made, FLAG)
+            return take_single_match(values, values[0].value_name, FLAG)
         raise Misuse(f"no value is called '{value_name}'", where=FLAG, hint=_suggest_names(model, value_name))
     try:
         return find_node(model, name.removeprefix("node:"), FLAG, aliases)
@@ -134,7 +134,7 @@ def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
 
 
 def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str]:
-    scope, name = target.scope, target.made
+    scope, name = target.scope, target.value_name
     if name == to:
         raise Misuse(f"the value '{name}' is called that already", where=FLAG)
     _check_free(model, scope, to)

@@ -41,17 +41,17 @@ class CountNote(str):
         plain: Note without the explanation, for output that counts the complete model.
         counted: Explanation, a key of `_COUNTED`: the figures count only the files that are present, or
             integers and scales as stored, or packed integers.
-        rest: Text after the explanation.
+        text_after: Text after the explanation.
     """
 
     plain: str
     counted: Counted
-    rest: str
+    text_after: str
 
     def __new__(cls, plain: str, counted: Counted, rest: str = "") -> CountNote:
         """Creates the note from its parts."""
         note = super().__new__(cls, f"{plain}{_COUNTED[counted]}{rest}")
-        note.plain, note.counted, note.rest = plain, counted, rest
+        note.plain, note.counted, note.text_after = plain, counted, rest
         return note
 
 

@@ -216,7 +216,7 @@ class Tensor(Struct, frozen=True):
         record: Encoded TensorProto in the file, from which an unchanged tensor is copied.
         external: File next to the model with the data, or '' if the model holds it.
         beside: Bytes of scales and zero points that the format stores separately.
-        held: Number of stored elements of a tensor that is stored without its zeros, else None.
+        stored_elements: Number of stored elements of a tensor that is stored without its zeros, else None.
     """
 
     name: str
@@ -226,12 +226,12 @@ class Tensor(Struct, frozen=True):
     record: FileSpan | Inline | None = None
     external: str = ""
     beside: int = 0
-    held: int | None = None
+    stored_elements: int | None = None
 
     @property
     def elements(self) -> int:
         """Number of stored elements."""
-        return math.prod(self.shape) if self.held is None else self.held
+        return math.prod(self.shape) if self.stored_elements is None else self.stored_elements
 
     @property
     def nbytes(self) -> int:
@@ -241,7 +241,7 @@ class Tensor(Struct, frozen=True):
     @property
     def extent(self) -> tuple[int, int]:
         """The number of stored elements, and the stored bytes."""
-        count = math.prod(self.shape) if self.held is None else self.held
+        count = math.prod(self.shape) if self.stored_elements is None else self.stored_elements
         bits = _BITS[self.dtype]
         if bits:
             return count, (count * bits + 7) // 8
@@ -260,7 +260,7 @@ class Tensor(Struct, frozen=True):
         bits = _BITS[self.dtype]
         if bits == 0:
             raise BadModel(f"tensor '{self.name}' holds strings, not numbers")
-        if self.held is not None:
+        if self.stored_elements is not None:
             raise BadModel(f"tensor '{self.name}' is stored without its zeros")
         if self.payload.size != self.nbytes:
             raise BadModel(f"tensor '{self.name}' of {self.nbytes:,} bytes comes with {self.payload.size:,}")

@@ -131,7 +131,7 @@ class _MeasuredGraph(Struct):
         loaded: The sessions of the current repeat, or None.
         wall, profiled: Seconds of the runs without and with the profiler.
         spent: Seconds of each run under the profiler with the profiler's start and end.
-        samples_by_row, other: Samples by row id, and by operator for kernels without a row.
+        samples_by_row, unplaced_samples: Samples by row id, and by operator for kernels without a row.
         within: Rows whose work another row's kernel did, each with that row.
         owners: Rows of each kernel; see `_map_kernels_to_rows`.
         record: Number of runs to record.
@@ -151,7 +151,7 @@ class _MeasuredGraph(Struct):
     profiled: list[float] = field(default_factory=list)
     spent: list[float] = field(default_factory=list)
     samples_by_row: dict[int, TimeSamples] = field(default_factory=dict)
-    other: dict[str, TimeSamples] = field(default_factory=dict)
+    unplaced_samples: dict[str, TimeSamples] = field(default_factory=dict)
     within: dict[int, int] = field(default_factory=dict)
     owners: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     record: int = 0
@@ -280,20 +280,20 @@ class _MeasuredGraph(Struct):
             row: kernel_row for row, kernel_row in self.within.items() if row not in self.samples_by_row
         }
         profile = assemble_profile(
-            self.layers, self.wall, self.samples_by_row, kernel_rows, self.other, conditions
+            self.layers, self.wall, self.samples_by_row, kernel_rows, self.unplaced_samples, conditions
         )
         return TimedModel(profile, self.layers, self.samples_by_row)
 
     def _add(self, run: KernelRun) -> None:
         """Adds a run. A row or operator that does not occur in a run gets a sample of 0."""
-        for samples in (*self.samples_by_row.values(), *self.other.values()):
+        for samples in (*self.samples_by_row.values(), *self.unplaced_samples.values()):
             samples.ops = {}
             samples.kernels = []
         keys_by_name = self._keys_of_unnamed(run)
         for name, kernel in run.kernels.items():
             row, further_rows = self.find_rows(keys_by_name.get(name, name))
             if row is None:
-                samples = self.other.setdefault(kernel.op, TimeSamples())
+                samples = self.unplaced_samples.setdefault(kernel.op, TimeSamples())
                 samples.kernels.append(kernel)
             else:
                 samples = self.samples_by_row.setdefault(row, TimeSamples())
@@ -303,7 +303,7 @@ class _MeasuredGraph(Struct):
             op_seconds, calls = samples.ops.get(kernel.op, (0.0, 0))
             samples.ops[kernel.op] = op_seconds + kernel.seconds, calls + kernel.calls
         self.runs += 1
-        for samples in (*self.samples_by_row.values(), *self.other.values()):
+        for samples in (*self.samples_by_row.values(), *self.unplaced_samples.values()):
             samples.seconds += [0.0] * (self.runs - len(samples.seconds))
 
     def _add_memory(self, run: KernelRun) -> None:

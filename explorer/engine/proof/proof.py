@@ -172,7 +172,7 @@ class ProofTask(Struct, frozen=True):
     Attributes:
         names: Input names of `after` by input name of `before`.
         output_pairs: Names of the outputs of both models.
-        tell: Callback with the phase of the proof, the number of completed steps and of all steps.
+        on_progress: Callback with the phase of the proof, the number of completed steps and of all steps.
     """
 
     before: Model
@@ -184,7 +184,7 @@ class ProofTask(Struct, frozen=True):
     seed: int
     torch_run: whole_run.TorchRun | None
     meanwhile: Callable[[], None] | None
-    tell: Callable[[str, int, int], None]
+    on_progress: Callable[[str, int, int], None]
     cancel: Cancel
 
 
@@ -240,7 +240,7 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
     pairing = whole_run.Pairing(
         before, before, task.after, task.names, feeds, tried[0], None, {}, {}, None, 1.0
     )
-    outputs = whole_run.compare_within(whole_run.Runs(pairing, task.tell, task.cancel), tolerance)
+    outputs = whole_run.compare_within(whole_run.Runs(pairing, task.on_progress, task.cancel), tolerance)
     return Verification(
         **decide_verdict_within(outputs, tolerance, len(seeds)),
         **inputs.fields(seeds, inputs.sizes.tried),
@@ -259,7 +259,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     plan = task.plan
     tried = list(inputs.tried)  # the proof of sites removes inputs on which the original fails
     decomposed = _decompose_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
-    sites = SiteProof(decomposed, task.after, tried, task.seed, task.tell, task.cancel)
+    sites = SiteProof(decomposed, task.after, tried, task.seed, task.on_progress, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
         pause_garbage_collector(),  # symbolic execution creates 100,000 objects without reference cycles
@@ -282,7 +282,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             sites.outputs if decomposed is task.before else None,
             _compute_rounding_growth(plan),
         )
-        runs = whole_run.Runs(pairing, task.tell, task.cancel, background_run)
+        runs = whole_run.Runs(pairing, task.on_progress, task.cancel, background_run)
         sites.release_weights()
         grounds = Grounds(
             sites=proofs,
@@ -304,7 +304,7 @@ def _match(
     task: ProofTask, inputs: ProofInputs, originals: Mapping[str, Original], proofs: Sequence[SiteEvidence]
 ) -> Correspondence:
     """Matches the values of both graphs; a proved site counts as the product that it replaces."""
-    task.tell("matching the graphs", 0, 1)
+    task.on_progress("matching the graphs", 0, 1)
 
     def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
         types_before = {value.name: (value.dtype, value.shape) for value in inputs.tried[0]}

@@ -66,7 +66,7 @@ class WeightSums:
         self.negative_sums.append(np.minimum(steps, 0).sum(axis=self.summed_axes, dtype=np.float64))
         self.positive_sums.append(np.maximum(steps, 0).sum(axis=self.summed_axes, dtype=np.float64))
 
-    def reach(self) -> Accumulator:
+    def find_accumulator(self) -> Accumulator:
         """Return the range of the sums and the bits of the accumulator that they need."""
         choice, weight, inputs = self.choice, self.choice.weight, self.choice.input
         assert isinstance(weight, Integer)

@@ -155,7 +155,7 @@ def _build_layer(
         weight_bytes=sum(
             _count_stored_bytes(choice, operand, get_grid) for operand in stored_weights.values()
         ),
-        accumulator=None if sums is None else sums.reach(),
+        accumulator=None if sums is None else sums.find_accumulator(),
         reason=choice.reason,
     )
 

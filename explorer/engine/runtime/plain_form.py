@@ -121,7 +121,7 @@ def _build_plain_node(node: Node) -> Node:
 def _build_dense_tensor(span: FileSpan) -> Tensor:
     """Returns the dense form of a sparse tensor. The zeros are filled in when the values are read."""
     values, shape, _ = read_sparse(span)
-    size = replace(values, shape=shape, held=None).nbytes
+    size = replace(values, shape=shape, stored_elements=None).nbytes
     if size > _MAX_DENSE_BYTES:
         reason = f"sparse tensor '{printable(values.name)}' takes {bytes_text(size)} with its zeros"
         raise BadModel(f"{reason}; a runtime cannot hold it", where=span.source.path)

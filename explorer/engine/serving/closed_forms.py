@@ -28,7 +28,9 @@ def fit_prompt(count_figure: CountFigure, sizes: tuple[int, int, int], checks: S
     """
     polynomial = fit_polynomial(sizes, tuple([count_figure(size) for size in sizes]))
     matching = [
-        size for size in checks if polynomial.evaluate_numerator(size) == count_figure(size) * polynomial.over
+        size
+        for size in checks
+        if polynomial.evaluate_numerator(size) == count_figure(size) * polynomial.denominator
     ]
     pieces = (_build_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
     return ClosedForm("prompt", pieces, sizes, tuple(matching))
@@ -54,7 +56,7 @@ def fit_contexts(count_figure: CountFigure, windows: Sequence[int], max_size: in
         matching = [
             size
             for size in checks
-            if polynomial.evaluate_numerator(size) == count_figure(size) * polynomial.over
+            if polynomial.evaluate_numerator(size) == count_figure(size) * polynomial.denominator
         ]
         counted += sizes
         checked += matching
@@ -74,7 +76,7 @@ def _choose_sizes(first: int, last: int) -> tuple[int, ...]:
 def _build_piece(first: int, polynomial: Polynomial, size_name: str) -> FormPiece:
     """Builds the piece of a closed form from the size `first` on; `size_name` names the size."""
     text = polynomial.format(size_name) or "0"
-    return FormPiece(first, polynomial.coefficients, polynomial.over, text)
+    return FormPiece(first, polynomial.coefficients, polynomial.denominator, text)
 
 
 Key = TypeVar("Key")

@@ -153,13 +153,13 @@ class _ModelState(Struct):
         subject: The model.
         content: Digest of all inputs of the model's figures, or '' if it cannot be read.
         rows: Rows by the key of their question.
-        open: Questions without stored rows, each with a row without figures.
+        remaining: Questions without stored rows, each with a row without figures.
     """
 
     subject: ServedModel
     content: str = ""
     rows: dict[str, list[ServingRow]] = field(default_factory=dict)
-    open: list[tuple[ServingSpec, ServingRow]] = field(default_factory=list)
+    remaining: list[tuple[ServingSpec, ServingRow]] = field(default_factory=list)
 
 
 def sweep_servings(
@@ -261,8 +261,8 @@ class _Run:
             blank = self._build_blank_row(state, question)
             state.rows[blank.key] = self._find_stored_rows(blank)
             if not state.rows[blank.key]:
-                state.open.append((question, blank))
-        self.total += len(state.open)
+                state.remaining.append((question, blank))
+        self.total += len(state.remaining)
         return state
 
     def _build_blank_row(self, state: _ModelState, question: ServingSpec) -> ServingRow:
@@ -329,11 +329,11 @@ class _Run:
 
     def _list_tasks(self, state: _ModelState, max_contexts: int) -> Iterator[ServingTask]:
         """Yields tasks of open questions of the same types, with up to `max_contexts` contexts in a task."""
-        if not state.open:
+        if not state.remaining:
             return
         opener = state.subject.opener(state.content)
         pairs_by_types: dict[tuple[str, str], dict[int, list[tuple[ServingSpec, ServingRow]]]] = {}
-        for question, blank in state.open:
+        for question, blank in state.remaining:
             groups = pairs_by_types.setdefault((question.dtype, question.kv_dtype), {})
             groups.setdefault(question.contexts[0], []).append((question, blank))
         for groups in pairs_by_types.values():

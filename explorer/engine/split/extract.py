@@ -29,18 +29,18 @@ class UnitEdges(Struct, frozen=True):
 
     Attributes:
         rows: Id of each unit's row in the layer tree, or None for a unit without a row.
-        made: Names of the values that each unit produces.
+        produced: Names of the values that each unit produces.
         read: Names of the values that each unit reads.
     """
 
     rows: Sequence[int | None]
-    made: Sequence[Sequence[str]]
+    produced: Sequence[Sequence[str]]
     read: Sequence[Sequence[str]]
 
     @property
     def makers(self) -> dict[str, int]:
         """Index of the unit that produces each value, by value name."""
-        return {name: unit for unit, names in enumerate(self.made) for name in names if name}
+        return {name: unit for unit, names in enumerate(self.produced) for name in names if name}
 
 
 class Part(Struct, frozen=True):

@@ -76,14 +76,14 @@ class _ModelState(Struct):
         files: Paths of the model's files.
         content: Digest of the model's content.
         rows: Rows in the order of the combinations.
-        open: Indices of the rows to compute.
+        remaining: Indices of the rows to compute.
     """
 
     subject: Subject
     files: tuple[str, ...] = ()
     content: str = ""
     rows: list[SweepRow] = field(default_factory=list)
-    open: list[int] = field(default_factory=list)
+    remaining: list[int] = field(default_factory=list)
 
 
 def sweep(
@@ -237,8 +237,8 @@ class _Run:
             work.rows.append(current_row)
             # a failed row is tried again, because packages may have been installed since
             if row is None or row.error or self._needs_proof(row):
-                work.open.append(index)
-        self.total += len(work.open)
+                work.remaining.append(index)
+        self.total += len(work.remaining)
         self.kept += sum(row.products is not None for row in work.rows)
         return work
 
@@ -267,7 +267,7 @@ class _Run:
 
     def spread(self, works: Sequence[_ModelState], scheduler: str | None, workers: int | None) -> int:
         """Computes the open rows in this process or in workers. Returns the number of workers."""
-        open_works = [work for work in works if work.open]
+        open_works = [work for work in works if work.remaining]
         if not open_works:
             return 0
         if scheduler is None:
@@ -293,11 +293,12 @@ class _Run:
 
     def _choose_worker_count(self, works: Sequence[_ModelState]) -> int:
         """Returns the number of processes on this machine that save time."""
-        proofs = sum(len(work.open) for work in works) if self.proof is not None else 0
+        proofs = sum(len(work.remaining) for work in works) if self.proof is not None else 0
         seconds = _OPENING_SECONDS * len(works)
         if proofs:
             seconds += sum(
-                len(work.open) * (_PROOF_SECONDS + count_file_bytes(work.files) / _PROOF_BYTES_PER_SECOND)
+                len(work.remaining)
+                * (_PROOF_SECONDS + count_file_bytes(work.files) / _PROOF_BYTES_PER_SECOND)
                 for work in works
             )
         return suggest_processes(
@@ -311,7 +312,7 @@ class _Run:
             finished: list[int] = []
             last_write = time.perf_counter()
             try:
-                for index in work.open:
+                for index in work.remaining:
                     stop_if(self.cancel)
                     row, spec = work.rows[index], self.specs[index]
                     if row.products is None:
@@ -348,8 +349,8 @@ class _Run:
         for work in works:
             self._fingerprint(work)
             opener = work.subject.opener(work.files)
-            for start in range(0, len(work.open), size):
-                indices = work.open[start : start + size]
+            for start in range(0, len(work.remaining), size):
+                indices = work.remaining[start : start + size]
                 task = TilingTask(
                     opener=opener,
                     files=work.files,

@@ -171,7 +171,7 @@ class GraphBuilder(Struct):
     node_prefix: str = ""
     nodes: list[Node] = field(default_factory=list)
 
-    def inner(self, label: str) -> GraphBuilder:
+    def create_inner(self, label: str) -> GraphBuilder:
         """Creates a builder for a part or a body in this graph, with its own name prefix."""
         return GraphBuilder(self.emission, f"{self.prefix}{label}/", self.site, f"{self.node_prefix}{label}/")
 

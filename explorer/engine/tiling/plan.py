@@ -212,7 +212,7 @@ def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int, lay
         at_most=rows is not None and site.runs.at_most,
         macs=_count_useful_macs(site),
         in_floats=site.in_floats,
-        right=site.stored or site.other,
+        right=site.stored or site.other_right_dtype,
         layer=layer,
         sums=site.sums() if accumulator and site.sums is not None else None,
     )

@@ -130,8 +130,8 @@ class Site(Struct, frozen=True):
         runs: Number of runs of the node.
         macs: MACs of one run without the zeros of packed groups, or None if every element of X and W counts.
         absorbed: Nodes before `node` that the site also replaces if no other node reads their outputs.
-        other: Element type of W if it differs from that of X, else ''. Example: unsigned activations times
-            signed weights.
+        other_right_dtype: Element type of W if it differs from that of X, else ''. Example: unsigned
+            activations times signed weights.
         stored: Element type of the codes of W if the product multiplies dequantized floats, else ''.
         in_floats: Reason why quantized operands are multiplied as floats, or '' if they are not.
         sums: Function that returns the accumulator that the stored codes need, or None for floats.
@@ -155,7 +155,7 @@ class Site(Struct, frozen=True):
     place: tuple[str, ...] = ()
     runs: RunCounts = RunCounts()
     macs: int | None = None
-    other: str = ""
+    other_right_dtype: str = ""
     stored: str = ""
     in_floats: str = ""
     sums: Callable[[], Accumulator] | None = None
@@ -183,7 +183,7 @@ class Site(Struct, frozen=True):
     @property
     def right_dtype(self) -> str:
         """Element type of W."""
-        return self.other or self.dtype
+        return self.other_right_dtype or self.dtype
 
     @property
     def weight(self) -> Weight | None:

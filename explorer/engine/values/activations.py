@@ -53,14 +53,14 @@ class ActivationRequest(Struct, frozen=True):
 
     Attributes:
         layers: Globs over paths of layers; empty means every layer.
-        given: The user's input values, or None for seeded random values.
+        user_inputs: The user's input values, or None for seeded random values.
         seed: Seed of random values.
         take: Function called with every output of a layer, the index of the layer's call, and a name for
             files. The name is the path of the layer, with an index if it has several outputs. The function
             reads the numbers before it returns.
         step: Function called with the number of finished steps and of all steps. It may raise `Cancelled` to
             stop.
-        batch: Samples of `given` that the model runs at a time, or None for as many as it takes.
+        batch: Samples of `user_inputs` that the model runs at a time, or None for as many as it takes.
         begin: Function called with the number of runs before the first run. Each run calls `take` for the
             same layers.
         kinds: Operators or module types of the layers; empty means all.
@@ -69,7 +69,7 @@ class ActivationRequest(Struct, frozen=True):
     """
 
     layers: tuple[str, ...]
-    given: InputArrays | None
+    user_inputs: InputArrays | None
     seed: int
     take: Callable[[Numbers, int, str], None]
     step: Callable[[int, int], None]
@@ -141,7 +141,7 @@ class _Collector(Struct):
         runs: Number of runs.
         measured: Statistics of the outputs, if there is a single run.
         samples: Statistics of the outputs, if there are several runs, by name and call.
-        held: Bytes of the stored numbers of all outputs.
+        stored_bytes: Bytes of the stored numbers of all outputs.
         weights: Names of parameters whose gradients were measured.
         rerun_text: Addition to the progress message of repeated runs.
         searches: Searches for exact quantiles.
@@ -156,7 +156,7 @@ class _Collector(Struct):
     runs: int = 1
     measured: list[TensorStats] = field(default_factory=list)
     samples: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
-    held: int = 0
+    stored_bytes: int = 0
     weights: set[str] = field(default_factory=set)
     rerun_text: str = ""
     searches: Sequence[RankSearch] = ()
@@ -185,9 +185,9 @@ class _Collector(Struct):
             if samples is None:
                 samples = self.samples[name, call] = OutputSamples(numbers, self.choices, self.options.axis)
             run = samples.runs
-            self.held -= samples.held
-            samples.add(numbers, MAX_STORED_BYTES - self.held - samples.held, self.cancel)
-            self.held += samples.held
+            self.stored_bytes -= samples.held
+            samples.add(numbers, MAX_STORED_BYTES - self.stored_bytes - samples.held, self.cancel)
+            self.stored_bytes += samples.held
         if self.archive is not None:
             entry_name = f"{name}#{call + 1}" if call else name
             self.archive.add(f"{entry_name}@{run + 1}" if self.runs > 1 else entry_name, numbers)

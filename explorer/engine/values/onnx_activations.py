@@ -84,7 +84,9 @@ def run(
         _observe_outputs(head, reached, runs, request, skipped)
         skipped[:0] = _list_unreached(path, error.what, observed[len(reached) :])
     sizes = (
-        {} if request.given is None else {n: (get_element_type(a), tuple(a.shape)) for n, a in feeds.items()}
+        {}
+        if request.user_inputs is None
+        else {n: (get_element_type(a), tuple(a.shape)) for n, a in feeds.items()}
     )
     return ActivationRun(texts, tuple(skipped), sizes)
 
@@ -185,7 +187,7 @@ def _prepare_inputs(
     model: Model, request: ActivationRequest, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
     """Returns the inputs of each run, and descriptions of their origins."""
-    if request.given is None:
+    if request.user_inputs is None:
         rules = plan_inputs(model, dims, input_shapes)
         return [draw(rules, request.seed)], tuple(f"{rule.text()}, seed {request.seed}" for rule in rules)
     sizes = dims or {}
@@ -195,8 +197,8 @@ def _prepare_inputs(
         if shape is not None:
             shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
         specs.append(InputSpec(value.name, value.dtype, shape))
-    runs = [part.fit(specs) for part in request.given.samples(specs, request.batch)]
-    return runs, request.given.texts(runs)
+    runs = [part.fit(specs) for part in request.user_inputs.samples(specs, request.batch)]
+    return runs, request.user_inputs.texts(runs)
 
 
 def _select_outputs(

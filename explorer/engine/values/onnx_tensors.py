@@ -170,7 +170,7 @@ def read_part(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
     """Yields the elements `[start, stop)` of a tensor, reading no other bytes of its file."""
     payload = tensor.payload
     bits = DTYPES[get_dtype_code(tensor.dtype)].bits
-    if payload is None or not bits or tensor.held is not None:
+    if payload is None or not bits or tensor.stored_elements is not None:
         return
     numbers_per_group = 8 // math.gcd(bits, 8)
     first = start // numbers_per_group * numbers_per_group

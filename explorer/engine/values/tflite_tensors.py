@@ -16,9 +16,9 @@ def list_stored(read: Tflite) -> list[Numbers]:
     tensor_numbers = []
     for numbers in onnx_tensors.list_stored(read.model):
         tensor = tensors.get(numbers.name)
-        if tensor is not None and tensor.held is not None:
+        if tensor is not None and tensor.stored_elements is not None:
             # the missing numbers of a sparse tensor are zero
-            numbers = replace(numbers, unstored_zeros=numbers.elements - tensor.held)
+            numbers = replace(numbers, unstored_zeros=numbers.elements - tensor.stored_elements)
         scales = read.scales.get(numbers.name)
         if scales is not None:
             numbers = replace(numbers, scales=build_scales(*scales.numbers(), scales.axis))

@@ -67,16 +67,18 @@ def run(
         Cancelled: `request.step` raised it.
     """
     shapes = dict(input_shapes or {})
-    if request.given is None:
+    if request.user_inputs is None:
         bound_inputs = bind(loaded, shapes, dims or {})
         inputs, texts = draw_inputs(loaded, bound_inputs, request.seed)
         sizes: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     else:
-        bound_inputs, inputs, texts, sizes = read_inputs(loaded, request.given, shapes, dims or {})
+        bound_inputs, inputs, texts, sizes = read_inputs(loaded, request.user_inputs, shapes, dims or {})
     module = build_with_weights(loaded, lambda: bound_inputs)
     device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
     runs = (
-        [inputs] if request.given is None else _divide_into_batches(inputs, request.batch, request.given.path)
+        [inputs]
+        if request.user_inputs is None
+        else _divide_into_batches(inputs, request.batch, request.user_inputs.path)
     )
     calls = [bound_inputs.pack_arguments([tensor.to(device) for tensor in run]) for run in runs]
     with loaded.quiet():

@@ -403,7 +403,7 @@ def _unpacked_cost(mapped: MappedSite, site: Site, machine: MemoryMachine) -> Ma
     from explorer.engine.mapping.cost import compute_mapping_cost
     from explorer.engine.mapping.search import search_mappings
 
-    plain = replace(mapped.cost.mapping, right=site.other, epilogue=Epilogue())
+    plain = replace(mapped.cost.mapping, right=site.other_right_dtype, epilogue=Epilogue())
     if plain == mapped.cost.mapping:
         return mapped.cost
     if mapped.search is not None and plain.right != mapped.cost.mapping.right:

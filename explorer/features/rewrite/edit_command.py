@@ -42,7 +42,7 @@ COMMAND = Command(
     (
         "--output",
         *(
-            Option(f"--{kind.replace('_', '-')}", edit.help, edit.metavar, many=True, into="edits")
+            Option(f"--{kind.replace('_', '-')}", edit.help, edit.metavar, many=True, collected_as="edits")
             for kind, edit in EDITS.items()
         ),
         Option("--steps", "steps in a file, which come before those that are typed", "FILE"),

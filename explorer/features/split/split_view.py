@@ -382,7 +382,7 @@ class SplitScreen(SubScreen[int]):
         rows, row = self._split.rows, self.layer_tree.current_row
         if rows is None or row is None:
             return
-        unit = rows.first[self.layer_tree.model.find_first_layer(row)]
+        unit = rows.first_units[self.layer_tree.model.find_first_layer(row)]
         number = max(0, rows.find_stage(unit) - 1)
         if unit >= 0 and number != rows.selected_cut:
             rows.selected_cut = number
@@ -394,7 +394,7 @@ class SplitScreen(SubScreen[int]):
         if rows is None or not rows.places:
             return
         row = self.layer_tree.current_row
-        unit = rows.first[self.layer_tree.model.find_first_layer(row)] if row is not None else -1
+        unit = rows.first_units[self.layer_tree.model.find_first_layer(row)] if row is not None else -1
         rows.selected_cut = self._split.next_cut(unit, step)
         self._move_to_cut(rows.selected_cut)
         self.layer_tree.refresh()
@@ -416,7 +416,7 @@ class SplitScreen(SubScreen[int]):
         rows, where, row = self._split.rows, self._split.where, self.layer_tree.current_row
         if rows is None or where is None or row is None:
             return
-        unit, places = rows.first[self.layer_tree.model.find_first_layer(row)], list(rows.places)
+        unit, places = rows.first_units[self.layer_tree.model.find_first_layer(row)], list(rows.places)
         if unit in places:
             if len(places) == 1:
                 self._refuse("a split has two stages at least")

@@ -49,13 +49,13 @@ class _TreeRow(Struct, frozen=True):
 
     Attributes:
         closes: Number of groups that end after the row.
-        open: Whether the rows below a group are visible at first.
+        is_open: Whether the rows below a group are visible at first.
     """
 
     cells: Sequence[Sequence[Span]]
     depth: int
     parent: bool
-    open: bool
+    is_open: bool
     closes: int
 
 

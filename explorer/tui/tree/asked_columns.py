@@ -51,7 +51,7 @@ class AskedColumns:
         names = {name for name in model.columns if name in columns and columns[name].needs}
         if not model.metric.array and (model.by_cost or columns[model.metric.id].needs):
             names.add(model.metric.id)
-        figures = (name for name in sorted(names) if columns[name].needs or not columns[name].over)
+        figures = (name for name in sorted(names) if columns[name].needs or not columns[name].aggregate)
         return [name for name in figures if self._is_lacking(name)]
 
     def _column(self, name: str) -> LayerColumn:

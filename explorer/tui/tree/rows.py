@@ -106,7 +106,7 @@ def find_metric(column: str, columns: Mapping[str, LayerColumn] | None = None) -
         layer_column.unit,
         layer_column.stored,
         layer_column.adds_up,
-        layer_column.over,
+        layer_column.aggregate,
     )
 
 

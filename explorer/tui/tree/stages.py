@@ -30,15 +30,15 @@ class StageRows(Struct):
     A unit is one operator of the model, which no cut divides. Units are counted in the order of the file.
 
     Attributes:
-        first, last: First and last unit of each layer; -1 for a layer without units.
+        first_units, last_units: First and last unit of each layer; -1 for a layer without units.
         crossing: Bytes that a cut before the first unit of each layer transfers. The last entry, NaN,
             belongs to the whole model.
         places: Units before which there is a cut, in ascending order.
         selected_cut: Index in `places` of the cut that keys move; -1 for none.
     """
 
-    first: Sequence[int]
-    last: Sequence[int]
+    first_units: Sequence[int]
+    last_units: Sequence[int]
     crossing: Sequence[float]
     places: Sequence[int] = ()
     selected_cut: int = -1
@@ -69,16 +69,16 @@ class StageRows(Struct):
 
     def find_stage_range(self, layers: Iterable[int]) -> tuple[int, int] | None:
         """Return the first and the last stage of some layers, counted from 0; None without operators."""
-        filled_layers = [layer for layer in layers if self.first[layer] >= 0]
+        filled_layers = [layer for layer in layers if self.first_units[layer] >= 0]
         if not filled_layers:
             return None
-        first_unit = min(self.first[layer] for layer in filled_layers)
-        last_unit = max(self.last[layer] for layer in filled_layers)
+        first_unit = min(self.first_units[layer] for layer in filled_layers)
+        last_unit = max(self.last_units[layer] for layer in filled_layers)
         return self.find_stage(first_unit), self.find_stage(last_unit)
 
     def is_stage_start(self, layer: int) -> bool:
         """Whether there is a cut directly before a layer."""
-        return self.first[layer] in self.places
+        return self.first_units[layer] in self.places
 
     def format_cell(self, layers: Iterable[int], first_layer: int) -> tuple[str, str, None]:
         """Return the cell of the stage column as (text, role, None).
@@ -95,7 +95,9 @@ class StageRows(Struct):
         if not self.is_stage_start(first_layer):
             role = "dim" if first_stage % 2 else "text"  # neighboring stages differ in brightness
             return f"  {text}", role, None
-        is_selected = self.selected_cut >= 0 and self.places[self.selected_cut] == self.first[first_layer]
+        is_selected = (
+            self.selected_cut >= 0 and self.places[self.selected_cut] == self.first_units[first_layer]
+        )
         return fit(f"┌ {text}", 5), "mark" if is_selected else "accent", None
 
     def list_first_stages(self) -> Sequence[float]:
@@ -103,7 +105,7 @@ class StageRows(Struct):
 
         The last entry, NaN, belongs to the whole model.
         """
-        return array("d", [*(self.find_stage(unit) if unit >= 0 else nan for unit in self.first), nan])
+        return array("d", [*(self.find_stage(unit) if unit >= 0 else nan for unit in self.first_units), nan])
 
 
 def stage_columns() -> dict[str, LayerColumn]:
@@ -113,7 +115,7 @@ def stage_columns() -> dict[str, LayerColumn]:
     def build_column(name: str, head: str, unit: Unit, about: str) -> LayerColumn:
         # the tree shows the values of `StageRows`: a layer itself has none
         no_value: Callable[..., None] = lambda layer, figures: None  # noqa: E731 (one signature for all columns)
-        return LayerColumn(name, head, unit, no_value, about, stored=True, blank=True, over="min")
+        return LayerColumn(name, head, unit, no_value, about, stored=True, blank=True, aggregate="min")
 
     return {
         STAGE: build_column(STAGE, "stage", "text", "stage of the split; 1-3 for a group in several stages"),

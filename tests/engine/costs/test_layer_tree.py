@@ -109,7 +109,7 @@ def test_a_branch_that_does_not_run_keeps_its_figures_to_itself() -> None:
         leaf("if.then.x", macs=10, stored=(("w", 1, 4),)),
         leaf("if.else.y", macs=3, stored=(("v", 2, 8),), counted=False),
     ]
-    rows = {r.path: r for r in build(leaves, {"if.else": GroupFacts(apart=True)})}
+    rows = {r.path: r for r in build(leaves, {"if.else": GroupFacts(is_excluded=True)})}
     assert rows["if"].macs == 10
     assert rows["if.else"].macs == 3
     assert rows["if"].params == 3

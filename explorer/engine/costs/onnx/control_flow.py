@@ -107,7 +107,7 @@ def _visit_branches(owner: ControlFlowNode) -> None:
         result.body_outputs += branch_result.body_outputs
         result.groups.update(branch_result.groups)
         result.shapes.update(branch_result.shapes)
-        result.groups[prefix + name] = GroupFacts(apart=not is_counted)
+        result.groups[prefix + name] = GroupFacts(is_excluded=not is_counted)
         if index == largest:
             for step in branch_result.steps:
                 leaf = step.leaf + first_leaf if step.leaf >= 0 else -1

@@ -162,7 +162,7 @@ def _describe_tensor(
 
 def _read_values(tensor: Tensor) -> Any:
     """Returns the values of a small tensor with data as nested lists, else None."""
-    if tensor.payload is None or tensor.held is not None or tensor.elements > MAX_VALUES:
+    if tensor.payload is None or tensor.stored_elements is not None or tensor.elements > MAX_VALUES:
         return None
     if tensor.dtype == "string" or tensor.payload.size != tensor.nbytes:
         return None

@@ -162,7 +162,7 @@ def list_plain_storage(graph: Graph) -> dict[str, int]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return tensor.dtype in _SIZED and not tensor.beside and tensor.held is None
+    return tensor.dtype in _SIZED and not tensor.beside and tensor.stored_elements is None
 
 
 def _describe_sparse(

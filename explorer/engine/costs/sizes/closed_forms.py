@@ -32,12 +32,12 @@ class SizeFigures(Struct, frozen=True):
     Attributes:
         labels: Labels of the steps in execution order.
         layers: MACs and bytes moved of each layer with a roofline point, or None if unknown.
-        alive: Live activation bytes at each step.
+        live_bytes: Live activation bytes at each step.
     """
 
     labels: tuple[str, ...]
     layers: tuple[tuple[int | None, int | None], ...]
-    alive: tuple[int, ...]
+    live_bytes: tuple[int, ...]
 
     @classmethod
     def from_analysis(cls, examined: AnalysisResult) -> SizeFigures:
@@ -55,7 +55,7 @@ class SizeFigures(Struct, frozen=True):
         macs = sum(macs or 0 for macs, _ in self.layers)
         moved = sum(moved or 0 for _, moved in self.layers)
         pairs = ((m, b) for m, b in self.layers if m is not None and b is not None)
-        return _values(macs, moved, max(self.alive, default=0), weights, machine, Counter(pairs))
+        return _values(macs, moved, max(self.live_bytes, default=0), weights, machine, Counter(pairs))
 
 
 def _values(
@@ -89,33 +89,35 @@ class ClosedForms(Struct, frozen=True):
     Attributes:
         low, high: Both ends of the range, inclusive.
         layers: Polynomials of MACs and bytes, with the number of layers that share them.
-        macs, moved: Sums over all layers.
-        alive: Polynomials of the steps that are the peak somewhere in the range.
+        macs, bytes_moved: Sums over all layers.
+        live_bytes: Polynomials of the steps that are the peak somewhere in the range.
     """
 
     low: int
     high: int
     layers: Mapping[tuple[Polynomial, Polynomial], int]
     macs: Polynomial
-    moved: Polynomial
-    alive: tuple[Polynomial, ...]
+    bytes_moved: Polynomial
+    live_bytes: tuple[Polynomial, ...]
 
     @classmethod
     def constant(cls, size: int, figures: SizeFigures) -> ClosedForms:
         """Returns the constant forms of the figures at one size."""
         macs = [None if m is None else Polynomial((m,)) for m, _ in figures.layers]
         moved = [None if b is None else Polynomial((b,)) for _, b in figures.layers]
-        return _Fit(figures, macs, moved, [Polynomial((figure,)) for figure in figures.alive]).forms(
+        return _Fit(figures, macs, moved, [Polynomial((figure,)) for figure in figures.live_bytes]).forms(
             size, size
         )
 
     def values(self, size: int, weights: int, machine: Machine | None) -> Values:
         """Returns the value of each curve at a size."""
-        peak = max((polynomial.evaluate(size) for polynomial in self.alive), default=0)
+        peak = max((polynomial.evaluate(size) for polynomial in self.live_bytes), default=0)
         layers: Counter[tuple[int, int]] = Counter()
         for (macs, moved), count in self.layers.items() if machine is not None else ():
             layers[macs.evaluate(size), moved.evaluate(size)] += count
-        return _values(self.macs.evaluate(size), self.moved.evaluate(size), peak, weights, machine, layers)
+        return _values(
+            self.macs.evaluate(size), self.bytes_moved.evaluate(size), peak, weights, machine, layers
+        )
 
     def list_polynomials(
         self, name: CurveName, weights: int, machine: Machine | None
@@ -123,13 +125,13 @@ class ClosedForms(Struct, frozen=True):
         """Returns the polynomials whose maximum is the curve; empty for the minimum time, which is a sum."""
         polynomials: dict[CurveName, tuple[Polynomial, ...]] = {
             "macs": (self.macs,),
-            "moved": (self.moved,),
-            "activations": self.alive,
+            "moved": (self.bytes_moved,),
+            "activations": self.live_bytes,
             "weights": (Polynomial((weights,)),),
         }
         if machine is not None:
             polynomials["compute"] = (self.macs.multiply(1 / Fraction(machine.peak_macs)),)
-            polynomials["memory"] = (self.moved.multiply(1 / Fraction(machine.bandwidth)),)
+            polynomials["memory"] = (self.bytes_moved.multiply(1 / Fraction(machine.bandwidth)),)
         return polynomials.get(name, ())
 
 
@@ -138,8 +140,8 @@ class _Fit(Struct, frozen=True):
 
     first: SizeFigures
     macs: Sequence[Polynomial | None]
-    moved: Sequence[Polynomial | None]
-    live: Sequence[Polynomial]
+    bytes_moved: Sequence[Polynomial | None]
+    live_bytes: Sequence[Polynomial]
 
     @classmethod
     def from_sizes(cls, count: Count, sizes: Sequence[int]) -> _Fit | None:
@@ -155,7 +157,7 @@ class _Fit(Struct, frozen=True):
             [_form(size_tuple, [figures.layers[row][1] for figures in samples]) for row in rows],
             [
                 fit_polynomial(size_tuple, sizes)
-                for sizes in zip(*(figures.alive for figures in samples), strict=True)
+                for sizes in zip(*(figures.live_bytes for figures in samples), strict=True)
             ],
         )
 
@@ -163,24 +165,24 @@ class _Fit(Struct, frozen=True):
         """Whether the polynomials equal the analyzed figures at a size."""
         if not _is_comparable(self.first, figures):
             return False
-        forms = [*self.macs, *self.moved, *self.live]
-        polynomials = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.alive]
+        forms = [*self.macs, *self.bytes_moved, *self.live_bytes]
+        polynomials = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.live_bytes]
         return all(
-            form is None or form.evaluate_numerator(size) == (value or 0) * form.over
+            form is None or form.evaluate_numerator(size) == (value or 0) * form.denominator
             for form, value in zip(forms, polynomials, strict=True)
         )
 
     def forms(self, low: int, high: int) -> ClosedForms:
         """Returns the polynomials as closed forms of a range."""
-        pairs = zip(self.macs, self.moved, strict=True)
+        pairs = zip(self.macs, self.bytes_moved, strict=True)
         layers = Counter((m, b) for m, b in pairs if m is not None and b is not None)
         return ClosedForms(
             low,
             high,
             layers,
             _total(self.macs),
-            _total(self.moved),
-            find_upper_envelope(self.live, low, high),
+            _total(self.bytes_moved),
+            find_upper_envelope(self.live_bytes, low, high),
         )
 
 

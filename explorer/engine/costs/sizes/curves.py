@@ -50,7 +50,7 @@ class SizeRange(Struct, frozen=True):
     Attributes:
         name: Name of the size.
         low, high: Both ends of the range, inclusive.
-        at: Current size of the model, or None if it is symbolic.
+        current: Current size of the model, or None if it is symbolic.
         others: Sizes of the other symbolic dimensions.
         notes: Notes on the range.
     """
@@ -58,7 +58,7 @@ class SizeRange(Struct, frozen=True):
     name: str
     low: int
     high: int
-    at: int | None = None
+    current: int | None = None
     others: Mapping[str, int] = {}
     notes: tuple[str, ...] = ()
 
@@ -112,7 +112,7 @@ class _Curves:
     def result(self) -> SizeCurves:
         """Computes all curves and crossings."""
         size_range = self.over
-        check = () if size_range.at is None else (size_range.at,)
+        check = () if size_range.current is None else (size_range.current,)
         self.cache_form = self._fit_cache_form()
         self.forms = find_closed_forms(self.count, size_range.low, size_range.high, check) or []
         crossings = self._find_crossings() if self.forms else None
@@ -126,7 +126,7 @@ class _Curves:
         else:
             sizes = self._choose_grid(crossings)
         return SizeCurves(
-            *(size_range.name, size_range.low, size_range.high, size_range.at),
+            *(size_range.name, size_range.low, size_range.high, size_range.current),
             sizes=tuple(sizes),
             curves=tuple(self._build_curves(sizes)),
             crossings=tuple(crossings),
@@ -148,7 +148,7 @@ class _Curves:
         except ExplorerError:  # a model with a maximum text length has no step beyond it
             return None
         line = fit_polynomial((low, high), (first, last))
-        return line if line.evaluate_numerator(sizes[1]) == middle * line.over else None
+        return line if line.evaluate_numerator(sizes[1]) == middle * line.denominator else None
 
     # values
 
@@ -279,7 +279,7 @@ class _Curves:
 
     def _choose_grid(self, crossings: Sequence[Crossing]) -> list[int]:
         """Returns powers of two, sizes between them, both ends, the current size, and sizes at crossings."""
-        low, high, current = self.over.low, self.over.high, self.over.at
+        low, high, current = self.over.low, self.over.high, self.over.current
         sizes = {
             low,
             high,
@@ -358,7 +358,7 @@ def find_usable_range(
         size_range.name,
         size_range.low,
         sizes[first_failing - 1],
-        size_range.at,
+        size_range.current,
         size_range.others,
         (*size_range.notes, note),
     )

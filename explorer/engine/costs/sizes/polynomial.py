@@ -18,10 +18,10 @@ from explorer.engine.symbolic.expressions import Expression, Monomial, Undecided
 
 
 class Polynomial(Struct, frozen=True):
-    """A polynomial: integer coefficients, lowest power first, over the common denominator `over`."""
+    """A polynomial: integer coefficients, lowest power first, over a common denominator."""
 
     coefficients: tuple[int, ...]
-    over: int = 1
+    denominator: int = 1
 
     @classmethod
     def from_terms(cls, terms: Sequence[Fraction]) -> Polynomial:
@@ -37,7 +37,7 @@ class Polynomial(Struct, frozen=True):
     @property
     def terms(self) -> tuple[Fraction, ...]:
         """The rational coefficients."""
-        return tuple(Fraction(coefficient, self.over) for coefficient in self.coefficients)
+        return tuple(Fraction(coefficient, self.denominator) for coefficient in self.coefficients)
 
     def evaluate_numerator(self, size: int) -> int:
         """Returns the value at a size, times the denominator."""
@@ -48,7 +48,7 @@ class Polynomial(Struct, frozen=True):
 
     def evaluate(self, size: int) -> int:
         """Returns the value at a size. The value must be an integer."""
-        return self.evaluate_numerator(size) // self.over
+        return self.evaluate_numerator(size) // self.denominator
 
     def format(self, name: str) -> str:
         """Returns the canonical text of the polynomial in the variable `name`, or '' if it is too long."""
@@ -57,7 +57,7 @@ class Polynomial(Struct, frozen=True):
             for power, coefficient in enumerate(self.coefficients)
         }
         try:
-            return Expression(terms, self.over).text
+            return Expression(terms, self.denominator).text
         except UndecidedSize:
             return ""
 
@@ -154,7 +154,7 @@ def find_upper_envelope(polynomials: Collection[Polynomial], low: int, high: int
     """
     upper: list[Polynomial] = []
     for polynomial in sorted(
-        set(polynomials), key=lambda p: (Fraction(-p.evaluate_numerator(high), p.over), p.coefficients)
+        set(polynomials), key=lambda p: (Fraction(-p.evaluate_numerator(high), p.denominator), p.coefficients)
     ):
         if not any(higher.covers(polynomial) for higher in upper):
             upper.append(polynomial)
@@ -163,7 +163,7 @@ def find_upper_envelope(polynomials: Collection[Polynomial], low: int, high: int
     pairs = ((a, b) for a in upper for b in upper if a is not b)
     marks = {low, *(size for a, b in pairs for size in find_sign_changes(a - b, low, high))}
     best = (
-        {max(upper, key=lambda p: Fraction(p.evaluate_numerator(size), p.over)) for size in marks}
+        {max(upper, key=lambda p: Fraction(p.evaluate_numerator(size), p.denominator)) for size in marks}
         if upper
         else set()
     )

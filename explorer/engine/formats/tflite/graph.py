@@ -343,7 +343,7 @@ class _ModelBuilder:
                 f"tensor '{name}' of shape {list(shape)} and type {tensor.dtype} needs {needed:,} bytes"
                 f" and has {payload.size:,}"
             )
-        return Tensor(name, tensor.dtype, shape, payload, beside=extra_bytes, held=stored_count)
+        return Tensor(name, tensor.dtype, shape, payload, beside=extra_bytes, stored_elements=stored_count)
 
     # -- graphs ---------------------------------------------------------------------------------
 

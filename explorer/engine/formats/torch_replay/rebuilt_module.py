@@ -28,12 +28,12 @@ class ReplayModule(nn.Module):
 
     Attributes:
         run: Function that computes the result. All copies of the module share it.
-        held: Other data of the module in the file, by name. It is separate from the attributes, so that names
-            cannot clash with those of nn.Module.
+        file_values: Other data of the module in the file, by name. It is separate from the attributes, so
+            that names cannot clash with those of nn.Module.
     """
 
     run: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-    held: dict[str, Any]
+    file_values: dict[str, Any]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Replays the module's part of the file."""
@@ -73,7 +73,7 @@ def create_twin(qualname: str, arguments: tuple[str, ...], run: Callable[..., An
     twin = kind.__new__(kind)
     nn.Module.__init__(twin)
     object.__setattr__(twin, "run", run)
-    object.__setattr__(twin, "held", {})
+    object.__setattr__(twin, "file_values", {})
     return twin
 
 

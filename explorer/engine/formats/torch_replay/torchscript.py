@@ -72,9 +72,9 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
 
 
 def _list_notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
-    constants = twin.held["constants"]
+    constants = twin.file_values["constants"]
     notes = ["TorchScript, traced" if traced else "TorchScript, scripted"]
-    if constants and twin.held["frozen"]:
+    if constants and twin.file_values["frozen"]:
         notes.append(f"frozen: {len(constants):,} constants of its code are counted as parameters")
     return tuple(notes)
 
@@ -141,8 +141,8 @@ class _Builder:
             name = f"CONSTANTS_c{index}"
             add_tensor(module, name, tensor, parameter=frozen and tensor.is_floating_point())
             self.machine.constants[f"c{index}"] = getattr(module, name)
-        module.held["constants"] = tensors
-        module.held["frozen"] = frozen
+        module.file_values["constants"] = tensors
+        module.file_values["frozen"] = frozen
         return module
 
     def build_module(self, record: ReducedObject) -> ReplayModule:
@@ -155,16 +155,18 @@ class _Builder:
             raise BadModel(f"its code lacks {printable(record.qualname)}", where=self.path)
         twin = create_twin(clean_class_name(record.qualname), _list_arguments(kind), self.machine.enter)
         self.twins[id(record)] = twin
-        twin.held.update(kind=kind, values={})
+        twin.file_values.update(kind=kind, values={})
         # the state of a module with packed weights (quantization) is not a dictionary; calling it fails
         state = record.state if isinstance(record.state, Mapping) else {}
-        twin.held["packed"] = state is not record.state
+        twin.file_values["packed"] = state is not record.state
         for name, value in state.items():
             self.attribute(twin, kind, str(name), value)
         for name in sorted(kind.parameters - set(parameters_of(twin))):
             if name in state and state[name] is None:
                 twin.register_parameter(name, None)
-        set_attributes(twin, {**_read_arguments_from_code(kind), **twin.held["values"], **kind.constants})
+        set_attributes(
+            twin, {**_read_arguments_from_code(kind), **twin.file_values["values"], **kind.constants}
+        )
         return twin
 
     def attribute(self, twin: ReplayModule, kind: ScriptClass, name: str, value: Any) -> None:
@@ -186,7 +188,7 @@ class _Builder:
         elif name == "training":
             twin.training = bool(value)
         else:
-            twin.held["values"][name] = self.convert_value(value)
+            twin.file_values["values"][name] = self.convert_value(value)
 
     def convert_value(self, value: Any) -> Any:
         """Converts a value of the file, and builds the tensors and objects in it."""

@@ -239,10 +239,10 @@ class ScriptInterpreter:
     def enter(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the `forward` of a twin (see `rebuilt_module`), or the method that `self.entry` names."""
         name, self.entry = self.entry or "forward", ""
-        kind: ScriptClass = twin.held["kind"]
-        if twin.held["packed"]:
+        kind: ScriptClass = twin.file_values["kind"]
+        if twin.file_values["packed"]:
             raise ScriptError(_PACKED)
-        if "constants" in twin.held:
+        if "constants" in twin.file_values:
             # the model itself: a new run starts
             self.steps = self.loop_depth = 0
             args = _convert_image_lists(kind, args)
@@ -486,7 +486,7 @@ class ScriptInterpreter:
             if value is not frame.owner and _ENTRY.fullmatch(name):
                 self.entry = name
                 return value(*args, **kwargs)
-            kind = value.held["kind"]
+            kind = value.file_values["kind"]
         elif isinstance(value, ScriptObject):
             script_class = self.code.find_class(value.qualname)
             if script_class is None:
@@ -502,12 +502,17 @@ class ScriptInterpreter:
 
     def _get(self, value: Any, name: str) -> Any:
         if isinstance(value, ReplayModule):
-            for table in (parameters_of(value), buffers_of(value), children_of(value), value.held["values"]):
+            for table in (
+                parameters_of(value),
+                buffers_of(value),
+                children_of(value),
+                value.file_values["values"],
+            ):
                 if name in table:
                     return table[name]
             if name == "training":
                 return value.training
-            constants = value.held["kind"].constants
+            constants = value.file_values["kind"].constants
             if name in constants:
                 return constants[name]
         elif isinstance(value, ScriptObject):
@@ -522,8 +527,8 @@ class ScriptInterpreter:
             value.values[name] = new_value
         elif isinstance(value, ReplayModule):
             # new attributes are dropped, so that each run starts with the state in the file
-            if name in value.held["values"]:
-                value.held["values"][name] = new_value
+            if name in value.file_values["values"]:
+                value.file_values["values"][name] = new_value
         else:
             raise ScriptError(f"a {type(value).__name__} has no {name}")
 

@@ -600,7 +600,7 @@ _LIST_NAMES = ("layers", "layer", "h", "blocks", "block")
 def _reword_parameter_note(note: str) -> str:
     """Removes 'parameters' from a note that figures are those of stored integers; keeps other notes."""
     if isinstance(note, CountNote) and note.counted == "stored":
-        return CountNote(note.plain, "types stored", note.rest)
+        return CountNote(note.plain, "types stored", note.text_after)
     return note
 
 

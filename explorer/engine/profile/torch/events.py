@@ -141,13 +141,13 @@ class ModuleRun(Struct):
 
     Attributes:
         rows: Work by row id.
-        other: Work outside rows, by phase or operator.
+        unplaced_work: Work outside rows, by phase or operator.
         operators: Work by operator.
         called_rows: Ids of the rows of called modules; -1 for the outermost module.
     """
 
     rows: dict[int, RowRun] = field(default_factory=dict)
-    other: dict[str, RowRun] = field(default_factory=dict)
+    unplaced_work: dict[str, RowRun] = field(default_factory=dict)
     operators: dict[str, OperatorRun] = field(default_factory=dict)
     called_rows: set[int] = field(default_factory=set)
 
@@ -355,7 +355,7 @@ class _Reader:
             row_run = self._module_run.rows.setdefault(top.row, RowRun())
         else:
             label = top.phase if top.phase and top.phase != "forward" else name
-            row_run = self._module_run.other.setdefault(label, RowRun())
+            row_run = self._module_run.unplaced_work.setdefault(label, RowRun())
         row_run.seconds += took
         row_run.backward += took if backward else 0.0
         seconds, calls = row_run.ops.get(name, (0.0, 0))

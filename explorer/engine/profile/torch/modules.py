@@ -333,7 +333,7 @@ class _MeasuredModule(Struct):
         """See `Measurement`."""
         layers = self.subject.analysis.layers
         samples_by_row = _samples([run.rows for run in self.runs])
-        other_samples = _samples([run.other for run in self.runs])
+        other_samples = _samples([run.unplaced_work for run in self.runs])
         conditions = Conditions(
             warmup=spec.warmup,
             stopped=self.stopped,

@@ -451,7 +451,7 @@ def _read_small_tensor(tensor: Tensor) -> np.ndarray[Any, Any] | None:
 
 def _is_numeric(tensor: Tensor) -> bool:
     """Whether numpy can compute with the elements of a tensor."""
-    if tensor.payload is None or tensor.held is not None:
+    if tensor.payload is None or tensor.stored_elements is not None:
         return False
     return not tensor.dtype.startswith(("string", "float4", "float6", "float8", "complex"))
 

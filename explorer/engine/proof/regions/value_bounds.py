@@ -55,7 +55,11 @@ def bound_input(dtype: str) -> Bounds:
 
 def bound_tensor(tensor: Tensor) -> Bounds:
     """Returns the bounds of a stored tensor, or `UNKNOWN` if it is large or not numeric."""
-    if tensor.payload is None or tensor.held is not None or not 0 < (tensor.elements or 0) <= _MAX_READ:
+    if (
+        tensor.payload is None
+        or tensor.stored_elements is not None
+        or not 0 < (tensor.elements or 0) <= _MAX_READ
+    ):
         return UNKNOWN
     try:
         values = np.asarray(tensor.array()).astype(np.float64)

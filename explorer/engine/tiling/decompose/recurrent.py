@@ -301,7 +301,7 @@ def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weight
     states = 2 if step is _write_lstm_step else 1
     rows, last = [], []
     for d, direction_weights in enumerate(weights):
-        inner = builder.inner(layer.name_direction(d))
+        inner = builder.create_inner(layer.name_direction(d))
         z = inner.add("MatMul", (x, direction_weights.w), "input")
         if direction_weights.bias:
             z = inner.add("Add", (z, direction_weights.bias), "input_biased")
@@ -338,7 +338,7 @@ def _scan_steps(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, step: Step, z: str, start: Sequence[str]
 ) -> list[str]:
     """Writes a Scan over the steps; returns the last states and the rows of all steps."""
-    body = builder.inner("step")
+    body = builder.create_inner("step")
     states_before = [body.value(f"before_{i}") for i in range(len(start))]
     z_row = body.value("z")
     states_after = step(body, layer, d, weights, z_row, states_before)

@@ -38,7 +38,7 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
         w = w if site.stacked else builder.set_apart(w, "w_set_apart")
     if not site.stacked:
         return _tile_matrix(builder, site, plan.tile, x, w)
-    body = builder.inner("matrix")
+    body = builder.create_inner("matrix")
     x_matrix, w_matrix = body.value("x"), body.value("w")
     columns = -(-site.N // tn), -(-site.K // tk) * tk, tn
     w_shape = (
@@ -70,7 +70,7 @@ def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
     columns = _cut_columns(builder, site, tile, w) if site.weight is None else w
     width: Size = (rows, 1) if is_depth_open else K
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
-    body = builder.inner("row")
+    body = builder.create_inner("row")
     row_block = body.value("x")
     product = (_write_open_depth if is_depth_open else _write_fixed_depth)(
         body, site, tile, row_block, columns
@@ -105,7 +105,7 @@ def _write_fixed_depth(
     tm, tk, tn = tile
     ks = [tk] * -(-site.K // tk)
     xs = write_cut(builder, x, [tm], ks, (tm, tk), "x")
-    body = builder.inner("column")
+    body = builder.create_inner("column")
     w_column = body.value("w")
     ws = write_cut(body, w_column, ks, [tn], (tk, tn), "w")
     operator = register_tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
@@ -125,10 +125,10 @@ def _write_open_depth(
     tm, tk, tn = tile
     tiles_in_row = builder.reshape(x, (tm, -1, tk), "x_in_tiles")
     blocks = builder.transpose(tiles_in_row, (1, 0, 2), "x_tiles")
-    body = builder.inner("column")
+    body = builder.create_inner("column")
     w_column = body.value("w")
     tiles = body.reshape(w_column, (-1, tk, tn), "w_tiles")
-    step = body.inner("depth")
+    step = body.create_inner("depth")
     a, b, previous_sum = step.value("a"), step.value("b"), step.value("before")
     operator = register_tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")

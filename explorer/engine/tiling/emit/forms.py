@@ -232,7 +232,7 @@ def _write_unrolled(
     rights = right.matrices(builder)
     parts = []
     for b, (x_part, operand) in enumerate(zip(xs, rights, strict=True)):
-        inner = builder.inner(str(b))
+        inner = builder.create_inner(str(b))
         matrix = inner.reshape(x_part, (geometry.M, geometry.K), "x")
         z = _write_unrolled_matrix(inner, site, geometry, matrix, operand)
         parts.append(inner.reshape(z, (1, geometry.M, geometry.N), "y_each"))
@@ -264,7 +264,7 @@ def _write_scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, 
     """Writes a Scan over the matrices of a stack, each in scan form, or unrolled if it is small."""
     if not site.stacked:
         return _write_matrix_scan(builder, site, geometry, x, right)
-    body = builder.inner("matrix")
+    body = builder.create_inner("matrix")
     x_matrix = body.value("x")
     inputs = [Value(x_matrix, site.dtype, (geometry.M, geometry.K))]
     is_small = geometry.products <= _MAX_BODY_PRODUCTS
@@ -324,7 +324,7 @@ def _write_column_scan(
     parts = []
     if full_count:
         full_columns = right.columns(builder, full_count, tn)
-        body = builder.inner("column")
+        body = builder.create_inner("column")
         w_column = body.value("w")
         product = _write_column(body, site, geometry, xs, w_column, tn, "*")
         column = Value(w_column, site.right_dtype, (geometry.K, tn))
@@ -367,7 +367,7 @@ def _write_row_scan(
     parts = []
     top = builder.slice(rows, (0, 0), (full_count * tm, width), "x_rows") if remaining_rows else rows
     blocks = builder.reshape(top, (full_count, tm, width), "x_blocks")
-    body = builder.inner("row")
+    body = builder.create_inner("row")
     x_block = body.value("x")
     y_block = write_row_block(body, x_block, tm)
     scanned = builder.scan(
@@ -380,7 +380,7 @@ def _write_row_scan(
     parts.append(builder.reshape(scanned, (full_count * tm, geometry.N), "y_rows"))
     if remaining_rows:
         tail = builder.slice(rows, (full_count * tm, 0), (geometry.M, width), "x_rest")
-        remainder = builder.inner("rest")
+        remainder = builder.create_inner("rest")
         parts.append(write_row_block(remainder, tail, remaining_rows))
         builder.nodes += remainder.nodes
     return builder.concat(parts, 0, "y")

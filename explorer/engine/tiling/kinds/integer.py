@@ -145,7 +145,7 @@ def build_integer_site(
     )
     if right_dtype not in CODES:
         raise NoSite(f"its weight has type {right_dtype}, but only {', '.join(CODES)} can be tiled")
-    base = replace(base, other=right_dtype if right_dtype != base.dtype else "")
+    base = replace(base, other_right_dtype=right_dtype if right_dtype != base.dtype else "")
     input_index: dict[str, int] = {}
     for name in (terms.a, terms.b, terms.bias_name):
         if isinstance(name, str) and name and name not in input_index:
@@ -334,7 +334,7 @@ def _write_operand_sums(
 
     `zero` is the value name of a number that is subtracted from every element, or ''.
     """
-    inner = builder.inner(f"{label}_sums")
+    inner = builder.create_inner(f"{label}_sums")
     matrix = write_operand(inner, inputs)
     builder.nodes += inner.nodes
     wide = builder.cast(matrix, base.accumulator, f"{label}_wide")

@@ -29,11 +29,12 @@ class _Piece(NamedTuple):
     Attributes:
         role: 'scale' or 'offset' of the block, 'code', or 'share': factors of the scale and the offset for
             each group of numbers in the block.
-        one: Bytes that set the range to 1 (an offset to 0), so that only the other ranges affect the result.
+        unit_bytes: Bytes that set the range to 1 (an offset to 0), so that only the other ranges affect
+            the result.
     """
 
     role: _Role
-    one: bytes
+    unit_bytes: bytes
 
 
 class _Layout(NamedTuple):
@@ -147,7 +148,7 @@ def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> 
 
 
 assert all(
-    sum(len(piece.one) for piece in _LAYOUTS[name].pieces) == size
+    sum(len(piece.unit_bytes) for piece in _LAYOUTS[name].pieces) == size
     for name, _, size in TYPES.values()
     if name in _LAYOUTS
 )

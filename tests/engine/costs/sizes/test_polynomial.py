@@ -27,7 +27,7 @@ def test_a_form_is_found_from_as_many_figures_as_it_has_coefficients(found: list
     form = fit_polynomial(sizes, tuple(value(found, size) for size in sizes))
     for size in (1, low + 1, 10**6):
         assert form.evaluate(size) == value(found, size)
-    assert form.over == 1
+    assert form.denominator == 1
 
 
 def test_half_a_square_is_a_form_too() -> None:

@@ -78,7 +78,7 @@ def build_fx_graph(
     kinds = Counter(node.kind for node in nodes)
     modules = Counter(node.type for node in nodes if node.kind == "call_module")
     return FxGraph(
-        graph.by,
+        graph.tracer,
         graph.reason,
         {kind: kinds[kind] for kind in _KINDS},
         tuple(sorted(modules.items(), key=lambda type_count: (-type_count[1], type_count[0]))),

@@ -30,13 +30,13 @@ class TracedGraph(Struct, frozen=True):
 
     Attributes:
         module: The graph, with the modules and tensors that it uses.
-        by: Tracer of the graph: 'torch.fx' or 'torch.export'.
+        tracer: Tracer of the graph: 'torch.fx' or 'torch.export'.
         reason: Reason why torch.fx could not trace the module, or '' if it could.
         values: Values for the placeholders, in order.
     """
 
     module: fx.GraphModule
-    by: str
+    tracer: str
     reason: str
     values: Sequence[Any]
 
