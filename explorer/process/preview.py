@@ -13,7 +13,7 @@ import os
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -111,6 +111,13 @@ def _send_structure(structure: Structure, send_part: Send, extent: str) -> None:
         send_part(("tree", (chunk, extent if index == len(parts) - 1 else "")))
 
 
+class _OpenGroup(NamedTuple):
+    """A group that contains the next rows."""
+
+    path: str
+    row: int
+
+
 class _TreeBuilder:
     """Builds the layer tree from the rows of an outline; names and scopes determine the groups."""
 
@@ -118,7 +125,7 @@ class _TreeBuilder:
         self.parent, self.depth, self.kinds = array("i"), array("H"), array("i")
         self.flags, self.params, self.weights = array("B"), array("q"), array("q")
         self._kind_ids: dict[str, int] = {}
-        self._open_groups: list[tuple[str, int]] = []  # path and row of each open group, outermost first
+        self._open_groups: list[_OpenGroup] = []  # outermost first
         self._scope_cache: dict[str, dict[str, tuple[Scope, ...] | None]] = {"/": {}, ".": {}}
         self._has_operators = self._has_scopes = False
         self._has_tensors, self._is_partial = False, False
@@ -178,7 +185,8 @@ class _TreeBuilder:
         if scopes:
             inner = scopes[-1]
             is_shared = (
-                len(self._open_groups) >= len(scopes) and self._open_groups[len(scopes) - 1][0] == inner.path
+                len(self._open_groups) >= len(scopes)
+                and self._open_groups[len(scopes) - 1].path == inner.path
             )
             if next_operator is not None and not is_shared:
                 scopes_of_next = split_node_name(next_operator.path, self._scope_cache).scopes
@@ -188,7 +196,7 @@ class _TreeBuilder:
             if not is_shared:
                 scopes, name = scopes[:-1], inner.name
         for depth, scope in enumerate(scopes):
-            if depth < len(self._open_groups) and self._open_groups[depth][0] == scope.path:
+            if depth < len(self._open_groups) and self._open_groups[depth].path == scope.path:
                 continue
             del self._open_groups[depth:]
             yield self._add_row(scope.path, scope.name, scope.kind, group=True)
@@ -198,7 +206,7 @@ class _TreeBuilder:
     def _name_in_group(self, path: str) -> str:
         """Closes the groups that do not contain a path; returns its name in the innermost open group."""
         while self._open_groups:
-            group_path = self._open_groups[-1][0]
+            group_path = self._open_groups[-1].path
             if path.startswith(group_path) and path[len(group_path) : len(group_path) + 1] in (".", "/"):
                 return path[len(group_path) + 1 :]
             self._open_groups.pop()
@@ -225,7 +233,7 @@ class _TreeBuilder:
             note: Remark.
         """
         index, depth = self.count, len(self._open_groups)
-        parent = self._open_groups[-1][1] if self._open_groups else -1
+        parent = self._open_groups[-1].row if self._open_groups else -1
         params = nbytes = 0
         weights: tuple[TensorInfo, ...] = ()
         if note or (kind if group else tensor is None):
@@ -242,7 +250,7 @@ class _TreeBuilder:
         self.params.append(min(params, _MAX_NUMBER))
         self.weights.append(min(nbytes, _MAX_NUMBER))
         if group:
-            self._open_groups.append((path, index))
+            self._open_groups.append(_OpenGroup(path, index))
         return Layer(
             id=index,
             parent=None if parent < 0 else parent,

@@ -20,7 +20,7 @@ import fnmatch
 import operator
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -159,6 +159,13 @@ def filter_figures(
     return figures if profile is None else replace(figures, **collect_layer_figures(profile))
 
 
+class _EnclosingGroup(NamedTuple):
+    """A group around a row. `place` has the names of the groups from the root to it, between dots."""
+
+    row_id: int
+    place: str
+
+
 def build_matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bool]:
     """Builds a function that tests whether a layer matches.
 
@@ -172,14 +179,14 @@ def build_matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Laye
     if not words:
         return lambda layer: True
     test = parse(words, terms.build_test)
-    groups: list[tuple[int, str]] = []  # enclosing groups of the row: id and place
+    groups: list[_EnclosingGroup] = []  # outermost first
 
     def is_wanted(layer: Layer) -> bool:
-        while groups and groups[-1][0] != layer.parent:
+        while groups and groups[-1].row_id != layer.parent:
             groups.pop()
-        place = f"{groups[-1][1]}.{layer.name}" if groups and groups[-1][1] else layer.name
+        place = f"{groups[-1].place}.{layer.name}" if groups and groups[-1].place else layer.name
         if layer.group:
-            groups.append((layer.id, place))
+            groups.append(_EnclosingGroup(layer.id, place))
         return test(layer, place)
 
     return is_wanted

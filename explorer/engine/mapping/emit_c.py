@@ -496,16 +496,16 @@ class _Emitter:
             yield f"  visit[id{level}]++;"
         else:
             if self.adding is not None and level > self.adding:
-                owner, mark = f"id{self.adding}", f"visit[id{self.adding}]"
+                owner, current_visit = f"id{self.adding}", f"visit[id{self.adding}]"
             else:
-                owner, mark = "0", "1"
+                owner, current_visit = "0", "1"
             yield f"  uint32_t *was = &seen{level}[{owner}][{place[0]} * N + {place[1]}];"
-            yield f"  if (*was == {mark}) {{"
+            yield f"  if (*was == {current_visit}) {{"
             for line in [*copy, outside_counter]:
                 yield "    " + line
             yield "  } else {"
             yield f"    memset(C{level}[id{level}], 0, sizeof C{level}[id{level}]);"
-            yield f"    *was = {mark};"
+            yield f"    *was = {current_visit};"
             yield "  }"
         yield "}"
         if operand == "C":

@@ -254,14 +254,14 @@ class _Walker:
                 tile.values[:] = 0
                 self.visits[instance] += 1
                 return
-            owner, mark = 0, 1
+            owner, visit = 0, 1
             if self.adding is not None and level > self.adding:
                 owner = self.ids[self.adding]
-                mark = self.visits[owner]
+                visit = self.visits[owner]
             key = (level, owner, place[0], place[1])
-            if self.seen.get(key) != mark:
+            if self.seen.get(key) != visit:
                 tile.values[:] = 0
-                self.seen[key] = mark
+                self.seen[key] = visit
                 return
         self._copy(operand, level, tile)
         size = place[2] * place[3] * self.types[operand].itemsize

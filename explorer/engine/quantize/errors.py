@@ -213,10 +213,17 @@ class _LayerSubgraphs:
         # integer layers get additional nodes that convert their values to floats
         model, floats = add_float_outputs(producers, GraphProducers(quantized_model))
         self._wiring = GraphProducers(model)
-        quantized_names = {name: name for name in (*self._wiring.producer, *self._wiring.live)} | floats
-        self._originals = {quantized_names[name]: name for name in producers.live if name in quantized_names}
+        quantized_names = {
+            name: name for name in (*self._wiring.producer, *self._wiring.input_dependent)
+        } | floats
+        self._originals = {
+            quantized_names[name]: name for name in producers.input_dependent if name in quantized_names
+        }
         read_names = {
-            name for choice in choices for name in choice.layer.node.inputs if name in producers.live
+            name
+            for choice in choices
+            for name in choice.layer.node.inputs
+            if name in producers.input_dependent
         }
         stops = {quantized_names[name] for name in read_names if name in quantized_names}
         self.choices = choices

@@ -107,7 +107,11 @@ def _walk_producers(wiring: GraphProducers, starts: Iterable[int], follow_all: b
         yield node_index
         for name in wiring.reads[node_index]:
             producer = wiring.producer.get(name)
-            if producer is not None and producer not in visited and (follow_all or name not in wiring.live):
+            if (
+                producer is not None
+                and producer not in visited
+                and (follow_all or name not in wiring.input_dependent)
+            ):
                 visited.add(producer)
                 queue.append(producer)
 
@@ -120,7 +124,7 @@ def _split_into_stages(
     Returns an empty list if one stage suffices or a type between stages is unknown.
     """
     wiring, initializers = GraphProducers(model), model.graph.initializers
-    if not value_names <= wiring.live:
+    if not value_names <= wiring.input_dependent:
         return []
 
     def count_bytes(node_index: int) -> int:
@@ -142,7 +146,9 @@ def _split_into_stages(
         wiring, [wiring.producer[name] for name in value_names if name in wiring.producer], follow_all=True
     )
     live_indices = [
-        index for index in sorted(needed_indices) if not wiring.live.isdisjoint(wiring.nodes[index].outputs)
+        index
+        for index in sorted(needed_indices)
+        if not wiring.input_dependent.isdisjoint(wiring.nodes[index].outputs)
     ]
     sizes = {index: count_bytes(index) for index in live_indices}
     groups = list(
@@ -161,7 +167,7 @@ def _split_into_stages(
             name for index in _walk_producers(wiring, group, follow_all=False) for name in wiring.reads[index]
         }
         produced = {name for index in group for name in wiring.nodes[index].outputs if name}
-        received = (read_names & wiring.live) - produced
+        received = (read_names & wiring.input_dependent) - produced
         values = [
             info_by_name.get(name, TensorInfo(name, None, None))
             for name in sorted(produced & (value_names | names_read_later))

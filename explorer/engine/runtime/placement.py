@@ -155,16 +155,15 @@ def _partitions(edges: _GraphEdges, provider_by_node: Sequence[str]) -> list[tup
     partitions: list[tuple[str, list[int]]] = []
     while heaps := {provider: heap for provider, heap in ready.items() if heap}:
         # a node that does not run interrupts no partition
-        current_provider = (
-            "" if "" in heaps else partitions[-1][0] if partitions and partitions[-1][0] in heaps else None
-        )
-        if current_provider is None:
+        last_provider, last_indices = partitions[-1] if partitions else ("", [])
+        current_provider = "" if "" in heaps else last_provider
+        if current_provider not in heaps:
             current_provider = min(heaps, key=lambda provider: heaps[provider][0])
         index = heappop(heaps[current_provider])
-        if current_provider and (not partitions or partitions[-1][0] != current_provider):
-            partitions.append((current_provider, []))
-        if current_provider:
-            partitions[-1][1].append(index)
+        if current_provider and current_provider == last_provider:
+            last_indices.append(index)
+        elif current_provider:
+            partitions.append((current_provider, [index]))
         for reader in readers[index]:
             missing_inputs[reader] -= 1
             if not missing_inputs[reader]:

@@ -36,7 +36,7 @@ def seen(
 
     monkeypatch.setattr(runs, "Observer", Counted)
     samples = random_samples(model, 2)
-    names = names or runs.GraphProducers(model).live - {""}
+    names = names or runs.GraphProducers(model).input_dependent - {""}
     values: dict[str, list[Any]] = {}
     runs.observe_values(model, names, samples, lambda name, value: values.setdefault(name, []).append(value))
     return values, len(made)

@@ -120,8 +120,8 @@ def find_sign_changes(polynomial: Polynomial, low: int, high: int) -> Iterator[i
     """
     if len(polynomial.coefficients) < 2 or low >= high:
         return
-    marks = [low, *find_sign_changes(_compute_difference(polynomial), low, high - 1), high]
-    for first, last in pairwise(marks):
+    sizes = [low, *find_sign_changes(_compute_difference(polynomial), low, high - 1), high]
+    for first, last in pairwise(sizes):
         starts_positive = polynomial.evaluate_numerator(first) > 0
         if starts_positive == (polynomial.evaluate_numerator(last) > 0):
             continue
@@ -161,9 +161,9 @@ def find_upper_envelope(polynomials: Collection[Polynomial], low: int, high: int
     if len(upper) > _MAX_PAIRWISE:
         return tuple(upper)
     pairs = ((a, b) for a in upper for b in upper if a is not b)
-    marks = {low, *(size for a, b in pairs for size in find_sign_changes(a - b, low, high))}
+    sizes = {low, *(size for a, b in pairs for size in find_sign_changes(a - b, low, high))}
     best = (
-        {max(upper, key=lambda p: Fraction(p.evaluate_numerator(size), p.denominator)) for size in marks}
+        {max(upper, key=lambda p: Fraction(p.evaluate_numerator(size), p.denominator)) for size in sizes}
         if upper
         else set()
     )

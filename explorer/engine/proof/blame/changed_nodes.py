@@ -55,7 +55,7 @@ def find_changed_nodes(
     )
     shared = set(sides[0].numbers.values()) & set(sides[1].numbers.values())
     only_before, only_after = (
-        {index for index in side.live if not side.is_shared(index, shared)} for side in sides
+        {index for index in side.input_dependent if not side.is_shared(index, shared)} for side in sides
     )
     rewired = _remove_equal_tail(sides, only_before, only_after)
     if not only_before and not only_after:
@@ -94,8 +94,8 @@ class _NumberedRegion:
 
     Attributes:
         numbers: Number of each value by name. Equal numbers in both regions mean equal values.
-        live: Indices of the nodes that depend on the region's inputs. All other nodes compute constants.
-        local: Number of the operator and the constant inputs of each live node, by node index.
+        input_dependent: Indices of the nodes that depend on the region's inputs; others compute constants.
+        local: Number of the operator and the constant inputs of each of these nodes, by node index.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class _NumberedRegion:
         self.wiring, self.region, self.forms = wiring, region, forms
         self.opset = wiring.model.opset
         self.numbers: dict[str, int] = {}
-        self.live: list[int] = []
+        self.input_dependent: list[int] = []
         self.local: dict[int, int] = {}
         dependent_names = set(region.inputs)
         for name in region.inputs:
@@ -112,13 +112,13 @@ class _NumberedRegion:
         for index in region.nodes:
             node = wiring.nodes[index]
             read_names = wiring.reads[index]
-            live = any(name in dependent_names for name in read_names)
+            is_dependent = any(name in dependent_names for name in read_names)
             inputs = tuple(self._number_value(name) for name in node.inputs)
             captured = tuple(self._number_value(name) for name in read_names if name not in node.inputs)
             signature = self._number_operator(node)
             node_number = forms.number(("node", signature, inputs, captured))
-            if live:
-                self.live.append(index)
+            if is_dependent:
+                self.input_dependent.append(index)
                 dependent_names.update(filter(None, node.outputs))
                 constant_inputs = tuple(
                     "" if name in dependent_names else self._number_value(name) for name in node.inputs

@@ -176,7 +176,9 @@ class Judge:
         ran = trial is not None and not trial.fault and not trial.not_run
         alone_figures = trial.figures if trial is not None and ran and place.float else None
         live = [
-            i for i in place.before.nodes if not self.before.live.isdisjoint(self.before.nodes[i].outputs)
+            i
+            for i in place.before.nodes
+            if not self.before.input_dependent.isdisjoint(self.before.nodes[i].outputs)
         ]
         return Probe(
             step=index,

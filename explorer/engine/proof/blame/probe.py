@@ -177,7 +177,7 @@ class LayerProbe:
         """
         unpaired = {}
         for name in self.before.producer:
-            if name in self.before.live and name not in paired:
+            if name in self.before.input_dependent and name not in paired:
                 is_in_both = name in with_counterpart
                 reason = "of types that cannot be compared" if is_in_both else "not in the second model"
                 unpaired[name] = self.excluded.get(name, reason)

@@ -39,7 +39,7 @@ def add_float_outputs(before: GraphProducers, after: GraphProducers) -> tuple[Mo
     integers = {}
     for name in before.producer:
         quantized, scale, zero = (name + end for end in (_QUANTIZED, _SCALE, _ZERO))
-        is_missing = name in before.live and name not in after.producer
+        is_missing = name in before.input_dependent and name not in after.producer
         if not is_missing or quantized not in after.producer or quantized in output_names:
             continue
         if {scale, zero} <= initializers.keys() and initializers[scale].elements == 1:

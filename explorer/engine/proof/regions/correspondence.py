@@ -271,7 +271,7 @@ class Correspondence:
         """
         first_graph, second_graph = self.wirings
         usable_names, usable_names_after = (
-            {name for name in wiring.live if _is_usable(types.get(name))}
+            {name for name in wiring.input_dependent if _is_usable(types.get(name))}
             for wiring, types in zip((first_graph, second_graph), self._value_types, strict=True)
         )
         after_numbers = {number for name, number in second.values.items() if name in usable_names_after}

@@ -185,14 +185,14 @@ class _Comparison:
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
         constants = [collect_constants(m.graph.nodes, m.graph.initializers) for m in self.sides]
-        live = [GraphProducers(model).live for model in self.sides]
-        return self._compare_nodes(nodes, constants, live, top=True)
+        input_dependent = [GraphProducers(model).input_dependent for model in self.sides]
+        return self._compare_nodes(nodes, constants, input_dependent, top=True)
 
     def _compare_nodes(
         self,
         nodes: tuple[Sequence[Node], Sequence[Node]],
         constants: Sequence[ChainMap[str, Tensor]],
-        live: Sequence[Collection[str]],
+        input_dependent: Sequence[Collection[str]],
         *,
         top: bool = False,
     ) -> Iterator[StoredDifference]:
@@ -209,7 +209,7 @@ class _Comparison:
                 bool(a.attributes.get(flag)) != bool(b.attributes.get(flag)) for flag in _TRANSPOSE_FLAGS
             ]
             for index, (x, y) in enumerate(zip_longest(a.inputs, b.inputs, fillvalue="")):
-                if x in live[0] or y in live[1]:
+                if x in input_dependent[0] or y in input_dependent[1]:
                     continue
                 x_tensor, y_tensor = constants[0].get(x), constants[1].get(y)
                 place = (position, index) if top else None

@@ -51,7 +51,7 @@ class GraphProducers:
         nodes: Nodes of the main graph.
         producer: Index of the node that computes each value, by value name.
         reads: Names of the values that each node reads, by node index.
-        live: Names of the values that depend on the graph's inputs.
+        input_dependent: Names of the values that depend on the graph's inputs.
         normalized: Output names of BatchNormalization nodes by input name.
     """
 
@@ -60,7 +60,7 @@ class GraphProducers:
         self.nodes = model.graph.nodes
         self.producer: dict[str, int] = {}
         self.reads: list[tuple[str, ...]] = []
-        self.live = {v.name for v in model.graph.feeds}
+        self.input_dependent = {v.name for v in model.graph.feeds}
         norms = (node for node in self.nodes if node.op == "BatchNormalization" and not node.domain)
         self.normalized = {node.inputs[0]: node.outputs[0] for node in norms}
         for index, node in enumerate(self.nodes):
@@ -68,8 +68,8 @@ class GraphProducers:
             self.reads.append(input_names)
             outputs = [name for name in node.outputs if name]
             self.producer.update((name, index) for name in outputs)
-            if not self.live.isdisjoint(input_names):
-                self.live.update(outputs)
+            if not self.input_dependent.isdisjoint(input_names):
+                self.input_dependent.update(outputs)
 
     def region(self, value: str, stops: Container[str]) -> Region:
         """Returns the nodes that compute `value` from the values in `stops`, inputs and initializers."""
@@ -167,20 +167,20 @@ def pair_values(
         extra: Additional pairs.
     """
     output_pairs = {pair.before: pair.after for pair in outputs}
-    shared = [name for name in before.producer if name in after.producer and name in before.live]
+    shared = [name for name in before.producer if name in after.producer and name in before.input_dependent]
     unreliable = [name for name in shared if not _is_reliable(before, after, name)]
     pairs: dict[str, str] = {}
     if not unreliable:
         pairs = {name: name for name in shared}
-    unpaired_before = before.live - pairs.keys()
+    unpaired_before = before.input_dependent - pairs.keys()
     paired = set(pairs.values())
     unpaired_after = (
-        name in after.live and name not in paired and SITE_KEY not in after.nodes[index].metadata
+        name in after.input_dependent and name not in paired and SITE_KEY not in after.nodes[index].metadata
         for name, index in after.producer.items()
     )
     if unreliable or (not unpaired_before.isdisjoint(before.producer) and any(unpaired_after)):
         for first, second in _pair_by_diff(before.model, after.model, inputs, output_pairs):
-            if first in before.live and second in after.live:
+            if first in before.input_dependent and second in after.input_dependent:
                 pairs.setdefault(first, second)
     pairs = _skip_folded_normalizations(pairs, before, after)
     pairs.update(extra or {})
