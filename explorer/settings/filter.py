@@ -320,24 +320,24 @@ class _Terms:
         return _build_key_test(key, value.lower(), get)
 
 
-def _build_text_column_test(column: LayerColumn, figures: ColumnFigures, want: str) -> Test:
+def _build_text_column_test(column: LayerColumn, figures: ColumnFigures, wanted: str) -> Test:
     """Builds a test for a word or a pattern in a text column of `ColumnFigures`."""
-    match = _compile_glob(want if any(c in want for c in "*?") else f"*{want}*")
+    match = _compile_glob(wanted if any(c in wanted for c in "*?") else f"*{wanted}*")
     return lambda layer, _: bool(match((column.get_value(layer, figures) or "").lower()))
 
 
-def _build_key_test(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:
-    if any(c in want for c in "*?"):
-        match = _compile_glob(want)
+def _build_key_test(key: str, wanted: str, get: Callable[[Layer], Iterable[str]]) -> Test:
+    if any(c in wanted for c in "*?"):
+        match = _compile_glob(wanted)
         return lambda layer, _: any(match(t.lower()) for t in get(layer))
     if key in ("name", "path"):
-        return lambda layer, place: want in place.lower() or any(want in t.lower() for t in get(layer))
+        return lambda layer, place: wanted in place.lower() or any(wanted in t.lower() for t in get(layer))
     if key in _TENSORS:
-        return lambda layer, _: any(want in t.lower() for t in get(layer))
+        return lambda layer, _: any(wanted in t.lower() for t in get(layer))
     if key in ("op", "kind"):
         # Conv also matches Conv2d, the same operator in a PyTorch module
-        return lambda layer, _: want in (layer.kind.lower(), re.sub(r"[123]d$", "", layer.kind.lower()))
-    return lambda layer, _: want in get(layer)
+        return lambda layer, _: wanted in (layer.kind.lower(), re.sub(r"[123]d$", "", layer.kind.lower()))
+    return lambda layer, _: wanted in get(layer)
 
 
 def _find_key(word: Word) -> int:
@@ -347,12 +347,12 @@ def _find_key(word: Word) -> int:
 
 def _build_word_test(word: str) -> Test:
     """Builds a test for a word in the path, name, kind, or place (the dotted names of groups and layer)."""
-    want = word.lower()
-    if any(c in want for c in "*?"):
-        match = _compile_glob(want)
+    wanted = word.lower()
+    if any(c in wanted for c in "*?"):
+        match = _compile_glob(wanted)
         return lambda layer, place: any(match(t.lower()) for t in (layer.path, layer.name, layer.kind, place))
     return lambda layer, place: (
-        want in layer.path.lower() or want in layer.kind.lower() or want in place.lower()
+        wanted in layer.path.lower() or wanted in layer.kind.lower() or wanted in place.lower()
     )
 
 
@@ -423,20 +423,20 @@ def _attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> 
     A list such as '3x3' is compared element by element. A single number must equal all elements; with '>' or
     '<' it is compared with the largest.
     """
-    want = _parse_numbers(value.strip())
-    if want is None and (sign not in ("=", "==", "!=") or not value.strip()):
+    wanted = _parse_numbers(value.strip())
+    if wanted is None and (sign not in ("=", "==", "!=") or not value.strip()):
         raise build_error(
             f"'{_shorten(value)}' is not a number", word.locate(value), "write kernel=3x3 or stride>1"
         )
     match = _compile_glob(value.strip().lower())
 
     def test(layer: Layer, _: str) -> bool:
-        have = attribute(layer, names)
-        if have is None:
+        actual = attribute(layer, names)
+        if actual is None:
             return False
-        if want is not None:
-            return _attribute_holds(have, sign, want)
-        text = have.decode("utf-8", "replace") if isinstance(have, bytes) else str(have)
+        if wanted is not None:
+            return _attribute_holds(actual, sign, wanted)
+        text = actual.decode("utf-8", "replace") if isinstance(actual, bytes) else str(actual)
         return bool(match(text.lower())) != (sign == "!=")
 
     return test
@@ -450,17 +450,17 @@ def _parse_numbers(value: str) -> list[float] | None:
     return [float(text) for text in number_texts] if all(map(_PLAIN.match, number_texts)) else None
 
 
-def _attribute_holds(have: Any, sign: str, want: Sequence[float]) -> bool:
-    items = list(have) if isinstance(have, (list, tuple)) else [have] * len(want)
+def _attribute_holds(actual: Any, sign: str, wanted: Sequence[float]) -> bool:
+    items = list(actual) if isinstance(actual, (list, tuple)) else [actual] * len(wanted)
     if not items or not all(isinstance(member, (int, float)) for member in items):
         return sign == "!="
     compare = _COMPARE[sign]
-    if len(want) == 1:
+    if len(wanted) == 1:
         if sign in ("=", "==", "!="):
-            return all(member == want[0] for member in items) != (sign == "!=")
-        return compare(max(items), want[0])
-    if len(items) == 2 * len(want):
-        want = [*want, *want]  # ONNX pads: before each axis, then after each axis
+            return all(member == wanted[0] for member in items) != (sign == "!=")
+        return compare(max(items), wanted[0])
+    if len(items) == 2 * len(wanted):
+        wanted = [*wanted, *wanted]  # ONNX pads: before each axis, then after each axis
     if sign == "!=":
-        return items != list(want)
-    return len(items) == len(want) and all(map(compare, items, want))
+        return items != list(wanted)
+    return len(items) == len(wanted) and all(map(compare, items, wanted))

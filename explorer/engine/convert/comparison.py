@@ -146,7 +146,7 @@ def prove_written(
     """
     if not job.verify:
         return None
-    job.tell("reading the written file")
+    job.report_progress("reading the written file")
     with loaded.quiet():
         result_module = LOADERS[format](job.path)
     make_result_runner = partial(make_module_runner, result_module, label="the written file")

@@ -56,7 +56,7 @@ class ConversionJob(Struct, frozen=True):
     on_progress: OnProgress = None
     cancel: Cancel = None
 
-    def tell(self, phase: str, completed: int = 0, total: int = 0) -> None:
+    def report_progress(self, phase: str, completed: int = 0, total: int = 0) -> None:
         """Reports progress, and stops the conversion if the user canceled.
 
         Raises:
@@ -67,7 +67,7 @@ class ConversionJob(Struct, frozen=True):
     def make_step_counter(self, phase: str, total: int) -> Callable[[], None]:
         """Returns a function that reports one more of `total` steps; call it before each step."""
         steps = itertools.count()
-        return lambda: self.tell(phase, next(steps), total)
+        return lambda: self.report_progress(phase, next(steps), total)
 
     def write(self, model: Any, save: Callable[[], object]) -> None:
         """Checks the free disk space, then calls torch's function that writes `path`.

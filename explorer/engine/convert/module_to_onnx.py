@@ -32,7 +32,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         Misuse: An option does not fit the model.
         Cancelled: The user canceled (`job.cancel`).
     """
-    job.tell("settling the inputs")
+    job.report_progress("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     options = job.options
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
@@ -68,7 +68,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         shapes=axes.build_dynamic_shapes(loaded, open_axes),
     )
     export_result = onnx_export.export(loaded, bound_inputs, job.path, job.on_progress, request)
-    job.tell("reading the written file")
+    job.report_progress("reading the written file")
     join_external_data(job.path)
     fold_notes = fold_file(job)
     model = validate(reader.read(job.path))

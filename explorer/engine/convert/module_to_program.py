@@ -20,15 +20,15 @@ def convert(job: ConversionJob) -> ConversionResult:
         Misuse: The input shapes are unknown, or an axis does not exist.
         Cancelled: The user canceled (`job.cancel`).
     """
-    job.tell("settling the inputs")
+    job.report_progress("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     open_axes = axes.resolve(
         loaded, bound_inputs, job.options.dynamic, [info.name for info in bound_inputs.inputs]
     )
-    job.tell("making the weights")
+    job.report_progress("making the weights")
     model = loaded.materialise()
-    job.tell("exporting (torch.export)")
+    job.report_progress("exporting (torch.export)")
     args, kwargs = open_axes.export_inputs.build_arguments(device="cpu")
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -242,7 +242,7 @@ def quantize_module(
     started = time.perf_counter()
     spec = request.spec
     loaded = _check_request(opened, spec, job, output, overwrite)
-    job.tell("settling the inputs")
+    job.report_progress("settling the inputs")
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     samples = _read_samples(loaded, bound_inputs, request)
     run = partial(_run, bound_inputs, loaded.source)

@@ -86,10 +86,10 @@ def to_torch(
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
         choose_writer(output, job.options)
-    job.tell("settling the inputs")
+    job.report_progress("settling the inputs")
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     calls = _count_rows_of_calls(loaded, bound_inputs)
-    job.tell("tiling the layers")
+    job.report_progress("tiling the layers")
     original = module if module is not None else loaded.materialise()
     tiled, plan = tile_module(original, spec, calls, share=module is None, macs_total=macs_total)
     twin = make_twin(loaded, tiled)
@@ -145,7 +145,7 @@ def _prove(
         sites = compare_sites(loaded.materialise(), tiled, plan, run, job.seed, step)
     result = tiled
     if reload is not None:
-        job.tell("reading the written file")
+        job.report_progress("reading the written file")
         with silence():
             result = reload()
     make_result_runner = partial(comparison.make_module_runner, result, label="the tiled module")

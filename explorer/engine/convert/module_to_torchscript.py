@@ -28,13 +28,13 @@ def convert(job: ConversionJob) -> ConversionResult:
         Misuse: The input shapes are unknown.
         Cancelled: The user canceled (`job.cancel`).
     """
-    job.tell("settling the inputs")
+    job.report_progress("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     method = job.options.method or "trace"
-    job.tell("making the weights")
+    job.report_progress("making the weights")
     model = loaded.materialise()
-    job.tell(f"writing TorchScript ({METHODS[method]})")
+    job.report_progress(f"writing TorchScript ({METHODS[method]})")
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             compiled = _script_module(model) if method == "script" else _trace(model, bound_inputs)

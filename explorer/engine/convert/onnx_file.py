@@ -31,7 +31,7 @@ def fold_file(job: ConversionJob) -> tuple[str, ...]:
     """Folds the written file if requested; returns notes. The comparison uses the folded file."""
     if not job.options.fold:
         return ()
-    job.tell("folding")
+    job.report_progress("folding")
     model = validate(reader.read(job.path))
     changes: list[str] = []
     for kind in FOLDS:

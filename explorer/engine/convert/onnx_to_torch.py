@@ -34,7 +34,7 @@ def write_torchscript(job: ConversionJob) -> ConversionResult:
     """
     model, module = _load(job)
     input_plans = plan_inputs(model, job.dims, job.input_shapes)
-    job.tell("writing TorchScript (traced)")
+    job.report_progress("writing TorchScript (traced)")
     jit: Any = torch.jit  # its functions have no types
     try:
         with silence(), torch.no_grad():
@@ -61,7 +61,7 @@ def write_program(job: ConversionJob) -> ConversionResult:
     """
     model, module = _load(job)
     symbols = _list_symbols(model, job)
-    job.tell("exporting (torch.export)")
+    job.report_progress("exporting (torch.export)")
     notes: tuple[str, ...] = ()
     exported, failure = None, ""
     if symbols:
@@ -101,7 +101,7 @@ _TRACED = "a trace holds what ran with these inputs: turns of loops and decision
 
 def _load(job: ConversionJob) -> tuple[Model, OnnxModule]:
     require("torch", job.source)
-    job.tell("loading the weights")
+    job.report_progress("loading the weights")
     model = build_plain_form(job.opened.graph(os.path.dirname(job.path)))
     return model, load_onnx(model)
 
@@ -156,7 +156,7 @@ def _export(
 def _compare(
     job: ConversionJob, model: Model, format: str, cases: Sequence[Sequence[RandomInput]]
 ) -> Verification:
-    job.tell("reading the written file")
+    job.report_progress("reading the written file")
     with silence():
         result_module = comparison.LOADERS[format](job.path)
     return prove(job, model, result_module, cases, "the written file")

@@ -89,7 +89,7 @@ def convert_saved_model(job: ConversionJob) -> ConversionResult:
 def _convert(job: ConversionJob, load: Callable[[ConversionJob, Any], _Program]) -> ConversionResult:
     tensorflow, tf2onnx = load_packages(job)
     with silence(), silence_output():
-        job.tell("loading the model")
+        job.report_progress("loading the model")
         try:
             program = load(job, tensorflow)
         except ExplorerError:

@@ -62,7 +62,7 @@ def load_packages(job: ConversionJob) -> tuple[Any, Any]:
     Raises:
         MissingExtra: One of them is not installed.
     """
-    job.tell("loading TensorFlow")
+    job.report_progress("loading TensorFlow")
     # this variable is the only way to silence TensorFlow's C++ code
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with silence(), silence_output():
@@ -85,13 +85,13 @@ def write_onnx(
     Raises:
         BadModel: tf2onnx cannot write this model.
     """
-    job.tell("converting (tf2onnx)")
+    job.report_progress("converting (tf2onnx)")
     with silence(), silence_output():
         try:
             write(opset=job.options.opset or _OPSET, output_path=job.path)
         except Exception as error:
             raise BadModel(f"tf2onnx cannot convert it ({format_error(error)})", where=job.source) from error
-    job.tell("reading the written file")
+    job.report_progress("reading the written file")
     if not os.path.exists(job.path):
         raise BadModel("tf2onnx wrote nothing", where=job.source)
     if amend is not None:

@@ -110,9 +110,9 @@ def verify(
     except run.InputMismatch as why:
         return _report_mismatch(before, after, str(why), time.perf_counter() - started)
     plan = plan if plan is not None else recover_plan(after)
-    tell = _build_reporter(on_progress, cancel)
+    report_progress = _build_reporter(on_progress, cancel)
     task = ProofTask(
-        before, after, names, output_pairs, plan, draws, seed, torch_run, meanwhile, tell, cancel
+        before, after, names, output_pairs, plan, draws, seed, torch_run, meanwhile, report_progress, cancel
     )
     inputs = _choose_inputs(task, dims, input_shapes, arrays)
     evidence = _prove(task, inputs) if tolerance is None else _verify_within(task, inputs, tolerance)
@@ -172,7 +172,7 @@ class ProofTask(Struct, frozen=True):
     Attributes:
         names: Input names of `after` by input name of `before`.
         output_pairs: Names of the outputs of both models.
-        on_progress: Callback with the phase of the proof, the number of completed steps and of all steps.
+        report_progress: Callback with the phase of the proof, the number of completed steps and of all steps.
     """
 
     before: Model
@@ -184,7 +184,7 @@ class ProofTask(Struct, frozen=True):
     seed: int
     torch_run: whole_run.TorchRun | None
     meanwhile: Callable[[], None] | None
-    on_progress: Callable[[str, int, int], None]
+    report_progress: Callable[[str, int, int], None]
     cancel: Cancel
 
 
@@ -240,7 +240,7 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
     pairing = whole_run.Pairing(
         before, before, task.after, task.names, feeds, tried[0], None, {}, {}, None, 1.0
     )
-    outputs = whole_run.compare_within(whole_run.Runs(pairing, task.on_progress, task.cancel), tolerance)
+    outputs = whole_run.compare_within(whole_run.Runs(pairing, task.report_progress, task.cancel), tolerance)
     return Verification(
         **decide_verdict_within(outputs, tolerance, len(seeds)),
         **inputs.fields(seeds, inputs.sizes.tried),
@@ -259,7 +259,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     plan = task.plan
     tried = list(inputs.tried)  # the proof of sites removes inputs on which the original fails
     decomposed = _decompose_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
-    sites = SiteProof(decomposed, task.after, tried, task.seed, task.on_progress, task.cancel)
+    sites = SiteProof(decomposed, task.after, tried, task.seed, task.report_progress, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
         pause_garbage_collector(),  # symbolic execution creates 100,000 objects without reference cycles
@@ -282,7 +282,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             sites.outputs if decomposed is task.before else None,
             _compute_rounding_growth(plan),
         )
-        runs = whole_run.Runs(pairing, task.on_progress, task.cancel, background_run)
+        runs = whole_run.Runs(pairing, task.report_progress, task.cancel, background_run)
         sites.release_weights()
         grounds = Grounds(
             sites=proofs,
@@ -304,7 +304,7 @@ def _match(
     task: ProofTask, inputs: ProofInputs, originals: Mapping[str, Original], proofs: Sequence[SiteEvidence]
 ) -> Correspondence:
     """Matches the values of both graphs; a proved site counts as the product that it replaces."""
-    task.on_progress("matching the graphs", 0, 1)
+    task.report_progress("matching the graphs", 0, 1)
 
     def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
         types_before = {value.name: (value.dtype, value.shape) for value in inputs.tried[0]}
@@ -382,9 +382,8 @@ def _add_runs(
         or not all(output.passed for output in eased_outputs)
     ):
         return grounds
-    regions = prove_regions(
-        correspondence, tried_inputs, seed, partial(runs.tell, "running changed regions"), runs.cancel
-    )
+    report_regions = partial(runs.report_progress, "running changed regions")
+    regions = prove_regions(correspondence, tried_inputs, seed, report_regions, runs.cancel)
     rounded = max((region.rounded for region in regions), default=0.0)
     if eased_outputs != outputs and not (rounded and all(region.passed for region in regions)):
         return grounds
@@ -436,14 +435,14 @@ def _build_reporter(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, i
     """Returns a function that reports progress and raises Cancelled if the user asked to stop."""
     last_progress: list[Progress] = []
 
-    def tell(phase: str, completed: int, total: int) -> None:
+    def report_progress(phase: str, completed: int, total: int) -> None:
         stop_if(cancel)
         progress = Progress(phase, completed, total)
         if on_progress is not None and phase and [progress] != last_progress:
             last_progress[:] = [progress]
             on_progress(progress)
 
-    return tell
+    return report_progress
 
 
 def _report_mismatch(before: Model, after: Model, reason: str, seconds: float) -> Verification:

@@ -162,9 +162,9 @@ class Quantizer:
         axes = read_axes([choice.layer for choice in plan.choices]) if spec.bias_correction else {}
         channel_means = ChannelMeans(axes) if axes else None
         if uses:
-            tell = partial(report, on_progress, cancel, "calibrating")
+            report_progress = partial(report, on_progress, cancel, "calibrating")
             ranges = calibration.calibrate_ranges(
-                plan.model, uses, samples, spec.calibrator, spec.percentile, tell, channel_means
+                plan.model, uses, samples, spec.calibrator, spec.percentile, report_progress, channel_means
             )
         grids = Grids(ranges)
         plan = _drop_unusable_layers(plan, grids, channel_means)
@@ -179,9 +179,9 @@ class Quantizer:
             by_layer.update(kernels)
             if not measured:
                 return
-            tell = partial(report, on_progress, cancel, "comparing")
+            report_progress = partial(report, on_progress, cancel, "comparing")
             layers, outputs = run_errors(
-                plan.model, written_model, plan.choices, grids.find_operand_grid, samples, tell
+                plan.model, written_model, plan.choices, grids.find_operand_grid, samples, report_progress
             )
             errors.update(layers=layers, outputs=outputs)
             check = partial(report, on_progress, cancel, "timing", 0, 1)

@@ -37,7 +37,7 @@ def make_rebatching(
     model: Model, batch: int | str, job: ConversionJob, axes: Mapping[str, int]
 ) -> Callable[[ConversionJob], ConversionResult]:
     """Returns a function that writes the rewritten model and compares it; see `engine.convert.rebatch`."""
-    job.tell("rewriting the batch")
+    job.report_progress("rewriting the batch")
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="rebatch")
     if job.draws < 1:

@@ -43,7 +43,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             file.write(header_bytes)
             for index, tensor in enumerate(tensors):
                 for part in tensor.read():
-                    job.tell("writing tensors", index, len(tensors))
+                    job.report_progress("writing tensors", index, len(tensors))
                     file.write(part)
         return notes
 

@@ -63,14 +63,16 @@ def convert(job: ConversionJob) -> ConversionResult:
             if tensor.dtype not in BYTES:
                 message = f"torch has no type {tensor.dtype}, which '{printable(tensor.name)}' is of"
                 raise BadModel(message, where=job.source)
-        _write_archive(job.path, bundle, lambda done: job.tell("writing tensors", done, len(bundle.tensors)))
+        _write_archive(
+            job.path, bundle, lambda done: job.report_progress("writing tensors", done, len(bundle.tensors))
+        )
         return ()
 
     return conversion.convert(job, write, read_checkpoint)
 
 
-def _write_archive(path: str, bundle: StateDict, tell: Callable[[int], None]) -> None:
-    """Writes the archive; calls `tell` with the number of storages written so far."""
+def _write_archive(path: str, bundle: StateDict, report_progress: Callable[[int], None]) -> None:
+    """Writes the archive; calls `report_progress` with the number of storages written so far."""
     storages: dict[object, int] = {}
     storages_to_write: list[BundledTensor] = []
     keys = []
@@ -86,9 +88,14 @@ def _write_archive(path: str, bundle: StateDict, tell: Callable[[int], None]) ->
         _write_entry(archive, file, f"{_ROOT}/.storage_alignment", [str(_ALIGNMENT).encode()])
         _write_entry(archive, file, f"{_ROOT}/byteorder", [b"little"])
         for key, tensor in enumerate(storages_to_write):
-            tell(key)
+            report_progress(key)
             _write_entry(
-                archive, file, f"{_ROOT}/data/{key}", tensor.read(), tensor.nbytes, partial(tell, key)
+                archive,
+                file,
+                f"{_ROOT}/data/{key}",
+                tensor.read(),
+                tensor.nbytes,
+                partial(report_progress, key),
             )
         _write_entry(archive, file, f"{_ROOT}/version", [b"3\n"])
 
@@ -99,7 +106,7 @@ def _write_entry(
     name: str,
     parts: Iterator[Any] | Sequence[bytes],
     size: int = 0,
-    tell: Callable[[], None] = lambda: None,
+    report_progress: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes one entry of the archive. Its bytes start at a multiple of the alignment."""
     info = zipfile.ZipInfo(name)
@@ -111,7 +118,7 @@ def _write_entry(
     with archive.open(info, "w", force_zip64=is_large) as entry:
         for part in parts:
             entry.write(part)
-            tell()
+            report_progress()
 
 
 # pickle of protocol 2, which torch.load(weights_only=True) reads

@@ -29,7 +29,7 @@ def convert(
         Misuse: The disk has too little free space.
         Cancelled: The user canceled (`job.cancel`).
     """
-    job.tell("reading the header")
+    job.report_progress("reading the header")
     bundle = collect(job)
     check_room(job, bundle.tensors)
     notes = write(bundle)
@@ -73,7 +73,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
             if counterpart_keys.get(tensor.shared_key) == counterpart.shared_key:
                 continue
             counterpart_keys[tensor.shared_key] = counterpart.shared_key
-        job.tell("comparing byte for byte", index, len(source_tensors))
+        job.report_progress("comparing byte for byte", index, len(source_tensors))
         for old, new in _iterate_chunk_pairs(tensor.read(), counterpart.read()):
             digest.update(old)
             nbytes += old.nbytes
@@ -82,7 +82,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
             ):
                 differing.append((tensor.name, "its bytes differ"))
                 break
-            job.tell("comparing byte for byte", index, len(source_tensors))
+            job.report_progress("comparing byte for byte", index, len(source_tensors))
     differing += [(name, "it is not in the source") for name in sorted(result_tensors)]
     differing += [(name, "it is not in the result") for name in _find_differing_metadata(source, result)]
     differing += [(name, f"it is not understood: {why}") for name, why in source.unknown]

@@ -129,7 +129,7 @@ class LayerProbe:
         self.on_progress = on_progress
         self.cancel = cancel
         self.group_count = self.peak_bytes = 0
-        self.tell("pairing values")
+        self.report_progress("pairing values")
         self.excluded = excluded or {}
         pairs = pair_values(self.before, self.after, inputs, output_pairs, floats)
         pairs = [p for p in pairs if p.before not in self.excluded]
@@ -137,11 +137,11 @@ class LayerProbe:
         pairs = [
             p for p in pairs if p.before not in inferred or inferred[p.before].dtype in (*COMPARABLE, None)
         ]
-        self.tell("loading the original")
+        self.report_progress("loading the original")
         self._first = RuntimeSession(
             expose(before, [p.before for p in pairs]), what="the original", optimise=False
         )
-        self.tell("loading the other model")
+        self.report_progress("loading the other model")
         self._second = RuntimeSession(
             expose(after, [p.after for p in pairs]), what="the other model", optimise=False
         )
@@ -166,7 +166,9 @@ class LayerProbe:
                 )
             )
         self.unpaired = self._collect_unpaired({p.before for p in pairs}, stops)
-        self._float64_layers = Float64Layers(self.before, self.compared_values, feeds[0], self.tell)
+        self._float64_layers = Float64Layers(
+            self.before, self.compared_values, feeds[0], self.report_progress
+        )
 
     def _collect_unpaired(self, with_counterpart: set[str], paired: set[str]) -> dict[str, str]:
         """Returns the reason why a value of the original is not compared, by value name.
@@ -183,7 +185,7 @@ class LayerProbe:
                 unpaired[name] = self.excluded.get(name, reason)
         return unpaired
 
-    def tell(self, phase: str, completed: int = 0, total: int = 0) -> None:
+    def report_progress(self, phase: str, completed: int = 0, total: int = 0) -> None:
         """Reports progress, and raises Cancelled if the user canceled."""
         report(self.on_progress, self.cancel, phase, completed, total)
 
@@ -201,7 +203,7 @@ class LayerProbe:
             for group in split_into_batches(
                 chunk, lambda p: max(len(p.before.nodes), len(p.after.nodes)), _MAX_SESSION_NODES
             ):
-                self.tell("running layers alone", completed, len(self.compared_values))
+                self.report_progress("running layers alone", completed, len(self.compared_values))
                 self._compare_alone(group, old)
                 completed += len(group)
 
@@ -239,7 +241,7 @@ class LayerProbe:
         layer_inputs = {name for p in chunk for name in self._collect_layer_inputs(p)} - self.inputs.keys()
         first_values: Feeds = {}
         for index, feeds in enumerate(self.feeds):
-            self.tell("running both models", completed, len(self.compared_values))
+            self.report_progress("running both models", completed, len(self.compared_values))
             names = list(dict.fromkeys((*value_names, *layer_inputs))) if index == 0 else value_names
             before_values = self._first.run(feeds, names)
             after_feeds = {self.inputs[name]: value for name, value in feeds.items()}

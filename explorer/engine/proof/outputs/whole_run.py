@@ -49,7 +49,7 @@ from explorer.facts import OutputEvidence, Plan, TensorInfo
 from explorer.facts.verification import Tolerance
 from explorer.host import scratch
 
-Tell = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 TorchRun = Callable[[Sequence[Array]], Sequence[Array]]
 Evidence = tuple[OutputEvidence, ...]
 BackgroundRun = Future[ModelOutputs]
@@ -114,15 +114,20 @@ class Runs:
 
     Args:
         pairing: Models and inputs.
-        tell: Callback for progress, with the phase, the completed count and the total count.
+        report_progress: Callback for progress, with the phase, the completed count and the total count.
         cancel: Function that returns True to cancel, or None.
         background_run: Run of the other model that has already started, or None.
     """
 
     def __init__(
-        self, pairing: Pairing, tell: Tell, cancel: Cancel, background_run: BackgroundRun | None = None
+        self,
+        pairing: Pairing,
+        report_progress: ReportProgress,
+        cancel: Cancel,
+        background_run: BackgroundRun | None = None,
     ) -> None:
-        self.pairing, self.tell, self.cancel, self._background_run = pairing, tell, cancel, background_run
+        self.pairing, self._background_run = pairing, background_run
+        self.report_progress, self.cancel = report_progress, cancel
         self._other_result: tuple[ModelOutputs, str] | None = None
         self._steps: list[None] = []
         self._total = 2 * len(pairing.feeds)
@@ -180,12 +185,12 @@ class Runs:
             works,
             [weights] * len(works),
             _MAX_WEIGHT_BYTES,
-            tick=lambda done: self.tell(
+            tick=lambda done: self.report_progress(
                 phase if self._steps else "", min(len(self._steps), self._total), self._total
             ),
             cancel=self.cancel,
         )
-        self.tell(phase, self._total, self._total)
+        self.report_progress(phase, self._total, self._total)
         return results
 
 
@@ -205,7 +210,7 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
     """
     pairing = runs.pairing
     # onnxruntime takes minutes to load a graph of many small operators, without any progress report
-    runs.tell("loading the models", 0, 2 * len(pairing.feeds))
+    runs.report_progress("loading the models", 0, 2 * len(pairing.feeds))
     measure_sensitivity = not proved and outputs.is_quantized(pairing.before)
     if proved and pairing.outputs is not None and len(pairing.feeds) == 1:
         before = ModelOutputs(tuple(pairing.outputs), (tuple(pairing.outputs.values()),))
@@ -238,7 +243,7 @@ def judge_by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
 
 def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
     """Compares the outputs of the two models by a tolerance."""
-    runs.tell("loading the models", 0, 2 * len(runs.pairing.feeds))
+    runs.report_progress("loading the models", 0, 2 * len(runs.pairing.feeds))
     before, (after, note) = runs.run_in_parallel(runs.run_original, runs.run_other)
     noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
     return outputs.compare(before, after, [], noise, note)
@@ -257,7 +262,7 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
     names = tuple(v.name for v in pairing.before.graph.outputs)
     torch_results: list[tuple[Array, ...]] = []
     for draw in pairing.feeds:
-        runs.tell("running the torch model", len(torch_results), len(pairing.feeds))
+        runs.report_progress("running the torch model", len(torch_results), len(pairing.feeds))
         torch_outputs = torch_run([draw[name] for name in inputs])
         if len(torch_outputs) != len(names):
             raise Misuse(

@@ -62,7 +62,7 @@ class SiteProof:
         tried: Random inputs, one tuple for each set of sizes. `prove_sites` removes tuples that the original
             rejects.
         seed: Seed of the random inputs.
-        tell: Callback for progress, with the phase, the completed count and the total count.
+        report_progress: Callback for progress, with the phase, the completed count and the total count.
         cancel: Function that returns True to cancel the proof, or None.
 
     Attributes:
@@ -77,12 +77,12 @@ class SiteProof:
         after: Model,
         tried: list[tuple[RandomInput, ...]],
         seed: int,
-        tell: Callable[[str, int, int], None],
+        report_progress: Callable[[str, int, int], None],
         cancel: Cancel,
     ) -> None:
         self.before, self.after, self.tried, self.seed = before, after, tried, seed
         self.drawn = tried[0]
-        self.tell, self.cancel = tell, cancel
+        self.report_progress, self.cancel = report_progress, cancel
         self.unresolved: dict[str, str] = {}
         self.outputs: dict[str, Array] | None = None
         self.observed: dict[str, TensorInfo] = {}
@@ -163,7 +163,7 @@ class SiteProof:
             tasks: list[SiteTask] = []
 
             def report_site(completed_works: int, before: int = completed) -> None:
-                self.tell("proving matmuls", before + completed_works // 2, total)
+                self.report_progress("proving matmuls", before + completed_works // 2, total)
 
             pending_works = self._yield_works(tested_sites, originals, drawn, tasks, background_run)
             works = stream_results(

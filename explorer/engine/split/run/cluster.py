@@ -86,14 +86,14 @@ class ClusterLine:
         self.pids = [self._wait_for_result(index, task, cancel) for index, task in enumerate(tasks)]
 
     def wait_for(
-        self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
+        self, numbers: Sequence[int], cancel: Cancel, report_progress: Callable[[int], None] = lambda _: None
     ) -> None:
         """Runs the queued micro-batches, and waits for the outputs of all micro-batches in `numbers`.
 
         Args:
             numbers: The micro-batches to wait for.
             cancel: Returns whether to stop.
-            tell: Receives the number of finished micro-batches.
+            report_progress: Function that receives the number of finished micro-batches.
         """
         reported = -1
         while len(self.outputs_by_batch) < len(numbers):
@@ -105,7 +105,7 @@ class ClusterLine:
                 self._take_outputs(batch, self._tasks_by_batch.pop(batch), cancel)
             if len(self.outputs_by_batch) != reported:
                 reported = len(self.outputs_by_batch)
-                tell(reported)
+                report_progress(reported)
             elif not ended_batches:
                 time.sleep(POLL_SECONDS / 10)
 

@@ -288,14 +288,14 @@ class _Line:
             self._read_messages(cancel)
 
     def wait_for(
-        self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
+        self, numbers: Sequence[int], cancel: Cancel, report_progress: Callable[[int], None] = lambda _: None
     ) -> None:
         """Waits for the outputs of the micro-batches, and for the reports of all stages about them.
 
         Args:
             numbers: The micro-batches to wait for.
             cancel: Returns whether to stop.
-            tell: Receives the number of finished micro-batches.
+            report_progress: Function that receives the number of finished micro-batches.
         """
         reported = -1
         ends = len(numbers) * (1 + len(self.stages))
@@ -304,7 +304,7 @@ class _Line:
             self._read_messages(cancel)
             if len(self.outputs_by_batch) != reported:
                 reported = len(self.outputs_by_batch)
-                tell(reported)
+                report_progress(reported)
 
     def _read_messages(self, cancel: Cancel) -> None:
         """Reads the messages that have arrived.
