@@ -41,19 +41,19 @@ def parse_slice(text: str, shape: tuple[int, ...], where: str = "--slice") -> Se
         Misuse: The text is invalid, has too many axes or an index out of range, or selects nothing from a
             nonempty axis.
     """
-    inner = text.strip()
-    if inner.startswith("[") and inner.endswith("]"):
-        inner = inner[1:-1]
-    words = [word.strip() for word in inner.split(",")]
+    content = text.strip()
+    if content.startswith("[") and content.endswith("]"):
+        content = content[1:-1]
+    words = [word.strip() for word in content.split(",")]
     if words[-1] == "":
         words.pop()
     dots = words.count("...")
-    named = len(words) - dots
-    if dots > 1 or named > len(shape):
+    axis_count = len(words) - dots
+    if dots > 1 or axis_count > len(shape):
         fault = f"{shape_text(shape)} has {len(shape)} axes" if dots < 2 else "only one '...' has a meaning"
         raise Misuse(f"'{text}' does not fit: {fault}", where=where, hint=_HINT)
     dots_index = words.index("...") if dots else len(words)
-    words[dots_index : dots_index + dots] = [":"] * (len(shape) - named)
+    words[dots_index : dots_index + dots] = [":"] * (len(shape) - axis_count)
     indices: list[range] = []
     dropped = set()
     for axis, (word, size) in enumerate(zip(words, shape, strict=True)):
@@ -89,7 +89,7 @@ def select_edges(selection: Selection, inner: int, outer: int) -> Selection:
         inner: Largest number of indices of each of the last two axes.
         outer: Largest number of indices of every other axis.
     """
-    last = len(selection.indices) - 2
+    first_inner_axis = len(selection.indices) - 2
 
     def cut_axis(axis: tuple[int, ...] | range, limit: int) -> tuple[int, ...] | range:
         if len(axis) <= limit:
@@ -97,5 +97,8 @@ def select_edges(selection: Selection, inner: int, outer: int) -> Selection:
         half = limit // 2
         return (*axis[: limit - half], *axis[len(axis) - half :])
 
-    cuts = (cut_axis(axis, inner if index >= last else outer) for index, axis in enumerate(selection.indices))
-    return Selection(tuple(cuts), selection.dropped)
+    cut_axes = [
+        cut_axis(axis, inner if index >= first_inner_axis else outer)
+        for index, axis in enumerate(selection.indices)
+    ]
+    return Selection(tuple(cut_axes), selection.dropped)

@@ -382,7 +382,7 @@ class LeafRows(LayerRows):
         if entry < 0:
             return self._groups[-1 - entry]
         leaf = self._leaves[entry]
-        row = leaf.row()
+        row = leaf.build_row()
         set_field = force_setattr
         set_field(row, "id", index)
         set_field(row, "parent", parent if parent >= 0 else None)

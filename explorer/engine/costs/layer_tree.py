@@ -82,7 +82,7 @@ class Leaf(Protocol):
     def kind(self) -> str:
         """Operator type or module class."""
 
-    def row(self) -> Layer:
+    def build_row(self) -> Layer:
         """Builds a new row; `layer_rows` fills in id, parent, depth, stored parameters and sharing."""
 
 
@@ -110,7 +110,7 @@ class LayerLeaf(Struct, eq=False, gc=False):
         """Operator type or module class."""
         return self.layer.kind
 
-    def row(self) -> Layer:
+    def build_row(self) -> Layer:
         """Returns a copy of the leaf's layer."""
         return copy(self.layer)
 

@@ -83,12 +83,12 @@ class SideFolds(Struct, eq=False):
     def describe_folded_nodes(self) -> dict[int, str]:
         """Returns a text about each folded node, by node index in the original graph."""
         texts = (f"folded into {', '.join(n.into)}" if n.into else "folded" for n in self.folding.folded)
-        return dict(zip((position for position, _ in self.folding.places), texts, strict=True))
+        return dict(zip((position for position, _ in self.folding.replacements), texts, strict=True))
 
     def describe_absorbing_nodes(self) -> dict[int, str]:
         """Returns a text about each node into which others were folded, by node index after the folding."""
         ops_by_position: dict[int, list[str]] = {}
-        for (_, into), node in zip(self.folding.places, self.folding.folded, strict=True):
+        for (_, into), node in zip(self.folding.replacements, self.folding.folded, strict=True):
             for position in into:
                 ops_by_position.setdefault(position, []).append(node.op)
         return {
@@ -152,9 +152,9 @@ def find_rejected_folds(
     """
     rejected: set[int] = set()
     opposite = describer.before if is_second else describer.after
-    for number, (position, into) in enumerate(folds.folding.places):
+    for number, (position, into) in enumerate(folds.folding.replacements):
         folded_names = {
-            name for name in folds.original.graph.nodes[position].outputs if name in folds.folding.sizes
+            name for name in folds.original.graph.nodes[position].outputs if name in folds.folding.magnitudes
         }
         readers = {user for name in folded_names for user, _ in folds.side.users.get(name, ())}
         affected = into or tuple(sorted(readers))
@@ -195,7 +195,7 @@ def _list_weights(
     rounded_node = describer.get_rounding(*pair)
     for slot, name in enumerate(folds.side.input_names[pair[is_second]]):
         is_rounded = rounded_node is not None and slot in rounded_node.inputs
-        if name in folds.folding.sizes and not is_rounded:
+        if name in folds.folding.magnitudes and not is_rounded:
             yield name, opposite_names[slot] if slot < len(opposite_names) else ""
 
 
@@ -207,7 +207,7 @@ def _differs_from_expected(
     return any(
         opposite_name not in opposite_tensors
         or describe_folded_change(
-            name, folds.side.stored[name], opposite_tensors[opposite_name], folds.folding.sizes[name]
+            name, folds.side.stored[name], opposite_tensors[opposite_name], folds.folding.magnitudes[name]
         )
         for name, opposite_name in _list_weights(folds, describer, pair, is_second)
     )
@@ -237,5 +237,5 @@ def collect_magnitudes(
         (side == 1, name): size
         for side, side_folds in enumerate(folds)
         if side_folds is not None
-        for name, size in side_folds.folding.sizes.items()
+        for name, size in side_folds.folding.magnitudes.items()
     }

@@ -49,7 +49,7 @@ def _read_parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None
     """Returns the parameters of an activation; None if one of them is not stored."""
     if node.op != "Clip":
         return tuple([float(node.attributes.get(name, usual)) for name, usual in ACTIVATIONS[node.op]])
-    limits = [work.constant(name) for name in node.inputs[1:3]]
+    limits = [work.find_constant(name) for name in node.inputs[1:3]]
     if len(limits) < 2 or any(end is None or end.elements != 1 for end in limits):
         return None
     return tuple([float(end.array().reshape(-1)[0]) for end in limits if end is not None])

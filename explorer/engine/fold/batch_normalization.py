@@ -252,7 +252,7 @@ def _read_bias(work: FoldingGraph, node: Node) -> Array:
 
 def _find_stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
     """Returns a parameter that the file stores as floats and no caller can replace."""
-    tensor = work.constant(name)
+    tensor = work.find_constant(name)
     if tensor is None:
         raise NotFoldable(work.explain_not_constant(name, role))
     if tensor.dtype not in FLOATS:

@@ -66,7 +66,7 @@ def fold(work: FoldingGraph) -> None:
     for index in folded_nodes:
         work.remove(index)
     work.stored |= {name: tensors[name] for name in results}
-    work.sizes |= dict.fromkeys(results)
+    work.magnitudes |= dict.fromkeys(results)
 
 
 def store(work: FoldingGraph) -> None:
@@ -77,7 +77,7 @@ def store(work: FoldingGraph) -> None:
         if tensor is not None and node.outputs[0] not in output_names:
             work.remove(index)
             work.stored[node.outputs[0]] = replace(tensor, name=node.outputs[0], record=None)
-            work.sizes[node.outputs[0]] = None
+            work.magnitudes[node.outputs[0]] = None
 
 
 def _is_constant(work: FoldingGraph, node: Node, producers: Mapping[str, int]) -> bool:
@@ -90,7 +90,7 @@ def _is_constant(work: FoldingGraph, node: Node, producers: Mapping[str, int]) -
         return info.origin in ("declared", "inferred") and all(isinstance(size, int) for size in info.shape)
     if node.key in work.model.functions or list_bodies(node):
         return False
-    return all(not name or name in producers or work.constant(name) is not None for name in node.inputs)
+    return all(not name or name in producers or work.find_constant(name) is not None for name in node.inputs)
 
 
 def _explain_remaining(work: FoldingGraph, node: Node) -> str:
@@ -107,7 +107,7 @@ def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     if None in sizes:
         return "the size of its result is not known"
     size = sum(size or 0 for size in sizes)
-    tensors = ((work.constant(name), name) for name in node.inputs if name)
+    tensors = ((work.find_constant(name), name) for name in node.inputs if name)
     input_bytes = sum(
         _count_stored_bytes(types.get(name)) or 0 if tensor is None else tensor.nbytes
         for tensor, name in tensors
@@ -146,7 +146,7 @@ def _run_nodes(
     initializers = {
         name: tensor
         for name in input_names
-        if (tensor := shape_values.get(name) or work.constant(name)) is not None
+        if (tensor := shape_values.get(name) or work.find_constant(name)) is not None
     }
     graph = Graph("constants", tuple(nodes), (), tuple([Value(n, None, None) for n in to_run]), initializers)
     from explorer.engine.runtime.onnxruntime import RuntimeSession  # 100 ms, and few graphs need it

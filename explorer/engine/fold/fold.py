@@ -98,17 +98,17 @@ class FoldedAway(Struct, frozen=True, eq=False):
         model: Folded model.
         kinds: Kind of rewrite for each folded node.
         folded: Folded nodes.
-        places: Index of each folded node in the original, and the new indices of the nodes that replace it.
+        replacements: Index of each folded node in the original, and the new indices of its replacements.
         ops: Original operator at each of these new indices.
-        sizes: Magnitude of the summed terms of each new tensor, by name; None if it is the tensor's own.
+        magnitudes: Magnitude of the summed terms of each new tensor, by name; None if it is the tensor's own.
     """
 
     model: Model
     kinds: tuple[str, ...]
     folded: tuple[FoldedNode, ...]
-    places: tuple[tuple[int, tuple[int, ...]], ...]
+    replacements: tuple[tuple[int, tuple[int, ...]], ...]
     ops: Mapping[int, str]
-    sizes: Mapping[str, Array | None]
+    magnitudes: Mapping[str, Array | None]
 
 
 def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
@@ -132,9 +132,11 @@ def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
         model=folded_model,
         kinds=tuple(kinds),
         folded=tuple(work.folded),
-        places=tuple([(index, tuple([new_indices[to] for to in into])) for index, into in work.places]),
-        ops={new_indices[to]: model.graph.nodes[to].op for _, into in work.places for to in into},
-        sizes=work.sizes,
+        replacements=tuple(
+            [(index, tuple([new_indices[to] for to in into])) for index, into in work.replacements]
+        ),
+        ops={new_indices[to]: model.graph.nodes[to].op for _, into in work.replacements for to in into},
+        magnitudes=work.magnitudes,
     )
 
 

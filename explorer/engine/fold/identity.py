@@ -29,7 +29,7 @@ def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     mode = node.inputs[2] if len(node.inputs) > 2 else ""
     if not mode:
         return ""
-    training = work.constant(mode)
+    training = work.find_constant(mode)
     if training is None:
         return work.explain_not_constant(mode, "training_mode")
     return "it trains: training_mode = 1" if training.array().any() else ""

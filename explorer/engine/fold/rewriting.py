@@ -36,9 +36,9 @@ class FoldingGraph:
         stored: Stored tensors by name.
         folded: Nodes that were folded.
         unfolded: Nodes that stay, with the reason.
-        places: Index of each folded node, and the indices of the nodes that replace it.
-        sizes: For each new tensor, by name, the element-wise magnitude of the summed terms, which bounds its
-            rounding error; None if it is the tensor's own magnitude.
+        replacements: Index of each folded node, and the indices of the nodes that replace it.
+        magnitudes: For each new tensor, by name, the element-wise magnitude of the summed terms, which bounds
+            its rounding error; None if it is the tensor's own magnitude.
         producers: Index of the node that produces a value, by name.
         readers: Indices of the nodes that read a value, with the number of reads, by name.
         captured: Names of the values that bodies of its nodes read.
@@ -56,8 +56,8 @@ class FoldingGraph:
         self.only = only
         self.outer, self.path = outer, path
         self._is_in_function: bool = bool(path) if outer is None else outer._is_in_function
-        self.places: list[tuple[int, tuple[int, ...]]] = []
-        self.sizes: dict[str, Array | None] = {}
+        self.replacements: list[tuple[int, tuple[int, ...]]] = []
+        self.magnitudes: dict[str, Array | None] = {}
         self.nodes: list[Node | None] = list(graph.nodes)
         self.stored = dict(graph.initializers)
         self.folded: list[FoldedNode] = []
@@ -73,6 +73,7 @@ class FoldingGraph:
         self._input_names = {value.name for value in graph.inputs}
         self._used_names: set[str] = set(list_value_names(graph)) if outer is None else outer._used_names
         self._unread: set[str] = set()
+        """Names of the values that a removed or replaced node read."""
 
     def iterate_candidates(self, *ops: str) -> Iterator[tuple[int, Node]]:
         """Yields the index and node of each node that the pass may change.
@@ -98,7 +99,9 @@ class FoldingGraph:
         """Types of the values in the original graph."""
         graph = self.model.graph
         outer = {
-            name: tensor for name in list_free_names(graph) if (tensor := self.constant(name)) is not None
+            name: tensor
+            for name in list_free_names(graph)
+            if (tensor := self.find_constant(name)) is not None
         }
         closed_graph = replace(graph, initializers={**graph.initializers, **outer})
         return shapes.infer(replace(self.model, graph=closed_graph)).values
@@ -126,12 +129,12 @@ class FoldingGraph:
             isinstance(value, AttributeRef) for value in node.attributes.values()
         )
 
-    def constant(self, name: str) -> Tensor | None:
+    def find_constant(self, name: str) -> Tensor | None:
         """Returns the constant tensor of a value, or None if it is computed or a caller may replace it."""
         if name in self.stored:
             return None if name in self.model.defaults else self.stored[name]
         if owner := self._find_owner(name):
-            return owner.constant(name)
+            return owner.find_constant(name)
         producer_index = self.producers.get(name)
         node = None if producer_index is None else self.nodes[producer_index]
         tensor = None if node is None else read_constant(node)
@@ -188,7 +191,7 @@ class FoldingGraph:
         op = targets[0].op if targets else ""
         names = tuple([self.path + target.label for target in targets])
         self.folded.append(FoldedNode(self.path + node.label, node.op, names, op))
-        self.places.append((index, (*target_indices, *bias_indices)))
+        self.replacements.append((index, (*target_indices, *bias_indices)))
 
     def replace_node(self, index: int, node: Node) -> None:
         """Replaces the node at an index."""
@@ -244,7 +247,7 @@ class FoldingGraph:
             The name of the new tensor.
         """
         name = self._store_for(tensor, reader, old, base)
-        self.sizes[name] = size
+        self.magnitudes[name] = size
         return name
 
     def _store_for(self, tensor: Tensor, reader: int, old: str, base: str) -> str:

@@ -46,6 +46,7 @@ _CONTEXTS = (
 )
 """Settings of config.json, and the key of GGUF metadata, that give the longest context."""
 _DIGITS = 16
+"""Number of digits from which a context length is not plausible."""
 
 
 class _Sum:
@@ -68,22 +69,24 @@ def collect_header_figures(outline: Outline) -> dict[str, Any]:
     Raises:
         BadModel: The header is broken.
     """
-    rows = _OutlineSums(outline)
-    params, note = rows.params if outline.params is None else outline.params, rows.note
+    outline_sums = _OutlineSums(outline)
+    params, note = outline_sums.params if outline.params is None else outline.params, outline_sums.note
     if params is not None and params > _MAX_PARAMS:
-        params, rows.sums, note = None, {}, "impossible sizes"
-    types = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in rows.sums.items()]
+        params, outline_sums.sums, note = None, {}, "impossible sizes"
+    types = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in outline_sums.sums.items()]
     architecture, context = "", None
     for key, text in outline.facts:
         if key in _ARCHITECTURES:
             architecture = architecture or text
         elif context is None and key.endswith(_CONTEXTS) and text.isdecimal() and len(text) < _DIGITS:
             context = int(text)
-    rows.methods[outline.quantization] = None
+    outline_sums.methods[outline.quantization] = None
     return {
         "params": params,
         "types": tuple(sorted(types, key=lambda stored_type: -(stored_type.bytes or 0))),
-        "quantization": ", ".join(method for method in (*rows.methods, *rows.scaled) if method),
+        "quantization": ", ".join(
+            method for method in (*outline_sums.methods, *outline_sums.scaled_types) if method
+        ),
         "note": note,
         "architecture": architecture,
         "context": context,
@@ -91,16 +94,26 @@ def collect_header_figures(outline: Outline) -> dict[str, Any]:
 
 
 class _OutlineSums:
-    """Sums over the rows of an outline."""
+    """Sums over the rows of an outline.
+
+    Attributes:
+        note: Reason why the rows were not read to the end, or ''.
+        sums: Sums by element type.
+        methods: Quantization methods that operators indicate, in the order of the rows.
+        scaled_types: Descriptions of integer types whose tensors have scales, in the order of the rows.
+        params: Number of parameters, or None if unknown.
+        spans: Bytes of the file that were counted.
+        other_elements: Elements of biases and scales, which are parameters of a quantized graph only.
+    """
 
     def __init__(self, outline: Outline) -> None:
         self.note = ""
         self.sums: dict[str, _Sum] = {}
         self.methods: dict[str, None] = {}
-        self.scaled: dict[str, None] = {}
+        self.scaled_types: dict[str, None] = {}
         self.params: int | None = 0
         self.spans: set[tuple[str, int, int]] = set()
-        self.other_elements = 0  # elements of biases and scales, which are parameters of a quantized graph
+        self.other_elements = 0
         deadline = time.monotonic() + SECONDS
         for index, row in enumerate(outline.rows):
             self.add(row)
@@ -134,7 +147,7 @@ class _OutlineSums:
         name = dtype if dtype in self.sums or len(self.sums) < _MAX_TYPES else "others"
         self.sums.setdefault(name, _Sum()).add(elements, row.nbytes)
         if row.scaled and dtype.startswith(("int4", "int8", "uint8")):
-            self.scaled[f"{dtype} with scales"] = None
+            self.scaled_types[f"{dtype} with scales"] = None
         if is_parameter("", -1, dtype, shape) or (dtype == "int32" and row.scaled):
             is_known = self.params is not None and elements is not None
             self.params = (self.params or 0) + (elements or 0) if is_known else None

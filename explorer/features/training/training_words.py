@@ -129,7 +129,7 @@ def build_memory_table(fact: TrainingMemory) -> list[Block]:
             Column("peak, saved", "right"),
             Column("MACs again", "right"),
         ]
-    blocks: list[Block] = [Table(columns, [_step_row(step) for step in fact.steps])]
+    blocks: list[Block] = [Table(columns, [_build_step_row(step) for step in fact.steps])]
     if any(step.measured for step in fact.steps):
         blocks.append(Paragraph(_MEASURED, "quiet"))
     if fact.largest_batch is not None:
@@ -144,7 +144,7 @@ def build_memory_table(fact: TrainingMemory) -> list[Block]:
 _MEASURED = "Measured: one step on the CPU, as torch's allocator reports it, with workspaces inside kernels."
 
 
-def _step_row(step: StepMemory) -> tuple[Cell, ...]:
+def _build_step_row(step: StepMemory) -> tuple[Cell, ...]:
     peak = step.moments[step.peak]
     row: list[Cell] = [plain(step.batch), size(step.kept_bytes), size(step.peak_bytes), _format_moment(peak)]
     if step.fits is not None:
@@ -202,19 +202,19 @@ def build_step_fields(info: Info, fact: Training) -> Fields:
     if fact.forward_macs is not None and fact.backward_macs is not None:
         step_macs = fact.forward_macs + fact.backward_macs
     gradients = "gradients of inputs and of weights"
-    first = _find_shown_step(fact)
-    if first is None:
+    step = _find_shown_step(fact)
+    if step is None:
         kept_field = _build_outputs_field(info, fact, "of every layer, for backward")
         total = bytes_field(
             "Memory, sum", fact.sum_bytes, sign, "input, outputs, weights, gradients, optimizer"
         )
     else:
-        by_torch = first.counted == "autograd"
-        memory_sign = "" if by_torch else sign
-        name = "Kept by autograd" if by_torch else "Kept outputs"
-        kept_field = bytes_field(name, first.kept_bytes, memory_sign, "for backward")
-        peak = first.moments[first.peak]
-        total = bytes_field("Memory, peak", first.peak_bytes, memory_sign, f"at {_format_moment(peak)}")
+        by_autograd = step.counted == "autograd"
+        memory_sign = "" if by_autograd else sign
+        name = "Kept by autograd" if by_autograd else "Kept outputs"
+        kept_field = bytes_field(name, step.kept_bytes, memory_sign, "for backward")
+        peak = step.moments[step.peak]
+        total = bytes_field("Memory, peak", step.peak_bytes, memory_sign, f"at {_format_moment(peak)}")
     return Fields(
         [
             Field("Batch", plain(fact.batch)),
@@ -251,8 +251,8 @@ def _build_outputs_field(info: Info, fact: Training, remark: str) -> Field:
 
 def build_output_fields(info: Info, fact: Training) -> list[Block]:
     """Build the memory of a step that keeps every layer's output; empty if other fields already show it."""
-    first = _find_shown_step(fact)
-    if first is None or first.counted != "autograd":
+    step = _find_shown_step(fact)
+    if step is None or step.counted != "autograd":
         return []
     remark = (
         "A step that kept the output of every layer would keep this much. Torch keeps other values: see"

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 HostArray = np.ndarray[Any, Any]
+"""Object array with Python numbers and torch symbols, which is not on the device of the model."""
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
+
+_INTEGER_TYPES = 6, 7
+"""ONNX's codes of int32 and int64."""
+
+_MAX_ELEMENTS = 64
+"""Largest array that ConstantOfShape creates here; torch creates larger ones."""
 
 
 def convert_to_host(values: Any) -> HostArray:
@@ -50,7 +57,8 @@ def _make_elementwise_rule(function: Callable[..., Any]) -> Rule:
     return rule
 
 
-def _fold_rule(function: Callable[[Any, Any], Any]) -> Rule:
+def _make_pairwise_rule(function: Callable[[Any, Any], Any]) -> Rule:
+    """Makes a rule that combines any number of inputs element by element, two at a time."""
     return lambda attributes, args: reduce(lambda a, b: _make_elementwise_rule(function)({}, (a, b)), args)
 
 
@@ -119,13 +127,13 @@ def _range(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | No
 def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
     value = attributes.get("value")
     sizes = list(args[0].reshape(-1))
-    is_small = len(sizes) <= 1 and all(isinstance(s, (int, np.integer)) and s <= 64 for s in sizes)
+    is_small = len(sizes) <= 1 and all(isinstance(s, (int, np.integer)) and s <= _MAX_ELEMENTS for s in sizes)
     if value is None or not is_small or value.dtype not in ("int64", "int32", "bool"):
         return None
     return np.full([int(s) for s in sizes], value.array().reshape(-1)[0], object)
 
 
-def _compute_where(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
+def _where(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
     if any(not isinstance(c, (bool, np.bool_)) for c in args[0].reshape(-1)):
         return None
     return np.where(args[0].astype(bool), _convert_to_objects(args[1]), _convert_to_objects(args[2]))
@@ -135,7 +143,7 @@ RULES: Mapping[str, Rule] = {
     "Add": _make_elementwise_rule(lambda a, b: a + b),
     "And": _make_elementwise_rule(lambda a, b: bool(a) and bool(b)),
     "Cast": lambda attributes, args: (
-        args[0] if attributes.get("to") in (6, 7) and args[0].dtype != bool else None
+        args[0] if attributes.get("to") in _INTEGER_TYPES and args[0].dtype != bool else None
     ),
     "Concat": lambda attributes, args: np.concatenate(
         [_convert_to_objects(a) for a in args], attributes["axis"]
@@ -149,8 +157,8 @@ RULES: Mapping[str, Rule] = {
     "Identity": lambda attributes, args: args[0],
     "Less": _make_elementwise_rule(lambda a, b: a < b),
     "LessOrEqual": _make_elementwise_rule(lambda a, b: a <= b),
-    "Max": _fold_rule(lambda a, b: a if a >= b else b),
-    "Min": _fold_rule(lambda a, b: a if a <= b else b),
+    "Max": _make_pairwise_rule(lambda a, b: a if a >= b else b),
+    "Min": _make_pairwise_rule(lambda a, b: a if a <= b else b),
     "Mod": _make_elementwise_rule(lambda a, b: a % b),
     "Mul": _make_elementwise_rule(lambda a, b: a * b),
     "Neg": _make_elementwise_rule(lambda a: -a),
@@ -170,6 +178,6 @@ RULES: Mapping[str, Rule] = {
     "Unsqueeze": lambda attributes, args: np.asarray(
         np.expand_dims(args[0], _read_axes(attributes, args) or ())
     ),
-    "Where": _compute_where,
+    "Where": _where,
 }
 """Rules for operators on sizes. If a rule returns None, torch runs the node."""

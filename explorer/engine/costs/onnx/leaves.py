@@ -78,7 +78,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         """Operator type, or the function whose body is this operator only."""
         return self.function or self.node.op
 
-    def row(self) -> Layer:
+    def build_row(self) -> Layer:
         """Builds the row, without its position in the tree."""
         figures, node = self.figures, self.node
         if isinstance(figures, Layer):
@@ -87,8 +87,8 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         entries, params = list_parameters(self.context, node, figures.parameters)
         weights: tuple[TensorInfo, ...] = ()
         if entries := [*entries, *list_attribute_parameters(self.context, node)]:
-            named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in entries}
-            weights = tuple(named.values())
+            infos = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in entries}
+            weights = tuple(infos.values())
         return Layer(
             id=0,
             parent=None,
@@ -113,7 +113,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             weight_bytes_read=figures.weight_bytes_read,
         )
 
-    def step(self, position: int, memory_of: Mapping[Hashable, Hashable]) -> ExecutionStep:
+    def build_step(self, position: int, memory_of: Mapping[Hashable, Hashable]) -> ExecutionStep:
         """Builds the step of the execution order.
 
         Args:
@@ -129,8 +129,8 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         ]
         outputs: list[tuple[Hashable, TensorInfo | DeferredDescription, int | None]] = []
         if sizes:
-            named = zip(filter(None, node.outputs), sizes, strict=False)
-            outputs = [(n, (values, n), s) for n, s in named if n not in stored_names]
+            sizes_by_name = zip(filter(None, node.outputs), sizes, strict=False)
+            outputs = [(n, (values, n), s) for n, s in sizes_by_name if n not in stored_names]
         if context.number or context.keys:
             # in a body, a value may be the caller's under another name
             read = [context.get_key(str(name)) for name in read]

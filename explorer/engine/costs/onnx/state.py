@@ -77,7 +77,7 @@ class ExecutionOrder(Sequence[ExecutionStep]):
         return map(self._step, self._steps, self._leaf_indices)
 
     def _step(self, step: ExecutionStep | OperatorLeaf, position: int) -> ExecutionStep:
-        return step if isinstance(step, ExecutionStep) else step.step(position, self.memory_of)
+        return step if isinstance(step, ExecutionStep) else step.build_step(position, self.memory_of)
 
 
 class VisitResult(Struct):

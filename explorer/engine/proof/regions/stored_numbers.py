@@ -168,7 +168,7 @@ def _list_comparable_forms(before: Model, after: Model) -> Iterator[tuple[Sides,
     fused = any(node.op in FUSED.values() for model in (before, after) for node in model.graph.nodes)
     folded = [fold_away(model, range(len(model.graph.nodes)), fused) for model in (before, after)]
     if any(side.folded for side in folded):
-        yield (folded[0].model, folded[1].model), (folded[0].sizes, folded[1].sizes)
+        yield (folded[0].model, folded[1].model), (folded[0].magnitudes, folded[1].magnitudes)
 
 
 class _Comparison:
