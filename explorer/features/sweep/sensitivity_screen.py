@@ -113,9 +113,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SENSITIVITY_KEYS)
-    MIN_WIDTH_BESIDE = 130
-    MIN_HEIGHT_FOR_BOTH = 22
-    FACT_LINES = 3
+    MIN_WIDTH_BESIDE, MIN_HEIGHT_FOR_BOTH, FACT_LINES = 130, 22, 3
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
         (MIN_WIDTH_BESIDE, "-beside"),
@@ -222,11 +220,8 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         except Cancelled:
             # take the rows that were computed before the stop
             self._show_sweep(await self._jobs.ask("sweep_formats", request.spec, seconds=0.0, **options))
-            self._say(
-                f"stopped: {trials.remaining:,} or more remain; n continues"
-                if trials.remaining
-                else "stopped"
-            )
+            remaining = f": {trials.remaining:,} or more remain; n continues" if trials.remaining else ""
+            self._say(f"stopped{remaining}")
         except ExplorerError as error:
             trials.request = request if trials.rows else None
             message = MessageDialog("Sensitivity", format_without_options(error))

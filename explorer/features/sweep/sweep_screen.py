@@ -122,9 +122,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SWEEP_KEYS)
-    MIN_WIDTH_BESIDE = 120
-    MIN_HEIGHT_FOR_BOTH = 19
-    FACT_LINES = 4
+    MIN_WIDTH_BESIDE, MIN_HEIGHT_FOR_BOTH, FACT_LINES = 120, 19, 4
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
         (MIN_WIDTH_BESIDE, "-beside"),
