@@ -39,6 +39,11 @@ def _is_pointwise(func: Any) -> bool:
     if torch.Tag.pointwise in func.tags:
         return True
     name = schema_of(func).name.partition("::")[2]
+    if func.namespace == "prims":  # torch's references call them, such as for sums with a zero tensor
+        twins = getattr(torch.ops.aten, name, None)
+        return twins is not None and any(
+            torch.Tag.pointwise in getattr(twins, overload).tags for overload in twins.overloads()
+        )
     if not name.endswith("_") or func.namespace != "aten":
         return False
     twin = getattr(

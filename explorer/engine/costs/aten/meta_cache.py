@@ -228,7 +228,7 @@ def _replay_recipe(
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if len(parts) == 1 and parts[0] is source and not operator.moves:
         return SAME, ()
-    if operator.mutates or any(t.is_conj() or t.is_neg() for t in parts):
+    if operator.mutates or any(t.is_conj() or t.is_neg() or t._is_zerotensor() for t in parts):
         return CALLED, ()
     storages = {storage_key(t.untyped_storage()) for t in inputs}
     out_storages = {storage_key(t.untyped_storage()) for t in parts}

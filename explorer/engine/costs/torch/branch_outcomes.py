@@ -257,8 +257,9 @@ class _Runs:
         if LATER_WORK in best.unseen.values():  # it counts for all runs
             self.options = {**self.options, "search_later_work": False}
         counted, policy = best, replace(policy, events=_EVENT_FACTOR * len(best.events) + 1000)
-        remaining_events = _MAX_VARIED_EVENTS
+        remaining_events, run = _MAX_VARIED_EVENTS, best
         for draw in range(1, DRAWS + 1):
+            self.options = {**self.options, "modes": run.modes}  # as in a second call without `eval()`
             run, run_policy = self.run(replace(policy, draw=draw))
             remaining_events -= len(run.events)
             if not run.failed or run.was_cut_short or best.failed:

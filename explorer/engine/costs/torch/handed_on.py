@@ -11,6 +11,7 @@ import _thread
 import atexit
 import functools
 import gc
+import os
 import queue
 import signal
 import sys
@@ -56,6 +57,17 @@ _STARTING_EVENTS = frozenset(
 )
 """Events of Python's audit that begin a process, however the model's code names the function."""
 
+_STORING_EVENTS = frozenset(
+    (
+        *(f"os.{name}" for name in ("remove", "rename", "mkdir", "rmdir", "truncate", "link", "symlink")),
+        *("os.chmod", "os.utime", "sqlite3.connect", "socket.connect"),
+    )
+)
+"""Events of Python's audit that change files, or open a database or a connection, which keep state."""
+
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+"""Flags of an opened file that may be written."""
+
 _LATER_METHODS: Sequence[tuple[Any, str]] = (
     (atexit, "register"),
     (weakref.finalize, "__init__"),
@@ -72,12 +84,28 @@ class _ThreadCallback(threading.local):
     Attributes:
         started: Called when work starts in another thread or process.
         later: Called when work is registered for a time after the run.
+        stored: Called when a file is opened for writing or changed, or a connection is opened.
         scheduled: Callbacks of event loops that have not run.
     """
 
     started: Callable[[], None] | None = None
     later: Callable[[], None] | None = None
+    stored: Callable[[], None] | None = None
     scheduled: dict[object, Any] | None = None
+
+    def read(self) -> tuple[Any, Any, Any, Any]:
+        """Returns the arguments of `set` that restore the present state."""
+        return self.started, self.later, self.stored, self.scheduled
+
+    def set(
+        self,
+        started: Callable[[], None] | None,
+        later: Callable[[], None] | None,
+        stored: Callable[[], None] | None,
+        scheduled: dict[object, Any] | None,
+    ) -> None:
+        """Replaces all functions."""
+        self.started, self.later, self.stored, self.scheduled = started, later, stored, scheduled
 
 
 _CALLBACK = _ThreadCallback()
@@ -118,16 +146,21 @@ def _scheduling(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return scheduling_method
 
 
-def _report_process(event: str, _: tuple[Any, ...]) -> None:
-    """Reports an event of Python's audit that begins a process on behalf of a watched model."""
-    if event in _STARTING_EVENTS and _CALLBACK.started is not None and is_called_by_model():
-        _CALLBACK.started()
+def _report_event(event: str, args: tuple[Any, ...]) -> None:
+    """Reports an event of Python's audit by which a watched model begins a process or changes a file."""
+    report = None
+    if event in _STARTING_EVENTS:
+        report = _CALLBACK.started
+    elif event in _STORING_EVENTS or (event == "open" and args[2] & _WRITE_FLAGS):
+        report = _CALLBACK.stored
+    if report is not None and is_called_by_model():
+        report()
 
 
 @functools.cache
-def _listen_to_processes() -> None:
+def _listen_to_events() -> None:
     """Adds the audit hook. Python removes none, so there is one for the whole process."""
-    sys.addaudithook(_report_process)
+    sys.addaudithook(_report_event)
 
 
 def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
@@ -155,20 +188,24 @@ def _list_observers() -> list[Any]:
 
 @contextmanager
 def watch_handed_on_work(
-    modules: Sequence[Any], started: Callable[[], None], later: Callable[[], None]
+    modules: Sequence[Any],
+    started: Callable[[], None],
+    later: Callable[[], None],
+    stored: Callable[[], None],
 ) -> Iterator[None]:
-    """Reports whenever a model's code in this thread hands work on.
+    """Reports whenever a model's code in this thread hands work on, or keeps state outside of the process.
 
     Args:
         modules: Python modules of the model's code, whose own names for watched functions are replaced too.
         started: Called when work starts in another thread or process.
         later: Called when work is registered for a time after the run.
+        stored: Called when the model changes a file, or opens a database or a connection.
     """
-    _listen_to_processes()
-    outer = _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled
+    _listen_to_events()
+    outer = _CALLBACK.read()
     scheduled: dict[object, Any] = {}
     observers = _list_observers()
-    _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled = started, later, scheduled
+    _CALLBACK.set(started, later, stored, scheduled)
     try:
         with _REPLACEMENT.replaced() as originals:
             functions = {
@@ -182,15 +219,15 @@ def watch_handed_on_work(
         if is_scheduled or any(observer not in observers for observer in _list_observers()):
             later()
     finally:
-        _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled = outer
+        _CALLBACK.set(*outer)
 
 
 @contextmanager
 def pause_watching() -> Iterator[None]:
     """Pauses the reports of this thread, while code that is not the model's own runs during its run."""
-    outer = _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled
-    _CALLBACK.started = _CALLBACK.later = _CALLBACK.scheduled = None
+    outer = _CALLBACK.read()
+    _CALLBACK.set(None, None, None, None)
     try:
         yield
     finally:
-        _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled = outer
+        _CALLBACK.set(*outer)

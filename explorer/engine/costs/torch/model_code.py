@@ -38,7 +38,12 @@ def is_library_object(value: Any) -> bool:
 
 def is_library_class(kind: type) -> bool:
     """Whether a class is one of Python, NumPy, torch or Explorer."""
-    package = _read_package(kind.__module__)
+    return is_library_name(kind.__module__)
+
+
+def is_library_name(module_name: Any) -> bool:
+    """Whether a module of this name belongs to Python, NumPy, torch or Explorer."""
+    package = _read_package(module_name)
     return package in ("numpy", "builtins", *_LIBRARIES) or package in sys.stdlib_module_names
 
 

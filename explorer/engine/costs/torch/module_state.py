@@ -7,6 +7,7 @@ snapshots, before and after the run, shows whether the run changed state that th
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import io
 import itertools
@@ -73,7 +74,7 @@ def take_snapshot(
     for module in modules:
         attributes = {name: value for name, value in vars(module).items() if name not in _OWN_ATTRIBUTES}
         buffers = buffers_of(module).values()
-        snapshot += [id(child) for child in module.children()]
+        snapshot += [module.training, *(id(child) for child in module.children())]
         snapshot += [reader.read_names(vars(p), 0) for p in module.parameters(recurse=False) if vars(p)]
         if is_of_torch(module):
             snapshot += [id(buffer) for buffer in buffers]
@@ -189,6 +190,9 @@ def _read_state(value: Any) -> Hashable:
         return id(value), bytes(value[:_MAX_PARTS]), len(value)
     if isinstance(value, (io.StringIO, io.BytesIO)):
         return id(value), None if value.closed else (value.tell(), len(value.getvalue()))
+    if isinstance(value, io.IOBase):  # a file that the model opened earlier
+        with contextlib.suppress(OSError, ValueError):
+            return id(value), value.tell()
     if isinstance(value, _ITERATORS):
         return repr(value)
     if isinstance(value, _CACHED_FUNCTION):

@@ -195,6 +195,7 @@ class Trace(Struct):
         refused: Whether the model's own code raised the error.
         is_fault: Whether the run failed as it would with real tensors, such as after a wrong input shape.
         variations: What may make another call of the model differ from this run.
+        modes: Whether the run left each of `named` in training mode.
         elsewhere: Paths of the rows that run only if a query has another answer.
         was_cut_short: Whether the run was ended because it had too many operators.
         endless: Code place that queried values so often that the run was ended, or None.
@@ -219,6 +220,7 @@ class Trace(Struct):
     has_assumed_sizes: bool = False
     divides_classes: bool = False
     variations: tuple[Variation, ...] = ()
+    modes: Sequence[bool] = ()
     refused: bool = False
     is_fault: bool = False
     was_cut_short: bool = False

@@ -1034,7 +1034,12 @@ def _count_bytes(value: Any) -> int:
 
 @contextmanager
 def _observe_model(
-    model: nn.Module, watch: _Watch, train: bool, note_variation: Callable[[Variation], None]
+    model: nn.Module,
+    watch: _Watch,
+    train: bool,
+    modes: Sequence[bool],
+    note_variation: Callable[[Variation], None],
+    note_modes: Callable[[Iterable[bool]], None],
 ) -> Iterator[None]:
     """Observes every module in one mode without fast paths, and restores all state at the end."""
     modules = watch.named.values()
@@ -1045,7 +1050,9 @@ def _observe_model(
     with (
         restoring_modes(modules),
         listening(watch.run, watch.note_thread_call),
-        watch_handed_on_work(code_modules, watch.note_started_work, watch.note_later_work),
+        watch_handed_on_work(
+            code_modules, watch.note_started_work, watch.note_later_work, partial(note_variation, "state")
+        ),
         watch_draws(code_modules, watch.policy.draw, partial(note_variation, "draw")),
         storages.watch_storages(watch.note_memory_access),
         attention_by(watch.run_attention),
@@ -1053,10 +1060,13 @@ def _observe_model(
     ):
         if any(module.training != train for module in modules):
             model.train(train)
+        for module, mode in zip(modules, modes, strict=False):
+            module.training = mode
         before = take_snapshot(modules, functions, code_modules)
         yield
         if before != take_snapshot(modules, functions, code_modules):
             note_variation("state")
+        note_modes(module.training for module in modules)
 
 
 def trace(
@@ -1067,6 +1077,7 @@ def trace(
     check: Callable[[int, int], None] = lambda done, modules: None,
     gradients: Gradients | None = None,
     train: bool = False,
+    modes: Sequence[bool] = (),
     policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 (frozen)
     search_later_work: bool = True,
 ) -> Trace:
@@ -1079,6 +1090,7 @@ def trace(
         check: Called with the numbers of module calls so far and of modules; may raise to stop the run.
         gradients: Observer of the backward pass, or None. With it, the run records gradients.
         train: Whether all modules run in training mode, in place of evaluation mode.
+        modes: Whether each module starts in training mode, as an earlier run left it; empty for `train`.
         policy: Policy for operators whose result depends on values.
         search_later_work: Whether to search for code that outlives the run and holds tensors of it. The
             search takes up to seconds in a process with many objects.
@@ -1103,8 +1115,9 @@ def trace(
     inputs = [inner for t in inputs for inner in list_inner_tensors(t) or (t,)]
     _record_existing_tensors(watch, inputs, args, kwargs)
     variations: list[Variation] = []
+    left_modes: list[bool] = []
     with (
-        _observe_model(model, watch, train, variations.append),
+        _observe_model(model, watch, train, modes, variations.append, left_modes.extend),
         torch.set_grad_enabled(gradients is not None),
     ):
         try:
@@ -1138,7 +1151,7 @@ def trace(
     returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
     run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     watch.note_result(run.result, (args, kwargs), returned)
-    run.variations = tuple(dict.fromkeys(variations))
+    run.variations, run.modes = tuple(dict.fromkeys(variations)), left_modes
     run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.list_used()
     return run
 

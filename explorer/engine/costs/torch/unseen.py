@@ -13,6 +13,7 @@ work:
 
 from __future__ import annotations
 
+import dis
 import functools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -33,7 +34,7 @@ from torch import nn
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.torch.data_dependence import find_query_frame
-from explorer.engine.costs.torch.model_code import is_library_class
+from explorer.engine.costs.torch.model_code import is_library_class, is_library_name
 from explorer.engine.costs.torch.module_state import read_cell
 from explorer.engine.formats.torch_module.modules import find_held_tensors, walk_contents
 
@@ -74,6 +75,33 @@ _FUNCTION_TYPES = (FunctionType, MethodType, BuiltinFunctionType, functools.part
 
 _PASSIVE_METHODS = ("__init__", "__new__", "__post_init__", "__repr__", "__eq__", "__hash__", "__replace__")
 """Methods that compute nothing with tensors; a dataclass has most of them."""
+
+_CONTAINERS = (Mapping, list, tuple, set, frozenset)
+
+_MULTIPLYING_NAMES = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", "_")
+    for name in (
+        *(
+            "matmul",
+            "mm",
+            "bmm",
+            "mv",
+            "dot",
+            "vdot",
+            "addmm",
+            "addmv",
+            "addbmm",
+            "baddbmm",
+            "inner",
+            "outer",
+        ),
+        *("einsum", "tensordot", "linear", "bilinear", "multi_dot", "chain_matmul", "matrix_power", "kron"),
+        *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        *("scaled_dot_product_attention", "multi_head_attention_forward", "cdist"),
+    )
+)
+"""Names of functions and methods of torch that multiply matrices."""
 
 _ARRAY_FORM, _NUMBERS_FORM = "a NumPy array", "Python numbers"
 """Forms in which numbers leave torch."""
@@ -206,18 +234,29 @@ class UnseenWork:
             is_computed: Function that returns whether the run computed a tensor.
         """
         input_ids = set(map(id, _flatten(inputs)))
-        for value in _flatten(result):
+        for value in _flatten(result, with_containers=True):
             type_name = type(value).__name__
             if isinstance(value, np.ndarray):
                 self._check_returned_array(value)
             elif _is_lazy(value) or _computes_with_layers(type(value)):
                 self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
             elif not isinstance(value, (*_PLAIN_TYPES, torch.Tensor)):
+                methods = _list_methods(value)
+                is_input, is_container = id(value) in input_ids, isinstance(value, _CONTAINERS)
+                if is_container and not methods:
+                    continue
                 parts = [part for _, part in walk_contents(value)]
-                code_types = (*_FUNCTION_TYPES, *_LAZY_TYPES, *((nn.Module,) if _has_methods(value) else ()))
-                if any(isinstance(part, code_types) for part in parts):
+                # the elements of a container are checked alone
+                code_types: tuple[Any, ...] = () if is_container else (*_FUNCTION_TYPES, *_LAZY_TYPES)
+                if methods:
+                    code_types += (nn.Module,) if is_input else (nn.Module, nn.Parameter)
+                if any(isinstance(part, code_types) for part in parts) or (
+                    not is_input
+                    and any(isinstance(part, torch.Tensor) for part in parts)
+                    and any(map(_multiplies, methods))
+                ):
                     self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
-                elif id(value) not in input_ids and not any(
+                elif not (is_input or is_container) and not any(
                     isinstance(part, torch.Tensor) and is_computed(part) for part in parts
                 ):
                     self.places.setdefault("", (type_name, _NO_TENSOR.format(type=type_name)))
@@ -255,14 +294,32 @@ def _computes_with_layers(kind: type) -> bool:
     return False
 
 
-def _has_methods(value: Any) -> bool:
-    """Whether a class of the user's code defines methods or properties for an object."""
+def _list_methods(value: Any) -> list[FunctionType]:
+    """Returns the functions of the methods and properties that a class of the user's code defines."""
     kinds = [kind for kind in type(value).__mro__ if not is_library_class(kind)]
-    members = {name: member for kind in kinds for name, member in vars(kind).items()}
-    return any(
-        isinstance(member, (FunctionType, property, functools.cached_property))
-        for name, member in members.items()
-        if name not in _PASSIVE_METHODS
+    members = {name: member for kind in reversed(kinds) for name, member in vars(kind).items()}
+    functions = []
+    for name, member in members.items():
+        if isinstance(member, property):
+            member = member.fget
+        elif isinstance(member, functools.cached_property):
+            member = member.func
+        # the methods of a named tuple are those of Python's library
+        if (
+            isinstance(member, FunctionType)
+            and name not in _PASSIVE_METHODS
+            and not is_library_name(member.__globals__.get("__name__"))
+        ):
+            functions.append(member)
+    return functions
+
+
+def _multiplies(function: FunctionType) -> bool:
+    """Whether the code of a function multiplies matrices: by an operator, or by a function of torch."""
+    names = _MULTIPLYING_NAMES.intersection(function.__code__.co_names)
+    return bool(names) or any(
+        step.opname.endswith("MATRIX_MULTIPLY") or step.argrepr in ("@", "@=")
+        for step in dis.get_instructions(function)
     )
 
 
@@ -271,12 +328,14 @@ def find_tensors(value: Any) -> Iterator[torch.Tensor]:
     return (tensor for _, tensor in find_held_tensors(value))
 
 
-def _flatten(value: Any) -> Iterator[Any]:
-    """Yields the elements of nested tuples, lists, sets and dicts."""
+def _flatten(value: Any, *, with_containers: bool = False) -> Iterator[Any]:
+    """Yields the elements of nested tuples, lists, sets and dicts, and the containers if requested."""
+    if with_containers and isinstance(value, _CONTAINERS):
+        yield value
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
         for part in value:
-            yield from _flatten(part)
+            yield from _flatten(part, with_containers=with_containers)
     else:
         yield value

@@ -13,8 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+from explorer import Session  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 from tests.torch_counter import torch_counter  # noqa: E402
@@ -185,6 +187,31 @@ def test_half_of_what_torchs_counter_says_where_it_counts(case: Any) -> None:
     with torch_counter() as counter:
         make()(*[torch.rand(i, requires_grad=True) for i in inputs])
     assert counter.get_total_flops() // 2 == LESS.get(name, macs)
+
+
+def forward_mode(x: Any, w: Any) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(F.linear(forward_ad.make_dual(x, x), w, w[0, : w.shape[0]])).tangent
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: torch.func.jvp(lambda y: F.linear(y, w, w[0, : w.shape[0]]), (x,), (x,))[1],
+        lambda x, w: torch.func.jvp(lambda y: y @ w.T, (x,), (x,))[1],
+        forward_mode,
+    ],
+)
+def test_a_derivative_in_forward_mode_counts_the_same_in_each_session(function: Any) -> None:
+    x, w = torch.rand(3, 8), torch.rand(5, 8)
+    totals = []
+    for _ in range(3):
+        with Session(Call(function), inputs=(x, w), cache=False) as session:
+            totals.append(session.info().totals)
+    with torch_counter() as counter:
+        function(x, w)
+    macs = counter.get_total_flops() / 2
+    assert [(total.macs, total.status, total.coverage) for total in totals] == 3 * [(macs, "exact", 1)]
 
 
 def packed(kind: Any, **options: Any) -> Any:

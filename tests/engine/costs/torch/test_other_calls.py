@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import datetime
 import io
 import itertools
 import os
 import random
 import secrets
+import sqlite3
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -93,6 +97,8 @@ TURNS = (turn == 2 for turn in itertools.cycle(range(3)))
 HELD: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 THREAD = threading.local()
 BYTES = bytearray(1)
+FOLDER = tempfile.TemporaryDirectory()
+OPEN_FILE = tempfile.TemporaryFile()  # noqa: SIM115 (open between calls)
 
 
 def count_in_a_thread(model: Two) -> bool:
@@ -141,6 +147,47 @@ def count_among_builtins(model: Two) -> bool:
     return bool(vars(builtins)["calls_of_a_test"] == 2)
 
 
+def flip_its_mode(model: Two) -> bool:
+    model.training = not model.training
+    return not model.training
+
+
+def flip_the_mode_of_a_layer(model: Two) -> bool:
+    layer = model.second
+    (layer.eval if layer.training else layer.train)()
+    return layer.training
+
+
+def count_in_a_file(model: Two) -> bool:
+    path = Path(FOLDER.name) / "calls"
+    calls = int(path.read_text()) if path.exists() else 0
+    path.write_text(str(calls + 1))
+    return calls == 1
+
+
+def count_in_a_folder(model: Two) -> bool:
+    folder = f"{FOLDER.name}/folders"
+    os.makedirs(f"{folder}/{len(os.listdir(folder)) if os.path.exists(folder) else 0}")
+    return len(os.listdir(folder)) == 2
+
+
+def count_in_a_database(model: Two) -> bool:
+    with contextlib.closing(sqlite3.connect(f"{FOLDER.name}/calls.db")) as database, database:
+        database.execute("create table if not exists calls (number)")
+        database.execute("insert into calls values (1)")
+        return bool(database.execute("select count(*) from calls").fetchone()[0] == 2)
+
+
+def count_in_an_open_file(model: Two) -> bool:
+    OPEN_FILE.write(b"x")
+    return OPEN_FILE.tell() == 2
+
+
+def log_into_a_file(model: Two) -> bool:
+    with open(f"{FOLDER.name}/log", "a") as file:
+        return bool(file.write("called"))
+
+
 def with_a_budget(model: Two) -> bool:
     end = time.monotonic() + 0.002
     rounds = 0
@@ -187,6 +234,12 @@ def with_a_budget(model: Two) -> bool:
         count_in_the_environment,
         count_in_python_itself,
         count_among_builtins,
+        flip_its_mode,
+        flip_the_mode_of_a_layer,
+        count_in_a_file,
+        count_in_a_folder,
+        count_in_a_database,
+        count_in_an_open_file,
     ],
 )
 def test_the_call_that_costs_more_counts_and_is_called_assumed(condition: Callable[[Any], Any]) -> None:
@@ -212,6 +265,7 @@ def logs_its_time(model: Two) -> bool:
     "condition",
     [
         logs_its_time,
+        log_into_a_file,
         lambda model: os.environ.get("A_VARIABLE_THAT_IS_NOT_SET") is None,
         lambda model: hash(model) is not None and id(model),
         lambda model: torch.rand(3).shape[0] == 3,

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -771,6 +771,84 @@ def test_an_argument_that_a_model_returns_is_no_later_computation() -> None:
     with Session(Updating(), inputs=(torch.rand(6, 4), state), cache=False) as session:
         totals = session.info().totals
     assert (totals.macs, totals.status) == (96, "exact")
+
+
+class Pair(NamedTuple):
+    """Two tensors without methods."""
+
+    left: Any
+    right: Any
+
+
+class Product(Pair):
+    """Multiplies its tensors when a property is read."""
+
+    @property
+    def value(self) -> Any:
+        return self.left @ self.right
+
+
+class Scores(dict[str, Any]):
+    """Multiplies its tensors in a method."""
+
+    def similarity(self) -> Any:
+        return torch.einsum("ik,jk->ij", self["queries"], self["keys"])
+
+
+class Scaled(Pair):
+    """Has methods that multiply no matrices."""
+
+    @property
+    def half(self) -> Any:
+        return self.left / 2
+
+    def __len__(self) -> int:
+        return 2
+
+
+def _multiply(pair: Pair) -> Any:
+    return pair.left @ pair.right
+
+
+class Hidden(Pair):
+    """Multiplies in a function that its property calls."""
+
+    @property
+    def value(self) -> Any:
+        return _multiply(self)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda model, x: Product(x, model.second.weight),
+        lambda model, x: Product(model.first(x), model.second(x)),
+        lambda model, x: {"outputs": [Product(model.first(x), x)]},
+        lambda model, x: Scores(queries=model.first(x), keys=model.second(x)),
+        lambda model, x: Scaled(model.first(x), model.second.weight),
+    ],
+)
+def test_a_returned_container_that_multiplies_later_makes_the_count_a_lower_bound(
+    function: Callable[..., Any],
+) -> None:
+    assert info(function).totals.sign == ">= "
+    assert any("computes when it is read" in reason for reason in reasons(function))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda model, x: Pair(model.first(x), model.second(x)),
+        lambda model, x: Pair(model.first(x), model.second(x) @ model.first.weight)[:1],
+        lambda model, x: Scaled(model.first(x), model.second(x)),
+        lambda model, x: Hidden(model.first(x), model.second(x)),
+    ],
+)
+def test_a_returned_container_without_products_of_its_own_leaves_the_count_exact(
+    function: Callable[..., Any],
+) -> None:
+    totals = info(function).totals
+    assert (totals.sign, totals.status) == ("", "exact")
 
 
 def test_a_step_behind_a_cache_of_transformers_is_exact() -> None:
