@@ -191,7 +191,7 @@ def test_a_histogram_line_shows_even_a_single_value() -> None:
     line = values.spark(Histogram(tuple(range(5)), (1000, 0, 1, 500)), 4)
     assert line == "█ ▁▄"
     assert values.spark(Histogram(tuple(range(5)), (1, 1, 1, 1)), 2) == "██"
-    assert values.spark(None, 4) == ""
+    assert values.spark(None, 4) == values.spark(Histogram(tuple(range(5)), (1, 1, 1, 1)), 0) == ""
 
 
 def test_models_side_by_side_mark_what_differs_and_what_stays_open() -> None:

@@ -207,14 +207,12 @@ async def test_a_filter_that_finds_nothing_says_so_and_what_may_have_been_meant(
         assert hands.tree()
 
 
-async def test_a_filter_that_still_searches_says_so_and_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def _hold_searches(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Let each search of the filter wait after 1,000 layers, until the event is set."""
     held = asyncio.Event()
-    engine = ScriptedEngine(flat(3_000))
 
     class HeldSlices:
-        """Slices of which the second never ends until it is let go."""
+        """Slices that do not end until they are let go."""
 
         def __init__(self, app: object) -> None:
             self.layers = 0
@@ -228,6 +226,13 @@ async def test_a_filter_that_still_searches_says_so_and_how_far_it_is(
 
     monkeypatch.setattr(filter_line, "Slices", HeldSlices)
     monkeypatch.setattr(filter_line, "_PROGRESS", 0.0)
+    return held
+
+
+async def test_a_filter_that_still_searches_says_so_and_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, engine = _hold_searches(monkeypatch), ScriptedEngine(flat(3_000))
     async with screen(engine) as hands:
         await hands.pilot.press("slash", *"nosuch")
         await hands.pilot.pause(0.2)
@@ -244,6 +249,31 @@ async def test_a_filter_that_still_searches_says_so_and_how_far_it_is(
         assert "no layer matches" in hands.strip(Status)
         assert "0/3,000" in hands.strip(PaneHead, "#tree-head")
         assert "No layer matches the filter" in hands.text("#layer")
+
+
+@pytest.mark.parametrize(
+    ("held_keys", "keys"), [(["x"], ["backspace"]), (["space", *"macs>"], ["enter"]), (["x", "enter"], [])]
+)
+async def test_a_search_that_other_input_stopped_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, held_keys: list[str], keys: list[str]
+) -> None:
+    held = _hold_searches(monkeypatch)
+    monkeypatch.setattr(filter_line, "_TYPING", 0.05)
+    async with screen(ScriptedEngine(flat(3_000))) as hands:
+        await hands.pilot.press("slash", *"node")
+        await hands.pilot.pause(0.2)
+        assert "+/3,000" in hands.strip(PaneHead, "#tree-head")
+        monkeypatch.setattr(filter_line, "_TYPING", 0.5)
+        await hands.pilot.press(*held_keys)
+        if keys == ["enter"]:
+            await hands.pilot.press("enter")
+        held.set()
+        await hands.pilot.pause(0.1)
+        await hands.pilot.press(*keys)
+        await hands.pilot.pause(0.8)
+        await hands.rest()
+        count = "0/3,000" if "x" in held_keys and not keys else "3,000/3,000"
+        assert count in hands.strip(PaneHead, "#tree-head")
 
 
 async def test_a_message_goes_with_the_next_key_and_the_command_of_the_last_action_stays() -> None:

@@ -206,7 +206,7 @@ def _number(value: float | None) -> Cell:
 
 def spark(histogram: Histogram | None, cells: int) -> str:
     """Draw a histogram in one line of at most `cells` characters; only empty intervals are blank."""
-    if histogram is None or not any(histogram.counts):
+    if histogram is None or cells < 1 or not any(histogram.counts):
         return ""
     size = max(1, -(-len(histogram.counts) // cells))
     sums = [sum(histogram.counts[start : start + size]) for start in range(0, len(histogram.counts), size)]

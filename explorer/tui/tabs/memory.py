@@ -156,7 +156,8 @@ def _is_unknown(memory: Memory) -> bool:
 def _compute_plot_width(memory: Memory, width: int) -> int:
     """Return the width of the timeline in cells, without its scale."""
     scale = max(
-        len(units.bytes_text(size)) for size in (memory.peak_bytes, memory.peak_bytes + memory.weight_bytes)
+        len(units.bytes_text(size))
+        for size in (memory.peak_bytes, memory.weight_bytes, memory.peak_bytes + memory.weight_bytes)
     )
     return max(4, width - scale - 3)
 

@@ -296,7 +296,7 @@ class Panes(Horizontal):
         width alike, because a moving divider redraws the whole screen. Narrow terminals are divided in half.
         The right pane has at least `_PAGE_WIDTH` cells everywhere.
         """
-        width = self.app.size.width
+        width = max(1, self.app.size.width)
         largest_share = max(LEFTMOST, 100 - -(-100 * _PAGE_WIDTH // width))
         if self.divider is not None:
             return min(self.divider, largest_share)

@@ -50,6 +50,7 @@ class FilterLine(Horizontal):
         self._typing_worker: Worker[None] | None = None
         self._completions: list[str] = []
         self._search: object = None
+        self._is_incomplete = False
         self._progress_due, self._is_progress_shown = 0.0, False
 
     @property
@@ -106,12 +107,13 @@ class FilterLine(Horizontal):
     async def on_input_submitted(self, event: object) -> None:
         """Keep the filter and focus the tree. A query with an error stays in the input."""
         text: str = event.value.strip()  # type: ignore[attr-defined]
-        if text != self._store.query:
-            self._stop_typing_worker()
-            self.run_worker(self._filter_by(text), group="filter", exit_on_error=False)
-        if self._fault(text):
+        if fault := self._fault(text):
+            self._show_message(fault)
             self.app.bell()
         else:
+            if self._must_search(text):
+                self._stop_typing_worker()
+                self.run_worker(self._filter_by(text), group="filter", exit_on_error=False)
             self.close(clear=not text)
             if text and text == self._store.query:
                 if self._search is None:
@@ -156,7 +158,7 @@ class FilterLine(Horizontal):
     async def _find_typed(self) -> None:
         """Wait until the user stops typing, then apply the query. Repeat if the input changed meanwhile."""
         applied_text = None
-        while applied_text != self._typed:
+        while applied_text != self._typed or self._must_search(self._store.query):
             while self._typed and (remaining := self._typed_at + _TYPING - time.monotonic()) > 0:
                 await asyncio.sleep(remaining)
             applied_text = self._typed
@@ -165,9 +167,14 @@ class FilterLine(Horizontal):
     async def _filter_by(self, text: str) -> None:
         fault = self._fault(text)
         self._show_message(fault)
-        # an unfinished query is not an error: the tree stays unchanged while the user types
-        if not fault and text != self._store.query:
-            await self._show_matches(text)
+        # an unfinished query is not an error: while the user types, the tree keeps the last query
+        query = self._store.query if fault else text
+        if self._must_search(query):
+            await self._show_matches(query)
+
+    def _must_search(self, query: str) -> bool:
+        """Whether the tree does not show the matches of a query: it shows others, or a search was stopped."""
+        return query != self._store.query or (self._is_incomplete and self._search is None)
 
     def _fault(self, text: str) -> str:
         """Return the reason that a query cannot be parsed, or ''."""
@@ -223,7 +230,7 @@ class FilterLine(Horizontal):
         """Match all layers, show the matches on the way, and report the progress of a long search."""
         model, is_match, slices = self._tree.model, self._matcher(text), Slices(self.app)
         matches: list[int] = []
-        is_shown, typed = False, self._typed
+        is_shown, typed, self._is_incomplete = False, self._typed, True
         self._progress_due = time.monotonic() + _PROGRESS
         try:
             for layer in model.layers:
@@ -243,6 +250,7 @@ class FilterLine(Horizontal):
         finally:
             model.searched = None
             self._clear_progress()
+        self._is_incomplete = False
         self._show_found(model, matches, open_rows, is_continued=is_shown)
         self._report_no_match(text)
 
@@ -301,7 +309,7 @@ class FilterLine(Horizontal):
             label.update(f" {complaint} " if complaint else "")
 
     def _show_all(self) -> None:
-        layer, model = self._tree.current_layer, self._tree.model
+        layer, model, self._is_incomplete = self._tree.current_layer, self._tree.model, False
         model.set_filter(None)
         self._tree.cursor = model.reveal(layer.id) if layer is not None else 0
         self._draw_tree()

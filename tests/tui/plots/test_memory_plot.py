@@ -43,3 +43,9 @@ def test_a_peak_of_which_nothing_is_known_is_no_zero_and_a_lower_bound_has_its_s
     assert "no tensor has a known size" in page
     assert " 0 B" not in page
     assert find_step_at(unknown, (40, 9), 90, 30, exact=False) is None
+
+
+def test_the_scale_shows_the_weights_in_full() -> None:
+    fact = replace(memory(alexnet()), peak_bytes=1 << 20, weight_bytes=522_936)
+    lines = [line_text(line) for line in draw_memory_page(fact, 0, 60, 30, exact=False, stacked=True)]
+    assert any(line.startswith("510.68 KiB ┤") for line in lines), lines
