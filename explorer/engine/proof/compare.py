@@ -53,6 +53,12 @@ get index 0."""
 _BIN_ELEMENTS = 16
 """Minimum number of independent errors in a bin that is judged."""
 
+_MAX_DISTINCT_SAMPLE = 4096
+"""Number of elements among which equal numbers are counted."""
+
+_FEW_NUMBERS = 4
+"""Median number of times from which numbers are repeated."""
+
 _HALF_ROUNDOFF = 2.0**-12
 """Unit roundoff from which a type is narrower than float32, in which its products are computed."""
 
@@ -132,6 +138,8 @@ class OutputComparison(Struct):
         """Adds a draw. `reference` is the float64 result of the original, or None."""
         before_flat, after_flat = np.asarray(before).reshape(-1), np.asarray(after).reshape(-1)
         exact_flat = None if reference is None else np.asarray(reference).reshape(-1)
+        if exact_flat is not None and exact_flat.size:
+            self.share = min(self.share, _compute_distinct_share(exact_flat))
         for first in range(0, before_flat.size, SLAB):
             slab = slice(first, first + SLAB)
             self._add(before_flat[slab], after_flat[slab], None if exact_flat is None else exact_flat[slab])
@@ -430,6 +438,20 @@ def _subtract_absolutely(first: Array, second: Array) -> Array:
     difference: Array = first - second
     np.abs(difference, out=difference)
     return difference
+
+
+def _compute_distinct_share(values: Array) -> float:
+    """Returns the share of independent errors if the results are few numbers, many times each; else 1.
+
+    Equal rows have equal errors. One number that is often there, such as 0 behind a Relu, changes nothing.
+    """
+    if values.size > _MAX_DISTINCT_SAMPLE:
+        generator = np.random.default_rng(0)
+        sample = values[generator.integers(0, values.size, _MAX_DISTINCT_SAMPLE)]
+    else:
+        sample = values
+    _, repeats = np.unique(convert_to_float64(sample), return_counts=True)
+    return float(repeats.size / values.size) if np.median(repeats) >= _FEW_NUMBERS else 1.0
 
 
 def _sum_bins(values: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:

@@ -573,3 +573,19 @@ def test_integers_of_a_quantiser_are_compared_as_the_floats_they_stand_for(tmp_p
     assert 1e-4 < (probe.relative or 0) < 0.05
     assert dict(fact.unpaired) == {"h0": "not in the second model"}
     assert state_of(fact, "fc2") == "inherited"
+
+
+def test_the_errors_of_equal_rows_count_once(tmp_path: Path) -> None:
+    """Behind a Softmax of equal numbers, all rows are equal: one lucky rounding says little."""
+    weight = t.weight(3, 8, seed=32)
+    weight[2] = t.weight(8, seed=1032, scale=0.1) - (weight[0] + weight[1])  # sums of which most cancels
+    nodes = [
+        helper.make_node("Sub", ["x", "x"], ["zero"], name="sub"),
+        helper.make_node("Softmax", ["zero"], ["thirds"], name="softmax"),
+        helper.make_node("MatMul", ["thirds", "w"], ["y"], name="mm"),
+    ]
+    made = validate(t.model(tmp_path / "m.onnx", nodes, {"x": (30, 3)}, {"w": weight}))
+    split = written(t.tiled(made, TileSpec(tile=(8, 2, 1)))[0], tmp_path / "tiled.onnx")
+    assert blame(made, split).kind in ("rounding", "equal")
+    wrong = t.with_array(made, "w", one_off)
+    assert blame(made, wrong).kind == "fault"

@@ -268,6 +268,22 @@ def test_a_kernel_with_fewer_exact_digits_is_no_other_model(tmp_path: Path) -> N
     assert not verdict(tmp_path, multiplied, changed, *shapes).passed
 
 
+def test_numbers_that_are_nan_in_one_model_alone_count_beside_a_kernel_with_fewer_exact_digits(
+    tmp_path: Path,
+) -> None:
+    """The second factor is 1, and NaN where the exponential overflows. Exact operators agree elsewhere."""
+    clipped = number("low", -95.0) + number("high", 85.0) + "c = Clip(x, low, high)\n"
+    divided = number("o", 1.0) + "n = Neg(c)\ne = Exp(n)\nd = Add(e, o)\nq = Div(c, d)\n"
+    first = f"{clipped}{divided}f = Div(e, e)\ny = Mul(q, f)"
+    second = f"{clipped}s = Sigmoid(c)\ny = Mul(c, s)"
+    shapes = "float[16,64] x", "float[16,64]"
+    for pair in ((first, second), (second, first)):
+        found = verdict(tmp_path, *pair, *shapes)
+        assert not found.passed
+        assert "on small or far values" in found.verdict
+    assert verdict(tmp_path, f"{clipped}{divided}y = Identity(q)", second, *shapes).passed
+
+
 ROW = "k = Constant<value = float[5] {0.5, -2.0, 3.25, 4.0, -7.0}>()\n"
 COLUMN = "k = Constant<value = float[3,1] {0.5, -2.0, 3.25}>()\n"
 EXPANDED = "s = Constant<value = int64[2] {3, 5}>()\ne = Expand(k, s)\n"
