@@ -271,7 +271,12 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
             *range(0, model.count, max(1, model.count // _SAMPLE)),
         }
         sample = [model.layers[place] for place in sorted(places) if not model.is_gathered(place)]
-        layers = [layer for layer in sample if not (layer.group and model.flat)]
+        # the parts of tiled layers are seldom opened, and have names of many sizes as kinds
+        layers = [
+            layer
+            for layer in sample
+            if not (layer.group and model.flat) and (model.flat or not _is_part_of_tiled(model, layer.id))
+        ]
         if not layers:
             return _UNKNOWN
         names = {
@@ -298,6 +303,13 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
         }
         model.text_cells[key] = TextCells(max(_MIN_USED, name), max(_MIN_USED, indented), columns)
     return model.text_cells[key]
+
+
+def _is_part_of_tiled(model: TreeModel, layer: int) -> bool:
+    parent = model.structure.parent[layer]
+    while parent >= 0 and not model.layers[parent].tiled:
+        parent = model.structure.parent[parent]
+    return parent >= 0
 
 
 def _choose_core(

@@ -354,3 +354,12 @@ def test_paths_of_a_flat_list_all_look_alike() -> None:
     assert names[:2] == ["0.0 ConvTranspose", "0.0 BatchNormalization"], "the heading has the common start"
     for width in range(60, 200, 20):
         assert not any("/stages/" in line or "stages.0/stages" in line for line in drawn(model, width))
+
+
+def test_kinds_inside_tiled_layers_take_no_column_away() -> None:
+    first = next(layer for layer in alexnet().layers if not layer.group)
+    tiled = replace(first, id=0, parent=None, depth=0, group=True, tiled=True, repeat=1)
+    part = replace(tiled, id=1, parent=0, depth=1, group=False, tiled=False, kind="Split2D_784x25_by_64x64")
+    outside = replace(part, id=1, parent=None, depth=0)
+    heads = [drawn(TreeModel(layers), 54)[0] for layers in ((tiled, part), (tiled, outside))]
+    assert ["output" in head for head in heads] == [True, False]
