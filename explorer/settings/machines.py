@@ -203,7 +203,7 @@ def list_presets() -> Mapping[str, Hardware]:
 
 
 def load_hardware(config: str | None = None) -> dict[str, Hardware]:
-    """All machines that `--machine` accepts: the user's own, then the presets.
+    """Return all machines that `--machine` accepts: the user's own, then the presets.
 
     The user's own take precedence.
     """

@@ -14,7 +14,7 @@ from explorer.report.outline_words import fitted, width
 
 
 def build_short_help(verbs: Mapping[str, Command]) -> str:
-    """The help of the program, short: how to call it, the verbs by group, where to read more."""
+    """Return the help of the program, short: how to call it, the verbs by group, where to read more."""
     groups = {
         title: " ".join(verb.name for verb in group)
         for title, group in group_commands(verbs.values()).items()
@@ -86,7 +86,7 @@ def _epilog(command: Command, verbs: Mapping[str, Command], columns: int) -> str
 
 
 def _build_verb_tables(verbs: Mapping[str, Command]) -> list[str]:
-    """A table of verbs for each group: name, models, summary."""
+    """Return a table of verbs for each group: name, models, summary."""
     names = max(map(len, verbs))
     models = max(len(" ".join(verb.models)) for verb in verbs.values())
     return [

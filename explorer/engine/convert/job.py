@@ -110,7 +110,7 @@ def describe_tensors(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
 
 
 def get_module(opened: OpenedModel) -> LoadedModule:
-    """nn.Module of an opened model.
+    """Returns the nn.Module of an opened model.
 
     Raises:
         Misuse: The model has no nn.Module.

@@ -62,7 +62,7 @@ _AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
 
 
 def compute_operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
-    """One row per operator type, ordered by MACs, then by count, both descending.
+    """Returns one row per operator type, ordered by MACs, then by count, both descending.
 
     Counts are executions in one forward pass. Operators in a loop body count once per iteration; those in an
     uncounted branch are left out. A parameter that several operators of a type share counts once for the
@@ -129,7 +129,7 @@ def _collect_attributes(layer: Layer) -> dict[str, Any]:
 
 
 def _list_input_sizes(sizes: Shape) -> dict[str, Any]:
-    """Channels and spatial sizes of an input, without unknown sizes."""
+    """Returns the channels and the spatial sizes of an input, without unknown sizes."""
     named = zip(("channels", *_AXES[len(sizes) + 1]), sizes, strict=True)
     return {f"input_{name}": size for name, size in named if size is not None}
 

@@ -131,7 +131,7 @@ def _list_members(text: str) -> list[str]:
 
 
 def _parse_type_code(text: str) -> int:
-    """ONNX's code of an element type, from its name or code."""
+    """Returns ONNX's code of an element type, from its name or code."""
     try:
         return get_dtype_code(text.strip())
     except KeyError:

@@ -120,7 +120,7 @@ def describe_type(info: TensorInfo | None) -> str:
 def _collect_visible_types(
     model: Model, scope: GraphScope, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> Mapping[str, TensorInfo]:
-    """Types of the values visible in a scope, valid for every run of the scope."""
+    """Returns the types of the values visible in a scope, valid for every run of the scope."""
     inference = Inference(model, sizes, input_shapes)
     if not scope.path:
         return inference.main.values

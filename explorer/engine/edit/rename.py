@@ -225,7 +225,7 @@ def _encode_name(named: Any, names: Mapping[str, str], number: int) -> Any:
 
 
 def set_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
-    """An encoded message with a new text in field `number`."""
+    """Returns an encoded message with a new text in field `number`."""
     encoded = bytes(record.view())
     fields_left = [
         encoded[begin:end]

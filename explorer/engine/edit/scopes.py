@@ -47,7 +47,7 @@ class GraphScope(Struct, frozen=True):
 
 
 def list_scopes(model: Model) -> Iterator[GraphScope]:
-    """All scopes, outer before inner, without the functions that tiling added."""
+    """Yields all scopes, outer before inner, without the functions that tiling added."""
     yield from _list_nested_scopes(GraphScope((), None, (), model.graph, model.opsets))
     for key, function in model.functions.items():
         if function.domain != DOMAIN:

@@ -375,7 +375,7 @@ def list_rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
 
 
 def list_enclosing_modules(name: str) -> Iterator[str]:
-    """Paths of the modules that contain a tensor in `list_rows`, outermost first."""
+    """Yields paths of the modules that contain a tensor in `list_rows`, outermost first."""
     separator, parts = _split(name)
     path = ""
     for part in parts[:-1]:

@@ -170,7 +170,7 @@ def _multiply_monomials(a: Monomial, b: Monomial) -> Monomial:
 
 
 def _divide_monomials(a: Monomial, b: Monomial) -> Monomial | None:
-    """A / b, or None if b does not divide a."""
+    """Returns a / b, or None if b does not divide a."""
     powers = dict(a)
     for atom, power in b:
         remaining = powers.get(atom, 0) - power
@@ -322,7 +322,7 @@ def _find_atom_maximum(atom: str) -> int | None:
 
 
 def build_extremum(kind: str, a: Expression | int, b: Expression | int) -> Expression:
-    """The maximum or minimum of two expressions."""
+    """Returns the maximum or minimum of two expressions."""
     a, b = number_expression(a), number_expression(b)
     low, high = find_lower_bound(b - a), find_lower_bound(a - b)
     if low is not None and low >= 0:

@@ -329,7 +329,7 @@ def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
 
 
 def list_same_names(layers: Sequence[Layer], name: str | int | None) -> tuple[str, ...]:
-    """Paths of the other layers with the same name in the file, which are numbered: name#2, name#3."""
+    """Return paths of the other layers with the same name in the file, which are numbered: name#2, name#3."""
     if not isinstance(name, str):
         return ()
     numbered = re.compile(re.escape(name) + r"#\d+").fullmatch

@@ -66,7 +66,7 @@ def analyze_graph_step(
 def list_step_sizes(
     model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-    """Sizes of named dimensions and of every input in one decode step of an ONNX model.
+    """Returns the sizes of named dimensions and of every input in one decode step of an ONNX model.
 
     Raises:
         Misuse: See `analyze_graph_step`.

@@ -135,7 +135,7 @@ def build_site_marker(
 
 
 def collect_planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict[str, int]:
-    """Sizes of symbolic dimensions from the file's plans; the last plan takes precedence."""
+    """Returns sizes of symbolic dimensions from the file's plans; the last plan takes precedence."""
     sizes: dict[str, int] = {}
     for plan in read_plans(model):
         dims = plan.get("dims")

@@ -189,7 +189,7 @@ class _Fit(Struct, frozen=True):
 def find_closed_forms(
     count: Count, low: int, high: int, check: Collection[int] = (), depth: int = 0
 ) -> list[ClosedForms] | None:
-    """Closed forms of consecutive ranges, in ascending order, or None if the figures follow none.
+    """Returns closed forms of consecutive ranges, in ascending order, or None if the figures follow none.
 
     A table lookup or a window grows with the size until it is full; from there, another form applies.
     Bisection finds that size.
@@ -230,13 +230,13 @@ _UPPER, _DEEP = 8, 6
 
 
 def _choose_fit_sizes(low: int, high: int) -> tuple[int, ...]:
-    """Sizes to fit a form to, with mixed remainders, so that the effect of rounding is visible."""
+    """Returns sizes to fit a form to, with mixed remainders, so that the effect of rounding is visible."""
     span = high - low
     return (low + span // 7 + 1, low + span // 3, low + 2 * span // 3 + 1, high)
 
 
 def _checks(low: int, high: int, additional: Collection[int]) -> list[int]:
-    """Sizes at which a form is checked."""
+    """Returns the sizes at which a form is checked."""
     span = high - low
     probes = {low, low + 1, low + span // 50 + 2, low + span // 2, high - 1}
     return sorted(

@@ -29,7 +29,7 @@ InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 def choose_batch_sizes(
     model: Model, batch: int, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-    """Sizes for an analysis of the model at a batch size.
+    """Returns the sizes for an analysis of the model at a batch size.
 
     The batch is, in this order: dimensions named like a batch; symbolic first dimensions; the first dimension
     of every input. In the last case the analysis shows whether the graph supports the batch.

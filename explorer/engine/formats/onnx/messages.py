@@ -39,7 +39,7 @@ def read_pair(buffer: Buffer, start: int, stop: int, max_bytes: int | None = Non
 
 
 def read_opset(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> tuple[str, int]:
-    """Domain and version of an OperatorSetIdProto."""
+    """Returns the domain and the version of an OperatorSetIdProto."""
     domain, version = "", 0
     for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 1 and wire == 2:

@@ -662,7 +662,7 @@ def _read_options(operator: TfliteOperator) -> Mapping[str, Any]:
 
 
 def _choose_names(tensors: Sequence[FileTensor]) -> list[str]:
-    """Unique names for the values of a subgraph."""
+    """Returns unique names for the values of a subgraph."""
     used: set[str] = set()
     names = []
     for number, tensor in enumerate(tensors):

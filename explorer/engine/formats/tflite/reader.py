@@ -62,7 +62,7 @@ class TfliteQuantization:
             self.scale_tensors = tuple([number for number in numbers if number > 0])
 
     def numbers(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """All scales and all zero points; an empty list of zero points means 0."""
+        """Returns all scales and all zero points; an empty list of zero points means 0."""
         return self._table.read_numbers(2, "f"), self._table.read_numbers(3, "q")
 
     @property
@@ -299,7 +299,7 @@ class TfliteFile:
         return Subgraph(self._subgraph_tables[number], self)
 
     def locate_buffer(self, number: int) -> tuple[int, int] | None:
-        """Offset and size of the data of a buffer, or None if it is empty.
+        """Returns offset and size of the data of a buffer, or None if it is empty.
 
         Raises:
             BadModel: The buffer does not exist, or its data leaves the file.

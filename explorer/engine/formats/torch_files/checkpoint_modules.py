@@ -702,7 +702,7 @@ def _list_notes(reader: _ContentReader) -> Iterator[str]:
 
 
 def _group_by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
-    """Paths of tensors that are stored as several inner tensors, by class."""
+    """Returns paths of tensors that are stored as several inner tensors, by class."""
     groups: dict[str, list[str]] = {}
     for path, tensor in wrapped.items():
         if list(tensor.inner) != [""] and any(

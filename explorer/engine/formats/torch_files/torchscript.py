@@ -98,7 +98,7 @@ def _parse_literal(text: str) -> Any:
 
 
 def _list_calls(text: str) -> Iterator[OperatorRow]:
-    """The calls in the methods of a class, in order. Consecutive calls of one operator are counted."""
+    """Yields the calls in the methods of a class, in order. Consecutive calls of one operator are counted."""
     start = _METHOD.search(text)
     if start is None:
         return

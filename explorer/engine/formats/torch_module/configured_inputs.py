@@ -102,7 +102,7 @@ def _combine_sizes(
 
 
 def _read_input_size(model: Any) -> Size | None:
-    """Channels, height and width in the configuration of a timm model, or None."""
+    """Returns channels, height and width in the configuration of a timm model, or None."""
     for source in (getattr(model, name, None) for name in ("pretrained_cfg", "default_cfg", "config")):
         input_size = (
             source.get("input_size") if isinstance(source, Mapping) else getattr(source, "input_size", ())
@@ -114,7 +114,7 @@ def _read_input_size(model: Any) -> Size | None:
 
 
 def _list_image_sizes(model: Any) -> Iterator[tuple[str, Size]]:
-    """Possible element types and shapes of images or videos."""
+    """Yields possible element types and shapes of images or videos."""
     config = _Config(model, "backbone_config", "vision_config")
     size = config.get("image_size", "input_size", "img_size", "crop_size")
     if isinstance(size, Mapping):
@@ -134,7 +134,7 @@ def _list_image_sizes(model: Any) -> Iterator[tuple[str, Size]]:
 
 
 def _list_audio_sizes(model: Any) -> Iterator[tuple[str, Size]]:
-    """Possible element types and shapes of audio."""
+    """Yields possible element types and shapes of audio."""
     config = _Config(model, "audio_config")
     bins, length = (
         config.get_positive_integer("num_mel_bins"),
@@ -150,7 +150,7 @@ def _list_audio_sizes(model: Any) -> Iterator[tuple[str, Size]]:
 
 
 def _list_spectrum_sizes(model: Any) -> Iterator[tuple[str, Size]]:
-    """Possible element types and shapes of spectra."""
+    """Yields possible element types and shapes of spectra."""
     config = _Config(model, "encoder_config", "audio_config")
     bins = config.get_positive_integer("num_mel_bins", "n_mels", "feature_size")
     positions = config.get_positive_integer("max_source_positions")

@@ -378,7 +378,7 @@ def _find_dummy_inputs(model: nn.Module) -> Any:
 
 
 def _list_example_tensors(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorInfo]]:
-    """The (name, description) of each tensor in an example input: a tensor, sequence or dictionary."""
+    """Yields the (name, description) of each tensor in an example input: a tensor, sequence or dictionary."""
     if isinstance(example, Mapping):
         items = list(example.items())
     elif isinstance(example, (tuple, list)):
@@ -421,7 +421,7 @@ def _find_detection_size(model: Any) -> tuple[int, int]:
 
 
 def _find_image_size(name: str, model: Any) -> tuple[int, int]:
-    """Height and width of a torchvision model's input.
+    """Returns height and width of a torchvision model's input.
 
     The attribute `image_size` comes first, then the crop size of the model's first trained weights.
     """

@@ -132,7 +132,7 @@ def walk_modules(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Mo
 
 
 def list_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """All modules by path; a module that is registered several times has its first path."""
+    """Returns all modules by path; a module that is registered several times has its first path."""
     visited: set[int] = set()
     return {
         path: module

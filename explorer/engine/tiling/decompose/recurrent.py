@@ -62,7 +62,7 @@ class _Layer(Struct, frozen=True):
         return len(self.activations)
 
     def name_direction(self, d: int) -> str:
-        """The part of a name that says the direction: 'forward' or 'backward'."""
+        """Returns the part of a name that says the direction: 'forward' or 'backward'."""
         return "backward" if self.is_backward(d) else "forward"
 
     def is_backward(self, d: int) -> bool:
