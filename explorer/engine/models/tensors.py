@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
-from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule
+from explorer.engine.costs.memory.liveness import AnalysisResult, BuiltRows, Schedule
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
@@ -101,7 +101,7 @@ class TensorFile(StaticModel):
         )
         reason = f"{contents.why}: the order of execution is not known"
         order = Schedule((), (), (), reason, hint="open the code or the graph that the weights are for")
-        return AnalysisResult(info, lambda: (self._create_rows(), lambda: order, lambda: None))
+        return AnalysisResult(info, lambda: BuiltRows(self._create_rows(), lambda: order))
 
     def find_rows(self, names: Sequence[str]) -> list[Layer] | None:
         """Returns the rows of tensors by their names, without the tree, which takes seconds for very many.

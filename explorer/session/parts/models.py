@@ -634,7 +634,7 @@ class Models:
             pages = cache.rows()
             if pages is None:
                 return analyze_again().rows()
-            return tuple(pages), lambda: analyze_again().schedule, functools.cache(flow)
+            return BuiltRows(tuple(pages), lambda: analyze_again().schedule, functools.cache(flow))
 
         def flow() -> ValueFlow | None:
             pages = cache.get("flow")
@@ -648,15 +648,15 @@ class Models:
         """Wraps the analysis of the original so that its edges are cached once they are computed."""
 
         def rows() -> BuiltRows:
-            layers, order, make_flow = examined.rows()
+            built_rows = examined.rows()
 
             def flow() -> ValueFlow | None:
-                edges = make_flow()
+                edges = built_rows.build_flow()
                 if edges is not None and len(edges.made) <= _MIN_CACHED_ROWS:
                     self._cache_fact(0, "flow", lambda: value_flow.build_record(edges))
                 return edges
 
-            return layers, order, functools.cache(flow)
+            return built_rows._replace(build_flow=functools.cache(flow))
 
         return type(examined)(examined.info, rows, examined.bounds, examined.failed_layer)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -97,8 +98,12 @@ class Schedule(Struct, frozen=True):
     failed_layer: str = ""
 
 
-BuiltRows = tuple[tuple[Layer, ...], Callable[[], Schedule], Callable[[], ValueFlow | None]]
-"""The rows of a tree, a function that builds the execution order, and a function that builds the edges."""
+class BuiltRows(NamedTuple):
+    """The rows of a tree, and functions that build the execution order and the edges (None if unknown)."""
+
+    layers: tuple[Layer, ...]
+    build_schedule: Callable[[], Schedule]
+    build_flow: Callable[[], ValueFlow | None] = lambda: None
 
 
 class AnalysisResult:
@@ -106,8 +111,7 @@ class AnalysisResult:
 
     Args:
         info: Facts of the whole model.
-        rows: Function that returns the rows of the layer tree, and the functions that build the execution
-            order and the edges between rows (None if they are unknown).
+        rows: Function that builds the rows of the layer tree.
         bounds: Rows with inexact figures, from `layer_tree.count_bounds`.
         failed_layer: Layer at which the model's own code failed, and its error; '' if it ran to its end.
 
@@ -142,22 +146,24 @@ class AnalysisResult:
         failed_layer: str = "",
     ) -> AnalysisResult:
         """Creates a result from rows that are built already."""
-        return cls(analysis.info, lambda: (analysis.layers, lambda: order, flow), bounds, failed_layer)
+        return cls(
+            analysis.info, lambda: BuiltRows(analysis.layers, lambda: order, flow), bounds, failed_layer
+        )
 
     @property
     def analysis(self) -> Analysis:
         """The totals and every row of the layer tree."""
-        return Analysis(self.info, self.rows()[0])
+        return Analysis(self.info, self.rows().layers)
 
     @property
     def schedule(self) -> Schedule:
         """The execution order."""
-        return self.rows()[1]()
+        return self.rows().build_schedule()
 
     @property
     def flow(self) -> ValueFlow | None:
         """The edges between the rows, or None if they are unknown."""
-        return self.rows()[2]()
+        return self.rows().build_flow()
 
     def replace_info(self, info: Info) -> AnalysisResult:
         """Returns a copy of the result with other facts of the whole model."""

@@ -183,7 +183,7 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltRows:
     def flow() -> ValueFlow:
         return build_value_flow(model.graph, visited, layers, rows_of)
 
-    return layers, order, flow
+    return BuiltRows(layers, order, flow)
 
 
 def _tile_coverage(

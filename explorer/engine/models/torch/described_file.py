@@ -93,7 +93,7 @@ class DescribedFile(TensorFile):
         info = replace(examined.info, totals=totals, model=model)
         reason = f"{self.contents.why}: the order of execution is not known"
         order = liveness.Schedule((), (), (), reason, self._hint)
-        return liveness.AnalysisResult(info, lambda: (layers, lambda: order, lambda: None))
+        return liveness.AnalysisResult(info, lambda: liveness.BuiltRows(layers, lambda: order))
 
     def _sum_activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
         """Returns the output bytes of modules, and separately of operators outside modules."""

@@ -70,8 +70,8 @@ class ConfiguredModule(TorchModel):
         examined = super().examine(on_progress=on_progress, cancel=cancel)
 
         def list_rows() -> BuiltRows:
-            layers, order, flow = examined.rows()
-            return tuple(map(self._add_stored_names, layers)), order, flow
+            built_rows = examined.rows()
+            return built_rows._replace(layers=tuple(map(self._add_stored_names, built_rows.layers)))
 
         return AnalysisResult(
             self._add_file_facts(examined.info), list_rows, examined.bounds, examined.failed_layer
