@@ -80,7 +80,7 @@ def cache_ways(root: str = _CPU) -> dict[int, int]:
 
 
 def free_bytes() -> int | None:
-    """Bytes of memory that are available without taking them from other processes, or None if unknown."""
+    """Return the bytes of memory available without taking them from other processes; None if unknown."""
     import psutil
 
     try:

@@ -109,7 +109,7 @@ def to_torch(
 
 
 def _count_rows_of_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
-    """Row counts of each call of a layer, from a run on the meta device, or on the CPU if that fails."""
+    """Counts the rows of each call of a layer in a run on the meta device, or if that fails, the CPU."""
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:

@@ -68,7 +68,7 @@ class LayerNames:
         return ()
 
     def _find_rows(self, name: str) -> Sequence[int]:
-        """The row with this path, else the rows with this name, else the row that produces this tensor."""
+        """Finds the row with this path, else rows with this name, else the one that produces this tensor."""
         if (row := self.paths.get(name)) is not None:
             return (row,)
         if rows := self._names.get(name):
@@ -76,7 +76,7 @@ class LayerNames:
         return () if (row := self._values.get(name)) is None else (row,)
 
     def _find_kernel_layer(self, row: int, op: str) -> int:
-        """The layer that a kernel computes: the nearest producer of kind `op` from `row` on, else `row`."""
+        """Finds the layer of a kernel: the nearest producer of kind `op` from `row` on, else `row`."""
         candidate: int | None = row
         for _ in range(_MAX_FUSED_STEPS):
             if candidate is None:

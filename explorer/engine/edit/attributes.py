@@ -50,7 +50,7 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
 
 
 def _get_declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
-    """The declared kind of an attribute (or the kind of its current value), and whether it is required."""
+    """Returns the declared kind of an attribute (or that of its value), and whether it is required."""
     node = target.node
     operator = get_signature(model, node.domain, node.op, target.scope.opsets, node.overload)
     declared = None if operator is None else operator.attributes.get(name)

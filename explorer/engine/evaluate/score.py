@@ -27,7 +27,7 @@ _PROBABILITY_TOLERANCE = 1e-3
 
 
 def suggest_task(labels: Array, output: Array) -> Task:
-    """The task that labels and output suggest: integer labels are classes if a sample has several scores."""
+    """Suggests a task for labels and output: integer labels are classes if a sample has several scores."""
     if not bool((labels == np.floor(labels)).all()) or math.prod(output.shape[1:]) == 1:
         return "regression"
     if math.prod(labels.shape[1:]) == math.prod(output.shape[1:]):
@@ -157,7 +157,7 @@ class ClassMetrics(Struct):
 
 
 def _list_frequent_pairs(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[int, int], int]]:
-    """The most frequent pairs; equal counts are ordered by label, so that the batch order has no effect."""
+    """Lists the most frequent pairs. Equal counts are ordered by label, so the batch order has no effect."""
     return sorted(pairs.items(), key=lambda pair_and_count: (-pair_and_count[1], pair_and_count[0]))[
         :_MAX_CONFUSIONS
     ]

@@ -83,7 +83,7 @@ def _build_graph(function: Function) -> Graph:
 
 
 def _rewrite_function(function: Function, graph: Graph) -> Function:
-    """A function with a new body; stored tensors become Constants, because functions have no initializers."""
+    """Gives a function a new body. Stored tensors become Constants: functions have no initializers."""
     constants = [
         Node("Constant", (), (name,), attributes={"value": tensor})
         for name, tensor in graph.initializers.items()

@@ -31,7 +31,7 @@ def list_counted_layers(analysis: Analysis) -> list[Layer]:
 
 
 def _modules_and_graph(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
-    """The modules, the graph, and 1 if the graph is second (else -1), or None if both are of one kind."""
+    """Returns modules, graph, and 1 if the graph is second (else -1); None if both are of one kind."""
     graphs = first.info.model.is_graph, second.info.model.is_graph
     if graphs[0] == graphs[1]:
         return None
@@ -136,7 +136,7 @@ def _parent_path(layer: Layer) -> str:
 
 
 def _scope(graph: Analysis, node: Layer) -> str:
-    """The module path of an operator in the module tree: '/layer1/layer1.0/conv1' is layer1.0.conv1."""
+    """Returns the path of an operator in the module tree: '/layer1/layer1.0/conv1' is layer1.0.conv1."""
     if node.parent is None:
         return ""
     path = ""

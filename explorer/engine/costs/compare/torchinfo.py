@@ -205,7 +205,7 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
 
 
 def _find_single_leaf_class(counts: Mapping[str, _ModuleCount]) -> str:
-    """The class name of a model that is a single leaf module, which torchinfo shows as one row; else ''."""
+    """Names the class of a model that is a single leaf module, which torchinfo shows as one row; else ''."""
     return type(counts[""].module).__name__ if "" in counts and counts[""].leaf else ""
 
 

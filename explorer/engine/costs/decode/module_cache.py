@@ -228,7 +228,7 @@ def find_own_cache(model: nn.Module, source: str = "", *, cancel: Cancel = None)
 
 
 def _find_returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect.Parameter]) -> str:
-    """The optional argument that the forward also returns as an object of tensors, or '' if ambiguous.
+    """Finds the optional argument that the forward also returns as an object of tensors; '' if ambiguous.
 
     Either the result names it, or it is the only optional argument and the only non-tensor in a result tuple.
     """

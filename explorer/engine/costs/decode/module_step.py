@@ -160,7 +160,7 @@ def analyze_step_with_cache(
 
 
 def _describe_mixing(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: int) -> list[str]:
-    """A note if a step costs more than its sequences cost separately, because the model's code mixes them."""
+    """Returns a note if a step costs more than its sequences do separately: the model's code mixes them."""
     outputs = step_result.info.model.outputs
     shapes = (
         (output.name, output.shape)

@@ -84,7 +84,7 @@ def _change_length(length: Dim, change: int) -> Dim:
 
 
 def _split(context: GraphContext, node: Node) -> SequenceElements:
-    """The pieces of a split along an axis: of size 1 by default, of a given size, or of given sizes."""
+    """Returns the pieces of a split along an axis: of size 1 by default, of a given size or given sizes."""
     source = context.get_info(node.inputs[0])
     split_name = node.inputs[1] if len(node.inputs) > 1 else ""
     sizes: Any = context.shapes.constants.get(split_name) if split_name else None

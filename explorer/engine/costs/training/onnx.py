@@ -150,7 +150,7 @@ class _Flow:
     def get_gradient_purpose(
         self, context: GraphContext, node: Node, index: int, unknown: set[str]
     ) -> GradientPurpose:
-        """The purpose of an input's gradient; adds the input to `unknown` if its producer is unknown."""
+        """Finds the purpose of an input's gradient; adds an input without a known producer to `unknown`."""
         name = node.inputs[index]
         stored_values = context.stored.get(name)
         if stored_values is not None:

@@ -93,7 +93,7 @@ def read_declared_shape(value: Value) -> Shape | None:
 def _find_field(
     encoded: bytes, start: int, stop: int, numbers: tuple[int, ...]
 ) -> tuple[int, int, int] | None:
-    """The number, payload start and payload end of the first message field whose number is in `numbers`."""
+    """Finds the first message field whose number is in `numbers`: number, payload start and payload end."""
     for number, wire, _, content, end in iterate_fields(encoded, start, stop):
         if wire == 2 and number in numbers:
             return number, content, end

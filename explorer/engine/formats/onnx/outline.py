@@ -151,7 +151,7 @@ def _read_model_facts(
 def _list_rows(
     source: str, buffer: mmap.mmap, graph: tuple[int, int], ir: int, top: _TopLevel
 ) -> Iterator[OutlineRow]:
-    """The rows of the graph and of the local functions; raises the error of a truncated file at the end."""
+    """Yields the rows of graph and local functions; raises the error of a truncated file at the end."""
     broken = top.broken
     try:
         yield from _list_graph_rows(buffer, *graph, "", 0, ir < 4)
@@ -280,7 +280,7 @@ def _build_node_row(
     domain: bytes,
     prefix: str,
 ) -> OutlineRow:
-    """The row of a node; `unlisted_count` is the number of further inputs, which the row does not list."""
+    """Builds the row of a node. `unlisted_count` is the number of further inputs, which are not in it."""
     if unlisted_count:
         inputs.append(b"+%d" % unlisted_count)
     note = b", ".join(inputs) + b" -> " + b", ".join(outputs)
@@ -413,7 +413,7 @@ def _read_tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> Outli
 def _locate_external_data(
     location: str, external: dict[str, str], nbytes: int | None
 ) -> tuple[str, int, int] | None:
-    """The (file, offset, length) of external data, or None for an invalid offset or an empty tensor."""
+    """Returns (file, offset, length) of external data; None for an invalid offset or an empty tensor."""
     offset, length = external.get("offset", "0"), external.get("length", "")
     if not offset.isdecimal() or len(offset) > _DIGITS or not nbytes:
         return None

@@ -80,7 +80,7 @@ def read_sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
 
 
 def list_sparse_spans(graph: Graph) -> Iterator[FileSpan]:
-    """Byte ranges of a graph's sparse initializers (GraphProto field 15), which the reader leaves encoded."""
+    """Lists the bytes of a graph's sparse initializers (GraphProto field 15), which stay encoded."""
     for part in graph.extra:
         for number, wire, _, content, end in iterate_fields(
             part.source.map, part.offset, part.offset + part.size

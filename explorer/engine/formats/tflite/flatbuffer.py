@@ -152,11 +152,11 @@ class FlatTable:
         return FlatTable(self.data, start, self.budget) if start else None
 
     def read_element_table(self, start: int) -> FlatTable:
-        """The table that an element of a vector points to; `start` is the file offset of the element."""
+        """Reads the table that an element of a vector points to; `start` is the offset of the element."""
         return FlatTable(self.data, start + _U32.unpack_from(self.data, start)[0], self.budget)
 
     def locate_vector(self, slot: int, width: int) -> tuple[int, int]:
-        """File offset and number of the elements of a vector field; `width` is the bytes of one element.
+        """Finds offset and number of the elements of a vector field; `width` is the bytes of one element.
 
         Raises:
             BadModel: The vector leaves the file.
@@ -174,7 +174,7 @@ class FlatTable:
         return [FlatTable(buffer, start + 4 * i + offset, budget) for i, offset in enumerate(offsets)]
 
     def read_numbers(self, slot: int, letter: str) -> tuple[Any, ...]:
-        """The numbers in a vector field, empty if omitted; `letter` is the format letter of `struct`."""
+        """Reads the numbers in a vector field, empty if omitted; `letter` is the letter of `struct`."""
         start, count = self.locate_vector(slot, _NUMBERS[letter].size)
         if not count:
             return ()

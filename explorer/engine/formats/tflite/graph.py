@@ -656,7 +656,7 @@ def _list_subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
 
 
 def _read_options(operator: TfliteOperator) -> Mapping[str, Any]:
-    """The options of a builtin operator by name; empty if it has no options or the schema lacks them."""
+    """Reads the options of a builtin operator by name; empty without options or if the schema lacks them."""
     kind = schema.find_options_table(*operator.kind) if operator.kind is not None else None
     return {} if kind is None or operator.options is None else kind.read(operator.options)
 

@@ -154,7 +154,7 @@ class _Code:
         return self.classes[module].get(name)
 
     def find_class_text(self, qualname: str) -> str:
-        """The code of a class as TorchScript wrote it, from its `class` line on; '' if there is none."""
+        """Finds the code of a class as TorchScript wrote it, from its `class` line on; '' if none."""
         module, _, name = qualname.rpartition(".")
         entry = f"code/{module.replace('.', '/')}.py"
         text = self.archive.decode_text(entry) if entry in self.archive else ""

@@ -29,7 +29,7 @@ class _Config:
         self.sources = [source for source in reversed(self.sources) if source is not None]
 
     def get(self, *names: str) -> Any:
-        """The value of the first of these settings that exists; inner configurations are searched first."""
+        """Finds the first of these settings that exists. Inner configurations are searched first."""
         for source in self.sources:
             for name in names:
                 value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)

@@ -272,7 +272,7 @@ def _list_parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
 
 
 def _choose_dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo], default_dtype: str) -> str:
-    """The element type of an input: `dtype` if given, else the declared type, else `default_dtype`."""
+    """Chooses the element type of an input: `dtype` if given, else the declared one, else `default_dtype`."""
     if dtype is None:
         return (infos[name].dtype if name in infos else None) or default_dtype
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
@@ -284,7 +284,7 @@ def _choose_dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo],
 
 
 def _find_floating_type(model: nn.Module) -> str:
-    """The floating-point type of a model's weights, or float32 without weights; inputs need the same type."""
+    """Finds the floating-point type of a model's weights (float32 without any), which inputs need, too."""
     return next((format_dtype(p.dtype) for p in model.parameters() if p.is_floating_point()), "float32")
 
 
@@ -466,7 +466,7 @@ def _list_described_candidates(first: nn.Module | None) -> tuple[str, list[tuple
 
 
 def _list_candidates(layer: Any) -> tuple[str, list[Size]]:
-    """The element type and the possible input shapes of a layer, most likely first; empty if unknown."""
+    """Returns element type and possible input shapes of a layer, most likely first; empty if unknown."""
     # columns: layer types, attribute with the channels or features, other sizes of the input
     table: list[tuple[Any, str, list[Size]]] = [
         (nn.Linear, "in_features", [(1,), (1, 16)]),

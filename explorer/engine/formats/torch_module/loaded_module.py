@@ -142,7 +142,7 @@ class LoadedModule(Struct):
         return self._meta
 
     def _build_original(self) -> nn.Module:
-        """The model with weights, from which copies on the meta device are made; it must not be changed."""
+        """Builds the model with weights, for copies on the meta device. Nothing may change it."""
         return self.build.module if isinstance(self.build, CopyOf) else self.build_as_constructed()
 
     def _copy_without_values(self, model: nn.Module) -> nn.Module:
@@ -435,7 +435,7 @@ def _import_module(path: str, source: str) -> Any:
 
 
 def _choose_module_name(name: str, path: str) -> str:
-    """The module name for a user's file: the file name, with a suffix if another module has that name."""
+    """Chooses a module name for a user's file: the file name, with a suffix if another module has it."""
     if name in sys.modules:
         return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"
     is_taken = name.isidentifier() and importlib.util.find_spec(name) is not None

@@ -178,7 +178,7 @@ def _should_keep_values(tensor: torch.Tensor) -> bool:
 
 
 def _create_logical_twin(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
-    """A plain tensor without values for a tensor subclass; shared if the inner tensors are the same."""
+    """Creates a plain tensor without values for a tensor subclass; shared if the inner tensors are."""
     places = tuple(place(inner) for inner in list_inner_tensors(tensor))
     twin = storages.get((places, tensor.shape))
     if twin is None:
@@ -213,7 +213,7 @@ def _make_parameter(tensor: torch.Tensor, original: torch.Tensor) -> torch.Tenso
 
 
 def _find_unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
-    """Tensors in attributes of modules, without registered parameters and buffers: masks, tables, weights."""
+    """Lists tensors in attributes of modules (masks, tables, weights) that are not registered."""
     modules = list_modules(model)
     attributes = list_own_attributes(modules)
     loose: list[torch.Tensor] = []

@@ -247,7 +247,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, int]] = {
 
 
 def _read_arguments_from_code(kind: ScriptClass) -> dict[str, Any]:
-    """The constructor arguments of a layer, from the literals in the first known call in its `forward`."""
+    """Reads the constructor arguments of a layer from the literals in the first known call in `forward`."""
     entry = kind.methods.get("forward")
     if entry is None or not clean_class_name(kind.qualname).startswith("torch.nn."):
         return {}

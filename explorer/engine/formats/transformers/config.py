@@ -77,7 +77,7 @@ def _list_numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]
 
 
 def find_code_file(config: Mapping[str, Any]) -> str:
-    """The name of the code file in the folder that the configuration names, or '' if it names none."""
+    """Finds the code file in the folder that the configuration names, or '' if it names none."""
     code_by_class = config.get("auto_map")
     if not isinstance(code_by_class, dict):
         return ""

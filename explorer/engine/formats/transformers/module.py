@@ -169,7 +169,7 @@ def _find_architecture_in_folder(transformers: Any, source: str) -> tuple[Any, A
 
 
 def _find_model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
-    """The first class in `architectures` that transformers has, or its class for the model type `name`."""
+    """Finds the first class in `architectures` that transformers has, else that of the model type `name`."""
     architectures = config.get("architectures")
     for class_name in architectures if isinstance(architectures, list) else ():
         kind = getattr(transformers, class_name, None) if isinstance(class_name, str) else None
@@ -254,7 +254,7 @@ def _limit_modules(source: str) -> Iterator[None]:
 
 
 def _create_text_input(module: nn.Module) -> dict[str, torch.Tensor] | None:
-    """The input of a model that needs only a text, or None for other models (see `configured_inputs`)."""
+    """Finds the input of a model that needs only a text; None for others (see `configured_inputs`)."""
     config: Any = getattr(module, "config", None)
     main = getattr(module, "main_input_name", "")
     if main != "input_ids" or getattr(config, "is_encoder_decoder", False):

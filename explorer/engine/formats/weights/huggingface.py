@@ -135,7 +135,7 @@ def _find_main_file(folder: str) -> str:
 
 
 def _find_only_weights(folder: str) -> list[str]:
-    """The weights of a folder without usual names: its only safetensors file, or the parts of one model."""
+    """Finds weights in a folder without usual names: its only safetensors file, or parts of one model."""
     names = sorted(_list_names(folder, (".safetensors",)))
     parts = {part and (part[0], part[2]) for part in map(parse_part_name, names)}
     return names if len(names) == 1 or (len(parts) == 1 and None not in parts) else []
@@ -155,7 +155,7 @@ def _list_names(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
 
 
 def _find_other_weights(folder: str, name: str) -> list[str]:
-    """The names of other weights in a folder, such as another variant, or the same weights as pickles."""
+    """Lists other weights in a folder, such as another variant, or the same weights as pickles."""
     other_names = (n for n in _list_names(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
     return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
@@ -435,7 +435,7 @@ def read_configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[st
 
 
 def explain_missing_type(folder: str) -> str:
-    """The reason why a folder's configuration has no model_type, or '' if it has one or does not exist."""
+    """Explains why a folder's configuration has no model_type; '' if it has one or does not exist."""
     name, config, config_error = read_configuration(folder)
     if not name or isinstance(config.get("model_type"), str):
         return ""
@@ -476,7 +476,7 @@ _DTYPE_SETTINGS = ("dtype", "torch_dtype")
 
 
 def _find_setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
-    """The value of the first of these settings that exists with this type, also in `text_config`, or None."""
+    """Finds the first of these settings that exists with this type, also in `text_config`, or None."""
     text_config = config.get("text_config")
     for part in (config, text_config if isinstance(text_config, dict) else {}):
         for name in names:

@@ -436,7 +436,7 @@ def describe_tied_names(tensors: Sequence[StoredTensor], metadata: Mapping[str, 
 
 
 def note_packing(tensors: Sequence[StoredTensor]) -> list[str]:
-    """A note if integers contain several weights each, so that the file has fewer elements than the model."""
+    """Returns a note if integers contain several weights each: the file has fewer elements than the model."""
     integers = [t for t in tensors if t.dtype in _INTEGERS]
     names = {tensor.name for tensor in tensors} if integers else set()
     packed = [t for t in integers if _is_packed(t.name, names)]

@@ -217,7 +217,7 @@ For example, ten numbers of 3 bits are in 32 bits.
 
 
 def _read_hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The bits and the group size (0 if not fixed) of a layer in HQQ, or None if the bits are unknown."""
+    """Reads bits and group size (0 if not fixed) of a layer in HQQ, or None if the bits are unknown."""
     settings = _read_mapping(quantization.get("quant_config"))
     layer_settings = next((value for tag, value in settings.items() if layer.endswith(f".{tag}")), settings)
     weight_settings = _read_mapping(_read_mapping(layer_settings).get("weight_quant_params"))
@@ -288,7 +288,7 @@ def _list_vptq_layers(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _take_last(value: Any) -> int:
-    """The last element of a list of integers, or 0 for other values; VPTQ lists values for outliers first."""
+    """Returns the last element of a list of integers, else 0; VPTQ lists values for outliers first."""
     return value[-1] if isinstance(value, list) and value and type(value[-1]) is int else 0
 
 
@@ -297,7 +297,7 @@ def _read_mapping(value: Any) -> Mapping[str, Any]:
 
 
 def find_quantization(config: Mapping[str, Any]) -> Any:
-    """The quantization settings in config.json: `quantization_config`, or `quantization` in files of MLX."""
+    """Reads the quantization settings in config.json: `quantization_config`, or `quantization` (MLX)."""
     return config.get("quantization_config") or config.get("quantization")
 
 
@@ -334,7 +334,7 @@ def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> 
 
 
 def _read_bits(quantization: Mapping[str, Any]) -> int:
-    """The bits of a weight if the settings contain one number of bits for all weights, or 0 otherwise."""
+    """Reads the bits of a weight if the settings have one number for all weights; else returns 0."""
     places: list[Any] = [quantization]
     for key, inner in (("config_groups", "weights"), ("dynamic", ""), ("extra_config", "")):
         groups = quantization.get(key)
