@@ -594,6 +594,28 @@ def test_an_identity_at_the_end_that_was_removed_is_no_difference(
     assert [one.before for one in found.regions] == [f"{op}, Identity"], "v is y: it is not given to it"
 
 
+@pytest.mark.parametrize(
+    ("last", "listed"),
+    [
+        ((), "2 Sin, Erf, Atan"),
+        (("Tanh",), "2 Sin, Erf, Atan and 1 other operator"),
+        (("Tanh", "Asinh"), "2 Sin, Erf, Atan and 2 other operators"),
+    ],
+)
+def test_a_region_names_its_first_operators_and_counts_the_rest(
+    last: tuple[str, ...], listed: str, tmp_path: Path
+) -> None:
+    def chain(*ops: str) -> list[onnx.NodeProto]:
+        names = ["x", *(f"t{at}" for at in range(len(ops) - 1)), "y"]
+        return [node(op, [names[at]], [names[at + 1]]) for at, op in enumerate(ops)]
+
+    # functions that are odd: f(-x) is -f(x)
+    odd = ("Sin", "Sin", "Erf", "Atan", *last)
+    a, b = pair(tmp_path, (chain(*odd), chain("Neg", *odd, "Neg")), {"x": (2, 8)}, ({}, {}))
+    found = verify(a, b)
+    assert [(one.kind, one.before) for one in found.regions] == [("evidence", listed)]
+
+
 # what a verdict counts, and what an interface is
 
 
