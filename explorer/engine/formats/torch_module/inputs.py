@@ -224,6 +224,13 @@ def _bind_example(
     return BoundInputs(tuple(infos.values()), assumed, (), example=example)
 
 
+def _write_pattern(shapes: Sequence[Size]) -> str:
+    """Writes shapes of one layer as a pattern: '1,3,N,N' for (1, 3, 8, 8) and (1, 3, 16, 16), else 'SIZES'."""
+    if len({len(shape) for shape in shapes}) > 1:
+        return "SIZES"
+    return ",".join(str(sizes[0]) if len(set(sizes)) == 1 else "N" for sizes in zip(*shapes, strict=True))
+
+
 def _build_unknown_shape_error(
     loaded: LoadedModule, model: nn.Module, name: str, required: Sequence[str], attempt: str = ""
 ) -> UnknownShape:
@@ -238,11 +245,15 @@ def _build_unknown_shape_error(
     """
     implied = _list_described_candidates(_find_first_layer(model))[1]
     shape = guess_shape(model, name) or next(iter(implied), (1, 3, 224, 224))
+    proposed = f"give it, for instance --input-shape {name}:{','.join(map(str, shape))}"
+    if attempt and implied:
+        # no listed size runs, so that none can be proposed
+        proposed = f"give it: --input-shape {name}:{_write_pattern(implied)}"
     others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
     return UnknownShape(
         f"the shape of the input '{name}' is not known{others}{f', {attempt}' if attempt else ''}",
         where=loaded.source,
-        hint=f"give it, for instance --input-shape {name}:{','.join(map(str, shape))}",
+        hint=proposed,
     )
 
 
@@ -450,7 +461,7 @@ def _split_images(images: TensorInfo) -> tuple[TensorInfo, ...]:
 # -- inputs from the first layer
 
 _SIDES = (224, 32, 28, 64, 128, 299, 256, 96, 48, 16, 8)
-_LENGTHS = (128, 64, 32, 16, 256, 512, 8)
+_LENGTHS = (128, 64, 32, 16, 256, 512, 8, 1024, 4096, 16_000)
 _MAX_SUBSET_INPUTS = 4
 """Maximum number of inputs without a type for which every subset is tried as integers."""
 

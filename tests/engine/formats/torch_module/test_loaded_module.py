@@ -225,6 +225,17 @@ def test_a_model_that_runs_with_no_likely_shape_says_what_was_tried(nets: Path) 
         bind(load("my_nets:Misfit"))
 
 
+def test_a_shape_that_failed_is_not_proposed() -> None:
+    pooled = nn.Sequential(nn.Conv1d(2, 4, 9, stride=8), nn.MaxPool1d(16), nn.MaxPool1d(4))
+    assert bind(wrap_module(pooled)).inputs[0].shape == (1, 2, 1024), "512 samples are too few"
+    fixed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 77 * 91, 5))
+    with pytest.raises(Misuse, match=r"1x3x224x224.* give it: --input-shape input:1,3,N,N$"):
+        bind(wrap_module(fixed))
+    unflattened = nn.Sequential(nn.Linear(6, 4), nn.Unflatten(3, (2, 2)))
+    with pytest.raises(Misuse, match="give it: --input-shape input:SIZES$"):
+        bind(wrap_module(unflattened))
+
+
 def test_a_size_that_depends_on_values_is_no_reason_to_ask_for_a_shape() -> None:
     class Chosen(nn.Module):
         def __init__(self) -> None:
