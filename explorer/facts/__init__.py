@@ -565,7 +565,11 @@ class NodeDiff(Fact, frozen=True):
 
 
 class Diff(TableFact, frozen=True):
-    """Differences between two graphs."""
+    """Differences between two graphs.
+
+    Attributes:
+        dims: Sizes of open dimensions to which the totals apply.
+    """
 
     ROWS: ClassVar[str] = "nodes"
 
@@ -576,6 +580,7 @@ class Diff(TableFact, frozen=True):
     nodes: tuple[NodeDiff, ...]
     totals_before: Totals
     totals_after: Totals
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 class TileResult(Fact, frozen=True):

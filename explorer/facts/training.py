@@ -57,7 +57,7 @@ class TrainingStepSpec(Spec, frozen=True):
     card: Annotated[
         Count | None,
         option(
-            "memory limit of a step, such as 16G: prints the largest batch that fits",
+            "memory limit of a step, such as 16G (16 GiB): prints the largest batch that fits",
             metavar="SIZE",
             reader="card",
             write=memory_word,

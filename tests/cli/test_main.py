@@ -15,6 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 
 import explorer
@@ -74,6 +78,8 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["resnet18", "resnet34"], "explorer diff resnet18 resnet34 --tree prints instead"),
         (["a", "b", "c"], "c: one model too many"),
         (["inof", "m.onnx"], "did you mean 'info'?"),
+        (["quantise", "m.onnx", "-o", "x.onnx"], "quantise: no such verb; did you mean 'quantize'?"),
+        (["covnert", "--onnx", "17"], "covnert: no such verb; did you mean 'convert'?"),
         (["info"], "info: needs a model; type explorer info MODEL"),
         (["diff", "a.onnx"], "diff: needs two models; type explorer diff A B"),
         (["info", "a", "b"], "b: one word too many"),
@@ -496,6 +502,37 @@ def test_a_shown_difference_is_exit_code_1(run: Run, lenet: Path, tmp_path: Path
     code, out, _ = run("diff", lenet, tiled)
     assert code == 1
     assert "tiled" in out
+    assert next(line.split() for line in out.splitlines() if "operator" in line) == [
+        "operator", "before", "unchanged", "changed"
+    ], "no node was added or removed"  # fmt: skip
+
+
+def test_what_open_sizes_change_is_said_where_the_figures_are(run: Run, tmp_path: Path, lenet: Path) -> None:
+    body = "(float[rows,70] x) => (float[rows,40] y) <float[70,40] w> { y = MatMul(x, w) }"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> g {body}')
+    weight = onnx.numpy_helper.from_array(np.full((70, 40), 0.5, np.float32), "w")
+    model.graph.initializer.append(weight)
+    source, target = tmp_path / "open.onnx", tmp_path / "tiled.onnx"
+    onnx.save(model, source)
+    code, out, _ = run("tile", source, "-o", target)
+    assert code == 0
+    assert "Tiles of open sizes are always padded; '--dim rows=SIZE' fixes a size." in out
+    tiles = re.search(r"([\d,]+) tile matmuls at (\d+) sizes together checked", out)
+    assert tiles is not None
+    tried = re.search(r"sizes: (.*); x: ", out)
+    assert tried is not None
+    assert len(tried[1].split("; ")) == int(tiles[2])
+    assert "1 output in 1 run at the first size" in out or "1 output bit for bit the same in 1 run" in out
+    assert "always padded" in run("plan", source)[1]
+    assert "--dim rows=1" in run("compare", lenet, source)[1]
+
+
+def test_what_was_not_chosen_is_in_the_share_that_stays(run: Run, lenet: Path) -> None:
+    _, out, _ = run("tile", lenet, "--site", "/fc*")
+    shares = re.search(r"MACs are tiled, ([\d.]+) % of the model's MACs\. ([\d.]+) % are in layers that", out)
+    assert shares is not None
+    assert float(shares[1]) + float(shares[2]) == pytest.approx(100)
+    assert "not chosen" not in run("tile", lenet)[1]
 
 
 def test_tile_prints_plan_proof_and_change_and_writes_the_file(run: Run, lenet: Path, tmp_path: Path) -> None:

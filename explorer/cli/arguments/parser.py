@@ -30,6 +30,8 @@ def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, P
     command, words_without_verb = _extract_verb(words, verbs)
     args, unknown_word = _parse_options(words_without_verb, command)
     if unknown_word:
+        if not command.name and args.models:
+            _check_verb(args.models[0], verbs)
         raise _build_option_error(unknown_word, command, verbs)
     if not (args.version or args.help):
         _check_models(command, args, verbs)
@@ -146,8 +148,8 @@ def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Comman
     max_models = len(placeholders) - takes_many  # '...' stands for no argument of its own
     min_models = max_models - any(placeholder.startswith("[") for placeholder in placeholders)
     if not command.name:
-        if len(models) > 1 and _is_mistyped_verb(models[0], verbs):
-            raise Misuse("no such verb", where=models[0], hint=suggest_name(models[0], verbs))
+        if len(models) > 1:
+            _check_verb(models[0], verbs)
         if len(models) > 2:
             hint = "the screen shows at most two models; explorer compare takes more"
             raise Misuse("one model too many", where=models[2], hint=hint)
@@ -168,11 +170,16 @@ def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Comman
         )
 
 
-def _is_mistyped_verb(word: str, verbs: Mapping[str, Command]) -> bool:
-    """Whether a word is similar to a verb and is not an existing path."""
+def _check_verb(word: str, verbs: Mapping[str, Command]) -> None:
+    """Reject a first word that is similar to a verb and is not an existing path.
+
+    Raises:
+        Misuse: The word is a mistyped verb.
+    """
     import os
 
-    return not os.path.lexists(word) and bool(suggest_only_near(word, verbs))
+    if not os.path.lexists(word) and suggest_only_near(word, verbs):
+        raise Misuse("no such verb", where=word, hint=suggest_name(word, verbs))
 
 
 def _check_options(command: Command, args: ParsedArgs) -> None:

@@ -110,6 +110,7 @@ def diff(
         nodes=tuple(_add_layers(rows, before, after)),
         totals_before=before_analysis.info.totals,
         totals_after=after_analysis.info.totals,
+        dims=after_analysis.info.assumptions.get("dims") or {},
     )
 
 

@@ -27,6 +27,7 @@ class Grounds(Struct, frozen=True):
         torch_outputs: Evidence of the outputs of the torch model.
         regions: Evidence of the changed regions.
         draws: Number of inputs on which the whole models ran.
+        size_count: Number of sets of sizes at which the sites ran; 1 if no size is open.
         planned: Number of sites that the plan names.
         nodes: Number of nodes that are equal by construction, or None if only runs were compared.
         structural: Whether the outputs are equal by construction, except for the sites.
@@ -40,6 +41,7 @@ class Grounds(Struct, frozen=True):
     torch_outputs: tuple[OutputEvidence, ...] = ()
     regions: tuple[RegionEvidence, ...] = ()
     draws: int = 1
+    size_count: int = 1
     planned: int = 0
     nodes: int | None = None
     structural: bool = False
@@ -145,7 +147,8 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
         )
         if exact:
             error = "their sums are exact"
-        checked = f"{many_text(products, 'tile matmul')} checked bit for bit"
+        together = f" at {grounds.size_count} sizes together" if grounds.size_count > 1 else ""
+        checked = f"{many_text(products, 'tile matmul')}{together} checked bit for bit"
         meaning = "each tile equals its part of the operand"
         parts.append(f"{many_text(len(sites), 'matmul')}, {checked} ({meaning}); {error}")
     if len(sites) < grounds.planned:
@@ -189,6 +192,8 @@ def _describe_difference(stepped: Sequence[OutputEvidence]) -> str:
 def _describe_outputs(grounds: Grounds, identical: bool) -> str:
     """Describes the result for the outputs of the whole models."""
     runs, count = many_text(grounds.draws, "run"), many_text(len(grounds.model_outputs), "output")
+    if grounds.size_count > grounds.draws == 1:
+        runs += " at the first size"
     if identical:
         return f"{count} bit for bit the same in {runs}"
     judged = [e for e in grounds.model_outputs if not (e.drawn or e.stepped)]

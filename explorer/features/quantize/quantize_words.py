@@ -91,6 +91,15 @@ def report_integer_kernels(fact: Quantization) -> list[Block]:
         return []
     blocks: list[Block] = [Line(), Heading("in onnxruntime", _machine_text(fact.kernels))]
     blocks.append(Paragraph(_kernels_text(fact.kernels), "warning" if fact.kernels.problem else ""))
+    bytes_with_float_bias = [
+        layer
+        for layer in fact.layers
+        if not layer.reason
+        and {layer.weight, layer.input} <= {"int8", "uint8"}
+        and layer.bias == "float32"
+    ]
+    if fact.kernels.integer_layers == 0 and bytes_with_float_bias:
+        blocks.append(Paragraph("a float32 bias keeps these layers on float kernels; add bias=int32 to --to"))
     if fact.times is not None:
         blocks += [run_times(fact.times), Line((Span(_rounds_text(fact.times), "quiet"),), 2)]
     elif fact.untimed:
@@ -326,9 +335,9 @@ def outputs(agreements: Sequence[OutputAgreement]) -> Table:
         ),
     ]
     if has_top1:
-        columns.append((Column("top-1 agrees", "right"), lambda output: _share_of(output.top1)))
+        columns.append((Column("same choice", "right"), lambda output: _share_of(output.top1)))
     if has_top5:
-        columns.append((Column("top-5", "right"), lambda output: _share_of(output.top5)))
+        columns.append((Column("in its top 5", "right"), lambda output: _share_of(output.top5)))
     if has_top1:
         columns.append((Column("rows", "right", drop=2), lambda output: plain(output.samples)))
     return table_of(agreements, columns)

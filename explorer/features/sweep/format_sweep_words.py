@@ -114,7 +114,7 @@ _COLUMNS: tuple[FormatColumn, ...] = (
     (Column("BitOPs", "right", drop=2), lambda _, row: count(row.bitops)),
     (Column("SNR dB", "right"), lambda _, row: decibels(row.snr_db)),
     (Column("cosine", "right", drop=5), lambda _, row: "" if row.cosine is None else f"{row.cosine:.6f}"),
-    (Column("top-1", "right", drop=3), lambda _, row: share(row.top1, 1)),
+    (Column("same choice", "right", drop=3), lambda _, row: share(row.top1, 1)),
     (Column(""), lambda _, row: Span(FRONT, "good") if row.pareto else ""),
 )
 
@@ -198,7 +198,7 @@ def rows_table(rows: Sequence[FormatRow], with_model: bool, numbers: Sequence[in
         with_model: Whether to add a column with the model.
         numbers: Numbers of the rows; empty numbers them from 1.
     """
-    needless = {"model": not with_model, "top-1": all(row.top1 is None for row in rows)}
+    needless = {"model": not with_model, "same choice": all(row.top1 is None for row in rows)}
     columns = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
     numbered = zip(numbers or range(1, len(rows) + 1), rows, strict=True)
     lines = [[cell(number, row) for _, cell in columns] for number, row in numbered]

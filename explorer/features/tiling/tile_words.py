@@ -105,6 +105,8 @@ def open_sizes(fact: Plan) -> tuple[str, Span]:
     graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
     graph += [f"is for this {' and '.join(fixed)} only"] if fixed else []
     sentence = f"The tiled graph {', and '.join(graph)}."
+    if fact.free and any(site.edges == "padded" for site in fact.sites):
+        sentence += f" Tiles of open sizes are always padded; '--dim {fact.free[0]}=SIZE' fixes a size."
     return dims_text(fact.dims), Span(sentence, "warning" if fixed else "quiet")
 
 
@@ -216,12 +218,23 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         notes.append(Paragraph("Of the branches of an If, the most expensive one counts.", "quiet"))
     notes.append(
         Paragraph(
-            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_share(fact)}. Tile"
+            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_share(fact)}.{_describe_rest(fact)} Tile"
             " utilization is the share of each tile's arithmetic that the matmul needs; the rest is idle.",
             "quiet",
         )
     )
     return notes
+
+
+def _describe_rest(fact: Plan) -> str:
+    """Describe the MACs that are neither tiled nor in the table of skipped matmuls; '' if there are none."""
+    skipped = [skip.macs for skip in fact.skipped]
+    if fact.macs is None or fact.macs_total is None or None in skipped:
+        return ""
+    rest = fact.macs_total - fact.macs - sum(macs or 0 for macs in skipped)
+    if 1000 * rest <= fact.macs_total:
+        return ""
+    return f" {share_text(rest, fact.macs_total)} are in layers that were not chosen, or that have no matmul."
 
 
 def _list_float_matmuls(fact: Plan) -> list[Block]:

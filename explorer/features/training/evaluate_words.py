@@ -70,7 +70,7 @@ def score_table(fact: Evaluation) -> Table:
         columns += [Column("SNR dB", "right"), Column("cosine", "right", drop=7)]
         if fact.task != "regression":
             columns += [Column("same choice", "right", drop=2)]
-            columns += [Column("in its five", "right", drop=9)] if has_top5 else []
+            columns += [Column("in its top 5", "right", drop=9)] if has_top5 else []
     columns.append(Column("time", "right", drop=6))
     return Table(columns, [_row(model, fact, has_several, has_top5) for model in fact.models])
 

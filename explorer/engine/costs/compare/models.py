@@ -136,6 +136,18 @@ def _sum_by_family(analysis: Analysis, figure: str) -> Counter[str]:
     return work
 
 
+def _hint_sizes(*analyses: Analysis) -> str:
+    """Returns the options that fix the open sizes of the inputs, which leave figures unknown, or ''."""
+    open_sizes = dict.fromkeys(
+        size
+        for analysis in analyses
+        for shape in _sizes(analysis)
+        for size in shape
+        if isinstance(size, str) and size not in (analysis.info.assumptions.get("dims") or {})
+    )
+    return f"; add {' '.join(f'--dim {name}=1' for name in open_sizes)}" if open_sizes else ""
+
+
 def _sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
     return [tuple(i.shape or ()) for i in analysis.info.model.inputs]
 
@@ -180,7 +192,8 @@ def _work_differences(
         return [Difference(index, figure, None, None, "one of the two is tensors without a graph")]
     missing = _count_unknown(first) + _count_unknown(second)
     if a is None or b is None:
-        return [Difference(index, figure, None, None, f"not known for {missing:,} layers: see their reasons")]
+        unknown = f"not known for {missing:,} layers{_hint_sizes(first, second)}"
+        return [Difference(index, figure, None, None, unknown)]
     differences = []
     if missing and figure == "macs":
         differences.append(

@@ -454,8 +454,13 @@ def _list_assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
         yield "Loops may end earlier, and other branches may run: sums over all runs are upper bounds."
     if any(site.calls == 0 for site in plan.sites):
         yield "Of the branches of an If, the most expensive one counts."
-    if plan.skipped:
-        yield f"No figure includes the {len(plan.skipped):,} products that stay untiled."
+    reasons = dict.fromkeys((skip.op, skip.reason) for skip in plan.skipped)
+    for op, reason in reasons:
+        names = [skip.name for skip in plan.skipped if (skip.op, skip.reason) == (op, reason)]
+        others = f" and {len(names) - 1:,} more" if names[1:] else ""
+        yield f"Untiled, and in no figure: {op} {names[0]}{others}: {reason}."
     free = [name for name in plan.dims if name in plan.free]
     if free:
         yield "Figures are for " + ", ".join(f"{name} = {plan.dims[name]:,}" for name in free) + "."
+        if any(site.edges == "padded" for site in plan.sites):
+            yield f"Tiles of open sizes are always padded; '--dim {free[0]}=SIZE' fixes a size."

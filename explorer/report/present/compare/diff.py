@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
-from explorer.base.units import bytes_text, exact_text, printable
+from explorer.base.units import bytes_text, dims_text, exact_text, printable
 from explorer.facts import Diff, NodeDiff, OpDiff
 from explorer.facts.comparison import TreeDiff
 from explorer.facts.site_names import format_site
@@ -44,7 +44,6 @@ def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
         head,
         Line(),
         count_by_operator(fact),
-        *_note_replaced_operators(fact),
         Line(),
         *_build_node_rows(fact),
         Line(),
@@ -52,14 +51,6 @@ def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
         *cost_notes(fact),
         *_list_export_notes(fact, exported),
     ]
-
-
-def _note_replaced_operators(fact: Diff) -> list[Block]:
-    """Return a note on operators that are computed by several nodes now, which the table counts as one."""
-    if not any(node.children for node in fact.nodes):
-        return []
-    text = "An operator that several nodes replace counts as one changed operator, not as added nodes."
-    return [Paragraph(text, "quiet")]
 
 
 def _list_export_notes(fact: Diff, exported: Sequence[str]) -> list[Block]:
@@ -102,22 +93,31 @@ def build_changes(fact: Diff) -> list[Block]:
 
 
 def count_by_operator(fact: Diff) -> Table:
-    """Return the number of changed, unchanged, added and removed nodes per operator."""
+    """Return the number of changed, unchanged, added and removed nodes per operator.
+
+    An operator that several nodes replace is one changed operator. A kind of change that does not occur has
+    no column.
+    """
 
     def name(row: OpDiff) -> Span:
         return Span(row.op, "strong" if row.changed or row.added or row.removed else "")
 
-    return table_of(
-        fact.summary,
-        (
-            (Column("operator", shrink=True), name),
-            (Column("before", "right", drop=2), lambda row: exact_text(row.total)),
-            (Column("changed", "right"), lambda row: _count(row.changed, "warning")),
-            (Column("unchanged", "right", drop=1), lambda row: _count(row.unchanged, "")),
-            (Column("added", "right"), lambda row: _count(row.added, "good")),
-            (Column("removed", "right"), lambda row: _count(row.removed, "bad")),
-        ),
-    )
+    changes: tuple[tuple[str, Role], ...] = (("changed", "warning"), ("added", "good"), ("removed", "bad"))
+    columns: list[tuple[Column, Callable[[OpDiff], Cell]]] = [
+        (Column("operator", shrink=True), name),
+        (Column("before", "right", drop=2), lambda row: exact_text(row.total)),
+        (Column("unchanged", "right", drop=1), lambda row: _count(row.unchanged, "")),
+    ]
+    columns += [
+        (Column(kind, "right"), partial(_count_changes, kind=kind, role=role))
+        for kind, role in changes
+        if any(getattr(row, kind) for row in fact.summary)
+    ]
+    return table_of(fact.summary, columns)
+
+
+def _count_changes(row: OpDiff, *, kind: str, role: Role) -> Span:
+    return _count(getattr(row, kind), role)
 
 
 def _count(value: int, role: Role) -> Span:
@@ -284,6 +284,8 @@ def cost_notes(fact: Diff | TreeDiff) -> list[Block]:
     notes: list[Block] = []
     if before.nodes != after.nodes:
         notes = [Paragraph(_NOT_HARDWARE, "quiet")]
+    if isinstance(fact, Diff) and fact.dims:
+        notes.append(Paragraph(f"The costs are for {dims_text(fact.dims)}.", "quiet"))
     rows = fact.nodes if isinstance(fact, Diff) else ()
     if after.params < before.params and any(
         row.status == "tiled" and row.op_before in _WITH_TWO_BIASES for row in rows

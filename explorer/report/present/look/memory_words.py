@@ -53,7 +53,7 @@ def figures(fact: Memory) -> list[Block]:
         bytes_field("Activations, peak", fact.peak_bytes, sign, peak, "peak"),
         bytes_field("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact), "arena"),
         bytes_field("Weight bytes", fact.weight_bytes, "", resident, "weights"),
-        Field("Steps", plain(len(fact.steps)), short="steps"),
+        Field("Steps", plain(len(fact.steps)), "step 0 holds the inputs", "steps"),
     ]
     return [Fields(rows), *([Paragraph(fact.reason, "warning")] if fact.reason else [])]
 
