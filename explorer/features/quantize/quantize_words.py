@@ -94,9 +94,7 @@ def report_integer_kernels(fact: Quantization) -> list[Block]:
     bytes_with_float_bias = [
         layer
         for layer in fact.layers
-        if not layer.reason
-        and {layer.weight, layer.input} <= {"int8", "uint8"}
-        and layer.bias == "float32"
+        if not layer.reason and {layer.weight, layer.input} <= {"int8", "uint8"} and layer.bias == "float32"
     ]
     if fact.kernels.integer_layers == 0 and bytes_with_float_bias:
         blocks.append(Paragraph("a float32 bias keeps these layers on float kernels; add bias=int32 to --to"))

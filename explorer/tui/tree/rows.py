@@ -38,7 +38,24 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.external.overlay import Overlay
     from explorer.settings.columns import LayerColumn
-    from explorer.tui.tree.table import TextCells
+
+
+class TextCells(Struct, frozen=True):
+    """Cells that the texts of a tree or a flat list use.
+
+    Attributes:
+        name: Cells of the names with rail, sign and an indentation of one cell for each level.
+        indented: The same with an indentation of two cells for each level.
+        columns: Cells of the texts of each column whose texts are measured.
+    """
+
+    name: int
+    indented: int
+    columns: Mapping[str, int]
+
+    def count_missing(self, cells: Mapping[str, int]) -> int:
+        """Return how many cells the columns lack to show their texts in full."""
+        return sum(max(0, most - cells.get(name, most)) for name, most in self.columns.items())
 
 
 class Metric(Struct, frozen=True):

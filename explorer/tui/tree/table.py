@@ -24,7 +24,7 @@ from explorer.session.cache.rows import GROUP
 from explorer.tui.text.drawing import find_kind_role
 from explorer.tui.text.lines import Line, Span, cut_middle, draw_bar, escape_name, fit, line_width
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.rows import MEASURED, METRICS, Metric, find_metric, list_columns
+from explorer.tui.tree.rows import MEASURED, METRICS, Metric, TextCells, find_metric, list_columns
 from explorer.tui.tree.stages import STAGE
 
 if TYPE_CHECKING:
@@ -133,24 +133,6 @@ class TableLook(Struct, frozen=True):
     exact: bool = False
     letters: bool = False
     stale: frozenset[str] = frozenset()
-
-
-class TextCells(Struct, frozen=True):
-    """Cells that the texts of a tree or a flat list use.
-
-    Attributes:
-        name: Cells of the names with rail, sign and an indentation of one cell for each level.
-        indented: The same with an indentation of two cells for each level.
-        columns: Cells of the texts of each column of `_LARGEST`.
-    """
-
-    name: int
-    indented: int
-    columns: Mapping[str, int]
-
-    def count_missing(self, cells: Mapping[str, int]) -> int:
-        """Return how many cells the columns lack to show their texts in full."""
-        return sum(max(0, most - cells.get(name, most)) for name, most in self.columns.items())
 
 
 _UNKNOWN = TextCells(_LONG_NAME, _LONG_NAME, {})

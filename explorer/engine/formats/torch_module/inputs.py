@@ -225,7 +225,7 @@ def _bind_example(
 
 
 def _write_pattern(shapes: Sequence[Size]) -> str:
-    """Writes shapes of one layer as a pattern: '1,3,N,N' for (1, 3, 8, 8) and (1, 3, 16, 16), else 'SIZES'."""
+    """Writes shapes as a pattern: '1,3,N,N' for (1, 3, 8, 8) and (1, 3, 16, 16); 'SIZES' for other ranks."""
     if len({len(shape) for shape in shapes}) > 1:
         return "SIZES"
     return ",".join(str(sizes[0]) if len(set(sizes)) == 1 else "N" for sizes in zip(*shapes, strict=True))
