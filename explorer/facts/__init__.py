@@ -582,6 +582,8 @@ class Diff(TableFact, frozen=True):
     totals_after: Totals
     dims: Mapping[str, int] = field(default_factory=dict)
 
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("dims",)
+
 
 class TileResult(Fact, frozen=True):
     """The answer of `explorer tile`. `verification` is None if none was requested."""
