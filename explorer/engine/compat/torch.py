@@ -545,6 +545,18 @@ def is_autocast() -> bool:
     return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda", "mps", "xpu", "meta"))
 
 
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a derivative that is zero everywhere, which forward-mode differentiation stores
+    without numbers.
+
+    Assumes: `Tensor._is_zerotensor` says so.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: False. A cached result may be an ordinary tensor, for which more operators are counted.
+    """
+    answer = getattr(tensor, "_is_zerotensor", None)
+    return answer is not None and bool(answer())
+
+
 Run = Callable[[Callable[..., Any], nn.Module, Any, Any], Any]
 """A function that calls a module and returns its result.
 

@@ -252,12 +252,12 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
             *range(min(model.count, 2 * _SAMPLE)),
             *range(0, model.count, max(1, model.count // _SAMPLE)),
         }
-        sample = [model.layers[place] for place in sorted(places) if not model.is_gathered(place)]
         # the parts of tiled layers are seldom opened, and have names of many sizes as kinds
         layers = [
-            layer
-            for layer in sample
-            if not (layer.group and model.flat) and (model.flat or not _is_part_of_tiled(model, layer.id))
+            model.layers[place]
+            for place in sorted(places)
+            if not model.is_gathered(place)
+            and not (model.layers[place].group if model.flat else _is_part_of_tiled(model, place))
         ]
         if not layers:
             return _UNKNOWN

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import schema_of, storage_key
+from explorer.engine.compat.torch import is_zero_tensor, schema_of, storage_key
 from explorer.engine.costs.aten import data_dependent, dispatch, meta_shapes
 from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.aten.expert_routing import COUNTS
@@ -228,7 +228,7 @@ def _replay_recipe(
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
     if len(parts) == 1 and parts[0] is source and not operator.moves:
         return SAME, ()
-    if operator.mutates or any(t.is_conj() or t.is_neg() or t._is_zerotensor() for t in parts):
+    if operator.mutates or any(t.is_conj() or t.is_neg() or is_zero_tensor(t) for t in parts):
         return CALLED, ()
     storages = {storage_key(t.untyped_storage()) for t in inputs}
     out_storages = {storage_key(t.untyped_storage()) for t in parts}

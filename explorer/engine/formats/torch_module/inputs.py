@@ -225,10 +225,15 @@ def _bind_example(
 
 
 def _write_pattern(shapes: Sequence[Size]) -> str:
-    """Writes shapes as a pattern: '1,3,N,N' for (1, 3, 8, 8) and (1, 3, 16, 16); 'SIZES' for other ranks."""
-    if len({len(shape) for shape in shapes}) > 1:
-        return "SIZES"
-    return ",".join(str(sizes[0]) if len(set(sizes)) == 1 else "N" for sizes in zip(*shapes, strict=True))
+    """Writes shapes of one layer with N for the sizes that may vary: '1,3,N,N' for (1, 3, 8, 8) and
+    (1, 3, 16, 16), '1,N,7' for (1, 7) and (1, 16, 7).
+    """
+    longest = max(shapes, key=len)
+    alike = [shape for shape in shapes if len(shape) == len(longest)]
+    if len(alike) < len(shapes):
+        # the layer takes any number of axes between the first and its features
+        return ",".join(map(str, (longest[0], *"N" * (len(longest) - 2), longest[-1])))
+    return ",".join(str(sizes[0]) if len(set(sizes)) == 1 else "N" for sizes in zip(*alike, strict=True))
 
 
 def _build_unknown_shape_error(

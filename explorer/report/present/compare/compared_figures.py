@@ -57,6 +57,7 @@ _BRIEF: Mapping[str, str] = {
     "Activations, sum": "act. sum",
     "Activations, peak": "act. peak",
     "Bytes read": "reads",
+    "  stored tensors": "  stored",
     "  activations": "  activ.",
     "Bytes written": "writes",
     "Key-value cache": "KV cache",

@@ -160,7 +160,7 @@ def test_a_shape_that_is_given_replaces_the_guess_whole() -> None:
         (lambda: Inner("input_ids", "other"), "input_ids:1,128"),
         (lambda: Inner("hidden_states", "other"), "hidden_states:1,128,12"),
         (lambda: Inner("input_features", "other"), "input_features:1,1024,80"),
-        (lambda: Inner("signal"), "signal:1,7"),
+        (lambda: Inner("signal"), "signal:1,N,7"),
     ],
 )
 def test_the_hint_has_the_rank_that_the_input_has(module: Any, hint: str) -> None:

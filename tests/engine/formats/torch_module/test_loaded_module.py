@@ -232,7 +232,7 @@ def test_a_shape_that_failed_is_not_proposed() -> None:
     with pytest.raises(Misuse, match=r"1x3x224x224.* give it: --input-shape input:1,3,N,N$"):
         bind(wrap_module(fixed))
     unflattened = nn.Sequential(nn.Linear(6, 4), nn.Unflatten(3, (2, 2)))
-    with pytest.raises(Misuse, match=r"give it: --input-shape input:SIZES$"):
+    with pytest.raises(Misuse, match=r"give it: --input-shape input:1,N,6$"):
         bind(wrap_module(unflattened))
 
 
