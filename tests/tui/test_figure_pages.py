@@ -393,6 +393,8 @@ def test_the_timeline_stands_on_the_weights_and_says_so() -> None:
         for stacked in (False, True)
     )
     assert any("peak 500 B" in line and "with the weights 1000 B" in line for line in stacked)
+    close = [line_text(line) for line in draw_memory_page(fact, 0, 40, 34, False, True)]
+    assert any("peak 500 B + weights" in line for line in close)
     assert any(line.startswith("1000 B ┤") for line in stacked)
     assert any(line.startswith(" 500 B ┤") for line in stacked), "the top of the weights"
     assert sum("░" in line for line in stacked) == 6

@@ -136,8 +136,8 @@ def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool
     caption = f"peak {sign}{units.bytes_text(memory.peak_bytes)}"
     if stacked:
         with_weights = units.bytes_text(memory.peak_bytes + memory.weight_bytes)
-        whole = f"{caption}, with the weights {sign}{with_weights}"
-        caption = whole if len(whole) + 2 <= plot_width else caption
+        captions = (f"{caption}, with the weights {sign}{with_weights}", f"{caption} + weights", caption)
+        caption = next((text for text in captions if len(text) + 2 <= plot_width), caption)
     x = columns[len(columns) // 2]
     text = f"▼ {caption}" if x + len(caption) + 2 <= plot_width else f"{caption} ▼"
     start = x if text[0] == "▼" else max(0, x + 1 - len(text))
