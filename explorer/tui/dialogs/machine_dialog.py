@@ -41,7 +41,7 @@ _ENTRIES: Mapping[str, tuple[str, str, str]] = {
 }
 """Text fields by setting: ID of the field, its label, and an example."""
 _PAIRS = (("peak_macs", "bandwidth"), ("macs_per_cycle", "bytes_per_cycle"), ("clock", "buffer"))
-_LOADING = ("during", "after")
+_LOADING = ("while computing", "after")
 """Times to load the next tiles: while the previous ones are computed (double buffering), or after that."""
 
 
@@ -85,7 +85,7 @@ class MachineDialog(FormDialog[Hardware]):
                     yield from self._entry(key, texts)
         with Horizontal(classes="form-row"):
             yield from self._entry("array", texts)
-            loading = OptionField("load", _LOADING, id="loading")
+            loading = OptionField("load tiles", _LOADING, id="loading")
             loading.index = int(self._used is not None and not self._used.double_buffered)
             yield loading
         with Horizontal(classes="form-row"):
