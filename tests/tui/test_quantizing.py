@@ -102,7 +102,7 @@ async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state
         left = ("float32", "float32")
         assert list(quantized(session).values()) == [left, left, ("int4", "int4"), ("int4", "int4"), left]
         text = top(hands).page_text()
-        assert "top-1 agrees" in text
+        assert "same choice" in text
         await hands.press("escape", "w")
         assert top(hands).query_one(Input).value.endswith("_quantized.onnx")
         # undone like every change, done again, and the page is a key away

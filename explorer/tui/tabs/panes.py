@@ -304,7 +304,9 @@ class Panes(Horizontal):
         if width < _TABLE_FROM or not is_text:
             return min(50, largest_share)
         cells = max(CORE_WIDTH, find_whole_width(self.layer_tree.model, letters=self.layer_tree.letters))
-        return min(max(_TABLE_SHARE, -(-100 * (cells + 1) // width)), largest_share)
+        needed_share = max(_TABLE_SHARE, -(-100 * (cells + 1) // width))
+        # where some columns have no room anyway, the page keeps its width
+        return needed_share if needed_share <= largest_share else min(_TABLE_SHARE, largest_share)
 
     def _apply_divider(self) -> None:
         share = self.share

@@ -72,9 +72,10 @@ _CLOSE = {"text": 7, "shape": 12, "count": 7, "bytes": 9, "share": 6}
 """Column widths in cells when columns are placed closer together."""
 _CLOSE_NAME, _FREE_NAME = 13, 24
 """Minimum cells of a name beside close columns, and from which columns use their normal widths."""
-_SAMPLE, _FIRST = 12, 60
-"""Number of layers over the model whose texts are measured, beside twice as many first ones, and number of
-first rows whose texts are measured, too."""
+_LEAST_CORE = 4
+"""Minimum number of columns for which columns are set closer together."""
+_SAMPLE = 48
+"""Number of layers over the model whose texts are measured, beside twice as many first ones."""
 _MARKS, _MIN_USED = 7, 14
 """Cells of the rail and the sign beside a name, and minimum cells of the names of a tree with both."""
 CORE_WIDTH = 1 + 15 + _MIN_BAR + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
@@ -247,8 +248,8 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
         return _UNKNOWN
     key = model.flat, model.has_gathered, letters
     if key not in model.text_cells:
-        places = {max(0, row) for row in model.rows[:_FIRST]}  # those that are shown at first
-        places |= {
+        # the same layers whatever is open, so that a resumed screen looks the same
+        places = {
             *range(min(model.count, 2 * _SAMPLE)),
             *range(0, model.count, max(1, model.count // _SAMPLE)),
         }
@@ -301,14 +302,18 @@ def _choose_core(
     columns, least = list_columns(model), _PATH if model.flat else _CLOSE_NAME
     normal = _WIDTHS | {"text": 9 if width < _ROOMY else _LONG_KIND} | (_EXACT if exact else {})
     core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
-    for widths, is_close in ((normal, False), (_WIDTHS | _CLOSE, True)):
-        cells = {name: _cells_of(columns[name], widths) for name in core}
-        name = least if is_close else max(least, _FREE_NAME, min(texts.name, width // 3))
+    close, whole_name = _WIDTHS | _CLOSE, max(least, min(texts.name, width // 3))
+    # close columns are left out from the right before kinds and names of usual lengths are cut
+    attempts = [(core, normal, max(whole_name, _FREE_NAME))]
+    attempts += [(core[:kept], close, whole_name) for kept in range(len(core), _LEAST_CORE - 1, -1)]
+    attempts += [(core[:kept], close, least) for kept in range(len(core), _LEAST_CORE - 1, -1)]
+    for kept_core, widths, name_cells in attempts:
+        cells = {name: _cells_of(columns[name], widths) for name in kept_core}
         # shapes may be cut in the middle; without its end, a kind can look like another one
-        whole = [name for name in cells if name == "kind"] if is_close else [*cells]
+        whole = [name for name in cells if name == "kind" or widths is normal]
         missing = texts.count_missing({name: cells[name] for name in whole})
-        if core and width - 1 - _MIN_BAR - sum(1 + each for each in cells.values()) - missing >= name:
-            return core, widths
+        if cells and width - 1 - _MIN_BAR - sum(1 + each for each in cells.values()) - missing >= name_cells:
+            return kept_core, widths
     return (), normal
 
 

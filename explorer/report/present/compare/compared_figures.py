@@ -95,16 +95,16 @@ def figure_blocks(fact: FigureTable, per: int = _AT_A_TIME) -> list[Block]:
 
 def table_notes(fact: FigureTable) -> list[Block]:
     """Return notes that explain the table and the figures without a ranking."""
-    is_ranked = any(row.best for row in fact.rows)
-    # without a mark of the best, there is no ranking to explain
-    unranked = [row for row in fact.rows if row.unranked and is_ranked]
-    best = f"'{BEST}': no other has less (of utilization: more). " if is_ranked else ""
+    unranked = [row for row in fact.rows if row.unranked]
+    best = (
+        f"'{BEST}': no other has less (of utilization: more). " if any(row.best for row in fact.rows) else ""
+    )
     notes = [f"{best}Changes are from {fact.names[0]}."]
     notes += [f"Times and cycles are for {fact.machine}."] if fact.machine else []
     notes += [f"{note[0].upper()}{note[1:]}." for note in fact.notes]
     for reason in dict.fromkeys(row.unranked for row in unranked):
         labels = [_LABELS[row.name].strip() for row in unranked if row.unranked == reason]
-        notes.append(f"Not ranked, because {reason}: {'; '.join(labels)}.")
+        notes.append(f"None is marked as the best where {reason}: {'; '.join(labels)}.")
     return [Paragraph(note, "quiet") for note in notes]
 
 
