@@ -715,7 +715,7 @@ async def test_a_large_flat_model_is_shown_in_ranges_that_open() -> None:
 async def test_a_run_of_blocks_opens_with_the_keyboard() -> None:
     async with screen(ScriptedEngine(blocks())) as hands:
         await hands.press("down")
-        assert "0…11 ×12" in hands.tree()[1]
+        assert "0 … 11 ×12" in hands.tree()[1]
         await hands.press("space")
         assert len(hands.tree()) == 15
 

@@ -249,10 +249,8 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
     key = model.flat, model.has_gathered, letters
     if key not in model.text_cells:
         # the same layers whatever is open, so that a resumed screen looks the same
-        places = {
-            *range(min(model.count, 2 * _SAMPLE)),
-            *range(0, model.count, max(1, model.count // _SAMPLE)),
-        }
+        first, step = range(min(model.count, 2 * _SAMPLE)), max(1, model.count // _SAMPLE)
+        places = {*first, *range(0, model.count, step)}
         # the parts of tiled layers are seldom opened, and have names of many sizes as kinds
         layers = [
             model.layers[place]
@@ -310,8 +308,8 @@ def _choose_core(
     for kept_core, widths, name_cells in attempts:
         cells = {name: _cells_of(columns[name], widths) for name in kept_core}
         # shapes may be cut in the middle; without its end, a kind can look like another one
-        whole = [name for name in cells if name == "kind" or widths is normal]
-        missing = texts.count_missing({name: cells[name] for name in whole})
+        whole = {name: each for name, each in cells.items() if name == "kind" or widths is normal}
+        missing = texts.count_missing(whole)
         if cells and width - 1 - _MIN_BAR - sum(1 + each for each in cells.values()) - missing >= name_cells:
             return kept_core, widths
     return (), normal
