@@ -603,6 +603,12 @@ class Progress(Fact, frozen=True):
     total: int = 0
 
 
+def list_dimension_sizes(info: Info) -> dict[str, int | None]:
+    """Returns the named dimensions and their sizes; None for an unbound dimension."""
+    dimension_names = dict.fromkeys(d for t in info.model.inputs for d in t.shape or () if isinstance(d, str))
+    return {**dimension_names, **(info.assumptions.get("dims") or {})}
+
+
 def to_json(fact: Any) -> Any:
     """Converts a fact to JSON values: structs and mappings to dicts, tuples to lists.
 

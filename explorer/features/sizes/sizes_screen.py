@@ -14,10 +14,10 @@ from textual.widgets import Input
 
 from explorer.base import units
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.facts import list_dimension_sizes
 from explorer.features.sizes.serving_screen import AskMachine, serving
 from explorer.features.sizes.sizes_page import draw_reason, sizes_page
 from explorer.features.sizes.sizes_words import sizes_blocks
-from explorer.report.present.look.info import list_dimension_sizes
 from explorer.settings.parse import parse_count
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.key_table import has_command

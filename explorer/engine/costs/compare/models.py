@@ -30,7 +30,7 @@ from explorer.engine.costs.compare.weights import (
     is_graphless,
 )
 from explorer.engine.costs.memory.liveness import Schedule
-from explorer.facts import Analysis
+from explorer.facts import Analysis, list_dimension_sizes
 from explorer.facts.comparison import Comparison, Difference
 
 MAX_NAMED_KINDS = 4
@@ -139,11 +139,10 @@ def _sum_by_family(analysis: Analysis, figure: str) -> Counter[str]:
 def _hint_sizes(*analyses: Analysis) -> str:
     """Returns the options that fix the open sizes of the inputs, which leave figures unknown, or ''."""
     open_sizes = dict.fromkeys(
-        size
+        name
         for analysis in analyses
-        for shape in _sizes(analysis)
-        for size in shape
-        if isinstance(size, str) and size not in (analysis.info.assumptions.get("dims") or {})
+        for name, size in list_dimension_sizes(analysis.info).items()
+        if size is None
     )
     return f"; add {' '.join(f'--dim {name}=1' for name in open_sizes)}" if open_sizes else ""
 

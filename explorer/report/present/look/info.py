@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.units import MACS, bytes_text, dims_text, exact_text, format_reached, shape_text
-from explorer.facts import Info, ModelInfo, TensorInfo, TiledMacs, Totals
+from explorer.facts import Info, ModelInfo, TensorInfo, TiledMacs, Totals, list_dimension_sizes
 from explorer.facts.tiling import LeftOver
 from explorer.report.blocks import (
     Block,
@@ -322,9 +322,3 @@ def symbolic_hint(fact: Info) -> list[Block]:
         Line(),
         Paragraph(f"Some dimensions are symbolic; bind them to get every figure: {options}", "warning"),
     ]
-
-
-def list_dimension_sizes(fact: Info) -> dict[str, int | None]:
-    """Return the named dimensions and their sizes; None for an unbound dimension."""
-    dimension_names = dict.fromkeys(d for t in fact.model.inputs for d in t.shape or () if isinstance(d, str))
-    return {**dimension_names, **(fact.assumptions.get("dims") or {})}
