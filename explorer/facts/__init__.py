@@ -78,6 +78,7 @@ __all__ = [
     "VerdictKind",
     "Verification",
     "is_assumed",
+    "list_dimension_sizes",
     "stored_totals",
     "states_text",
     "to_json",

@@ -303,13 +303,12 @@ def _choose_core(
     close, whole_name = _WIDTHS | _CLOSE, max(least, min(texts.name, width // 3))
     # close columns are left out from the right before kinds and names of usual lengths are cut
     attempts = [(core, normal, max(whole_name, _FREE_NAME))]
-    attempts += [(core[:kept], close, whole_name) for kept in range(len(core), _LEAST_CORE - 1, -1)]
-    attempts += [(core[:kept], close, least) for kept in range(len(core), _LEAST_CORE - 1, -1)]
+    counts = range(len(core), _LEAST_CORE - 1, -1)
+    attempts += [(core[:kept], close, cells) for cells in (whole_name, least) for kept in counts]
     for kept_core, widths, name_cells in attempts:
         cells = {name: _cells_of(columns[name], widths) for name in kept_core}
         # shapes may be cut in the middle; without its end, a kind can look like another one
-        whole = {name: each for name, each in cells.items() if name == "kind" or widths is normal}
-        missing = texts.count_missing(whole)
+        missing = texts.count_missing({n: cells[n] for n in cells if n == "kind" or widths is normal})
         if cells and width - 1 - _MIN_BAR - sum(1 + each for each in cells.values()) - missing >= name_cells:
             return kept_core, widths
     return (), normal
