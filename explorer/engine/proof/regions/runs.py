@@ -52,6 +52,12 @@ _MAX_ONE_THREAD_BYTES = 1 << 20
 _KERNEL_ERROR = 2.0**-18
 """Largest error of a kernel, relative to the largest element of its result. Above it, operators differ."""
 
+_ERROR_AROUND_ONE = 2.0**-22
+"""Largest absolute error of a kernel in `_UP_TO_ONE`, whose digits are those of 1 for small results, too."""
+
+_UP_TO_ONE = frozenset(("Erf", "GRU", "LSTM", "RNN", "Sigmoid", "Softmax", "Tanh"))
+"""Operators whose results have magnitudes of at most 1."""
+
 _LABEL = "a changed region alone"
 """Name of a region in a message of the runtime."""
 
@@ -187,16 +193,20 @@ class RegionRuns:
             The comparison; None if a side cannot run so, or its result is not nearly that of onnxruntime.
         """
         exact_pairs = []
+        old_error, new_error = (
+            _ERROR_AROUND_ONE if any(node.op in _UP_TO_ONE for node in nodes) else 0.0
+            for nodes in self._models.list_nodes(region)
+        )
         for old, new, values in pairs:
             inputs = {n: values[n] for n in region.before.inputs}
             other_inputs = {n: values[twin or n] for n, twin in region.twins.items()}
             results = []
-            for wiring, side, feeds, seen in (
-                (self._models.before, region.before, inputs, old),
-                (self._models.after, region.after, other_inputs, new),
+            for wiring, side, feeds, seen, least_error in (
+                (self._models.before, region.before, inputs, old, old_error),
+                (self._models.after, region.after, other_inputs, new, new_error),
             ):
                 exact = run_in_float64(wiring, side, feeds, self._share.stopped, rounds_results=True)
-                if exact is None or not _is_nearly(seen, exact):
+                if exact is None or not _is_nearly(seen, exact, least_error):
                     return None
                 results.append(np.asarray(exact).astype(seen.dtype))
             exact_pairs.append((results[0], results[1], values))
@@ -316,8 +326,14 @@ class RegionRuns:
         return output
 
 
-def _is_nearly(seen: Array, exact: Array) -> bool:
-    """Whether a result of the runtime is nearly the exact one, relative to the largest element."""
+def _is_nearly(seen: Array, exact: Array, least_error: float) -> bool:
+    """Whether a result of the runtime is nearly the exact one, relative to the largest element.
+
+    Args:
+        seen: Result of the runtime.
+        exact: The result in float64.
+        least_error: Absolute error that is allowed for small results, too.
+    """
     if not isinstance(seen, np.ndarray) or seen.dtype.name not in ("float32", "float64"):
         return False
     if seen.shape != np.shape(exact) or not np.array_equal(np.isfinite(seen), np.isfinite(exact)):
@@ -325,7 +341,7 @@ def _is_nearly(seen: Array, exact: Array) -> bool:
     is_finite = np.isfinite(seen)
     differences = np.abs(seen[is_finite] - np.asarray(exact)[is_finite])
     largest = np.abs(seen[is_finite]).max(initial=0.0)
-    return bool(differences.max(initial=0.0) <= _KERNEL_ERROR * largest)
+    return bool(differences.max(initial=0.0) <= max(_KERNEL_ERROR * largest, least_error))
 
 
 def _differs_in_floats(pairs: Sequence[tuple[Array, Array, Feeds]]) -> bool:
