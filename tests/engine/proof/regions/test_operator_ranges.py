@@ -272,6 +272,22 @@ def test_a_kernel_with_fewer_exact_digits_is_no_other_model(tmp_path: Path) -> N
     assert not verdict(tmp_path, multiplied, changed, *shapes).passed
 
 
+def test_a_kernel_that_loses_digits_far_from_zero_is_no_other_model(tmp_path: Path) -> None:
+    scale = "w = Constant<value = float[3] {1.5, -0.5, 2.0}>()\n"
+    scale += "b = Constant<value = float[3] {0.3, -0.7, 1.1}>()\n"
+    kernel = scale + "y = InstanceNormalization<epsilon = 0.001>(x, w, b)"
+    numbers = number("e", 1e-3) + "a = Constant<value = int64[2] {2, 3}>()\n"
+    centered = "m = ReduceMean(x, a)\nd = Sub(x, m)\nq = Mul(d, d)\nv = ReduceMean(q, a)\np = Add(v, e)\n"
+    weights = "c = Constant<value = int64[3] {3, 1, 1}>()\nu = Reshape(w, c)\no = Reshape(b, c)\n"
+    steps = scale + numbers + centered + weights + "r = Sqrt(p)\nn = Div(d, r)\nt = Mul(n, u)\ny = Add(t, o)"
+    shapes = "float[2,3,8,10] x", "float[2,3,8,10]"
+    for pair in ((kernel, steps), (steps, kernel)):
+        found = verdict(tmp_path, *pair, *shapes)
+        assert found.passed, found.verdict
+    assert not verdict(tmp_path, steps.replace("0.001", "0.00101"), kernel, *shapes).passed
+    assert not verdict(tmp_path, steps, kernel.replace("-0.7", "-0.7001"), *shapes).passed
+
+
 def test_numbers_that_are_nan_in_one_model_alone_count_beside_a_kernel_with_fewer_exact_digits(
     tmp_path: Path,
 ) -> None:
