@@ -204,7 +204,7 @@ class RegionRuns:
             inputs = {n: values[n] for n in region.before.inputs}
             other_inputs = {n: values[twin or n] for n, twin in region.twins.items()}
             try:
-                shifted_old, shifted_new = run(shift_by_one_ulp(dict(values)))
+                shifted_old, shifted_new = run(dict(shift_by_one_ulp(values)))
             except BadModel:
                 return None
             results = []
