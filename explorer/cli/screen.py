@@ -44,10 +44,10 @@ def _open(source: str, args: ParsedArgs) -> int:
     second_model = args.models[1] if len(args.models) > 1 else None
     for model in args.models:
         _check_source(model)
-    if second_model is not None and os.path.isdir(second_model) and headers.choices(second_model) is not None:
+    if second_model and os.path.isdir(second_model) and headers.list_choices(second_model) is not None:
         raise Misuse("there are several models in it", where=second_model, hint="name one of them")
     if os.path.isdir(source):
-        models = headers.choices(source)
+        models = headers.list_choices(source)
         if models is not None and not _is_at_terminal():
             print_pieces(outline_words.compose_text(models))
             return DONE
@@ -71,14 +71,14 @@ def _open(source: str, args: ParsedArgs) -> int:
 def _choose(folder: str, args: ParsedArgs) -> int:
     """Open the chooser on a folder, or with '' on all models that can be opened."""
     if args.overlay:
-        raise Misuse("figures are of one model", where="--overlay", hint="name it")
+        raise Misuse("belongs to one model", where="--overlay", hint="explorer MODEL --overlay FILE")
     _need_terminal("name a model, or type explorer list to see what there is")
     return _show("", args.opening, remote=args.remote, memory=args.memory, folder=folder)
 
 
 def _resume(args: ParsedArgs) -> int:
     """Resume a saved session, in the folder where it was started."""
-    _need_terminal("resume it in one")
+    _need_terminal("resume the session in a terminal")
     from msgspec.structs import asdict
 
     from explorer.process import saved_sessions  # imported on demand: it loads the facts

@@ -112,5 +112,5 @@ def _draw(axes: Axes, box: IcicleBox, label: FlameLabel, room: int) -> None:
     )
     if room >= 3:
         name = label.name if len(label.name) <= room else f"{label.name[: room - 1]}…"
-        where = box.start + box.width / 2, box.level
-        axes.text(*where, name, ha="center", va="center", fontsize=6, clip_on=True)
+        center = box.start + box.width / 2, box.level
+        axes.text(*center, name, ha="center", va="center", fontsize=6, clip_on=True)

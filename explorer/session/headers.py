@@ -104,7 +104,7 @@ def check(source: str) -> None:
         registry.recognise(source)
 
 
-def choices(source: str) -> Outline | None:
+def list_choices(source: str) -> Outline | None:
     """Reads the models in a folder, with paths relative to it. Returns None if the folder is itself a model.
 
     Raises:

@@ -36,6 +36,6 @@ def main() -> None:
 def _show(source: str, opening: Opening) -> int:
     if os.path.exists(source):
         confinement.check(source)
-    models = headers.choices(source) if os.path.isdir(source) else None
+    models = headers.list_choices(source) if os.path.isdir(source) else None
     options = msgspec.structs.asdict(opening)
     return run(source, options) if models is None else run("", options, folder=source)

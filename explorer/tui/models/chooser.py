@@ -153,7 +153,7 @@ class ChooserScreen(Screen[None]):
         """Add the models of the folder as they are found, then read their headers."""
         self._busy += 1
         try:
-            models = await asyncio.to_thread(headers.choices, self._folder)
+            models = await asyncio.to_thread(headers.list_choices, self._folder)
             rows = iter(models.rows) if models is not None else iter(())
             is_complete = models is None
             if models is None:  # the folder itself is a model
@@ -317,7 +317,7 @@ class ChooserScreen(Screen[None]):
         try:
             if os.path.exists(source):
                 confinement.check(source)
-            if os.path.isdir(source) and await asyncio.to_thread(headers.choices, source) is not None:
+            if os.path.isdir(source) and await asyncio.to_thread(headers.list_choices, source) is not None:
                 self._folder = source
                 self.query_one(Input).value = ""
                 self._begin()

@@ -60,7 +60,7 @@ def _split_source(source: str) -> tuple[str, str]:
     """
     if os.path.isdir(source):
         folder = os.path.realpath(source)
-        return folder, folder if headers.choices(source) is None else "."
+        return folder, folder if headers.list_choices(source) is None else "."
     if os.path.exists(source):
         folder, name = os.path.split(os.path.realpath(source))
         return folder, name
