@@ -168,7 +168,9 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltRows:
     """Builds the rows of the layer tree, and functions that build the execution order and the edges."""
     with pause_garbage_collector():
         assert visited.context is not None
-        visited.groups.update(compute_boundaries(visited.edges, visited.groups, model.graph, visited.context))
+        visited.groups.update(
+            compute_boundaries(visited.node_values, visited.groups, model.graph, visited.context)
+        )
         rows_of = array("i")
         mark = tile_coverage.build_site_marker(visited.tile_labels, model.functions.values())
         layers = build(visited.leaves, visited.groups, rows_of=rows_of, mark=mark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,13 +15,28 @@ from explorer.engine.costs.onnx.values import MAX_LISTED_VALUES, GraphContext
 from explorer.engine.graph.model import Graph
 from explorer.facts import TensorInfo
 
-Edge = tuple[
-    tuple[Scope, ...], Sequence[Hashable], Sequence[TensorInfo], Sequence[Hashable], Sequence[TensorInfo]
-]
-"""The groups that contain a node, and the keys and descriptions of its inputs and of its outputs."""
 
-_Crossing = dict[str, dict[Hashable, TensorInfo]]
-"""Tensors that cross a boundary, by key, by path of the group."""
+class NodeValues(NamedTuple):
+    """The values that a node with a body, or the body itself, reads and makes.
+
+    Attributes:
+        scopes: Groups that contain the node.
+        input_keys: Keys of its inputs.
+        inputs: Descriptions of its inputs.
+        output_keys: Keys of its outputs.
+        outputs: Descriptions of its outputs.
+    """
+
+    scopes: tuple[Scope, ...]
+    input_keys: Sequence[Hashable]
+    inputs: Sequence[TensorInfo]
+    output_keys: Sequence[Hashable]
+    outputs: Sequence[TensorInfo]
+
+
+_GroupValues = dict[str, dict[Hashable, TensorInfo]]
+"""For each group's path, the tensors that cross its boundary, by key."""
+
 _SIZE_READERS = ("Shape", "Size")
 """Operators that read only the sizes of a tensor.
 
@@ -30,50 +46,53 @@ the shape of the first output.
 
 
 def compute_boundaries(
-    edges: Sequence[Edge | OperatorLeaf], facts: Mapping[str, GroupFacts], graph: Graph, context: GraphContext
+    node_values: Sequence[NodeValues | OperatorLeaf],
+    facts: Mapping[str, GroupFacts],
+    graph: Graph,
+    context: GraphContext,
 ) -> dict[str, GroupFacts]:
     """Returns the facts of the groups that are missing in `facts`.
 
     Args:
-        edges: Inputs and outputs of each node, in execution order.
+        node_values: Inputs and outputs of each node, in execution order.
         facts: Facts of groups by path.
         graph: Main graph.
         context: Context of the main graph.
     """
-    edge_scopes = [edge.scopes if isinstance(edge, OperatorLeaf) else edge[0] for edge in edges]
-    if not any(edge_scopes):
+    if not any(entry.scopes for entry in node_values):
         return {}
     producers: dict[Hashable, tuple[Scope, ...]] = {}
-    for scopes, edge in zip(edge_scopes, edges, strict=True):
-        for key in _list_output_keys(edge) if isinstance(edge, OperatorLeaf) else edge[3]:
-            producers.setdefault(key, scopes)
-    inputs_by_group: _Crossing = {}
-    outputs_by_group: _Crossing = {}
-    sizes_by_group: _Crossing = {}
+    for entry in node_values:
+        for key in _list_output_keys(entry) if isinstance(entry, OperatorLeaf) else entry.output_keys:
+            producers.setdefault(key, entry.scopes)
+    inputs_by_group: _GroupValues = {}
+    outputs_by_group: _GroupValues = {}
+    size_outputs_by_group: _GroupValues = {}
     root: tuple[Scope, ...] = ()
-    for scopes, edge in zip(edge_scopes, edges, strict=True):
-        if not isinstance(edge, OperatorLeaf):
-            for key, info in zip(*edge[1:3], strict=True):
+    for entry in node_values:
+        scopes = entry.scopes
+        if not isinstance(entry, OperatorLeaf):
+            for key, info in zip(entry.input_keys, entry.inputs, strict=True):
                 _cross(key, info, producers.get(key, root), scopes, inputs_by_group, outputs_by_group)
             continue
-        edge_context, names = edge.context, edge.node.inputs
-        for key, name in zip(_list_keys(edge_context, names), names, strict=True):
+        leaf_context, names = entry.context, entry.node.inputs
+        for key, name in zip(_list_keys(leaf_context, names), names, strict=True):
             origin = producers.get(key, root)
             if (
                 origin is not scopes
                 and name
-                and name not in edge_context.stored
-                and name not in edge.constants
+                and name not in leaf_context.stored
+                and name not in entry.constants
             ):
-                info = build_description((edge_context.shapes.values, name))
-                is_size = edge.node.op in _SIZE_READERS or info.dtype == "int64"
+                info = build_description((leaf_context.shapes.values, name))
+                is_size = entry.node.op in _SIZE_READERS or info.dtype == "int64"
                 _cross(
                     key,
                     info,
                     origin,
                     scopes,
                     inputs_by_group,
-                    sizes_by_group if is_size else outputs_by_group,
+                    size_outputs_by_group if is_size else outputs_by_group,
                 )
     for value in graph.outputs:
         key = context.get_key(value.name)
@@ -85,9 +104,9 @@ def compute_boundaries(
             inputs_by_group,
             outputs_by_group,
         )
-    for path, values in sizes_by_group.items():
+    for path, tensors in size_outputs_by_group.items():
         path_outputs = outputs_by_group.setdefault(path, {})
-        path_outputs.update((key, info) for key, info in values.items() if key not in path_outputs)
+        path_outputs.update((key, info) for key, info in tensors.items() if key not in path_outputs)
     return {
         path: GroupFacts(
             inputs=tuple(inputs_by_group.get(path, {}).values()),
@@ -103,8 +122,8 @@ def _cross(
     info: TensorInfo | DeferredDescription,
     origin: tuple[Scope, ...],
     scopes: tuple[Scope, ...],
-    inputs_by_group: _Crossing,
-    outputs_by_group: _Crossing,
+    inputs_by_group: _GroupValues,
+    outputs_by_group: _GroupValues,
 ) -> None:
     """Records a value as an output of the groups that it leaves and as an input of those that it enters."""
     shared_depth = 0
@@ -114,7 +133,7 @@ def _cross(
         shared_depth += 1
     if shared_depth == len(scopes) == len(origin):
         return
-    named = restore_own_name(key, build_description(info))
+    named = restore_original_name(key, build_description(info))
     for crossings, crossed_scopes in (
         (inputs_by_group, scopes[shared_depth:]),
         (outputs_by_group, origin[shared_depth:]),
@@ -125,8 +144,8 @@ def _cross(
                 group_values[key] = named
 
 
-def restore_own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
-    """Renames a value from its name in a function or body to its own name."""
+def restore_original_name(key: Hashable, info: TensorInfo) -> TensorInfo:
+    """Renames a value from its name in a function or body to the name where it was made (in its key)."""
     name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 
@@ -140,4 +159,4 @@ def _list_output_keys(leaf: OperatorLeaf) -> Sequence[Hashable]:
 
 
 def _list_keys(context: GraphContext, names: Sequence[str]) -> Sequence[Hashable]:
-    return [context.get_key(n) for n in names] if context.number or context.keys else names
+    return [context.get_key(n) for n in names] if context.body_number or context.keys else names

@@ -103,7 +103,7 @@ def _visit_branches(owner: ControlFlowNode) -> None:
         result.leaves += (
             branch_result.leaves if is_counted else [replace(x, counted=False) for x in branch_result.leaves]
         )
-        result.edges += branch_result.edges
+        result.node_values += branch_result.node_values
         result.body_outputs += branch_result.body_outputs
         result.groups.update(branch_result.groups)
         result.shapes.update(branch_result.shapes)

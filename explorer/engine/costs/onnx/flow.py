@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 
 from explorer.engine.costs.layer_tree import Scope
-from explorer.engine.costs.onnx.boundaries import restore_own_name
+from explorer.engine.costs.onnx.boundaries import restore_original_name
 from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
 from explorer.engine.costs.onnx.values import GraphContext, list_parameters
@@ -37,17 +37,16 @@ def build_value_flow(
     for value in graph.feeds:
         flow.add_producer(-1, context.get_key(value.name), partial(context.get_info, value.name), "input")
     leaf_index = 0
-    for edge in visited.edges:
-        if isinstance(edge, OperatorLeaf):
-            # leaves and operator edges are recorded together, also in a branch that does not count
-            _add_operator(flow, edge, rows_of[leaf_index])
+    for entry in visited.node_values:
+        if isinstance(entry, OperatorLeaf):
+            # a leaf is recorded in both lists, also in a branch that does not count
+            _add_operator(flow, entry, rows_of[leaf_index])
             leaf_index += 1
             continue
-        scopes, read, read_infos, made_keys, made_infos = edge
-        row = _find_row(scopes, groups)
-        for key, info in zip(read, read_infos, strict=True):
+        row = _find_row(entry.scopes, groups)
+        for key, info in zip(entry.input_keys, entry.inputs, strict=True):
             flow.add_reader(row, key, partial(_identity, info))
-        for key, info in zip(made_keys, made_infos, strict=True):
+        for key, info in zip(entry.output_keys, entry.outputs, strict=True):
             flow.add_producer(row, key, partial(_identity, info))
     for scopes, keys in visited.body_outputs:
         for key in filter(flow.has_value, keys):
@@ -89,7 +88,7 @@ def _find_row(scopes: Sequence[Scope], groups: dict[str, int]) -> int:
 
 
 def _get_info(context: GraphContext, key: Hashable, name: str) -> TensorInfo:
-    return restore_own_name(key, context.get_info(name))
+    return restore_original_name(key, context.get_info(name))
 
 
 def _identity(info: TensorInfo) -> TensorInfo:

@@ -113,7 +113,7 @@ class FunctionCalls:
         body_context.scopes, body_context.prefix = state.open_scopes(context, node, name, function.name)
         body_context.opsets = {**context.opsets, **function.opsets}
         body_context.owner_path = ""
-        body_context.number = state.create_number()
+        body_context.body_number = state.create_body_number()
         state.result.groups[body_context.scopes[-1].path] = state.group(context, node, function.name)
         visit(body_context, nodes)
         for inner_name, outer_name in zip(function.outputs, node.outputs, strict=False):
@@ -148,7 +148,7 @@ class FunctionCalls:
             body_context.early_end_reason = ""
             body_context.is_uncertain_branch = False
             body_context.sums_calls = True
-            body_context.number = self._state.create_number()
+            body_context.body_number = self._state.create_body_number()
             with self._state.separate_result() as body_result:
                 visit(body_context, nodes)
             output_memory = frozenset(
@@ -205,7 +205,7 @@ class FunctionCalls:
             )
         position = len(state.result.leaves)
         state.result.leaves.append(leaf)
-        state.result.edges.append(leaf)
+        state.result.node_values.append(leaf)
         step_outputs = [(context.get_key(o.name), o, count_bytes(o)) for o in outputs]
         # at its peak, the body also holds its outputs or the tensors that become them
         inner_bytes = (

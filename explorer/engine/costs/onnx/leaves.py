@@ -131,7 +131,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         if sizes:
             sizes_by_name = zip(filter(None, node.outputs), sizes, strict=False)
             outputs = [(n, (values, n), s) for n, s in sizes_by_name if n not in stored_names]
-        if context.number or context.keys:
+        if context.body_number or context.keys:
             # in a body, a value may be the caller's under another name
             read = [context.get_key(str(name)) for name in read]
             outputs = [(context.get_key(str(name)), info, size) for name, info, size in outputs]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import GroupFacts, Scope
 from explorer.engine.costs.memory.liveness import ExecutionStep
-from explorer.engine.costs.onnx.boundaries import Edge
+from explorer.engine.costs.onnx.boundaries import NodeValues
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.sequences import SequenceElements
@@ -88,8 +88,7 @@ class VisitResult(Struct):
         tile_labels: Statements about tiles in the file, or None.
         leaves: One leaf per operator.
         groups: Facts of groups that come from a call or a control flow node, by path.
-        edges: Values that each node reads and produces (see `boundaries`); operators are in the order of
-            `leaves`.
+        node_values: Values that each node reads and makes; the leaves are in the order of `leaves`.
         body_outputs: Keys of each body's outputs, with the groups that contain the body.
         shapes: Shapes of all bodies, by id of the object.
         output_keys: Keys of the model's outputs.
@@ -101,7 +100,7 @@ class VisitResult(Struct):
     tile_labels: TileLabels | None
     leaves: list[OperatorLeaf] = field(default_factory=list)
     groups: dict[str, GroupFacts] = field(default_factory=dict)
-    edges: list[Edge | OperatorLeaf] = field(default_factory=list)
+    node_values: list[NodeValues | OperatorLeaf] = field(default_factory=list)
     body_outputs: list[tuple[tuple[Scope, ...], list[Hashable]]] = field(default_factory=list)
     shapes: dict[int, Shapes] = field(default_factory=dict)
     output_keys: frozenset[Hashable] = frozenset()
@@ -138,7 +137,7 @@ class VisitState(Struct):
         finally:
             self.result = outer
 
-    def create_number(self) -> int:
+    def create_body_number(self) -> int:
         """Returns an unused number for a body's values."""
         self.context_count += 1
         return self.context_count
@@ -161,7 +160,7 @@ class VisitState(Struct):
         self, context: GraphContext, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str
     ) -> GraphContext:
         """Creates the context of a subgraph, which can read the values of the enclosing graph."""
-        number = self.create_number()
+        number = self.create_body_number()
         names = find_captured_names(body)
         captured = {n: context.stored[n] for n in names if n in context.stored}
         captured.update(describe_initializers(body, (number,)))
@@ -174,19 +173,13 @@ class VisitState(Struct):
             scopes=scopes,
             prefix=f"{path}/",
             owner_path=path,
-            number=number,
+            body_number=number,
         )
         # inputs of a body have no producer outside it
         input_names = [v.name for v in body.inputs]
-        self.result.edges.append(
-            (
-                scopes,
-                (),
-                (),
-                [*map(body_context.get_key, input_names)],
-                [*map(body_context.get_info, input_names)],
-            )
-        )
+        input_keys = [*map(body_context.get_key, input_names)]
+        infos = [*map(body_context.get_info, input_names)]
+        self.result.node_values.append(NodeValues(scopes, (), (), input_keys, infos))
         self.result.body_outputs.append((scopes, [body_context.get_key(v.name) for v in body.outputs]))
         return body_context
 
@@ -215,7 +208,8 @@ class VisitState(Struct):
         keys = [context.get_key(n) for n in read]
         self.step(scopes[-1].path, (*keys, *live_keys), step_outputs)
         read_infos = [context.get_info(n) for n in read]
-        self.result.edges.append((scopes, keys, read_infos, [k for k, _, _ in step_outputs], outputs))
+        output_keys = [k for k, _, _ in step_outputs]
+        self.result.node_values.append(NodeValues(scopes, keys, read_infos, output_keys, outputs))
 
     @staticmethod
     def group(context: GraphContext, node: Node, kind: str, **facts: Any) -> GroupFacts:

@@ -97,7 +97,7 @@ class GraphContext(Struct):
         trips: Number of runs of the body.
         early_end_reason: Reason why it may run less often, or ''.
         is_uncertain_branch: Whether it is a branch of an If whose condition is unknown.
-        number: Number that distinguishes equal names in different bodies; 0 is the main graph.
+        body_number: Number that distinguishes equal names in different bodies; 0 is the main graph.
         sums_calls: Whether function calls in it are summed up instead of expanded.
         storage_ids: Number for the stored form of a value (`visitor.GraphVisitor.storage_id`), by name;
             values with the same form share it. `PLAIN` means that the type determines the form.
@@ -113,14 +113,14 @@ class GraphContext(Struct):
     trips: Dim = 1
     early_end_reason: str = ""
     is_uncertain_branch: bool = False
-    number: int = 0
+    body_number: int = 0
     sums_calls: bool = False
     storage_ids: dict[str, int] = field(default_factory=dict)
 
     def get_key(self, name: str) -> Hashable:
         """Returns the identity of a value, from its name in this body."""
         key = self.keys.get(name) if self.keys else None
-        return key if key is not None else ((self.number, name) if self.number else name)
+        return key if key is not None else ((self.body_number, name) if self.body_number else name)
 
     def get_path(self, node: Node) -> str:
         """Returns the path of a node from the root of the model."""
@@ -229,7 +229,7 @@ def list_attribute_parameters(context: GraphContext, node: Node) -> list[StoredV
     entries: list[StoredValue] = []
     for name in registry.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
         value = node.attributes.get(name)
-        identity = context.number, node.outputs[:1] and node.outputs[0], name
+        identity = context.body_number, node.outputs[:1] and node.outputs[0], name
         if isinstance(value, Tensor):
             entries.append(replace(_describe_stored(value, name, ()), identity=identity))
         elif isinstance(value, tuple) and value:
@@ -283,7 +283,7 @@ def propagate_stored(context: GraphContext, node: Node) -> None:
         return
     stored_values, name = context.stored, node.outputs[0]
     if node.op == "Constant" and not node.domain:
-        owner = (context.number,) if context.number else ()
+        owner = (context.body_number,) if context.body_number else ()
         tensor = read_constant(node)
         if tensor is not None:
             stored_values[name] = (_describe_stored(tensor, name, owner),)

@@ -127,7 +127,7 @@ class GraphVisitor:
             self.visited += 1
             if not self.visited & 511:
                 stop_if(self.cancel)
-                if self.on_progress is not None and not context.number:
+                if self.on_progress is not None and not context.body_number:
                     self.on_progress(Progress("analysing", index, len(nodes)))
             if user_rules and (node.domain, node.op) in user_rules:
                 self.add_operator(context, node, names, index)
@@ -178,7 +178,7 @@ class GraphVisitor:
             ]
         may_share = op in _SPECIAL
         if figures.is_alias or op in PROPAGATING:
-            if not self.output_names.isdisjoint(node.outputs) and not context.number:
+            if not self.output_names.isdisjoint(node.outputs) and not context.body_number:
                 # no node reads this output, so its parameters count here
                 weights = list_weights(context, node)
                 entries += [(entry.identity, entry.elements, entry.size) for entry in weights]
@@ -191,7 +191,7 @@ class GraphVisitor:
         result = state.result
         input_index = len(result.leaves)
         result.leaves.append(leaf)
-        result.edges.append(leaf)
+        result.node_values.append(leaf)
         if may_share:
             if op in sequences.SEQUENCE_OPERATORS and not node.domain:
                 sequences.record_sequence(state.sequences, context, node)
@@ -267,7 +267,7 @@ class GraphVisitor:
                 )
                 for n in names
             ]
-        if context.number:
+        if context.body_number:
             key += context.trips, context.early_end_reason, context.is_uncertain_branch
         if len(names) > 1 and len(set(names)) < len(names):
             key.append(tuple([names.index(n) for n in names]))
