@@ -16,8 +16,8 @@ import numpy as np
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import compute_pieces
 
-_COLUMNS = 1 << 18
-"""Number of elements of a convolution's unfolded input that exist at a time (2 MiB)."""
+_MAX_BAND_ELEMENTS = 1 << 18
+"""Maximum number of elements of a convolution's unfolded input that exist at a time (2 MiB)."""
 
 
 class Window:
@@ -64,8 +64,8 @@ class Window:
 
     def pad(self, x: Array, value: float) -> Array:
         """Pads the input, including the extra padding that ceil_mode needs."""
-        grow = [(0, 0), (0, 0), *((a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True))]
-        return np.pad(x, grow, constant_values=value) if any(map(any, grow)) else x
+        widths = [(0, 0), (0, 0), *((a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True))]
+        return np.pad(x, widths, constant_values=value) if any(map(any, widths)) else x
 
     def iterate_taps(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
         """Yields each kernel position with the input elements at it, in shape (N, C, *out)."""
@@ -84,20 +84,15 @@ def compute_conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     groups = attributes.get("group", 1)
     window = Window(attributes, x.shape[2:], weight.shape[2:])
     padded = window.pad(x, 0.0)
-    count, channels = x.shape[0], weight.shape[1]
-    result = np.empty((count, weight.shape[0], *window.out))
-    if channels == 1 and groups > 1:
+    in_channels, out_channels = weight.shape[1], weight.shape[0] // groups
+    result = np.empty((x.shape[0], weight.shape[0], *window.out))
+    if in_channels == 1 and groups > 1:
         _convolve_depthwise(window, padded, weight, groups, result)
     else:
-        channels_per_group = weight.shape[0] // groups
         for g in range(groups):
-            part = padded[:, g * channels : (g + 1) * channels]
-            _convolve_by_bands(
-                window,
-                part,
-                weight[g * channels_per_group : (g + 1) * channels_per_group],
-                result[:, g * channels_per_group : (g + 1) * channels_per_group],
-            )
+            part = padded[:, g * in_channels : (g + 1) * in_channels]
+            group = slice(g * out_channels, (g + 1) * out_channels)
+            _convolve_by_bands(window, part, weight[group], result[:, group])
     if len(args) > 2 and args[2] is not None:
         result += args[2].reshape(1, -1, *(1,) * (x.ndim - 2))
     return result
@@ -105,13 +100,13 @@ def compute_conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 def _convolve_depthwise(window: Window, padded: Array, weight: Array, groups: int, result: Array) -> None:
     """Convolves with one input channel per group: one multiplication for each kernel position."""
-    channels_per_group = weight.shape[0] // groups
-    shape = (padded.shape[0], groups, channels_per_group, *window.out)
+    out_channels = weight.shape[0] // groups
+    shape = (padded.shape[0], groups, out_channels, *window.out)
     total = np.zeros(shape)
     ones = (1,) * len(window.out)
     for tap, tap_input in window.iterate_taps(padded):
         tap_index: Any = (slice(None), 0, *tap)
-        factors = weight[tap_index].reshape(1, groups, channels_per_group, *ones)
+        factors = weight[tap_index].reshape(1, groups, out_channels, *ones)
         total += tap_input[:, :, None] * factors
     result[...] = total.reshape(result.shape)
 
@@ -127,18 +122,18 @@ def _convolve_by_bands(window: Window, padded: Array, weight: Array, result: Arr
     order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
     view = view[strided].transpose(order)
     matrix = weight.reshape(weight.shape[0], -1)
-    row = max(matrix.shape[1] * math.prod(window.out[1:]), 1)
-    step = max(_COLUMNS // row, 1)
+    row_elements = max(matrix.shape[1] * math.prod(window.out[1:]), 1)
+    band_rows = max(_MAX_BAND_ELEMENTS // row_elements, 1)
     band_axis = 2 + rank
 
-    def compute_band(place: tuple[int, int]) -> None:
-        image, first = place
-        cut: Any = (image, *(slice(None),) * (band_axis - 1), slice(first, first + step))
+    def compute_band(image_and_row: tuple[int, int]) -> None:
+        image, first = image_and_row
+        cut: Any = (image, *(slice(None),) * (band_axis - 1), slice(first, first + band_rows))
         band = view[cut]
         band_values = matrix @ band.reshape(matrix.shape[1], -1)
-        result[image, :, first : first + step] = band_values.reshape(-1, *band.shape[1 + rank :])
+        result[image, :, first : first + band_rows] = band_values.reshape(-1, *band.shape[1 + rank :])
 
-    starts = range(0, window.out[0], step)
+    starts = range(0, window.out[0], band_rows)
     compute_pieces(compute_band, [(image, first) for image in range(padded.shape[0]) for first in starts])
 
 
@@ -172,15 +167,15 @@ def compute_conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -
     in_channels, out_channels = x.shape[1] // groups, weight.shape[1]
     total = np.zeros((x.shape[0], groups * out_channels, *full))
     for tap in np.ndindex(*kernel):
-        tap_input: list[slice] = [slice(None), slice(None)]
-        tap_input += [
+        tap_output: list[slice] = [slice(None), slice(None)]
+        tap_output += [
             slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, s, d, _, _) in zip(tap, sizes, strict=True)
         ]
         for g in range(groups):
-            tap_input[1] = slice(g * out_channels, (g + 1) * out_channels)
+            tap_output[1] = slice(g * out_channels, (g + 1) * out_channels)
             part = x[:, g * in_channels : (g + 1) * in_channels]
             tap_weight: Any = (slice(g * in_channels, (g + 1) * in_channels), slice(None), *tap)
-            total[tuple(tap_input)] += np.moveaxis(np.tensordot(part, weight[tap_weight], (1, 0)), -1, 1)
+            total[tuple(tap_output)] += np.moveaxis(np.tensordot(part, weight[tap_weight], (1, 0)), -1, 1)
     region: Any = (..., *(slice(h, h + o) for h, o in zip(heads, output_size, strict=True)))
     result = total[region]
     if len(args) > 2 and args[2] is not None:
@@ -207,8 +202,7 @@ def compute_average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
     ones = np.ones((1, 1, *x.shape[2:]))
     if attributes.get("count_include_pad", 0):
         ones = np.pad(ones, [(0, 0), (0, 0), *window.pads], constant_values=1.0)
-        grow = [(0, 0), (0, 0), *((0, e) for e in window.extra)]
-        ones = np.pad(ones, grow)
+        ones = np.pad(ones, [(0, 0), (0, 0), *((0, e) for e in window.extra)])
     else:
         ones = window.pad(ones, 0.0)
     total = sum(tap_input for _, tap_input in window.iterate_taps(window.pad(x, 0.0)))
