@@ -167,7 +167,8 @@ def test_codes_that_a_function_rounds_to_are_tiled_as_integers_too(
 def test_codes_of_a_function_that_are_cut_as_it_runs_stay_floats(tmp_path: Path, name: str) -> None:
     with Session(quantized(tmp_path, name, both("fixed12.6"))) as session:
         (site,) = session.plan(TILED).sites
-    assert site.in_floats == "its weight is cut at run time, but its codes exist only in the tiled file"
+    reason = "its weight is cut at run time, but its codes are computed while the file is written"
+    assert site.in_floats == reason
 
 
 @pytest.mark.sampled(1)

@@ -269,7 +269,7 @@ def _write_scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, 
     inputs = [Value(x_matrix, site.dtype, (geometry.M, geometry.K))]
     is_small = geometry.products <= _MAX_BODY_PRODUCTS
     needs_matrix = is_small or (_prefers_row_scan(geometry) and _is_narrow(geometry))
-    stacks, operand = right.stack_inputs(
+    stacks, operand = right.create_scan_inputs(
         builder, body, geometry.ns, geometry.tile[2], site.right_dtype, as_matrix=needs_matrix
     )
     inputs += [value for _, value in stacks]

@@ -42,7 +42,7 @@ class StoredOperand:
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
-        """Returns the value names of all tiles, by k and n."""
+        """Returns the value names of all tiles, by k and n. One `WeightBundle` holds their initializers."""
         assert self.index is not None
         grid = len(ks), len(ns)
         key = (*self.key, "tiles", tile, tuple(ks), tuple(ns))
@@ -50,9 +50,9 @@ class StoredOperand:
         if key not in bundles:
             tiles = weights.WeightTiles(self.weight, tile, (ks, ns), self.index)
             names = [f"{self.base_name}/tile_{k}_{n}" for k, n in tiles.places]
-            bundles[key] = tiles.bundle(builder.emission.create_names(names))
+            bundles[key] = tiles.create_bundle(builder.emission.create_names(names))
         tile_names = bundles[key].names
-        if self.weight.transposed:
+        if self.weight.transposed:  # its tiles are in the order n, k
             return [list(tile_names[k :: grid[0]]) for k in range(grid[0])]
         return [list(tile_names[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
@@ -100,10 +100,13 @@ class StoredOperand:
         )
 
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> StoredOperand:
-        """Returns the operand cut into columns outside of a loop over rows, so that it is cut only once."""
+        """Returns the operand for a loop over rows, with its columns cut before the loop.
+
+        A stored weight is cut while the file is written, so it stays as it is.
+        """
         return self
 
-    def stack_inputs(
+    def create_scan_inputs(
         self,
         builder: GraphBuilder,
         body: GraphBuilder,
@@ -126,20 +129,20 @@ class StoredOperand:
         if as_matrix:
             name = body.value("w")
             stacks = [(self.matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
-            return stacks, _ComputedOperand(name, 1, (self.K, N))
+            return stacks, ComputedOperand(name, 1, (self.K, N))
         full = sum(n == tn for n in ns)
-        stacks, inner = [], _CutOperand()
+        stacks, columns = [], CutOperand()
         if full:
-            inner.cut = body.value("w_columns")
-            stacks.append((self.columns(builder, full, tn), Value(inner.cut, dtype, (full, self.K, tn))))
+            columns.cut = body.value("w_columns")
+            stacks.append((self.columns(builder, full, tn), Value(columns.cut, dtype, (full, self.K, tn))))
         if full < len(ns):
-            inner.last_column = body.value("w_rest")
+            columns.last_column = body.value("w_rest")
             last_column = self.matrix(builder, full * tn, ns[-1])
-            stacks.append((last_column, Value(inner.last_column, dtype, (self.K, ns[-1]))))
-        return stacks, inner
+            stacks.append((last_column, Value(columns.last_column, dtype, (self.K, ns[-1]))))
+        return stacks, columns
 
 
-class _ComputedOperand:
+class ComputedOperand:
     """A computed value as W, with the same methods as `StoredOperand`.
 
     Args:
@@ -154,23 +157,27 @@ class _ComputedOperand:
         self.K, self.N = size
 
     def matrices(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
+        """See `StoredOperand.matrices`."""
         names = [builder.value(f"w_{b}") for b in range(self.batch)]
         builder.split(self.name, [1] * self.batch, 0, names, "w_split")
         size = (self.K, self.N)
         matrices = [builder.reshape(name, size, f"w_{b}_matrix") for b, name in enumerate(names)]
-        return [_ComputedOperand(matrix, 1, size) for matrix in matrices]
+        return [ComputedOperand(matrix, 1, size) for matrix in matrices]
 
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
+        """See `StoredOperand.tiles`."""
         return write_cut(builder, self.name, ks, ns, tile, "w")
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
+        """See `StoredOperand.matrix`."""
         if (first, width) == (0, self.N):
             return self.name
         return builder.slice(self.name, (0, first), (self.K, first + width), f"w_{first}")
 
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
+        """See `StoredOperand.columns`."""
         cropped = self.matrix(builder, 0, count * width)
         if count == 1:
             return builder.reshape(cropped, (1, self.K, width), "w_column")
@@ -178,6 +185,7 @@ class _ComputedOperand:
         return builder.transpose(tiles_apart, (1, 0, 2), "w_columns")
 
     def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
+        """See `StoredOperand.blocks`."""
         k, n = grid
         lead = (self.batch,) if self.batch != 1 else ()
         d = len(lead)
@@ -185,14 +193,15 @@ class _ComputedOperand:
         tiles = builder.transpose(tiles_apart, (*range(d), d + 2, d, d + 1, d + 3), "w_tiles")
         return builder.reshape(tiles, (*lead, 1, n, k, height, width), "w_blocks") if lead else tiles
 
-    def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> _CutOperand:
+    def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> CutOperand:
+        """See `StoredOperand.cut_columns`."""
         full = sum(n == width for n in ns)
-        operand = _CutOperand()
+        operand = CutOperand()
         operand.cut = self.columns(builder, full, width) if full else ""
         operand.last_column = self.matrix(builder, full * width, ns[-1]) if full < len(ns) else ""
         return operand
 
-    def stack_inputs(
+    def create_scan_inputs(
         self,
         builder: GraphBuilder,
         body: GraphBuilder,
@@ -200,12 +209,13 @@ class _ComputedOperand:
         tn: int,
         dtype: str,
         as_matrix: bool,
-    ) -> tuple[Stacks, _ComputedOperand]:
+    ) -> tuple[Stacks, ComputedOperand]:
+        """See `StoredOperand.create_scan_inputs`."""
         name, size = body.value("w"), (self.K, self.N)
-        return [(self.name, Value(name, dtype, size))], _ComputedOperand(name, 1, size)
+        return [(self.name, Value(name, dtype, size))], ComputedOperand(name, 1, size)
 
 
-class _CutOperand:
+class CutOperand:
     """A matrix that is already cut into columns. It has no tiles or blocks."""
 
     cut = ""
@@ -214,16 +224,17 @@ class _CutOperand:
     """Value name of the ragged last column, (K, width), or '' if there is none."""
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
+        """See `StoredOperand.matrix`."""
         return self.last_column
 
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
+        """See `StoredOperand.columns`."""
         return self.cut
 
-    def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> _CutOperand:
+    def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> CutOperand:
+        """See `StoredOperand.cut_columns`."""
         return self
 
 
-ComputedOperand = _ComputedOperand
-CutOperand = _CutOperand
 WholeOperand = StoredOperand | ComputedOperand
 RightOperand = WholeOperand | CutOperand

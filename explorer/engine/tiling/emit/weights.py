@@ -260,7 +260,7 @@ class WeightTiles:
             [(k, n) for n in ns for k in ks] if weight.transposed else list(itertools.product(ks, ns))
         )
 
-    def bundle(self, names: Sequence[str]) -> WeightBundle:
+    def create_bundle(self, names: Sequence[str]) -> WeightBundle:
         """Returns the tiles under these names, in the order of `places`."""
         ks, ns = self._sizes
         dtype = self._weight.tensor.dtype

@@ -163,7 +163,7 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
     """
     computed: Mapping[str, QuantizedOperand] = {o.name: o for o in operands if o.floats}
     if any(o.name in site.inputs for o in operands if not o.floats and o.name != o.node.inputs[0]):
-        raise NoSite("its weight is cut at run time, but its codes exist only in the tiled file")
+        raise NoSite("its weight is cut at run time, but its codes are computed while the file is written")
     if not computed:
         return site
     left, right, gathered = site.left, site.right, site.gather_rows
