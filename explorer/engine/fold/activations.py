@@ -32,23 +32,23 @@ _NAMES = ("activation_alpha", "activation_beta")
 def fuse(work: FoldingGraph) -> None:
     """Fuses every activation into the product before it, where possible."""
     for index, node in work.iterate_candidates(*ACTIVATIONS):
-        maker_index = work.producers.get(node.inputs[0])
-        producer = None if maker_index is None else work.nodes[maker_index]
-        if maker_index is None or producer is None or producer.domain or producer.op not in FUSED:
+        producer_index = work.producers.get(node.inputs[0])
+        producer = None if producer_index is None else work.nodes[producer_index]
+        if producer_index is None or producer is None or producer.domain or producer.op not in FUSED:
             continue
-        if len(work.list_readers(node.inputs[0])) > 1 or work.explain_visible(node.inputs[0]):
+        if len(work.list_readers(node.inputs[0])) > 1 or work.explain_visibility(node.inputs[0]):
             continue
         parameters = _read_parameters(work, node)
         if parameters is None:
             continue
-        work.remove(index, (maker_index,))
-        work.replace_node(maker_index, _fuse_node(producer, node, parameters))
+        work.remove(index, (producer_index,))
+        work.replace_node(producer_index, _fuse_node(producer, node, parameters))
 
 
 def _read_parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
     """Returns the parameters of an activation; None if one of them is not stored."""
     if node.op != "Clip":
-        return tuple([float(node.attributes.get(name, usual)) for name, usual in ACTIVATIONS[node.op]])
+        return tuple([float(node.attributes.get(name, default)) for name, default in ACTIVATIONS[node.op]])
     limits = [work.find_constant(name) for name in node.inputs[1:3]]
     if len(limits) < 2 or any(end is None or end.elements != 1 for end in limits):
         return None

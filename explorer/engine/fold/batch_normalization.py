@@ -123,7 +123,7 @@ def _fold_into_producer(work: FoldingGraph, index: int, node: Node, affine: Affi
 
 
 def _check_single_reader(work: FoldingGraph, producer: Node, output: str) -> None:
-    if reason := work.explain_visible(output):
+    if reason := work.explain_visibility(output):
         raise NotFoldable(f"what {producer.op} '{producer.label}' makes {reason}")
     if len(work.list_readers(output)) > 1:
         raise NotFoldable(f"{producer.op} '{producer.label}' before it has other readers")
@@ -215,7 +215,7 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
     output = node.outputs[0]
     reader_indices = work.list_readers(output)
     readers = [reader for place in reader_indices if (reader := work.nodes[place]) is not None]
-    if reason := work.explain_visible(output):
+    if reason := work.explain_visibility(output):
         raise NotFoldable(f"what it makes {reason}")
     if not readers:
         raise NotFoldable("no layer reads it")

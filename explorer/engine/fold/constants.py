@@ -100,7 +100,7 @@ def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     if node.op in _ROUNDING_OPERATORS:
         return "it makes numbers of stored codes"
     output_names = {value.name for value in work.model.graph.outputs}
-    if reason := next((work.explain_visible(name) for name in node.outputs if name in output_names), ""):
+    if reason := next((work.explain_visibility(name) for name in node.outputs if name in output_names), ""):
         return f"what it makes {reason}"
     types = work.types
     sizes = [_count_stored_bytes(types.get(name)) for name in node.outputs if name]

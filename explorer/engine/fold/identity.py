@@ -24,7 +24,7 @@ def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     if opset < _INFERENCE_OPSET and not node.attributes.get("is_test", 0):
         return "it trains: is_test is not set"
     mask = node.outputs[1] if len(node.outputs) > 1 else ""
-    if mask and (work.list_readers(mask) or work.explain_visible(mask)):
+    if mask and (work.list_readers(mask) or work.explain_visibility(mask)):
         return f"its mask '{mask}' is read"
     mode = node.inputs[2] if len(node.inputs) > 2 else ""
     if not mode:
@@ -38,7 +38,7 @@ def _explain_remaining(work: FoldingGraph, node: Node) -> str:
 def _bypass_node(work: FoldingGraph, index: int, node: Node) -> str:
     """Removes a node by connecting its input to its readers; returns the reason if that fails, else ''."""
     source, output = node.inputs[0], node.outputs[0]
-    reason = work.explain_visible(output)
+    reason = work.explain_visibility(output)
     if not reason:
         work.remove(index)
         work.redirect(output, source)

@@ -164,7 +164,7 @@ class FoldingGraph:
         """Returns the indices of the nodes that read a value."""
         return sorted(self.readers.get(name, ()))
 
-    def explain_visible(self, name: str) -> str:
+    def explain_visibility(self, name: str) -> str:
         """Returns the reason why a value is visible outside the graph's nodes, or ''."""
         if name in self._output_names:
             return f"is an output of the {self._kind}"
@@ -255,7 +255,7 @@ class FoldingGraph:
         is_only_reader = (
             self.list_readers(old) == [reader] and node is not None and node.inputs.count(old) == 1
         )
-        if old in self.stored and is_only_reader and not self.explain_visible(old):
+        if old in self.stored and is_only_reader and not self.explain_visibility(old):
             self.stored[old] = replace(tensor, name=old)
             return old
         return self.store(tensor, f"{old}_folded" if old else base)

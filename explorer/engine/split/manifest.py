@@ -113,7 +113,7 @@ def read(folder: str) -> Manifest:
         hint = "explorer split MODEL -n 2 -o FOLDER writes one"
         raise Misuse(f"there is no {NAME}", where=folder, hint=hint) from None
     manifest = read_unchecked(path)
-    for name, digest in list_files(manifest).items():
+    for name, digest in list_digests(manifest).items():
         _check_digest(os.path.join(folder, name), digest)
     _check_wiring(manifest, path)
     return manifest
@@ -139,7 +139,7 @@ def read_unchecked(path: str) -> Manifest:
     return manifest
 
 
-def list_files(manifest: Manifest) -> dict[str, str]:
+def list_digests(manifest: Manifest) -> dict[str, str]:
     """Returns the digests of the stages' files and of their external data, by file name."""
     external_data = {
         f"{stage.file}.data": stage.data_sha256 for stage in manifest.stages if stage.data_sha256
@@ -151,9 +151,7 @@ def _check_digest(path: str, digest: str) -> None:
     if not os.path.isfile(path):
         raise BadModel("a stage is missing", where=path, hint="split the model again")
     if compute_sha256(path) != digest:
-        raise BadModel(
-            "this stage is not what was written: its digest differs", where=path, hint="split again"
-        )
+        raise BadModel("this stage was changed: its digest differs", where=path, hint="split the model again")
 
 
 def _check_wiring(manifest: Manifest, path: str) -> None:
@@ -174,7 +172,7 @@ def compute_sha256(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def describe_declared(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
+def describe_values(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
     """Converts graph inputs or outputs to manifest entries, which keep the names of open sizes."""
     return tuple([ManifestTensor(value.name, value.dtype, value.shape) for value in values])
 
@@ -189,14 +187,12 @@ def describe_cuts(split: Split) -> tuple[ManifestCut, ...]:
     return tuple([ManifestCut(cut.bytes, tuple([t.name for t in cut.tensors])) for cut in split.cuts])
 
 
-def describe_stage(fact: Stage, model: Model) -> ManifestStage:
+def describe_onnx_stage(fact: Stage, model: Model) -> ManifestStage:
     """Builds the manifest entry of an ONNX stage."""
-    return describe_module_stage(
-        fact, describe_declared(model.graph.feeds), describe_declared(model.graph.outputs)
-    )
+    return describe_stage(fact, describe_values(model.graph.feeds), describe_values(model.graph.outputs))
 
 
-def describe_module_stage(
+def describe_stage(
     fact: Stage, inputs: tuple[ManifestTensor, ...], outputs: tuple[ManifestTensor, ...]
 ) -> ManifestStage:
     """Builds the manifest entry of a stage with the given inputs and outputs."""

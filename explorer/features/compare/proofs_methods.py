@@ -157,8 +157,8 @@ def diff(
     cancel: Cancel = None,
 ) -> Diff:
     """Compare two models node by node as ONNX graphs; the arguments are those of `tree_diff`."""
-    where = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
-    return session.parts.get_part(Comparer).diff(*where, on_progress, cancel)
+    sides = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
+    return session.parts.get_part(Comparer).diff(*sides, on_progress, cancel)
 
 
 def tree_diff(
@@ -184,8 +184,8 @@ def tree_diff(
         BadModel: `other` cannot be read, or one model is a graph and the other cannot become one.
         Cancelled: `cancel` returned True.
     """
-    where = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
-    return session.parts.get_part(Comparer).tree(*where, on_progress, cancel)
+    sides = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
+    return session.parts.get_part(Comparer).tree(*sides, on_progress, cancel)
 
 
 def compare(
@@ -198,8 +198,8 @@ def compare(
     cancel: Cancel = None,
 ) -> Comparison:
     """Compare the totals of two models and explain the differences; arguments as for `tree_diff`."""
-    where = session.parts.models.resolve_index(before), [session.parts.find_second_model(after, other)]
-    return session.parts.get_part(Comparer).totals(*where, on_progress, cancel)
+    sides = session.parts.models.resolve_index(before), [session.parts.find_second_model(after, other)]
+    return session.parts.get_part(Comparer).totals(*sides, on_progress, cancel)
 
 
 def beside(
@@ -236,7 +236,7 @@ def beside(
     numbers = [models.resolve_index(s) if isinstance(s, int) else models.history.state(s) for s in states]
     numbers = list(dict.fromkeys(numbers))
     if others and verify:
-        raise Misuse("states of one session are proved equal here", hint="compare --verify proves models")
+        raise Misuse("only states of the session can be proved here", hint="compare --verify proves models")
     if len(numbers) + len(others) < 2:
         raise Misuse("there is nothing to compare with", hint="name two states or more")
     entries = [models.history.entries[index] for index in numbers]

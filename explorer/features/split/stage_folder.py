@@ -51,7 +51,7 @@ def write_folder(folder: str, overwrite: bool) -> Iterator[str]:
 def _read_stage_files(path: str) -> dict[str, str]:
     """Return the stage files that a manifest names, with their digests; empty without a readable manifest."""
     try:
-        return manifest.list_files(manifest.read_unchecked(path)) if os.path.isfile(path) else {}
+        return manifest.list_digests(manifest.read_unchecked(path)) if os.path.isfile(path) else {}
     except ExplorerError:
         return {}
 

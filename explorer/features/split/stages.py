@@ -353,9 +353,11 @@ class Splitter:
         return manifest.Manifest(
             model=self._models.label(self._models.current),
             by=fact.by,
-            inputs=manifest.describe_declared(model.graph.feeds),
-            outputs=manifest.describe_declared(model.graph.outputs),
-            stages=tuple([manifest.describe_stage(*pair) for pair in zip(fact.stages, parts, strict=True)]),
+            inputs=manifest.describe_values(model.graph.feeds),
+            outputs=manifest.describe_values(model.graph.outputs),
+            stages=tuple(
+                [manifest.describe_onnx_stage(*pair) for pair in zip(fact.stages, parts, strict=True)]
+            ),
             cuts=manifest.describe_cuts(fact),
             balance=fact.balance,
         )

@@ -281,7 +281,7 @@ class TorchSplitter:
             outputs=declared(parts.outputs),
             stages=tuple(
                 [
-                    manifest.describe_module_stage(stage, declared(part.reads), declared(part.makes))
+                    manifest.describe_stage(stage, declared(part.reads), declared(part.makes))
                     for stage, part in zip(split.stages, parts.stages, strict=True)
                 ]
             ),

@@ -81,9 +81,9 @@ def activations(
             random input. A file can hold several batches; figures then cover all samples.
         batch: Number of samples per run if the model leaves the batch open. None runs all at once.
         seed: Seed of the random input. Graphs and modules get the same numbers.
-        loss: If given, a backward pass runs, and gradients are measured instead of outputs: those of a
-            module's layer outputs and parameters. 'sum', 'mse' or 'cross-entropy' of the outputs, or the path
-            of a .npy file with the gradient of the first output.
+        loss: 'sum', 'mse' or 'cross-entropy' of the outputs, or the path of a .npy file with the gradient of
+            the first output. With a loss, a backward pass runs, and the gradients of a module's layer outputs
+            and parameters are measured instead of the outputs.
         target: Path of a .npy file with the target or the classes of the loss. None draws them.
         bins: Number of histogram intervals.
         output: Path of an .npz file for the values, named after their layers.

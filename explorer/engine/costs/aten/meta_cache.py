@@ -40,19 +40,19 @@ class AtenOperator:
         short: Name without the namespace.
         moves: Whether it changes size or storage of an argument that it returns.
         mutates: Whether it writes to an argument.
-        repeats: Whether sizes and values of the arguments determine its result.
+        is_repeatable: Whether sizes and values of the arguments determine its result.
         auxiliary: Whether only its first result is an activation.
         gathers: Whether it reads rows of a table.
         bounded: Whether its result may have to be replaced by an upper bound.
-        random: Whether it draws its result.
+        random: Whether it draws random numbers.
         foreign: Whether another library defines it, and no rule has its cost.
         shapes: Closed form of its result sizes, or None.
         answers: Earlier results by signature.
     """
 
     __slots__ = (
-        "answers", "auxiliary", "bounded", "foreign", "gathers", "moves", "mutates", "name", "random",
-        "repeats", "shapes", "short",
+        "answers", "auxiliary", "bounded", "foreign", "gathers", "is_repeatable", "moves", "mutates", "name",
+        "random", "shapes", "short",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -60,7 +60,7 @@ class AtenOperator:
         self.name: str = schema.name
         self.short = self.name.partition("::")[2]
         self.mutates: bool = schema.is_mutable
-        self.repeats = func.namespace == "aten"
+        self.is_repeatable = func.namespace == "aten"
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.foreign = func.namespace not in _NAMESPACES and dispatch.find_operator(func) is None
         record = dispatch.find_operator(func) or OperatorRecord()
@@ -191,7 +191,7 @@ def compute_result(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[
     sizes = operator.shapes(*args, **kwargs)
     if sizes is None:
         return None
-    if isinstance(sizes, str):
+    if isinstance(sizes, str):  # `meta_shapes.SAME`
         return args[0]
     tensors = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in sizes]
     return tensors[0] if len(tensors) == 1 else tuple(tensors)

@@ -668,7 +668,7 @@ class _Watch:
             bounded = self.queries.answer(bounded)
             self.value_assumption = bounded[1]
         quantized = self.quantized.concerns(operator.name, inputs)
-        decided = decided and bounded is None and operator.repeats and not quantized
+        decided = decided and bounded is None and operator.is_repeatable and not quantized
         key = tuple(signature) if decided else None
         answer = None if key is None else operator.answers.get(key)
         if answer is not None and answer.kind != meta_cache.CALLED:
