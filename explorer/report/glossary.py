@@ -60,6 +60,7 @@ GLOSSARY: tuple[Term, ...] = (
     Term("arena", "The smallest block of memory into which all buffers of a run fit.", ("smallest arena",)),
     Term("live", "In memory: already computed, and still to be read."),
     Term("site", "A matmul that can be tiled.", ("matmul", "matmuls")),
+    Term("M x K x N", "Size of a matmul: M rows, N columns, and K products in each sum.", ("M, K, N",)),
     Term("tile", "The M x K x N matrices that the hardware multiplies at once.", ("tiles",)),
     Term("tile matmuls", "Products of one tile with another: the grid's m x k x n, for each batch item."),
     Term("tile utilization", "The share of the tiles' arithmetic that the matmul needs; the rest is idle.",
@@ -97,8 +98,7 @@ GLOSSARY: tuple[Term, ...] = (
          " PyTorch, gave the same results on all inputs that were tried."),
     Term("bit-equal", "The same in each bit.", ("bit for bit",)),
     Term("u", "The error of one rounding: half a unit in the last place. It is relative to the sum of the"
-         " absolute products.",
-         ("rounding",)),
+         " absolute products.", ("rounding",)),
     Term("max error", "The largest difference of one element.", ("max difference",)),
     Term("MSE", "The mean squared difference of two results."),
     Term("RMS error", "The root of the mean squared difference from a float64 run."),

@@ -44,7 +44,7 @@ class LayerChoice(Struct, frozen=True):
             in the format `BIAS` is the product of the scales of input and weight.
         granularity: Granularity of the weight's scales.
         symmetric: Whether zero points are fixed, as in `QuantizeSpec`.
-        block: Number of weights along the depth that share a scale, or 0 for no blocks.
+        block: Number of weights along K, the summed axis, that share a scale, or 0 for no blocks.
         form: Form in which the layer is written; 'auto' is already resolved.
         unsaturated: Whether pairs of products must fit 16 bits, as in `QuantizeSpec`.
         rounds: Names of values in a chain that are rounded to this layer's input format.

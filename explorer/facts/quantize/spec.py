@@ -45,9 +45,9 @@ _SYMMETRIC = option(
     group="written",
 )
 _BLOCK = option(
-    "weights along the depth that share a scale, such as 32 with int4 (of weights alone)",
-    manual="weights along the depth that share a scale, such as 32 with `int4`; a format by itself is then of"
-    " weights alone",
+    "weights along K that share a scale, such as 32 with int4; a single format is then that of the weights",
+    manual="weights along K, the summed axis, that share a scale, such as 32 with `int4`; a single format in"
+    " `--to` is then that of the weights",
     metavar="N",
     reader="block",
     usual="",
@@ -110,8 +110,8 @@ class QuantizeSpec(Spec, frozen=True):
             scale per tensor.
         symmetric: Whether the zero point of integers is 0. None selects True for weights and signed inputs,
             and False for unsigned inputs.
-        block: Number of weights along the depth that share a scale, or 0 for none. Only formats whose block
-            size is free allow it (int4: MatMulNBits and DequantizeLinear).
+        block: Number of weights along K, the summed axis, that share a scale, or 0 for none. Only formats
+            whose block size is free allow it (int4: MatMulNBits and DequantizeLinear).
         form: Form of the written operators. 'qdq'; 'chain': QDQ that also rounds the outputs of layers and
             the operators between them, so that onnxruntime computes with integers throughout; 'qoperator':
             integer operators; 'function': a local function of standard operators; 'auto': QDQ if

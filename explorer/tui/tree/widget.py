@@ -129,7 +129,7 @@ class LayerTree(LineList):
             change: Function that changes the model.
             sorting: Whether the user sorts. If the rows are then sorted by a figure, the cursor moves to the
                 first row, because users sort to find the largest.
-            stays_first: Whether a cursor in the first row stays there, because figures of a sort arrived.
+            stays_first: Whether a cursor in the first row stays there and does not follow its layer.
         """
         keeps_layer = self.row_count and (self.cursor or not (sorting or stays_first))
         row = self.model.rows[self.cursor] if keeps_layer else None

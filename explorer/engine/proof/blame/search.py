@@ -369,21 +369,26 @@ def _write_verdict(
     if kind == "amplified":
         departing = next(p for p in probes if p.departs)
         return (
-            "departs, but no layer introduces more than rounding, which the model amplifies: first beyond"
-            f" the rounding of the original at {_name_probe(departing)}"
+            "departs, but no layer introduces more than rounding, which the model amplifies; the"
+            f" difference first exceeds the rounding of the original at {_name_probe(departing)}"
         )
     if kind == "undecided":
         departing = next(p for p in probes if p.departs)
         unjudged = next(p for p in probes if p.state == "unjudged")
-        where = f"first off at {_name_probe(departing)}"
+        where = f"the first difference is at {_name_probe(departing)}"
         return f"not decided: {where}; {_name_probe(unjudged)} is not judged: {unjudged.reason}"
     largest_text = ""
     if largest is not None and (error := probes[largest].introduced) is not None:
-        largest_text = f", most in {_name_probe(probes[largest])} ({100 * error:.2g} % of its RMS)"
+        largest_text = (
+            f", with the largest error in {_name_probe(probes[largest])} ({100 * error:.2g} % of its RMS)"
+        )
     if kind == "coarser":
         why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
-        share = f"{len(coarser):,} of {count}"
-        return f"departs by its number types: {share} {why}{largest_text}; no single layer is at fault"
+        are = "is" if len(coarser) == 1 else "are"
+        return (
+            f"departs because of coarser number types: {len(coarser):,} of {count} {are} {why}{largest_text};"
+            " no single layer is at fault"
+        )
     first = probes[at_fault[0]]
     if kind == "spread":
         return (

@@ -176,7 +176,7 @@ def _ref(layer: LayerRef, sign: str) -> _LayerCells:
 
 
 def _readers(connection: OutputConnection) -> list[_LayerCells]:
-    """Return two cells for each reader of a tensor, and for its other uses."""
+    """Return a row of two cells, place and kind, for each reader of a tensor and each other use."""
     return [
         *(_ref(reader, "→ ") for reader in connection.readers),
         *((cell, "") for cell in _list_other_uses(connection)),

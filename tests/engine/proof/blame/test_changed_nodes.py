@@ -145,7 +145,7 @@ def test_what_cannot_be_run_alone_is_no_difference(tmp_path: Path, monkeypatch: 
     assert "10 layers could not be run alone" in same.verdict
     other = blame(model, reader.read(str(tmp_path / "f.onnx")))
     assert (other.kind, other.same) == ("undecided", False)
-    assert other.verdict.startswith("not decided: first off at Conv 'left'")
+    assert other.verdict.startswith("not decided: the first difference is at Conv 'left'")
 
 
 @pytest.mark.slow
