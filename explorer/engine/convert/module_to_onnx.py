@@ -90,7 +90,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     return ConversionResult(
         how=f"{onnx_export.EXPORTERS[export_result.exporter]}, opset {model.opset}",
         opset=model.opset,
-        inputs=describe_tensors(model.graph.feeds),
+        inputs=describe_tensors(model.graph.required_inputs),
         outputs=describe_tensors(model.graph.outputs),
         verification=evidence,
         notes=(
@@ -113,7 +113,7 @@ def _check_file(
         message = f"the exporter wrote opset {model.opset} instead of {options.opset}"
         hint = "leave --opset out, or try the other --exporter"
         raise BadModel(message, where=source, hint=hint, code="drop_option")
-    for value in model.graph.feeds:
+    for value in model.graph.required_inputs:
         for axis, name in open_axes.get(value.name, {}).items():
             size = (value.shape or ())[axis : axis + 1]
             if size and isinstance(size[0], int):
@@ -150,7 +150,7 @@ def _check_names(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[
 
 def _describe_dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, ...]:
     """Returns a note about inputs that the exporter dropped because no operator uses them."""
-    feed_names = {value.name for value in model.graph.feeds}
+    feed_names = {value.name for value in model.graph.required_inputs}
     lost = [printable(name) for name in names if name not in feed_names]
     return (f"no operator uses {', '.join(lost)}: not in the file",) if lost else ()
 
@@ -168,7 +168,7 @@ def _make_runner(
     condition_values.update({name: set() for name in conditions})
     exposed_model = expose(model, [*outputs, *sorted(conditions)]) if conditions else model
     session = RuntimeSession(exposed_model, what="the written file")
-    feed_names = {value.name for value in model.graph.feeds}
+    feed_names = {value.name for value in model.graph.required_inputs}
 
     def call(feeds: Mapping[str, Any]) -> list[Any]:
         file_feeds = {
@@ -212,7 +212,7 @@ def _make_input_planner(
 
     The graph shows which inputs are indices, and the size of the tables that they index.
     """
-    feed_names = {value.name for value in model.graph.feeds}
+    feed_names = {value.name for value in model.graph.required_inputs}
     source_names = {file_name: name for name, file_name in names.items() if file_name in feed_names}
 
     def describe_input(bound_inputs: BoundInputs) -> dict[str, RandomInput]:

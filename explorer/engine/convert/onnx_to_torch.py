@@ -112,8 +112,8 @@ def _draw_tensors(input_plans: Sequence[RandomInput], seed: int) -> tuple[torch.
 
 def _list_symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
     """Returns the names of the open dimensions without a size in the job."""
-    feeds = (v for v in model.graph.feeds if v.name not in job.input_shapes)
-    symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
+    inputs = (v for v in model.graph.required_inputs if v.name not in job.input_shapes)
+    symbols = dict.fromkeys(d for v in inputs for d in v.shape or () if isinstance(d, str))
     return tuple(name for name in symbols if name not in job.dims)
 
 
@@ -123,7 +123,10 @@ def _build_specification(model: Model, symbols: Sequence[str]) -> Any:
     Torch infers the limits of each dimension: for example, a table of 64 positions allows no longer sequence.
     """
     auto = torch.export.Dim.AUTO
-    open_ = [{axis: auto for axis, d in enumerate(v.shape or ()) if d in symbols} for v in model.graph.feeds]
+    open_ = [
+        {axis: auto for axis, d in enumerate(v.shape or ()) if d in symbols}
+        for v in model.graph.required_inputs
+    ]
     return {"inputs": tuple(open_)}
 
 
@@ -132,7 +135,7 @@ def _list_open_dimensions(model: Model, exported: Any, symbols: Sequence[str]) -
     kinds = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
     tensors = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in kinds]
     is_open = dict.fromkeys(symbols, True)
-    for value, tensor in zip(model.graph.feeds, tensors, strict=True):
+    for value, tensor in zip(model.graph.required_inputs, tensors, strict=True):
         for name, size in zip(value.shape or (), tensor.shape, strict=True):
             if name in is_open and isinstance(size, int):
                 is_open[str(name)] = False
@@ -183,7 +186,7 @@ def _build_result(
         notes = (*notes, comparison.QUANTIZED_NOTE)
     return ConversionResult(
         how=method,
-        inputs=tuple(map(describe_value, model.graph.feeds)),
+        inputs=tuple(map(describe_value, model.graph.required_inputs)),
         outputs=tuple(map(describe_value, model.graph.outputs)),
         verification=evidence,
         notes=notes,

@@ -106,7 +106,7 @@ def build_result(model: Model, evidence: Verification | None, notes: tuple[str, 
     return ConversionResult(
         how=f"tf2onnx {version}, opset {model.opset}",
         opset=model.opset,
-        inputs=describe_tensors(model.graph.feeds),
+        inputs=describe_tensors(model.graph.required_inputs),
         outputs=describe_tensors(model.graph.outputs),
         verification=evidence,
         notes=notes,
@@ -187,7 +187,9 @@ def _run(
     interpreter: Any, model: Model, results: Sequence[Mapping[str, Any]], feeds: Feeds, job: ConversionJob
 ) -> list[Array]:
     inputs = interpreter.get_input_details()
-    has_same_names = {detail["name"] for detail in inputs} == {value.name for value in model.graph.feeds}
+    has_same_names = {detail["name"] for detail in inputs} == {
+        value.name for value in model.graph.required_inputs
+    }
     values = [feeds[d["name"]] for d in inputs] if has_same_names else list(feeds.values())
     try:
         for detail, value in zip(inputs, values, strict=True):

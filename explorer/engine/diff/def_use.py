@@ -31,7 +31,7 @@ class DefUse:
         self.model = model
         self.nodes: Sequence[Node] = model.graph.nodes
         self.stored = model.graph.initializers
-        self.inputs: Sequence[Value] = model.graph.feeds
+        self.inputs: Sequence[Value] = model.graph.required_inputs
         self.outputs: Sequence[Value] = model.graph.outputs
         self.producer: dict[str, tuple[int, int]] = {}
         self.users: dict[str, list[tuple[int, int]]] = {}

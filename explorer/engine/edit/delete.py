@@ -132,7 +132,7 @@ def _collect_visible_types(
 
 def _find_live_values(body: Body) -> set[str]:
     """Returns the values of a body that depend on its inputs."""
-    live = {value.name for value in body.feeds} if isinstance(body, Graph) else set(body.inputs)
+    live = {value.name for value in body.required_inputs} if isinstance(body, Graph) else set(body.inputs)
     for node in body.nodes:
         if not live.isdisjoint(list_reads(node)):
             live.update(name for name in node.outputs if name)

@@ -156,7 +156,7 @@ def _get_kind(body: Body, name: str) -> str:
     """Returns the role of a value: input, output, stored tensor, or plain value."""
     if isinstance(body, Graph):
         names_by_kind = [
-            ("input", {value.name for value in body.feeds}),
+            ("input", {value.name for value in body.required_inputs}),
             ("output", {value.name for value in body.outputs}),
             ("stored tensor", set(body.initializers)),
         ]

@@ -393,7 +393,7 @@ class Graph(Struct, frozen=True):
     """Uninterpreted fields (doc string, sparse initializers, quantization, metadata)."""
 
     @property
-    def feeds(self) -> tuple[Value, ...]:
+    def required_inputs(self) -> tuple[Value, ...]:
         """The inputs that a caller must pass: those without an initializer of the same name."""
         return tuple(v for v in self.inputs if v.name not in self.initializers)
 

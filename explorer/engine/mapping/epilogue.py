@@ -268,7 +268,7 @@ class _Chain:
             return False
         number = self.reader.number(names[0])
         if number is None:
-            is_input = names[0] in {value.name for value in self.reader.model.graph.feeds}
+            is_input = names[0] in {value.name for value in self.reader.model.graph.required_inputs}
             if self.residual or not (is_input or self.reader.wiring.find_producer(names[0])):
                 return False
             self.residual = names[0]

@@ -49,7 +49,7 @@ class OnnxModel:
         """See `OpenedModel`."""
         graph = self.model.graph
         symbols = [d for v in graph.inputs for d in read_declared_shape(v) or () if isinstance(d, str)]
-        return symbols, [v.name for v in graph.feeds]
+        return symbols, [v.name for v in graph.required_inputs]
 
     def examine(
         self, *, look: Look | None = None, on_progress: OnProgress = None, cancel: Cancel = None

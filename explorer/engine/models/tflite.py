@@ -42,14 +42,14 @@ class TfliteModel(StaticModel):
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `OpenedModel`."""
-        return list(self.file.sizes), [v.name for v in self.file.model.graph.feeds]
+        return list(self.file.sizes), [v.name for v in self.file.model.graph.required_inputs]
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """See `OpenedModel`."""
         if self.options.observe:
             self.refuse("a run cannot observe sizes, because Explorer cannot run it")
         dims = {n: size for n, size in self.options.dims.items() if n in self.file.sizes}
-        inputs = {v.name for v in self.file.model.graph.feeds}
+        inputs = {v.name for v in self.file.model.graph.required_inputs}
         input_shapes = {n: shape for n, shape in self.options.input_shapes.items() if n in inputs}
         return analyse.examine(
             self.file.model,

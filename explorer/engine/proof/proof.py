@@ -467,7 +467,7 @@ def _decompose_original(
     """Decomposes the operators of the original that the plan lists as decomposed."""
     if plan is None or not plan.decomposed:
         return before
-    symbols = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
+    symbols = {d for v in before.graph.required_inputs for d in v.shape or () if isinstance(d, str)}
     sizes_before = {name: size for name, size in sizes.items() if name in symbols}
     fixed_sizes = {name: size for name, size in sizes_before.items() if name not in plan.free}
     shapes = Inference(before, sizes_before, _bind_sizes(input_shapes, sizes_before)).main.values

@@ -134,7 +134,7 @@ def _declare_missing_values(
 
     QONNX needs declarations to run the graph.
     """
-    if not all(isinstance(size, int) for value in graph.feeds for size in value.shape or ("?",)):
+    if not all(isinstance(size, int) for value in graph.required_inputs for size in value.shape or ("?",)):
         return ()
     declared = {value.name for value in (*graph.inputs, *graph.outputs, *values)}
     undeclared = (shapes.get(name) for node in nodes for name in node.outputs if name not in declared)

@@ -74,7 +74,7 @@ class _GraphEdges(NodeWires):
 
     def __init__(self, model: Model) -> None:
         self.graph, self.nodes = model.graph, model.graph.nodes
-        self.input_names = {value.name for value in model.graph.feeds} | model.defaults
+        self.input_names = {value.name for value in model.graph.required_inputs} | model.defaults
         super().__init__(self.nodes, model.graph.initializers.keys() - self.input_names)
 
     def producers(self, index: int) -> set[int]:

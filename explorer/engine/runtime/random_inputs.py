@@ -83,7 +83,9 @@ def plan_inputs(
             drawn.
     """
     dims, input_shapes = dims or {}, input_shapes or {}
-    return tuple(_plan_input(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
+    return tuple(
+        _plan_input(model, value, dims, input_shapes.get(value.name)) for value in model.graph.required_inputs
+    )
 
 
 def read_given_inputs(
@@ -103,13 +105,13 @@ def read_given_inputs(
     arrays = file.fit(
         [
             InputSpec(v.name, dtype or v.dtype, shape)
-            for v in model.graph.feeds
+            for v in model.graph.required_inputs
             for dtype, shape in (overrides.get(v.name, (None, v.shape)),)
         ]
     )
     return tuple(
         RandomInput(v.name, get_element_type(a), a.shape, why=f"from {file.path}", values=a)
-        for v in model.graph.feeds
+        for v in model.graph.required_inputs
         for a in (arrays[v.name],)
     )
 
@@ -119,7 +121,7 @@ def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
     shapes = {d.name: d.shape for d in drawn}
     return {
         dim: size
-        for v in model.graph.feeds
+        for v in model.graph.required_inputs
         for dim, size in zip(v.shape or (), shapes[v.name], strict=False)
         if isinstance(dim, str)
     }
@@ -136,9 +138,9 @@ def find_fixed_shapes(
         names: Names of the inputs in `after`, by their names in `before`.
         input_shapes: Shapes, and types if not None, that take precedence.
     """
-    other_inputs = {v.name: v for v in after.graph.feeds}
+    other_inputs = {v.name: v for v in after.graph.required_inputs}
     shapes = dict(input_shapes)
-    for value in before.graph.feeds:
+    for value in before.graph.required_inputs:
         other_input = other_inputs[names[value.name]]
         if value.name in shapes or value.shape is None or other_input.shape is None:
             continue
@@ -157,8 +159,8 @@ def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) ->
     Raises:
         Misuse: A name in `dims` is not a dimension of the model, or a name in `input_shapes` is not an input.
     """
-    names = [v.name for v in model.graph.feeds]
-    symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]
+    names = [v.name for v in model.graph.required_inputs]
+    symbols = [d for v in model.graph.required_inputs for d in v.shape or () if isinstance(d, str)]
     for name in input_shapes:
         if name not in names:
             raise Misuse(f"there is no input '{name}'", hint=suggest_name(name, names))

@@ -66,7 +66,7 @@ class Samples(Struct, frozen=True):
         first = next(iter(self), {})
         return {
             dim: size
-            for value in model.graph.feeds
+            for value in model.graph.required_inputs
             if value.name in first
             for dim, size in zip(value.shape or (), first[value.name].shape, strict=False)
             if isinstance(dim, str)
@@ -117,7 +117,7 @@ def read_samples(
             dtype or v.dtype,
             shape and tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape),
         )
-        for v in model.graph.feeds
+        for v in model.graph.required_inputs
         for dtype, shape in (overrides.get(v.name, (None, v.shape)),)
     ]
     files = [_SampleFile(name, specs) for name in _sample_files(path)]

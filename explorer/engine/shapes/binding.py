@@ -35,7 +35,7 @@ def bind_inputs(
     graph = model.graph
     requested_inputs = dict(input_shapes or {})
     dim_sizes = dict(sizes or {})
-    inputs_by_name = {v.name: v for v in graph.feeds}  # the inputs without an initializer
+    inputs_by_name = {v.name: v for v in graph.required_inputs}  # the inputs without an initializer
     if dim_sizes:
         _check_names(model, dim_sizes)
     is_overruled = False
@@ -80,7 +80,7 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
     Raises:
         Misuse: A dimension does not exist, or a size is below 1.
     """
-    values = (*model.graph.feeds, *model.graph.values, *model.graph.outputs)
+    values = (*model.graph.required_inputs, *model.graph.values, *model.graph.outputs)
     shapes = {shape for v in values if (shape := read_declared_shape(v))}
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
     if not names.issuperset(dim_sizes):

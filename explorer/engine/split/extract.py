@@ -223,7 +223,7 @@ def _find_inputs_and_outputs(
     produced = {
         name: None for node_index in sorted(part_places) for name in nodes[node_index].outputs if name
     }
-    input_names = {value.name for value in model.graph.feeds}
+    input_names = {value.name for value in model.graph.required_inputs}
     part_values = {name for node_index in places for name in nodes[node_index].outputs}
     computed_names = input_names | {
         name for node_index in units.positions for name in nodes[node_index].outputs

@@ -189,7 +189,9 @@ def describe_cuts(split: Split) -> tuple[ManifestCut, ...]:
 
 def describe_onnx_stage(fact: Stage, model: Model) -> ManifestStage:
     """Builds the manifest entry of an ONNX stage."""
-    return describe_stage(fact, describe_values(model.graph.feeds), describe_values(model.graph.outputs))
+    return describe_stage(
+        fact, describe_values(model.graph.required_inputs), describe_values(model.graph.outputs)
+    )
 
 
 def describe_stage(

@@ -71,7 +71,7 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
     stage_outputs = run_stages(stages, feeds, names, **exact_settings)
     random_names = find_random_outputs(whole)
     are_equal, rounded_types = _are_bits_equal(names, whole_outputs, stage_outputs, random_names), ""
-    narrow_values = _find_narrow_types([value for stage in stages for value in stage.graph.feeds])
+    narrow_values = _find_narrow_types([value for stage in stages for value in stage.graph.required_inputs])
     if are_equal is False and narrow_values:
         whole_outputs = RuntimeSession(
             round_values(whole, narrow_values, names), what="the whole", **exact_settings
@@ -187,7 +187,7 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
         BadModel: onnxruntime cannot load or run the whole or the part.
     """
     names = [value.name for value in part.graph.outputs]
-    input_names = [value.name for value in part.graph.feeds]
+    input_names = [value.name for value in part.graph.required_inputs]
     random_names = find_random_outputs(part)
     exposed = [name for name in dict.fromkeys((*input_names, *names)) if name not in feeds]
     exact_settings: dict[str, Any] = {"optimise": False, "threads": 1}
@@ -198,7 +198,7 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
     part_feeds = {name: whole_values[name] for name in input_names}
     part_values = RuntimeSession(part, what="the part", **exact_settings).run(part_feeds)
     are_equal, rounded_types = _are_bits_equal(names, whole_values, part_values, random_names), ""
-    narrow_values = _find_narrow_types(part.graph.feeds)
+    narrow_values = _find_narrow_types(part.graph.required_inputs)
     if are_equal is False and narrow_values:
         whole_values = {
             **feeds,
@@ -251,11 +251,13 @@ def run_stages(
     Returns:
         The values by name.
     """
-    last_use = {value.name: index for index, stage in enumerate(stages) for value in stage.graph.feeds}
+    last_use = {
+        value.name: index for index, stage in enumerate(stages) for value in stage.graph.required_inputs
+    }
     values: dict[str, Array] = dict(feeds)
     for index, stage in enumerate(stages):
         session = RuntimeSession(stage, what=f"stage {index + 1}", **options)
-        inputs = {value.name: values[value.name] for value in stage.graph.feeds}
+        inputs = {value.name: values[value.name] for value in stage.graph.required_inputs}
         values.update(session.run({name: np.asarray(value) for name, value in inputs.items()}))
         values = {
             name: value for name, value in values.items() if last_use.get(name, -1) > index or name in names

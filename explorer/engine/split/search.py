@@ -107,7 +107,7 @@ def build_graph_sequence(subject: SplitSubject) -> CutSequence:
     units = divide_graph(model, layers, types)
     counted_names = {tensor.name for layer in layers for tensor in layer.weights}
     initializers = model.graph.initializers
-    free = dict.fromkeys(d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str))
+    free = dict.fromkeys(d for v in model.graph.required_inputs for d in v.shape or () if isinstance(d, str))
     unit_seconds, closed_units = None, dict[int, str]()
     if subject.profile is not None and subject.modules:
         nodes = [model.graph.nodes[position] for position in units.positions]

@@ -76,8 +76,10 @@ def _build_stage(
     read_names = {name for node_index in node_indices for name in list_reads(graph.nodes[node_index])} | set(
         passed_through
     )
-    feeds = {value.name for value in graph.feeds}
-    outer_names = (name for name in read_names if name in feeds or (name in born and born[name] not in span))
+    required = {value.name for value in graph.required_inputs}
+    outer_names = (
+        name for name in read_names if name in required or (name in born and born[name] not in span)
+    )
     inputs = sorted(outer_names, key=lambda name: (born.get(name, -1), name))
     outputs = {value.name for value in graph.outputs}
     produced = [name for unit in span for name in graph.nodes[units.positions[unit]].outputs if name]
@@ -156,7 +158,7 @@ def join_stages(whole: Model, stages: Sequence[Model]) -> Model:
     initializers: dict[str, Tensor] = {}
     functions: dict[tuple[str, str, str], Function] = {}
     for index, stage in enumerate(stages):
-        input_names = {value.name for value in stage.graph.feeds}
+        input_names = {value.name for value in stage.graph.required_inputs}
         constant_nodes = _find_constant_nodes(stage, input_names)
         for name, tensor in stage.graph.initializers.items():
             if name in initializers and not _is_same_tensor(initializers[name], tensor):

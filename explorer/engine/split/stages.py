@@ -178,7 +178,7 @@ def split_figures(
 
 def _compute_stage(search: StageSearch, part: Model, span: range, dims: Mapping[str, int]) -> Stage:
     """Computes the figures of a stage, without its cost."""
-    inputs = [_describe_stage(search, value) for value in part.graph.feeds]
+    inputs = [_describe_stage(search, value) for value in part.graph.required_inputs]
     totals = examine(part, **bound(part, search.types, dims)).info.totals
     return Stage(
         file="",
@@ -198,7 +198,7 @@ def _compute_stage(search: StageSearch, part: Model, span: range, dims: Mapping[
 def bound(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int]) -> dict[str, Any]:
     """Returns the sizes of a part's inputs in the original model, as arguments of `examine`."""
     shapes = {}
-    for value in part.graph.feeds:
+    for value in part.graph.required_inputs:
         info = types.get(value.name)
         sizes = tuple([size for size in (info and info.shape) or () if isinstance(size, int)])
         if info is not None and info.shape is not None and len(sizes) == len(info.shape):

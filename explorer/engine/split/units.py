@@ -64,8 +64,8 @@ def divide_graph(model: Model, layers: Sequence[Layer], types: Mapping[str, Tens
         types: Types of the model's values, by name, at the bound sizes.
     """
     nodes, initializers = model.graph.nodes, model.graph.initializers
-    feeds = [value.name for value in model.graph.feeds]
-    dependent_names = set(feeds)
+    inputs = [value.name for value in model.graph.required_inputs]
+    dependent_names = set(inputs)
     positions: list[int] = []
     for index, node in enumerate(nodes):
         if not dependent_names.isdisjoint(list_reads(node)) or any_draws_random(model, (node,)):
@@ -89,7 +89,7 @@ def divide_graph(model: Model, layers: Sequence[Layer], types: Mapping[str, Tens
 
     stored_names: list[tuple[str, ...]] = []
     constants: list[tuple[int, ...]] = []
-    birth_unit = dict.fromkeys(feeds, -1)
+    birth_unit = dict.fromkeys(inputs, -1)
     last_reader: dict[str, int] = {}
     for unit, index in enumerate(positions):
         tensor_names: dict[str, None] = {}

@@ -231,14 +231,14 @@ def _choose_example_sizes(
     """
     examples: dict[str, int] = {}
     overrides: dict[str, tuple[str | None, Shape]] = dict(input_shapes)
-    feeds = [value for value in model.graph.feeds if value.shape and value.name not in overrides]
-    for value in feeds:
+    inputs = [value for value in model.graph.required_inputs if value.shape and value.name not in overrides]
+    for value in inputs:
         first, *inner_sizes = value.shape or ()
         if isinstance(first, str) and first not in dims:
             examples[first] = 1
         elif first is None:
             overrides[value.name] = (None, (1, *inner_sizes))
-    for value in feeds:
+    for value in inputs:
         for dim in (value.shape or ())[1:]:
             if isinstance(dim, str) and dim not in dims:
                 examples.setdefault(dim, _EXAMPLE_LENGTH)

@@ -340,7 +340,9 @@ class SiteContext:
     ) -> None:
         self._shapes = shapes
         self._declared = shapes if declared is None else declared
-        self._free = sorted({d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)})
+        self._free = sorted(
+            {d for v in model.graph.required_inputs for d in v.shape or () if isinstance(d, str)}
+        )
         self.codes: dict[str, tuple[str, str]] = {}
         """Names of codes that stand for float values: the codes' type, and the value's name."""
         self.constants = Constants(model.graph, model.defaults if defaults is None else defaults)

@@ -225,8 +225,8 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
         The model without declared intermediate shapes, which apply only to the symbolic model.
     """
     graph = model.graph
-    feeds = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]
-    names = {size for info in feeds for size in info.shape or () if isinstance(size, str)}
+    required = [info for value in graph.required_inputs if (info := shapes.get(value.name)) is not None]
+    names = {size for info in required for size in info.shape or () if isinstance(size, str)}
 
     def bind_value(value: Value) -> Value:
         info = shapes.get(value.name)

@@ -192,7 +192,7 @@ def _prepare_inputs(
         return [draw(rules, request.seed)], tuple(f"{rule.text()}, seed {request.seed}" for rule in rules)
     sizes = dims or {}
     specs = []
-    for value in model.graph.feeds:
+    for value in model.graph.required_inputs:
         shape = value.shape
         if shape is not None:
             shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)

@@ -304,7 +304,7 @@ def _inputs_from_file(
         return read_given_inputs(model, arrays, shapes)
     inputs = [
         InputSpec(value.name, value.dtype, shapes.get(value.name, (None, value.shape))[1])
-        for value in model.graph.feeds
+        for value in model.graph.required_inputs
     ]
     inputs_of_file = read_given_inputs(model, arrays.samples(inputs, batch)[0], shapes)
     rows = inputs_of_file[0].shape[0] if inputs_of_file and inputs_of_file[0].shape else 0

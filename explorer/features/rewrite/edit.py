@@ -67,7 +67,7 @@ def _apply_edits(models: Models, steps: Sequence[EditStep], work: Work) -> tuple
     outputs: list[TypeChange] = []
     for step in steps:
         report(work.on_progress, work.cancel, "editing", len(completed), len(steps))
-        names = {value.name for value in model.graph.feeds}
+        names = {value.name for value in model.graph.required_inputs}
         shapes = {name: shape for name, shape in models.name_input_shapes(model).items() if name in names}
         sizes = select_dims(model, models.options["dims"])
         edited = apply_edit(model, step, partial(_aliases, models), sizes, shapes)

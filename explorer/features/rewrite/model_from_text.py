@@ -64,7 +64,7 @@ def make_model(
         name=net.name,
         seed=seed,
         stored=stored,
-        inputs=describe_tensors(model.graph.feeds),
+        inputs=describe_tensors(model.graph.required_inputs),
         outputs=describe_tensors(model.graph.outputs),
         layers=totals.nodes,
         params=totals.params,

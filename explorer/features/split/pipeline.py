@@ -141,7 +141,7 @@ def _build_inputs(
     if unknown := [name for name in dims if name not in sizes]:
         raise Misuse(f"the stages have no dimension '{unknown[0]}'", where="--dim")
     if input is None:
-        first = {value.shape[0] for value in model.graph.feeds if value.shape}
+        first = {value.shape[0] for value in model.graph.required_inputs if value.shape}
         open_names = [name for name in first if isinstance(name, str)]
         if batch is not None and not open_names and batch not in first:
             raise Misuse("no input has an open first dimension", where="--batch", hint="leave it out")
@@ -152,7 +152,7 @@ def _build_inputs(
             for offset in range(min(micro_batches or _DISTINCT_BATCHES, _DISTINCT_BATCHES))
         ]
         return batches, tuple([plan.text() for plan in drawn])
-    specs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.feeds]
+    specs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.required_inputs]
     parts = read_input(input).samples(specs, batch)
     plans = [read_given_inputs(model, part) for part in parts]
     return [draw(plan, seed) for plan in plans], tuple([plan.text() for plan in plans[0]])

@@ -252,7 +252,7 @@ class Splitter:
         rows = [part.all_units.rows[unit] for unit in part.units]
         paths = [subject.layers[row].path for row in rows if row is not None]
         return Extraction(
-            inputs=infos(part.model.graph.feeds),
+            inputs=infos(part.model.graph.required_inputs),
             outputs=infos(part.model.graph.outputs),
             first=paths[0] if paths else "",
             last=paths[-1] if paths else "",
@@ -353,7 +353,7 @@ class Splitter:
         return manifest.Manifest(
             model=self._models.label(self._models.current),
             by=fact.by,
-            inputs=manifest.describe_values(model.graph.feeds),
+            inputs=manifest.describe_values(model.graph.required_inputs),
             outputs=manifest.describe_values(model.graph.outputs),
             stages=tuple(
                 [manifest.describe_onnx_stage(*pair) for pair in zip(fact.stages, parts, strict=True)]

@@ -409,7 +409,7 @@ class Models:
         opened: Any = self.open_state(state)
         if self.options["past"] is not None and opened.is_graph:
             return opened.list_sizes()  # type: ignore[no-any-return]
-        names = {value.name for value in model.graph.feeds}
+        names = {value.name for value in model.graph.required_inputs}
         shapes = {name: shape for name, shape in self.name_input_shapes(model).items() if name in names}
         return select_dims(model, self.options["dims"]), shapes
 
@@ -419,9 +419,9 @@ class Models:
         A shape without a name belongs to the only input. For a file, `_open` names it; for a module, the name
         is known once it was exported.
         """
-        feeds = model.graph.feeds
+        inputs = model.graph.required_inputs
         shapes: InputShapes = self.options["input_shapes"]
-        return {name or feeds[0].name: shape for name, shape in shapes.items() if name or len(feeds) == 1}
+        return {name or inputs[0].name: shape for name, shape in shapes.items() if name or len(inputs) == 1}
 
     def examine(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """Analyzes a state and finds its execution order. Later calls return the same result."""
@@ -700,7 +700,7 @@ class Models:
     ) -> AnalysisResult:
         """Analyzes a state's graph, or the graph `replacement`. `sizes` applies to unbound dimensions."""
         model = replacement or self.load_graph(state)
-        open_dims = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
+        open_dims = {d for v in model.graph.required_inputs for d in v.shape or () if isinstance(d, str)}
         sizes_here = {name: size for name, size in (sizes or {}).items() if name in open_dims}
         opened = _open_onnx(model.path, self._state_options({**sizes_here, **self.options["dims"]}), model)
         return opened.examine(on_progress=on_progress, cancel=cancel)

@@ -60,7 +60,7 @@ def quantize(name: str, folder: Path, *, count: int = 3, calibrator: Any = "minm
     grids = Grids(calibrate_ranges(model, list_range_uses(choices), samples, calibrator, 99))
     writer.write(quantize_model(model, choices, grids, known), target)
     layers, outputs = run_errors(model, reader.read(target), choices, grids.find_operand_grid, samples)
-    open_sizes = {d: 1 for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)}
+    open_sizes = {d: 1 for v in model.graph.required_inputs for d in v.shape or () if isinstance(d, str)}
     with Session(source, dims=open_sizes) as session:
         info, rows = session.open(), session.layers().layers
     fact = build_answer(choices, grids.find_operand_grid, rows, info.totals.weight_bytes, layers, outputs)

@@ -137,7 +137,7 @@ def test_every_shape_of_a_sample_model_is_what_a_run_gives(
     # several runs, as for a model that does not fit into memory
     monkeypatch.setattr(runtime_shapes, "MAX_VALUES", 50)
     model = read(str(sample(name)))
-    symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]
+    symbols = [d for v in model.graph.required_inputs for d in v.shape or () if isinstance(d, str)]
     sizes = dict.fromkeys(symbols, 3)
     inferred = infer(model, sizes).values
     types, notes = runtime_shapes.observe_shapes(model, inferred, sizes)

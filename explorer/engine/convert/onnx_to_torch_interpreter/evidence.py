@@ -84,7 +84,7 @@ def prove(
     """
     session = RuntimeSession(model, what="the ONNX file")
     names = [value.name for value in model.graph.outputs]
-    run_torch = make_torch_runner(module, [v.name for v in model.graph.feeds], source)
+    run_torch = make_torch_runner(module, [v.name for v in model.graph.required_inputs], source)
     layers = (
         sum(node.op in _ROUNDING_OPERATORS for node in model.graph.nodes) if is_quantized(model) else None
     )

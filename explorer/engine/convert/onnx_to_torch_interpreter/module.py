@@ -41,7 +41,7 @@ class OnnxModule(nn.Module):
         super().__init__()
         self._check_operators(model)
         self._model = model
-        self._inputs = tuple(v.name for v in model.graph.feeds)
+        self._inputs = tuple(v.name for v in model.graph.required_inputs)
         self._outputs = tuple(v.name for v in model.graph.outputs)
         self._tensor_places: dict[int, tuple[nn.Module, str]] = {}
         self._sizes: dict[int, Any] = {}

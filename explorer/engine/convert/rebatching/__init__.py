@@ -56,7 +56,7 @@ def make_rebatching(
         return ConversionResult(
             how=f"rewriting its batch from {rewritten.old} to {batch}",
             opset=model.opset,
-            inputs=describe_tensors(rewritten.model.graph.feeds),
+            inputs=describe_tensors(rewritten.model.graph.required_inputs),
             outputs=describe_tensors(rewritten.model.graph.outputs),
             verification=evidence,
             notes=tuple(_list_notes(rewritten.changed, inlined_model is not model)),

@@ -61,10 +61,12 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
     Raises:
         Misuse: The model cannot be rewritten safely; the message names the node and the reason.
     """
-    feeds = {value.name: value.shape for value in model.graph.feeds}
-    input_axes, old = find_input_batches(feeds, axes or {})
+    inputs = {value.name: value.shape for value in model.graph.required_inputs}
+    input_axes, old = find_input_batches(inputs, axes or {})
     declared = {
-        d for v in (*model.graph.feeds, *model.graph.values, *model.graph.outputs) for d in v.shape or ()
+        d
+        for v in (*model.graph.required_inputs, *model.graph.values, *model.graph.outputs)
+        for d in v.shape or ()
     }
     if batch in declared and isinstance(batch, str):
         raise Misuse(f"a dimension is called '{batch}' already", where="rebatch", hint="take another name")

@@ -82,7 +82,7 @@ class DecodeStep(Struct, frozen=True):
 
 def find_cache(model: Model) -> Cache:
     """Finds the cache inputs of a graph, also those that only a branch or loop uses."""
-    feeds = {v.name: v for v in model.graph.feeds}
+    inputs = {v.name: v for v in model.graph.required_inputs}
     slots: dict[str, Slot] = {}
     output_names = {v.name for v in model.graph.outputs}
     sources: dict[str, str] = {}
@@ -91,17 +91,17 @@ def find_cache(model: Model) -> Cache:
         is_single = node.op == "Concat" and len(node.inputs) == 1
         if (node.op in _PASSTHROUGH or is_single) and not node.domain and node.inputs and node.outputs:
             source = sources.get(node.inputs[0], node.inputs[0])
-            if source in feeds:
+            if source in inputs:
                 sources[node.outputs[0]] = source
         for input_index, output_index, axis in _CACHE_ARGUMENTS.get((node.domain, node.op), ()):
             name = node.inputs[input_index] if input_index < len(node.inputs) else ""
             name = sources.get(name, name)
-            if name in feeds and name not in slots:
+            if name in inputs and name not in slots:
                 present_name = node.outputs[output_index] if output_index < len(node.outputs) else ""
-                slots[name] = Slot(feeds[name], axis, present_name)
+                slots[name] = Slot(inputs[name], axis, present_name)
         if node.op in _WRITERS and not node.domain and node.inputs:
             name = sources.get(node.inputs[0], node.inputs[0])
-            value = feeds.get(name)
+            value = inputs.get(name)
             if value is None or name in slots or value.shape is None or len(value.shape) < 3:
                 continue
             if node.op == "Concat" and len(node.inputs) != 2:
@@ -111,7 +111,7 @@ def find_cache(model: Model) -> Cache:
             if _CACHE_NAME.search(name) or node.outputs[0] in output_names:
                 axis = int(node.attributes.get("axis", _WRITERS[node.op])) % len(value.shape)
                 slots[name] = Slot(value, axis, node.outputs[0])
-    for name, value in feeds.items():
+    for name, value in inputs.items():
         if name not in slots:
             similar = next((slot for slot in slots.values() if _has_cache_shape(slot, value)), None)
             if similar is not None:
@@ -174,7 +174,7 @@ def bind_step(
         batch = shape[1 if len(shape) == 5 else 0]
         if isinstance(batch, str):
             batches[batch] = None
-    other_inputs = [v for v in model.graph.feeds if v.name not in cache]
+    other_inputs = [v for v in model.graph.required_inputs if v.name not in cache]
     tokens = _find_token_input(other_inputs)
     if tokens is not None:
         shape = _get_shape(tokens, input_shapes)
@@ -187,7 +187,7 @@ def bind_step(
     ]
     step_inputs: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     positions: dict[str, int] = {}
-    for value in model.graph.feeds:
+    for value in model.graph.required_inputs:
         declared = input_shapes.get(value.name, (None, value.shape))
         shape = _get_shape(value, input_shapes)
         # the last axis of a mask covers all positions, unless it is the batch
@@ -222,7 +222,7 @@ def compute_text_shapes(
     Raises:
         Misuse: The text has a fixed length, or a size is missing.
     """
-    text = _find_token_input(model.graph.feeds)
+    text = _find_token_input(model.graph.required_inputs)
     if text is None:
         problem = "it has neither a text input nor cache inputs"
         raise Misuse(problem, where="--past", hint="leave --decode out", code="drop_option")
@@ -247,7 +247,7 @@ def compute_text_shapes(
                 for dim in _get_shape(value, {})
             ),
         )
-        for value in model.graph.feeds
+        for value in model.graph.required_inputs
     }
 
 

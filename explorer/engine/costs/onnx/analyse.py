@@ -145,7 +145,7 @@ def _info(
         model=ModelInfo(
             source=model.path,
             format=format,
-            inputs=tuple(values[v.name] for v in model.graph.feeds),
+            inputs=tuple(values[v.name] for v in model.graph.required_inputs),
             outputs=tuple(values.get(v.name, declared[v.name]) for v in model.graph.outputs),
             opset=model.opset or None,
             producer=" ".join(p for p in (model.producer, model.producer_version) if p),
@@ -198,7 +198,9 @@ def _tile_coverage(
 ) -> TiledMacs | None:
     """Returns the tile coverage; if it depends on symbolic sizes, computed at the sizes of the plan."""
     values = inference.main.values
-    symbolic = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}
+    symbolic = {
+        d for v in model.graph.required_inputs for d in values[v.name].shape or () if isinstance(d, str)
+    }
     sizes = (
         tile_coverage.collect_planned_sizes(model, symbolic)
         if tiled is not None and tiled.share is None

@@ -34,7 +34,7 @@ def build_value_flow(
     flow, context = ValueFlow(), visited.context
     assert context is not None
     groups = {layer.path: layer.id for layer in layers if layer.group}
-    for value in graph.feeds:
+    for value in graph.required_inputs:
         flow.add_producer(-1, context.get_key(value.name), partial(context.get_info, value.name), "input")
     leaf_index = 0
     for entry in visited.node_values:

@@ -79,8 +79,8 @@ def visit(
     context = result.context = GraphContext(
         inference.main, describe_initializers(graph, ()), model.opsets, storage_ids=list_plain_storage(graph)
     )
-    feeds = [context.get_info(v.name) for v in graph.feeds]
-    state.step("", (), [(i.name, i, count_bytes(i)) for i in feeds])
+    inputs = [context.get_info(v.name) for v in graph.required_inputs]
+    state.step("", (), [(i.name, i, count_bytes(i)) for i in inputs])
     visitor.visit_nodes(context, graph.nodes)
     if result.tile_labels is not None:
         result.tiled = tile_coverage.count_tiled_macs(result.tile_labels, result.leaves)

@@ -37,9 +37,9 @@ def choose_batch_sizes(
     Raises:
         Misuse: No input has a dimension that could be the batch.
     """
-    feeds = [v for v in model.graph.feeds if v.shape]
-    symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
-    first = {v.name: v.shape[0] for v in feeds if v.shape}
+    inputs = [v for v in model.graph.required_inputs if v.shape]
+    symbols = dict.fromkeys(d for v in inputs for d in v.shape or () if isinstance(d, str))
+    first = {v.name: v.shape[0] for v in inputs if v.shape}
     named = [s for s in symbols if "batch" in s.lower() or s.lower() in ("n", "b", "bs")]
     named = named or [d for d in dict.fromkeys(first.values()) if isinstance(d, str)]
     if named:
@@ -53,10 +53,10 @@ def choose_batch_sizes(
             for name, (kind, shape) in input_shapes.items()
         }
         return {**dims, **dict.fromkeys(named, batch)}, shapes
-    if not feeds:
+    if not inputs:
         raise Misuse("no input of the model has a dimension that could be the batch", where="--batch")
     shapes = dict(input_shapes)
-    for value in feeds:
+    for value in inputs:
         kind, declared_shape = input_shapes.get(value.name, (None, value.shape or ()))
         trailing = [dims.get(d, d) if isinstance(d, str) else d for d in declared_shape[1:]]
         if all(isinstance(d, int) for d in trailing):
@@ -66,7 +66,7 @@ def choose_batch_sizes(
 
 def _is_declared_as(model: Model, name: str, axis: int, symbols: Sequence[str]) -> bool:
     """Whether dimension `axis` of an input is declared with one of the names in `symbols`."""
-    shape: Shape = next((v.shape or () for v in model.graph.feeds if v.name == name), ())
+    shape: Shape = next((v.shape or () for v in model.graph.required_inputs if v.name == name), ())
     return axis < len(shape) and shape[axis] in symbols
 
 
@@ -98,8 +98,8 @@ def analyze_training_step(
     def look(leaves: Sequence[OperatorLeaf], rows_of: Sequence[int]) -> None:
         if batch is not None:
             _check_sizes(leaves, batch)
-        feeds = {v.name for v in model.graph.feeds}
-        parts.extend(_leaf_gradients(leaves, rows_of, feeds, _find_unneeded_leaves(model, leaves)))
+        inputs = {v.name for v in model.graph.required_inputs}
+        parts.extend(_leaf_gradients(leaves, rows_of, inputs, _find_unneeded_leaves(model, leaves)))
 
     options: dict[str, Any] = {"rules": rules} if rules else {}
     examined = analyse.examine(model, dims=dim_sizes, input_shapes=shapes, look=look, **options)
@@ -142,8 +142,8 @@ def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
 class _Flow:
     """Tracks, in execution order, which values need a gradient."""
 
-    def __init__(self, feeds: set[str]) -> None:
-        self.wanted: dict[Hashable, bool] = dict.fromkeys(feeds, False)
+    def __init__(self, inputs: set[str]) -> None:
+        self.wanted: dict[Hashable, bool] = dict.fromkeys(inputs, False)
         self.read: set[Hashable] = set()
         self.trained: set[Hashable] = set()
 
@@ -198,9 +198,9 @@ def _find_unneeded_leaves(model: Model, leaves: Sequence[OperatorLeaf]) -> set[i
 
 
 def _leaf_gradients(
-    leaves: Sequence[OperatorLeaf], rows_of: Sequence[int], feeds: set[str], idle: set[int]
+    leaves: Sequence[OperatorLeaf], rows_of: Sequence[int], inputs: set[str], idle: set[int]
 ) -> list[LeafGradients]:
-    flow = _Flow(feeds)
+    flow = _Flow(inputs)
     rows: list[tuple[int, OperatorLeaf, Gradient | None, Status, str]] = []
     for index, leaf in enumerate(leaves):
         gradient, status, reason = _backward(leaf, flow)

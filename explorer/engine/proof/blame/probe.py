@@ -148,7 +148,7 @@ class LayerProbe:
         types, types_after = self._first.types(), self._second.types()
         usable = [p for p in pairs if _can_subtract(types[p.before], types_after[p.after])]
         self._dtypes = {p.after: str(types_after[p.after]) for p in usable}
-        declared = {v.name: v.dtype for v in after.graph.feeds}
+        declared = {v.name: v.dtype for v in after.graph.required_inputs}
         self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in inputs_to_draw)
         self.original_names = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
         stops, stops_after = {p.before for p in usable}, {p.after for p in usable}

@@ -170,7 +170,7 @@ def _probe_at_sizes(
     growth_by_output = (
         {s.output: max(1.0, math.sqrt(s.grid[1] / _RUNTIME_CHAIN)) for s in plan.sites} if plan else {}
     )
-    after_types = {v.name: v.dtype for v in after.graph.feeds}
+    after_types = {v.name: v.dtype for v in after.graph.required_inputs}
     coarser = {
         d.name: other_type
         for d in inputs_to_draw
@@ -223,10 +223,10 @@ def _pair_outputs(before: Model, after: Model) -> list[Pair]:
 
 def _find_fixed_sizes(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
     """Finds the sizes that are open in the first model and fixed in the second."""
-    after_shapes = {v.name: v.shape or () for v in after.graph.feeds}
+    after_shapes = {v.name: v.shape or () for v in after.graph.required_inputs}
     return {
         a: b
-        for value in before.graph.feeds
+        for value in before.graph.required_inputs
         for a, b in zip(value.shape or (), after_shapes[inputs[value.name]], strict=False)
         if isinstance(a, str) and isinstance(b, int)
     }

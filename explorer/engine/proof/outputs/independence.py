@@ -66,7 +66,7 @@ def _find_fewest_elements(
     last_use[output] = len(nodes)
     depths = [_count_roundings(model, node) for node in nodes]
     half_depth, depth_so_far = sum(depths) / 2, 0  # depth in roundings
-    alive = {v.name for v in model.graph.feeds if v.name in last_use}
+    alive = {v.name for v in model.graph.required_inputs if v.name in last_use}
     data_dependent: set[str] = set(alive)
     narrowest = 0
     for index, node in enumerate(nodes):

@@ -111,7 +111,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     Raises:
         InputMismatch: The number, types or shapes of the inputs differ.
     """
-    first, second = before.graph.feeds, after.graph.feeds
+    first, second = before.graph.required_inputs, after.graph.required_inputs
     if len(first) != len(second):
         raise InputMismatch(f"one model takes {many_text(len(first), 'input')}, the other {len(second)}")
     by_name = {v.name: v for v in second}
@@ -132,7 +132,7 @@ def check_interface(before: Model, after: Model) -> None:
         InputMismatch: The inputs have another order, which matters to callers that pass them by position. Or
             a stored tensor is an optional input of one model and a constant in the other.
     """
-    first, second = ([v.name for v in m.graph.feeds] for m in (before, after))
+    first, second = ([v.name for v in m.graph.required_inputs] for m in (before, after))
     if any(name in first and first.index(name) != index for index, name in enumerate(second)):
         named = ", ".join(f"'{printable(name)}'" for name in second[:_MAX_LISTED_NAMES])
         raise InputMismatch(f"the inputs have another order: {named}")

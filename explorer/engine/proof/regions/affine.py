@@ -29,7 +29,9 @@ _INFERENCE_OPSET = 7
 
 def is_affine(model: Model) -> bool:
     """Whether all nodes of a region, as a model, are linear in the inputs of the region."""
-    dependent = find_dependent_values(model.graph.nodes, [value.name for value in model.graph.feeds])
+    dependent = find_dependent_values(
+        model.graph.nodes, [value.name for value in model.graph.required_inputs]
+    )
     return all(_is_affine(model, node, dependent) for node in model.graph.nodes)
 
 

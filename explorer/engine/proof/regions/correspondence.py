@@ -100,7 +100,7 @@ class Correspondence:
         self._table = ValueNumbers([before, after], cancel)
         input_numbers = {name: self._table.get_number("input", name) for name in inputs}
         self.unreachable: list[Pair] = []
-        declared = {value.name: value.dtype for value in before.graph.feeds}
+        declared = {value.name: value.dtype for value in before.graph.required_inputs}
         self._table.sources.dtypes.update(
             (number, dtype)
             for name, number in input_numbers.items()

@@ -236,7 +236,7 @@ def _find_varying_values(model: Model) -> frozenset[str]:
     nodes = _list_ordered_nodes(model)
     bodies = [body for node in nodes for _, body in list_bodies(node)]
     inputs = {value.name for body in bodies for value in body.inputs}
-    inputs.update(value.name for value in model.graph.feeds)
+    inputs.update(value.name for value in model.graph.required_inputs)
     inputs.update(name for function in model.functions.values() for name in function.inputs)
     dependent = _find_dependent_values(nodes, inputs, _OF_SHAPES)
     return (
@@ -248,7 +248,9 @@ def _find_varying_values(model: Model) -> frozenset[str]:
 
 def _has_open_sizes(model: Model, nodes: Sequence[Node], dependent: Collection[str]) -> bool:
     """Whether a model has a size that is open or depends on data."""
-    if any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in model.graph.feeds):
+    if any(
+        v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in model.graph.required_inputs
+    ):
         return True
     return any(
         node.op in _SIZED_BY_DATA
@@ -356,7 +358,7 @@ def _replace_number(model: Model, number: Deciding, power: int) -> Model:
 
 def _list_model_numbers(model: Model) -> Iterator[KeyedNumber]:
     """Yields the deciding numbers of a model, including bodies and functions."""
-    inputs = {value.name for value in model.graph.feeds}
+    inputs = {value.name for value in model.graph.required_inputs}
     yield from _list_node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
     called_keys = {node.key for node in list_all_nodes(model, model.graph.nodes)} & model.functions.keys()
     for key in sorted(called_keys):

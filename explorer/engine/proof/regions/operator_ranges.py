@@ -78,7 +78,7 @@ class Side(Struct, frozen=True):
 
 def prepare_side(model: Model, twins: Twins) -> Side:
     """Builds the side of a region from its model and from the original's names of its inputs."""
-    types = {value.name: value.dtype or "" for value in model.graph.feeds}
+    types = {value.name: value.dtype or "" for value in model.graph.required_inputs}
     return Side(store_computed_constants(inline_calls(model, ())), twins, types)
 
 

@@ -71,7 +71,7 @@ class RegionModels:
         of narrow types do not count, because they may overflow at another spread.
         """
         models = self.build(region)
-        types = {value.dtype for model in models for value in model.graph.feeds}
+        types = {value.dtype for model in models for value in model.graph.required_inputs}
         if not types.issubset(_WIDE_FLOATS) or not all(map(is_affine, models)):
             return False
         stored = self.compare_stored_numbers(region)

@@ -263,7 +263,7 @@ class RegionRuns:
 
     def changes_output(self, region: ChangedRegion, model: Model, replacement: Model) -> bool:
         """Whether a run changes if `replacement` takes the place of `model`, one side of the region."""
-        input_names = {value.name for value in model.graph.feeds}
+        input_names = {value.name for value in model.graph.required_inputs}
         twins = {name: twin or name for name, twin in region.twins.items()}
         unchanged_session = RuntimeSession(model, what=_LABEL, optimise=False, threads=1)
         try:

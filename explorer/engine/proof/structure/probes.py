@@ -60,7 +60,7 @@ class GraphProducers:
         self.nodes = model.graph.nodes
         self.producer: dict[str, int] = {}
         self.reads: list[tuple[str, ...]] = []
-        self.input_dependent = {v.name for v in model.graph.feeds}
+        self.input_dependent = {v.name for v in model.graph.required_inputs}
         norms = (node for node in self.nodes if node.op == "BatchNormalization" and not node.domain)
         self.normalized = {node.inputs[0]: node.outputs[0] for node in norms}
         for index, node in enumerate(self.nodes):

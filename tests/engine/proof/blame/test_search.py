@@ -253,7 +253,7 @@ def test_a_copy_that_also_takes_and_gives_float16_is_compared_on_equal_inputs(
         value.type.tensor_type.elem_type = TensorProto.FLOAT16
     onnx.save(model, tmp_path / "h.onnx")
     after = validate(reader.read(str(tmp_path / "h.onnx")))
-    assert {v.dtype for v in (*after.graph.feeds, *after.graph.outputs)} == {"float16"}
+    assert {v.dtype for v in (*after.graph.required_inputs, *after.graph.outputs)} == {"float16"}
     for one, other in ((before, after), (after, before)):
         fact = blame(one, other)
         assert fact.probes[0].op == "Gemm"
