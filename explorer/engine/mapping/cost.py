@@ -509,7 +509,7 @@ def _compute_pipeline_cycles(
             machine.memories[0], sum(reads.values()), sum(writes.values())
         ) or Fraction(0)
         return None if total is None else max(total, moving / mapping.batch)
-    parts = _Pipeline(mapping, machine, nest, widths, rate).parts()
+    parts = _Pipeline(mapping, machine, nest, widths, rate).compute_parts()
     return None if parts is None else sum(parts, Fraction(0))
 
 
@@ -525,7 +525,7 @@ def compute_pipeline_parts(
     if len(nest.levels) == 1:
         return None
     rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
-    return _Pipeline(mapping, machine, nest, _get_widths(mapping), rate).parts()
+    return _Pipeline(mapping, machine, nest, _get_widths(mapping), rate).compute_parts()
 
 
 class _Pipeline:
@@ -556,43 +556,43 @@ class _Pipeline:
         self.finishing = find_epilogue_level(nest)
         sums = count_moved(nest, "C", self.outermost["C"])
         self.reads_first = machine.first_read and sums.outside_writes > sums.outside_finished
-        self.compute = cache(self._step_cycles)
-        self.transfer = cache(self._transfer_cycles)
+        self.compute = cache(self._compute_step_cycles)
+        self.transfer = cache(self._compute_transfer_cycles)
 
-    def parts(self) -> tuple[Fraction, Fraction, Fraction] | None:
+    def compute_parts(self) -> tuple[Fraction, Fraction, Fraction] | None:
         """Computes the cycles of the first load, of all steps and of the last store."""
-        positions = [self._positions(trips) for trips in self.trips]
+        positions = [self._list_positions(trips) for trips in self.trips]
         first: Triple = (0, 0, 0)
         last: Triple = tuple(trips - 1 for trips in self.trips)  # type: ignore[assignment]
-        first_load = self._transfer(self._loads(first, None), {})
-        last_store = self._transfer({}, self._stores(last, None))
-        if self.compute(self._part(first)) is None:
+        first_load = self._compute_transfer(self._count_loads(first, None), {})
+        last_store = self._compute_transfer({}, self._count_stores(last, None))
+        if self.compute(self._compute_part(first)) is None:
             return None
         # steps that compute and move the same take the same time
         alike: Counter[tuple[Triple, tuple[int, int], tuple[int, int]]] = Counter()
         for axis_positions in itertools.product(*positions):
             step: Triple = tuple(position for position, _ in axis_positions)  # type: ignore[assignment]
             weight = math.prod(count for _, count in axis_positions)
-            after, before = self._neighbor(step, 1), self._neighbor(step, -1)
-            loads = self._loads(after, step) if after is not None else {}
-            stores = self._stores(before, step) if before is not None else {}
-            reads, writes = self._passing(step, before, after)
-            hidden = self._sum(loads, True) + reads, self._sum(stores, True) + writes
-            waiting = self._sum(loads, False), self._sum(stores, False)
-            alike[self._part(step), hidden, waiting] += weight
+            after, before = self._find_neighbor(step, 1), self._find_neighbor(step, -1)
+            loads = self._count_loads(after, step) if after is not None else {}
+            stores = self._count_stores(before, step) if before is not None else {}
+            reads, writes = self._count_passing(step, before, after)
+            hidden = self._add_up(loads, True) + reads, self._add_up(stores, True) + writes
+            waiting = self._add_up(loads, False), self._add_up(stores, False)
+            alike[self._compute_part(step), hidden, waiting] += weight
         total = Fraction(0)
         for (part, hidden, waiting), number in alike.items():
             computing = self.compute(part) or Fraction(0)
             total += number * (max(computing, self.transfer(*hidden)) + self.transfer(*waiting))
         return first_load, total, last_store
 
-    def _positions(self, trips: int) -> list[tuple[int, int]]:
+    def _list_positions(self, trips: int) -> list[tuple[int, int]]:
         """Lists representative positions of a loop, each with the number of positions like it."""
         if trips <= 5:
             return [(position, 1) for position in range(trips)]
         return [(0, 1), (1, 1), (2, trips - 4), (trips - 2, 1), (trips - 1, 1)]
 
-    def _neighbor(self, step: Triple, by: int) -> Triple | None:
+    def _find_neighbor(self, step: Triple, by: int) -> Triple | None:
         """Returns the next or the previous step of the loops, or None at the end."""
         neighbor = list(step)
         for axis in reversed(self.order):
@@ -602,26 +602,26 @@ class _Pipeline:
             neighbor[axis] = 0 if by > 0 else self.trips[axis] - 1
         return None
 
-    def _lengths(self, step: Triple) -> Triple:
+    def _compute_lengths(self, step: Triple) -> Triple:
         m, k, n = (
             min(chunk, size - position * chunk)
             for position, chunk, size in zip(step, self.chunk, self.nest.size, strict=True)
         )
         return m, k, n
 
-    def _changed(self, operand: Operand, step: Triple, neighbor: Triple | None) -> bool:
+    def _is_changed(self, operand: Operand, step: Triple, neighbor: Triple | None) -> bool:
         if operand not in self.nest.holds[0]:
             return False
         if operand in self.level.keep:
             return neighbor is None
         return not _has_same_tile(operand, step, neighbor)
 
-    def _loads(self, step: Triple, before: Triple | None) -> dict[str, int]:
+    def _count_loads(self, step: Triple, before: Triple | None) -> dict[str, int]:
         """Computes the bytes of each operand that a step loads after the step before it."""
-        lengths = self._lengths(step)
+        lengths = self._compute_lengths(step)
         loads: dict[str, int] = {}
         for operand in OPERAND_AXES:
-            if not self._changed(operand, step, before):
+            if not self._is_changed(operand, step, before):
                 continue
             whole = operand in self.level.keep
             size = _bytes(self.nest.size if whole else lengths, operand, self.widths.get_bits(operand))
@@ -630,21 +630,21 @@ class _Pipeline:
             loads[operand] = size
         return loads
 
-    def _stores(self, step: Triple, after: Triple | None) -> dict[str, int]:
+    def _count_stores(self, step: Triple, after: Triple | None) -> dict[str, int]:
         """Computes the bytes of sums or outputs that leave after a step."""
-        if not self._changed("C", step, after):
+        if not self._is_changed("C", step, after):
             return {}
         whole = "C" in self.level.keep
         is_finished = whole or step[1] == self.trips[1] - 1
         bits = self.widths.output if is_finished else self.widths.sums
-        return {"C": _bytes(self.nest.size if whole else self._lengths(step), "C", bits)}
+        return {"C": _bytes(self.nest.size if whole else self._compute_lengths(step), "C", bits)}
 
-    def _passing(self, step: Triple, before: Triple | None, after: Triple | None) -> tuple[int, int]:
+    def _count_passing(self, step: Triple, before: Triple | None, after: Triple | None) -> tuple[int, int]:
         """Computes the bytes that a step reads and writes outside of what the first level holds.
 
         These are the operands that bypass the first level, the bias and the residual.
         """
-        lengths, is_last = self._lengths(step), step[1] == self.trips[1] - 1
+        lengths, is_last = self._compute_lengths(step), step[1] == self.trips[1] - 1
         reads = writes = 0
         for operand, level in self.outermost.items():
             if level == 0:
@@ -679,25 +679,26 @@ class _Pipeline:
             sum(count_core_extents(nest, level, core, axis).values()) == 1 for axis in OPERAND_AXES[operand]
         )
 
-    def _sum(self, sizes: Mapping[str, int], overlapping: bool) -> int:
+    def _add_up(self, sizes: Mapping[str, int], overlapping: bool) -> int:
         """Adds up the bytes of the operands that move during a computation, or of the others."""
         return sum(size for name, size in sizes.items() if self.overlaps[name] is overlapping)
 
-    def _transfer(self, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
+    def _compute_transfer(self, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
         """Computes the cycles in which the outermost memory moves bytes."""
         return self.transfer(sum(loads.values()), sum(stores.values()))
 
-    def _transfer_cycles(self, reads: int, writes: int) -> Fraction:
+    def _compute_transfer_cycles(self, reads: int, writes: int) -> Fraction:
         return compute_transfer_cycles(self.machine.memories[0], reads, writes) or Fraction(0)
 
-    def _part(self, step: Triple) -> Triple:
+    def _compute_part(self, step: Triple) -> Triple:
         """Returns the lengths of the tile that the first core computes in a step."""
         m, k, n = (
-            min(length, tile) for length, tile in zip(self._lengths(step), self.level.tile, strict=True)
+            min(length, tile)
+            for length, tile in zip(self._compute_lengths(step), self.level.tile, strict=True)
         )
         return m, k, n
 
-    def _step_cycles(self, part: Triple) -> Fraction | None:
+    def _compute_step_cycles(self, part: Triple) -> Fraction | None:
         """Computes the cycles of one step: the array, or a memory inside that is slower."""
         inner = self.nest._replace(size=part, levels=self.nest.levels[1:], holds=self.nest.holds[1:])
         cycles = _compute_array_cycles(inner, self.machine, self.rate)

@@ -119,7 +119,7 @@ def emit_site(
         Misuse: The mapping does not match the machine, or C has no type for a number type.
     """
     return EmittedSite(
-        _Emitter(mapping, machine, right_dtype or mapping.dtype, steps).source(), len(mapping.levels)
+        _Emitter(mapping, machine, right_dtype or mapping.dtype, steps).write_source(), len(mapping.levels)
     )
 
 
@@ -165,13 +165,13 @@ class _Emitter:
 
     # -- names and sizes
 
-    def outside(self, operand: Operand, level: int) -> int:
+    def find_outer_level(self, operand: Operand, level: int) -> int:
         return max((index for index in self.nest.list_holders(operand) if index < level), default=-1)
 
-    def inside(self, operand: Operand, level: int) -> list[int]:
+    def list_inner_levels(self, operand: Operand, level: int) -> list[int]:
         return [index for index in self.nest.list_holders(operand) if index > level]
 
-    def tile(self, operand: Operand, level: int) -> tuple[int, int]:
+    def get_buffer_size(self, operand: Operand, level: int) -> tuple[int, int]:
         """Returns the rows and columns of a buffer."""
         step = self.nest.levels[level]
         lengths = self.nest.size if operand in step.keep else step.tile
@@ -180,10 +180,10 @@ class _Emitter:
 
     # -- source
 
-    def source(self) -> str:
-        return "\n".join([*self.head(), *self.flushes(), *self.run()]) + "\n"
+    def write_source(self) -> str:
+        return "\n".join([*self.write_head(), *self.write_flushes(), *self.write_run()]) + "\n"
 
-    def head(self) -> Iterator[str]:
+    def write_head(self) -> Iterator[str]:
         M, K, N = self.nest.size
         yield "#include <math.h>"
         yield "#include <stdint.h>"
@@ -213,7 +213,7 @@ class _Emitter:
         for level in range(self.last + 1):
             count = self.instances[level]
             for operand in self.nest.holds[level]:
-                rows, columns = self.tile(operand, level)  # type: ignore[arg-type]
+                rows, columns = self.get_buffer_size(operand, level)  # type: ignore[arg-type]
                 kind = {"A": "a_t", "B": "b_t", "C": "sum_t"}[operand]
                 yield f"static {kind} {operand}{level}[{count}][{rows * columns}];"
                 yield f"static tile_t {operand}{level}_held[{count}];"
@@ -238,27 +238,27 @@ class _Emitter:
                 yield "  memcpy(&value, &bits, sizeof value);"
                 yield "  return value;"
                 yield "}"
-        yield from self.finish()
+        yield from self.write_finish()
 
-    def finish(self) -> Iterator[str]:
+    def write_finish(self) -> Iterator[str]:
         """Writes the function that turns a finished sum into an output."""
         yield "static out_t finish(sum_t sum, long m, long n) {"
         yield "  (void)m; (void)n;"
         yield "  sum_t value = sum;"
         name = "value"
         for step in self.steps:
-            yield from self.step(step, name)
+            yield from self.write_step(step, name)
             if step.kind in _MAKES_FLOATS and name == "value":
                 name = "real"
         yield f"  return (out_t){name};"
         yield "}"
 
-    def step(self, step: EpilogueStep, name: str) -> Iterator[str]:
+    def write_step(self, step: EpilogueStep, name: str) -> Iterator[str]:
         """Writes one operator of the epilogue, on the sum `value` or on the float `real`."""
         if step.kind in _MAKES_FLOATS and name == "value":
             yield "  real_t real = (real_t)value;"
             name = "real"
-        low, high = self.number(step.low), self.number(step.high)
+        low, high = self.format_number(step.low), self.format_number(step.high)
         if step.kind == "bias":
             yield f"  {name} += bias[n];"
         elif step.kind == "scale":
@@ -282,49 +282,49 @@ class _Emitter:
             least, most = _RANGES[self.types["O"]]
             yield f"  real = MIN(MAX(real, {least}), {most});"
 
-    def number(self, value: float) -> str:
+    def format_number(self, value: float) -> str:
         """Writes a constant so that C reads the same number, in the type of the epilogue's floats."""
         if math.isinf(value):
             return "-INFINITY" if value < 0 else "INFINITY"
         return float(value).hex() + ("" if self.has_doubles else "f")
 
-    def flushes(self) -> Iterator[str]:
+    def write_flushes(self) -> Iterator[str]:
         """Writes a function for each level that sends a tile of sums outside, innermost tiles first."""
         for level in reversed(self.nest.list_holders("C")):
-            yield from self.flush(level)
+            yield from self.write_flush(level)
 
-    def flush(self, level: int) -> Iterator[str]:
-        outer = self.outside("C", level)
-        _, columns = self.tile("C", level)
+    def write_flush(self, level: int) -> Iterator[str]:
+        outer = self.find_outer_level("C", level)
+        _, columns = self.get_buffer_size("C", level)
         finishes = level <= self.finishing
         yield f"static void flush{level}(int id, int first, out_t *output) {{"
         yield f"  tile_t *held = &C{level}_held[id];"
         yield "  if (held->row < 0) return;"
-        for inner in self.inside("C", level)[:1]:
+        for inner in self.list_inner_levels("C", level)[:1]:
             each = self.instances[inner] // self.instances[level]
-            firsts = self.first_cores(inner, level)
+            firsts = self.write_first_cores_test(inner, level)
             yield f"  for (int i = 0; i < {each}; i++) flush{inner}(id * {each} + i, {firsts}, output);"
         yield "  const int finished = held->k_end == K;" if finishes else "  const int finished = 0;"
         yield "  (void)finished; (void)output; (void)first;"
         yield "  for (long x = 0; x < held->rows; x++) {"
         yield f"    sum_t *from = &C{level}[id][x * {columns}];"
         if outer < 0:
-            place = "(held->row + x) * N + held->column"
-            target, output = f"&sums[{place}]", f"&output[{place}]"
+            position = "(held->row + x) * N + held->column"
+            target, output = f"&sums[{position}]", f"&output[{position}]"
         else:
             parent = f"id / {self.instances[level] // self.instances[outer]}"
-            _, width = self.tile("C", outer)
+            _, width = self.get_buffer_size("C", outer)
             origin = f"C{outer}_held[{parent}]"
-            place = f"(held->row + x - {origin}.row) * {width} + held->column - {origin}.column"
-            target = f"&C{outer}[{parent}][{place}]"
-            output = f"&O{outer}[{parent}][{place}]" if outer < self.finishing else ""
+            position = f"(held->row + x - {origin}.row) * {width} + held->column - {origin}.column"
+            target = f"&C{outer}[{parent}][{position}]"
+            output = f"&O{outer}[{parent}][{position}]" if outer < self.finishing else ""
         if level == self.adding:
             yield f"    sum_t *to = {target};"
             yield "    for (long y = 0; y < held->columns; y++) to[y] += from[y];"
             if outer < 0:
-                place = "(held->row + x) * N + held->column"
+                position = "(held->row + x) * N + held->column"
                 yield "    for (long y = 0; y < held->columns; y++)"
-                yield f"      output[{place} + y] = finish(to[y], held->row + x, held->column + y);"
+                yield f"      output[{position} + y] = finish(to[y], held->row + x, held->column + y);"
         elif finishes and level == self.finishing:
             yield "    if (finished) {"
             yield f"      out_t *to = {output};"
@@ -351,11 +351,11 @@ class _Emitter:
         else:
             yield f"  moved[{level}][7] += bytes;"
         if finishes and level == self.finishing:
-            yield from self.epilogue_counters(level)
+            yield from self.write_epilogue_counters(level)
         yield "  held->row = -1;"
         yield "}"
 
-    def epilogue_counters(self, level: int) -> Iterator[str]:
+    def write_epilogue_counters(self, level: int) -> Iterator[str]:
         """Writes the counters of the bias and the residual, which are read when a tile is finished."""
         step = self.nest.levels[level]
         if self.epilogue.bias_bytes:
@@ -367,7 +367,7 @@ class _Emitter:
             size = f"held->rows * held->columns * {self.epilogue.residual_bytes}"
             yield f"  if (finished) moved[{level}][9] += (uint64_t){size};"
 
-    def first_cores(self, inner: int, level: int) -> str:
+    def write_first_cores_test(self, inner: int, level: int) -> str:
         """Writes a test whether core `i` inside an instance of a level is the first along K."""
         terms = []
         below = 1
@@ -378,7 +378,7 @@ class _Emitter:
             below *= m * k * n
         return " && ".join(terms) or "1"
 
-    def run(self) -> Iterator[str]:
+    def write_run(self) -> Iterator[str]:
         yield "void run(const a_t *A, const b_t *B, out_t *output, const sum_t *biases, const real_t *scales,"
         yield "         const real_t *offsets, const real_t *residuals, long zero_a, long zero_b) {"
         yield "  bias = biases; scale = scales; offset = offsets; residual = residuals;"
@@ -415,21 +415,21 @@ class _Emitter:
                 else:
                     yield f"{'  ' * depth}const long {axis}{level} = g{axis}{level};"
                 yield f"{'  ' * depth}const long l{axis}{level} = MIN({tile}, {high} - {axis}{level});"
-            yield f"{'  ' * depth}const int id{level} = {self.instance(level)};"
-            for line in self.arrive(level):
+            yield f"{'  ' * depth}const int id{level} = {self.write_instance_index(level)};"
+            for line in self.write_loads(level):
                 yield "  " * depth + line
-        for line in self.multiply():
+        for line in self.write_product():
             yield "  " * depth + line
         while depth > 1:
             depth -= 1
             yield "  " * depth + "}"
         outermost = self.nest.list_holders("C")[0]
-        firsts = self.first_cores(outermost, -1)
+        firsts = self.write_first_cores_test(outermost, -1)
         count = self.instances[outermost]
         yield f"  for (int i = 0; i < {count}; i++) flush{outermost}(i, {firsts}, output);"
         yield "}"
 
-    def instance(self, level: int) -> str:
+    def write_instance_index(self, level: int) -> str:
         """Writes the index of the current core among all instances of a level."""
         index = "0" if level == 0 else f"id{level - 1}"
         for axis, count in zip(AXES, self.nest.levels[level].split, strict=True):
@@ -437,58 +437,58 @@ class _Emitter:
                 index = f"({index}) * {count} + c{axis}{level}"
         return index
 
-    def arrive(self, level: int) -> Iterator[str]:
+    def write_loads(self, level: int) -> Iterator[str]:
         """Writes the loads of the tiles that changed."""
         for operand in OPERAND_AXES:
             if operand in self.nest.holds[level]:
-                yield from self.load(operand, level)
+                yield from self.write_load(operand, level)
 
-    def load(self, operand: Operand, level: int) -> Iterator[str]:
+    def write_load(self, operand: Operand, level: int) -> Iterator[str]:
         row, column = (AXES[axis] for axis in OPERAND_AXES[operand])
         keeps = operand in self.nest.levels[level].keep
         record = f"{operand}{level}_held[id{level}]"
-        place = (f"{row}{level}", f"{column}{level}", f"l{row}{level}", f"l{column}{level}")
+        bounds = (f"{row}{level}", f"{column}{level}", f"l{row}{level}", f"l{column}{level}")
         if keeps:
             big = (_BIG[axis] for axis in OPERAND_AXES[operand])
-            place = ("0", "0", *big)  # type: ignore[assignment]
+            bounds = ("0", "0", *big)  # type: ignore[assignment]
         changed = (
             f"{record}.row < 0"
             if keeps
-            else f"{record}.row != {place[0]} || {record}.column != {place[1]} || "
-            f"{record}.rows != {place[2]} || {record}.columns != {place[3]}"
+            else f"{record}.row != {bounds[0]} || {record}.column != {bounds[1]} || "
+            f"{record}.rows != {bounds[2]} || {record}.columns != {bounds[3]}"
         )
         yield f"if ({changed}) {{"
         if operand == "C":
-            yield f"  flush{level}(id{level}, {self.is_first(operand, level)}, output);"
+            yield f"  flush{level}(id{level}, {self.write_first_test(operand, level)}, output);"
         else:
-            for inner in self.inside(operand, level):
+            for inner in self.list_inner_levels(operand, level):
                 each = self.instances[inner] // self.instances[level]
                 tiles = f"{operand}{inner}_held[id{level} * {each} + i]"
                 yield f"  for (int i = 0; i < {each}; i++) {tiles}.row = -1;"
-        yield f"  {record} = (tile_t){{{', '.join(place)}, 0}};"
-        _, width = self.tile(operand, level)
-        outer = self.outside(operand, level)
+        yield f"  {record} = (tile_t){{{', '.join(bounds)}, 0}};"
+        _, width = self.get_buffer_size(operand, level)
+        outer = self.find_outer_level(operand, level)
         matrix = {"A": "A", "B": "B", "C": "sums"}[operand]
         if outer < 0:
-            source = f"{matrix}[({place[0]} + x) * {_BIG[OPERAND_AXES[operand][1]]} + {place[1]}]"
+            source = f"{matrix}[({bounds[0]} + x) * {_BIG[OPERAND_AXES[operand][1]]} + {bounds[1]}]"
         else:
-            _, outer_width = self.tile(operand, outer)
+            _, outer_width = self.get_buffer_size(operand, outer)
             origin = f"{operand}{outer}_held[id{outer}]"
             source = (
-                f"{operand}{outer}[id{outer}][({place[0]} - {origin}.row + x) * {outer_width} + "
-                f"{place[1]} - {origin}.column]"
+                f"{operand}{outer}[id{outer}][({bounds[0]} - {origin}.row + x) * {outer_width} + "
+                f"{bounds[1]} - {origin}.column]"
             )
         kind = {"A": "a_t", "B": "b_t", "C": "sum_t"}[operand]
         number = "ABC".index(operand)
-        size = f"(uint64_t){place[2]} * {place[3]} * sizeof({kind})"
+        size = f"(uint64_t){bounds[2]} * {bounds[3]} * sizeof({kind})"
         copy = [
-            f"for (long x = 0; x < {place[2]}; x++)",
-            f"  memcpy(&{operand}{level}[id{level}][x * {width}], &{source}, sizeof({kind}) * {place[3]});",
+            f"for (long x = 0; x < {bounds[2]}; x++)",
+            f"  memcpy(&{operand}{level}[id{level}][x * {width}], &{source}, sizeof({kind}) * {bounds[3]});",
             f"moved[{level}][{number}] += {size};",
         ]
         outside_counter = f"moved[{level}][{4 + number}] += {size};"
         if operand != "C":
-            copy.append(f"if ({self.is_first(operand, level)}) {outside_counter}")
+            copy.append(f"if ({self.write_first_test(operand, level)}) {outside_counter}")
             for line in copy:
                 yield "  " + line
         elif level == self.adding:
@@ -499,7 +499,7 @@ class _Emitter:
                 owner, current_visit = f"id{self.adding}", f"visit[id{self.adding}]"
             else:
                 owner, current_visit = "0", "1"
-            yield f"  uint32_t *was = &seen{level}[{owner}][{place[0]} * N + {place[1]}];"
+            yield f"  uint32_t *was = &seen{level}[{owner}][{bounds[0]} * N + {bounds[1]}];"
             yield f"  if (*was == {current_visit}) {{"
             for line in [*copy, outside_counter]:
                 yield "    " + line
@@ -511,10 +511,10 @@ class _Emitter:
         if operand == "C":
             yield f"{record}.k_end = k{level} + lk{level};"
 
-    def is_first(self, operand: Operand, level: int) -> str:
+    def write_first_test(self, operand: Operand, level: int) -> str:
         """Writes a test whether the core is the first of those that need the same tile from outside."""
         axis = AXES[3 - sum(OPERAND_AXES[operand])]
-        outer = self.outside(operand, level)
+        outer = self.find_outer_level(operand, level)
         tests = [
             f"c{axis}{index} == 0"
             for index in range(outer + 1, level + 1)
@@ -522,20 +522,20 @@ class _Emitter:
         ]
         return " && ".join(tests) or "1"
 
-    def multiply(self) -> Iterator[str]:
+    def write_product(self) -> Iterator[str]:
         level = self.last
-        (_, a_width), (_, b_width) = self.tile("A", level), self.tile("B", level)
-        _, c_width = self.tile("C", level)
+        (_, a_width), (_, b_width) = self.get_buffer_size("A", level), self.get_buffer_size("B", level)
+        _, c_width = self.get_buffer_size("C", level)
         yield f"for (long x = 0; x < lm{level}; x++)"
         yield f"  for (long z = 0; z < lk{level}; z++) {{"
-        left = self.number_of("left", f"A{level}[id{level}][x * {a_width} + z]")
-        right = self.number_of("right", f"B{level}[id{level}][z * {b_width} + y]")
+        left = self.write_element("left", f"A{level}[id{level}][x * {a_width} + z]")
+        right = self.write_element("right", f"B{level}[id{level}][z * {b_width} + y]")
         yield f"    const sum_t a = {left} - (sum_t)zero_a;"
         yield f"    for (long y = 0; y < ln{level}; y++)"
         yield (f"      C{level}[id{level}][x * {c_width} + y] += a * ({right} - (sum_t)zero_b);")
         yield "  }"
 
-    def number_of(self, name: str, element: str) -> str:
+    def write_element(self, name: str, element: str) -> str:
         """Writes the value of an element of an operand in the type of the sums."""
         return f"(sum_t){name}({element})" if self.halves[name] in HALVES else f"(sum_t){element}"
 
