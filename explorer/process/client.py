@@ -402,7 +402,7 @@ class EngineProcess:
         """Returns the reason why a child ended. The child's part of the log begins at byte `log_start`."""
         code = process.wait()
         if code == -signal.SIGKILL:
-            return "killed, perhaps for want of memory"
+            return "killed, perhaps because memory ran out"
         # native code seldom reports that it ran out of memory
         limit_text = (
             "" if self._memory is None else f", perhaps at {memory_limit.describe_limit(self._memory)}"

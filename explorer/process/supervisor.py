@@ -323,7 +323,7 @@ class _ChildWatcher:
                 f"stopped by {ending or 'a library'}, perhaps at {memory_limit.describe_limit(self.memory)}"
             )
         if self.code == -signal.SIGKILL:
-            return "stopped by SIGKILL, perhaps for want of memory"
+            return "stopped by SIGKILL, perhaps because memory ran out"
         last_line = " ".join(self.held_noise.decode("utf-8", "replace").splitlines()[-1:]).strip()
         last_line = (
             last_line

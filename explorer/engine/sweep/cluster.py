@@ -236,7 +236,7 @@ def _read_outcome(
     if isinstance(error, ExplorerError):
         return error
     if isinstance(error, distributed.scheduler.KilledWorker):
-        return EngineDied("the workers that tried it ended, perhaps for want of memory")
+        return EngineDied("the workers that tried it ended, perhaps because memory ran out")
     if future.cancelled():
         hint = "the same command goes on from what is kept"
         raise EngineDied("the scheduler ended", where=where, hint=hint)

@@ -95,7 +95,7 @@ def run(tasks: Sequence[Task], on_result: OnResult, *, workers: int, cancel: Can
                         if worker.tries < _MAX_DEATHS:
                             pending.append((worker.task, worker.tries + 1))
                         else:
-                            reason = "the workers that tried it ended, perhaps for want of memory"
+                            reason = "the workers that tried it ended, perhaps because memory ran out"
                             on_result(worker.task, EngineDied(reason))
                 elif worker.is_idle and pending:
                     worker.give(*pending.popleft())

@@ -192,7 +192,7 @@ class ClusterLine:
                 raise EngineDied(
                     f"the worker {worker} of stage {stage + 1} {'answers no more' if silent else 'ended'}",
                     where=self._configs[stage]["file"],
-                    hint=_RETRY_HINT if silent else "what was under way was stopped; for want of memory?",
+                    hint=_RETRY_HINT if silent else "the running work was stopped; did memory run out?",
                 )
 
 

@@ -355,7 +355,7 @@ class _Line:
         raise EngineDied(
             f"the process of stage {failed_stage + 1} ended ({ending})",
             where=self.stages[failed_stage].file,
-            hint="the other stages were stopped; for want of memory?",
+            hint="the other stages were stopped; did memory run out?",
         )
 
 

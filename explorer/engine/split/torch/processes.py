@@ -134,7 +134,7 @@ def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[s
         raise EngineDied(
             f"the process of stage {stage + 1} ended (killed by signal {-code})",
             where=files[stage],
-            hint="the other stages were stopped; for want of memory?",
+            hint="the other stages were stopped; did memory run out?",
         )
     with input_files.open_text(os.path.join(place, f"log{stage}"), errors="replace") as log:
         log_lines = [line.strip() for line in log if line.strip()]
