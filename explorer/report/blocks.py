@@ -49,7 +49,7 @@ class Column(NamedTuple):
         drop: Order in which columns are left out if the table is too wide, highest first; 0 for never.
         role: Role of texts without one.
         least: Minimum cells of a shortened column before another one is left out; 0 for the table's default.
-        whole: Whether the figures are never cut, so that only the title may be shortened.
+        keeps_figures: Whether the figures are never cut, so that only the title may be shortened.
         brief: Shorter text by full text, used when the column is shortened.
         paths: Whether texts are paths of files, whose folders are never left out as repeated modules are.
     """
@@ -60,7 +60,7 @@ class Column(NamedTuple):
     drop: int = 0
     role: Role = ""
     least: int = 0
-    whole: bool = False
+    keeps_figures: bool = False
     brief: Mapping[str, str] = {}
     paths: bool = False
 

@@ -211,7 +211,7 @@ def _fitted_table(table: Table, width: int, ascii_only: bool, exact: bool) -> It
     is_titled = bool(_titles(table))
     if is_titled and not laid.fits(width):
         columns = [
-            column._replace(shrink=column.shrink or (column.align == "left" and not column.whole))
+            column._replace(shrink=column.shrink or (column.align == "left" and not column.keeps_figures))
             for column in table.columns
         ]
         laid = laid_out(replace(table, columns=columns))
@@ -423,10 +423,9 @@ class TableLines:
                 if cell_widths:
                     widest[i] = max(widest[i] or 0, *cell_widths)
         indices = [i for i, width in enumerate(widest) if width is not None]
-        full_widths = [
-            max(width or 0, pieces_width(pieces(columns[i].title, i))) for i, width in enumerate(widest)
-        ]
-        return indices, full_widths, [(width or 0) * columns[i].whole for i, width in enumerate(widest)]
+        full_widths = [max(w or 0, pieces_width(pieces(columns[i].title, i))) for i, w in enumerate(widest)]
+        figure_widths = [(width or 0) * columns[i].keeps_figures for i, width in enumerate(widest)]
+        return indices, full_widths, figure_widths
 
     def _find_distinguishing_part(self, i: int) -> Kept:
         """Return the part of the texts in a column to keep, so that most of the shortened texts differ."""

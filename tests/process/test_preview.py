@@ -91,7 +91,7 @@ def test_operators_of_a_header_lie_in_the_groups_of_the_analysis(sample: Callabl
     assert [row.path for row in rows if not row.group] == [x.path for x in layers if not x.group]
     assert {row.path for row in rows if row.group} == {x.path for x in layers if x.group}
     # nothing that a header does not tell is given as a number
-    assert rows.structure.known == ()
+    assert rows.structure.known_columns == ()
     assert all(row.status == "unknown" for row in rows)
 
 

@@ -312,13 +312,13 @@ class PairRows:
         index = self.visible[place]
         return index >= 0 and (self.fact.rows[index].end > index + 1 or index in self._constants)
 
-    def toggle(self, place: int, want: bool | None = None) -> bool:
+    def toggle(self, place: int, should_open: bool | None = None) -> bool:
         """Open or close the group at a place and return whether the visible rows changed.
 
-        `want` True only opens, False only closes, None toggles.
+        `should_open` True only opens, False only closes, None toggles.
         """
         index = self.visible[place]
-        if not self.has_inside(place) or (want is not None and want == self.is_open(index)):
+        if not self.has_inside(place) or (should_open is not None and should_open == self.is_open(index)):
             return False
         if index in self._constants:
             self._open_constants ^= {index}

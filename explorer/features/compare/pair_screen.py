@@ -88,9 +88,9 @@ class _Rows(LineList):
         shorten = partial(self.pair.shorten_name, index)
         return page.row_line(self.pair.fact.rows[row_index], sign, width, shorten, exact=self.exact)
 
-    def toggle_row(self, index: int, want: bool | None = None) -> bool:
+    def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
         """Open or close a row."""
-        return self.pair.toggle(index, want)
+        return self.pair.toggle(index, should_open)
 
     def parent_of(self, index: int) -> int | None:
         """Return the index of the group that contains row `index`, or None at the top level."""

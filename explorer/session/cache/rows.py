@@ -63,7 +63,7 @@ class Structure(Struct):
         wide: For each row with more than `MAX_PLAIN_CHILDREN` children (-1: the top), the ids of every
             `RANGE`th child. A run counts as one child.
         deepest: Largest depth.
-        known: Columns with a known figure in at least one row.
+        known_columns: Columns with a known figure in at least one row.
     """
 
     parent: array[int] = field(default_factory=lambda: array("i"))
@@ -75,7 +75,7 @@ class Structure(Struct):
     wide: dict[int, Numbers] = field(default_factory=dict)
     deepest: int = 0
 
-    known: tuple[str, ...] = ()
+    known_columns: tuple[str, ...] = ()
 
 
 class Chunk(Struct, frozen=True):
@@ -83,7 +83,7 @@ class Chunk(Struct, frozen=True):
 
     Attributes:
         name: Kind of the part: a field of `Structure`, one of `COLUMNS`, 'page', 'pickled' (a pickled page),
-            'deepest', 'known', or 'wide' (for the row `key`).
+            'deepest', 'known_columns', or 'wide' (for the row `key`).
         code: Type code of the array whose bytes are in `data`, or '' if `data` is the value itself.
     """
 
@@ -140,7 +140,7 @@ def complete_structure(structure: Structure) -> None:
     count = len(parent)
     structure.deepest = max(structure.depth, default=0)
     structure.depth = narrow_numbers(structure.depth)
-    structure.known = tuple(
+    structure.known_columns = tuple(
         [name for name, numbers in structure.columns.items() if max(numbers, default=-1) >= 0]
     )
     for row in range(count - 1, -1, -1):
@@ -156,8 +156,8 @@ def complete_structure(structure: Structure) -> None:
     for row in range(count):
         if repeat[row] > 1:
             size = end[row] - row
-            for place in range(1, repeat[row]):
-                repeat[row + place * size] = -place
+            for position in range(1, repeat[row]):
+                repeat[row + position * size] = -position
         if repeat[row] > 0:
             parent_row = parent[row]
             children[parent_row] = children.get(parent_row, 0) + 1
@@ -171,12 +171,12 @@ def _list_range_starts(structure: Structure, parent_row: int) -> Numbers:
     """Lists every `RANGE`th child of a row. A run counts as one child."""
     starts = array("i")
     row, stop = parent_row + 1, structure.end[parent_row] if parent_row >= 0 else len(structure.parent)
-    place = 0
+    position = 0
     while row < stop:
         if structure.repeat[row] > 0:
-            if place % RANGE == 0:
+            if position % RANGE == 0:
                 starts.append(row)
-            place += 1
+            position += 1
         row = structure.end[row]
     return starts
 
@@ -335,7 +335,7 @@ def split_structure(structure: Structure) -> Iterator[Chunk]:
     for row, numbers in structure.wide.items():
         yield from _split_array("wide", numbers, row)
     yield Chunk("deepest", "", structure.deepest)
-    yield Chunk("known", "", structure.known)
+    yield Chunk("known_columns", "", structure.known_columns)
 
 
 def _split_array(name: str, numbers: Numbers, key: int) -> Iterator[Chunk]:
@@ -372,8 +372,8 @@ class RowPages(Sequence["Layer"]):
                 self._pickled.add(len(self._pages))
             self._pages.append(chunk.data)
             return
-        if chunk.name in ("deepest", "known"):
-            setattr(structure, chunk.name, tuple(chunk.data) if chunk.name == "known" else chunk.data)
+        if chunk.name in ("deepest", "known_columns"):
+            setattr(structure, chunk.name, tuple(chunk.data) if chunk.name == "known_columns" else chunk.data)
             return
         if chunk.name == "wide":
             numbers: Any = structure.wide.get(chunk.key)
@@ -527,8 +527,8 @@ class RowPages(Sequence["Layer"]):
             last = min(PAGE_ROWS, first + stop - row_id)
             row = self._row_decoder(page)
             bodies = _split_page(self._bodies.get(page) or self._decompress(page))[first:last]
-            for place, body in enumerate(bodies, row_id):
-                yield self._amend(row(body, place))
+            for body_row, body in enumerate(bodies, row_id):
+                yield self._amend(row(body, body_row))
             row_id += last - first
 
     def __iter__(self) -> Iterator[Layer]:

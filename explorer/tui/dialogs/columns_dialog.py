@@ -37,11 +37,11 @@ class _ColumnRows(LineList):
             ("  " + fit(column.about, max(0, width - 20)), "dim"),
         )
 
-    def toggle_row(self, index: int, want: bool | None = None) -> bool:
+    def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
         """Show or hide a column. Returns False for keys that only open or only close."""
-        if want is None:
+        if should_open is None:
             self.shown ^= {self.rows[index]}
-        return want is None
+        return should_open is None
 
     def carry(self, step: int) -> None:
         """Move the column under the cursor by `step` positions, together with the cursor."""

@@ -383,10 +383,10 @@ class TreeModel(FoldedRows):
 
     def _choose_first_metric(self) -> Metric:
         """Return the default metric: MACs, or parameters for a file of tensors, whose MACs are unknown."""
-        known_arrays = self.structure.known
+        known_columns = self.structure.known_columns
         return (
             METRICS[1]
-            if METRICS[0].array not in known_arrays and METRICS[1].array in known_arrays
+            if METRICS[0].array not in known_columns and METRICS[1].array in known_columns
             else METRICS[0]
         )
 

@@ -102,10 +102,10 @@ def list_columns(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
 
     if model is None or (model.overlay is None and model.stages is None):
         return COLUMNS
-    if model.known is None:
+    if model.all_columns is None:
         outside = {} if model.overlay is None else build_overlay_columns(model.overlay)
-        model.known = {**COLUMNS, **outside, **({} if model.stages is None else stage_columns())}
-    return model.known
+        model.all_columns = {**COLUMNS, **outside, **({} if model.stages is None else stage_columns())}
+    return model.all_columns
 
 
 def find_metric(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
@@ -174,7 +174,7 @@ class FoldedRows:
         self.overlay: Overlay | None = None
         self.providers: Mapping[int, str] | None = None
         self.stages: StageRows | None = None
-        self.known: Mapping[str, LayerColumn] | None = None
+        self.all_columns: Mapping[str, LayerColumn] | None = None
         self.largest_leaves: dict[str, float] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
         self.text_cells: dict[tuple[bool, bool, bool], TextCells] = {}
@@ -190,7 +190,7 @@ class FoldedRows:
         """Replace the overlay by another one, or remove it with None."""
         for column in () if self.overlay is None else self.overlay.columns:
             self.asked.pop(column.name, None)
-        self.overlay, self.known = overlay, None
+        self.overlay, self.all_columns = overlay, None
         self.forget_sums()
         for column in () if overlay is None else overlay.columns:
             overlay_figures = overlay.figures[column.name] if overlay is not None else {}
@@ -202,7 +202,7 @@ class FoldedRows:
 
     def set_stages(self, stages: StageRows) -> None:
         """Set the positions of the rows in a split, replacing those of an earlier split."""
-        self.stages, self.known = stages, None
+        self.stages, self.all_columns = stages, None
         self.asked |= {STAGE: stages.list_first_stages(), CROSSING: stages.crossing}
         self.forget_sums()
 

@@ -142,10 +142,10 @@ class LayerTree(LineList):
             self.cursor = self.model.rows.index(row) if row is not None else 0
         self.rows_changed()
 
-    def toggle_row(self, index: int, want: bool | None = None) -> bool:
-        """Open or close a row; `want` sets the direction. Returns whether anything changed."""
+    def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
+        """Open or close a row; `should_open` sets the direction. Returns whether anything changed."""
         row = self.model.rows[index]
-        if want is not None and self.model.is_open(row) == want:
+        if should_open is not None and self.model.is_open(row) == should_open:
             return False
         return self.model.toggle(index)
 
@@ -192,7 +192,7 @@ class LayerTree(LineList):
             model.metric,
             model.columns,
             model.flat,
-            model.known,
+            model.all_columns,
             len(model.asked),
             model.has_gathered,
             model.growing,

@@ -112,14 +112,14 @@ class FoldList(LineList):
         first = next(folds, 0)
         self.move_to(first if first < self.size.height else 0)
 
-    def toggle_row(self, index: int, want: bool | None = None) -> bool:
-        """Open or close a row. `want` is whether it must be open, or None to switch.
+    def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
+        """Open or close a row. `should_open` is whether it must be open, or None to switch.
 
         Returns whether it changed.
         """
         entry, line = self._rows[index]
         is_open = entry in self._opened
-        if line >= 0 or self._entries[entry].body is None or (want is not None and is_open == want):
+        if line >= 0 or self._entries[entry].body is None or is_open is should_open:
             return False
         (self._opened.discard if is_open else self._opened.add)(entry)
         self._lay_out()

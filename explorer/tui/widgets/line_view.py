@@ -366,8 +366,8 @@ class LineList(_ScrollLines, can_focus=True):
         """Draw row `index` in `width` cells."""
         raise NotImplementedError
 
-    def toggle_row(self, index: int, want: bool | None = None) -> bool:
-        """Open or close a row; `want` sets the direction. Returns whether the rows changed."""
+    def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
+        """Open or close a row; `should_open` sets the direction. Returns whether the rows changed."""
         return False
 
     def parent_of(self, index: int) -> int | None:

@@ -281,7 +281,7 @@ def _compute_totals(
         totals,
         activation_bytes_sum=module_activation,
         activation_bytes_functional=sum(row.activation for row in rows) - module_activation,
-        status=totals.status if totals.coverage < 1 else verdict.reach or totals.status,
+        status=totals.status if totals.coverage < 1 else verdict.total_status or totals.status,
         stored_status="bound" if list_bound_notes(run.parameters) else "exact",
     )
 

@@ -77,13 +77,13 @@ class Verdict(Struct):
     Attributes:
         run: Run that counts: the run with the most MACs among the finished runs.
         notes: Assumptions that change a total.
-        reach: Status of the total MACs, or None if it follows from the rows.
+        total_status: Status of the total MACs, or None if it follows from the rows.
         unnoticed: Paths of inexact rows that change no total.
     """
 
     run: Trace
     notes: tuple[str, ...] = ()
-    reach: Reach | None = None
+    total_status: Reach | None = None
     unnoticed: frozenset[str] = frozenset()
 
 
@@ -341,26 +341,26 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
             row.bound = reason
     paths = value_paths | size_paths | varied_paths
     run.elsewhere = frozenset(paths - figures.keys())
-    reach: Reach | None = None
+    total_status: Reach | None = None
     variants = (
         [variant for _, variant in other_runs.with_other_values]
         + other_runs.with_other_sizes
         + other_runs.varied
     )
     if "date" in other_runs.untried:
-        reach = "assumed"
+        total_status = "assumed"
     elif not (other_runs.untried or run.failed or bounds) and all(
         _sum_macs(o) == _sum_macs(run) and not o.was_cut_short for o in variants
     ):
-        reach = "exact"
+        total_status = "exact"
     elif not any(row.bound and row.macs for row in _iterate_rows(run)) and any(
         _sum_macs(o) > _sum_macs(run) for o in variants
     ):
         # layers that run only with other answers have no row in this run
-        reach = "assumed"
+        total_status = "assumed"
     notes = _list_notes(run, other_runs, figures)
-    is_settled = reach == "exact" and not notes
-    return Verdict(run, notes, reach, frozenset(paths) if is_settled else frozenset())
+    is_settled = total_status == "exact" and not notes
+    return Verdict(run, notes, total_status, frozenset(paths) if is_settled else frozenset())
 
 
 def _find_differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: Iterable[Trace]) -> set[str]:

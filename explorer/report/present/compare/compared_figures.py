@@ -124,7 +124,7 @@ def figure_tables(
         places = (0, *other_indices[start : start + step])
         columns = [Column("", shrink=True, role="quiet", brief=_BRIEF)]
         for index in places:
-            model_column = Column(fact.names[index], "right", shrink=True, whole=True)
+            model_column = Column(fact.names[index], "right", shrink=True, keeps_figures=True)
             columns += [model_column, *[Column("change")] * bool(index)]
         rows: list[Sequence[Cell]] = []
         for label, *cells in above:
