@@ -370,6 +370,22 @@ def _normalize_resize(node: NormalNode) -> None:
             node.remove_input(1)
 
 
+def _normalize_attention(node: NormalNode) -> None:
+    """Removes the scale if it is the default: 1 / sqrt(width of a head), rounded to float32."""
+    rank, heads = node.rank(0), node.attributes.get("q_num_heads", 0)
+    width = node.size(0, 3) if rank == 4 else node.size(0, 2) if rank == 3 else None
+    width = width // heads if width and rank == 3 and heads else width
+    scale = node.attributes.get("scale")
+    if width and scale is not None and np.float32(scale) == np.float32(width**-0.5):
+        del node.attributes["scale"]
+
+
+def _normalize_depth_to_space(node: NormalNode) -> None:
+    """Removes the order of channels if the output has one channel."""
+    if node.size(0, 1) == node.attributes.get("blocksize", 0) ** 2:
+        node.attributes.pop("mode", None)
+
+
 _AXIS = _normalize_axis("axis")
 
 _STANDARD: Mapping[str, Sequence[Rule]] = {
@@ -377,6 +393,7 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "And": (_sort_operands,),
     "ArgMax": (_AXIS,),
     "ArgMin": (_AXIS,),
+    "Attention": (_normalize_attention,),
     "AveragePool": (_normalize_window, _normalize_average_pool),
     "BatchNormalization": (_normalize_batch_normalization,),
     "BitwiseAnd": (_sort_operands,),
@@ -388,6 +405,7 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "ConvInteger": (_drop_kernel_shape(1), _normalize_window),
     "ConvTranspose": (_drop_kernel_shape(1), _normalize_window),
     "CumSum": (_normalize_axis_input,),
+    "DepthToSpace": (_normalize_depth_to_space,),
     "DequantizeLinear": (_remove_zero_point, _AXIS),
     "Einsum": (_normalize_einsum,),
     "Equal": (_sort_operands,),

@@ -535,6 +535,10 @@ EQUAL: dict[str, tuple[Any, Pair]] = {
             [node("Relu", ["x"], ["r"]), node("Tanh", ["r"], ["y"])],
         ),
     ),
+    "an order of one channel": (
+        (1, 9, 2, 2),
+        same("DepthToSpace", ["x"], {"mode": "CRD"}, {}, blocksize=3),
+    ),
     "a condition that stays true": (
         (3, 8),
         (
@@ -551,6 +555,10 @@ EQUAL: dict[str, tuple[Any, Pair]] = {
 }
 
 DIFFERENT: dict[str, tuple[Any, Pair]] = {
+    "an order of two channels": (
+        (1, 18, 2, 2),
+        same("DepthToSpace", ["x"], {"mode": "CRD"}, {}, blocksize=3),
+    ),
     "scales that sizes do not give": (
         (1, 2, 4, 7),
         (
@@ -757,6 +765,21 @@ def scan(**attributes: Any) -> list[Any]:
         stored("s0", np.zeros(8, np.float32)),
         node("Scan", ["s0", "x"], ["last", "y"], body=body, num_scan_inputs=1, **attributes),
     ]
+
+
+def test_the_default_scale_of_attention_may_be_written_out(tmp_path: Path) -> None:
+    """It is 1 / sqrt(12): the width of a head."""
+    graphs = {
+        "default": {},
+        "written": {"scale": 0.28867513},
+        "other": {"scale": 0.2886},
+    }
+    for name, scale in graphs.items():
+        attention = node("Attention", ["x", "x", "x"], ["y"], q_num_heads=2, kv_num_heads=2, **scale)
+        t.model(tmp_path / f"{name}.onnx", [attention], {"x": (1, 5, 24)}, {}, opset=23)
+    first = tmp_path / "default.onnx"
+    assert verify_files(first, tmp_path / "written.onnx").verdict_kind == "equal"
+    assert verify_files(first, tmp_path / "other.onnx").verdict_kind == "different"
 
 
 def test_directions_of_a_scan_may_be_left_out(tmp_path: Path) -> None:
