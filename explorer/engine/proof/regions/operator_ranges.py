@@ -7,6 +7,7 @@ drawn ones, and NaN and infinity.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model
+from explorer.engine.graph.random_operators import list_all_nodes
 from explorer.engine.proof.regions.bend_points import has_unknown_operator, list_control_reads
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.driven_values import Coverage, drive, scale
@@ -32,8 +34,20 @@ _SMALL_FACTORS = (0.0, 1e-4, 1e-8)
 _FAR_FACTORS, _CONSTANTS = (100.0, -100.0, 1e4, -1e4), (1.0, -1.0, 30.0, -30.0, 1e3, -1e3)
 """Factors of dense values, and constant values, for operators whose bends are not known."""
 
-_MAX_NUMBERS = 16
+_MAX_NUMBERS = 64
 """Number of stored integers whose neighbors are tried."""
+
+_MIN_INTEGERS, _MAX_DRAWS = 64, 32
+"""Number of made-up integers of each range that are tried, and largest number of draws to reach it."""
+
+_MAX_SIZES, _LARGEST_SIZE, _MAX_SIZED_BYTES = 4, 6, 1 << 26
+"""Most elements of an input that decides sizes, largest size, and most bytes that a region may then need."""
+
+_MAX_COMBINED, _RANDOM_FLAGS = 8, 6
+"""Most bools of which every combination is tried, and number of random settings of more bools."""
+
+_FLAG_SHARES = np.array([1 / 64, 1 / 8, 1 / 4, 3 / 4, 7 / 8, 63 / 64])
+"""Shares of true elements in the random settings."""
 
 _MAX_COMPUTED_BYTES = 2
 """Most bytes of an integer inside the model that may have any value."""
@@ -215,28 +229,115 @@ def _is_free_integer(sides: Sequence[Side], name: str, value: Array) -> bool:
 
 def draw_integers(
     sides: tuple[Side, Side], varied: Sequence[RandomInput], original_values: Feeds, seed: int
-) -> Iterator[Feeds]:
-    """Yields inputs with unusual integers: negative, large, and close to stored ones."""
+) -> Iterator[list[Feeds]]:
+    """Yields sets of inputs with unusual integers: negative, large, and close to stored ones.
+
+    Small inputs are drawn several times, because one draw of a single integer shows little.
+    """
     generator = np.random.default_rng(seed)
     numbers = _list_integers(sides)
+    elements = sum(original_values[planned.name].size for planned in varied)
+    draws = max(1, min(_MAX_DRAWS, _MIN_INTEGERS // max(elements, 1)))
     for reach in (0, *_INTEGER_RANGES):
-        feeds = dict(original_values)
-        for planned in varied:
-            value = original_values[planned.name]
-            info = np.iinfo(value.dtype)
-            low, high = (-planned.high, planned.high - 1) if reach == 0 else (-reach, reach)
-            drawn = np.asarray(
-                generator.integers(max(low, info.min), min(high, info.max), value.shape, endpoint=True)
-            )
-            if reach and numbers:
-                neighbors = generator.choice(numbers, value.shape) + generator.integers(-1, 2, value.shape)
-                drawn = np.where(generator.random(value.shape) < 0.5, drawn, neighbors)
-            drawn = np.clip(drawn, info.min, info.max).astype(value.dtype)
-            if reach > 1 << 32 or reach > info.max:
-                extremes = generator.choice(np.array([info.min, info.max], value.dtype), value.shape)
-                drawn = np.where(generator.random(value.shape) < 1 / 4, extremes, drawn)
-            feeds[planned.name] = drawn
-        yield feeds
+        yield [
+            _draw_integers_within(reach, numbers, varied, original_values, generator) for _ in range(draws)
+        ]
+
+
+def _draw_integers_within(
+    reach: int,
+    numbers: Sequence[int],
+    varied: Sequence[RandomInput],
+    original_values: Feeds,
+    generator: np.random.Generator,
+) -> Feeds:
+    """Draws integers of a largest magnitude; 0 stands for the range of each input and its negatives."""
+    feeds = dict(original_values)
+    for planned in varied:
+        value = original_values[planned.name]
+        info = np.iinfo(value.dtype)
+        low, high = (-planned.high, planned.high - 1) if reach == 0 else (-reach, reach)
+        drawn = np.asarray(
+            generator.integers(max(low, info.min), min(high, info.max), value.shape, endpoint=True)
+        )
+        if reach and numbers:
+            neighbors = generator.choice(numbers, value.shape) + generator.integers(-1, 2, value.shape)
+            drawn = np.where(generator.random(value.shape) < 0.5, drawn, neighbors)
+        drawn = np.clip(drawn, info.min, info.max).astype(value.dtype)
+        if reach > 1 << 32 or reach > info.max:
+            extremes = generator.choice(np.array([info.min, info.max], value.dtype), value.shape)
+            drawn = np.where(generator.random(value.shape) < 1 / 4, extremes, drawn)
+        feeds[planned.name] = drawn
+    return feeds
+
+
+def draw_sizes(
+    sides: tuple[Side, Side], inputs: Sequence[RandomInput], original_values: Feeds, seed: int
+) -> list[Feeds]:
+    """Makes up small integers for the inputs of the model that decide a size, a position or a trip count.
+
+    Larger ones could take all memory. The runtime refuses those that are not possible.
+    """
+    names = [
+        planned.name
+        for planned in inputs
+        if planned.values is None
+        and planned.name in original_values
+        and original_values[planned.name].dtype.kind in "iu"
+        and 0 < original_values[planned.name].size <= _MAX_SIZES
+        and any(side.depends_in_size_on(planned.name) for side in sides)
+    ]
+    count = sum(original_values[name].size for name in names)
+    nbytes = sum(value.nbytes for value in original_values.values())
+    if not names or nbytes * _LARGEST_SIZE**count > _MAX_SIZED_BYTES or any(map(_has_foreign, sides)):
+        return []
+    generator = np.random.default_rng(seed)
+    return [
+        {**original_values, **{name: _draw_sizes_like(original_values[name], generator) for name in names}}
+        for _ in range(_MAX_DRAWS)
+    ]
+
+
+def _draw_sizes_like(value: Array, generator: np.random.Generator) -> Array:
+    lowest = 0 if value.dtype.kind == "u" else -_LARGEST_SIZE // 2
+    return np.asarray(generator.integers(lowest, _LARGEST_SIZE, value.shape, endpoint=True)).astype(
+        value.dtype
+    )
+
+
+def _has_foreign(side: Side) -> bool:
+    """Whether an operator is not ONNX's own. Its kernel may trust positions and read outside of a tensor."""
+    return any(node.domain for node in list_all_nodes(side.model, side.model.graph.nodes))
+
+
+def draw_flags(original_values: Feeds, feeds: Feeds, seed: int) -> list[Feeds]:
+    """Makes up bools: every combination of a few, otherwise all true, all false, and random ones.
+
+    Args:
+        original_values: The original's own values of the inputs.
+        feeds: Values of the other inputs.
+        seed: Seed of the random numbers.
+    """
+    names = [name for name, value in original_values.items() if value.dtype.kind == "b" and value.size]
+    count = sum(original_values[name].size for name in names)
+    if not count:
+        return []
+    if count <= _MAX_COMBINED:
+        settings = np.array(list(itertools.product((True, False), repeat=count)))
+    else:
+        shares = np.random.default_rng(seed).random((_RANDOM_FLAGS, count)) < _FLAG_SHARES[:, None]
+        settings = np.concatenate([np.ones((1, count), bool), np.zeros((1, count), bool), shares])
+    ends = np.cumsum([original_values[name].size for name in names])[:-1]
+    return [
+        {
+            **feeds,
+            **{
+                name: part.reshape(original_values[name].shape)
+                for name, part in zip(names, np.split(setting, ends), strict=True)
+            },
+        }
+        for setting in settings
+    ]
 
 
 def _list_integers(sides: Sequence[Side]) -> list[int]:
@@ -248,4 +349,8 @@ def _list_integers(sides: Sequence[Side]) -> list[int]:
         for tensor in (*graph.initializers.values(), *constants):
             if tensor.dtype.startswith(("int", "uint")) and tensor.elements <= _MAX_STORED:
                 numbers.update(int(v) for v in np.asarray(tensor.array()).reshape(-1).tolist())
+        for node in graph.nodes:  # such as the keys of a LabelEncoder
+            for value in node.attributes.values() if node.domain else ():
+                if isinstance(value, list | tuple) and len(value) <= _MAX_STORED:
+                    numbers.update(v for v in value if isinstance(v, int))
     return sorted(n for n in numbers if abs(n) < 1 << 40)[:_MAX_NUMBERS]

@@ -24,6 +24,7 @@ from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.nonfinite_inputs import (
     EXTREME,
     NONFINITE,
+    count_differences,
     count_extreme_differences,
     count_nonfinite_differences,
     draw_extreme,
@@ -85,6 +86,11 @@ class RunResults(Struct):
     varied: set[str] = field(default_factory=set)
     unmet_range: str = ""
     nonfinite: list[str] = field(default_factory=list)
+
+    def add_output(self, output: Array) -> None:
+        """Compares an output of the original with the first one."""
+        self.first_output = self.first_output or [output]
+        self.has_changed = self.has_changed or not outputs.is_identical(output, self.first_output[0])
 
     @property
     def is_rounded(self) -> bool:
@@ -175,11 +181,8 @@ class RegionRuns:
             # two equal NaN outputs are not evidence
             return None if output.equal else output
         trials.results.append(output)
-        old_outputs = [old for old, _, _ in pairs]
-        trials.first_output = trials.first_output or old_outputs[:1]
-        trials.has_changed = trials.has_changed or not all(
-            outputs.is_identical(old_output, trials.first_output[0]) for old_output in old_outputs
-        )
+        for old, _, _ in pairs:
+            trials.add_output(old)
         names = (n for n, v in feeds[0].items() if v.dtype.kind in "bi" and v.size == 1)
         if kind == "steered":
             trials.varied.update(names if len(pairs) == len(feeds) else ())
@@ -221,8 +224,16 @@ class RegionRuns:
         note = "with exact operators, each rounded once; the kernels of onnxruntime have fewer exact digits"
         return replace(output, reason=f"{output.reason} {note}")
 
-    def find_nonfinite_differences(self, region: ChangedRegion, run: RunPair) -> list[str]:
-        """Lists the kinds in `NONFINITE` and `EXTREME` for which the two sides of a region differ."""
+    def find_nonfinite_differences(
+        self, region: ChangedRegion, run: RunPair, trials: RunResults
+    ) -> list[str]:
+        """Lists the kinds in `NONFINITE` and `EXTREME` for which the two sides of a region differ.
+
+        Args:
+            region: The region.
+            run: Runs both sides.
+            trials: Gets a mark if the output changes.
+        """
         values = self._original_values.compute_first(region)
         kinds = []
         # in an affine function, both infinities have the same effect except for the sign
@@ -234,9 +245,11 @@ class RegionRuns:
             )
             for feeds in made_up:
                 try:
-                    if count_nonfinite_differences(*run(feeds)):
+                    old, new = run(feeds)
+                    if count_differences(old, new):
                         kinds.append(kind)
                         break
+                    trials.add_output(old)
                 except BadModel:
                     continue
         exact = partial(run_in_float64, self._models.before, region.before, cancel=self._share.stopped)

@@ -9,13 +9,16 @@ affine region whose stored numbers were compared, such as a folded normalization
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from explorer.engine.proof.regions.correspondence import ChangedRegion
 from explorer.engine.proof.regions.observability import find_control_inputs
 from explorer.engine.proof.regions.operator_ranges import (
+    draw_flags,
     draw_integers,
+    draw_sizes,
     list_integers_to_vary,
     prepare_side,
     reach_ranges,
@@ -32,12 +35,13 @@ from explorer.engine.proof.regions.synthetic_values import (
 )
 from explorer.engine.runtime.random_inputs import RandomInput
 
-SetKind = Literal["", "steered", "dense", "limits", "driven", "integers"]
+SetKind = Literal["", "steered", "dense", "limits", "driven", "integers", "flags"]
 """Kind of a set of values. '' stands for the original's values.
 
 steered: conditions and loop counts have a chosen setting. dense: random floats without zeros. limits: values
 at which comparisons change. driven: values that bring an operator into a range that other values do not
-reach. integers: negative, large, and close to stored ones.
+reach. integers: negative, large, and close to stored ones; small ones that decide sizes. flags: all
+combinations of a few bools.
 """
 
 SET_WORDS: Mapping[SetKind, str] = {
@@ -45,6 +49,7 @@ SET_WORDS: Mapping[SetKind, str] = {
     "limits": "few different",
     "driven": "small or far",
     "integers": "other integer",
+    "flags": "other boolean",
 }
 """Words for a message about a difference on made-up values, by the kind of the set."""
 
@@ -155,6 +160,7 @@ class ValueSets:
             sides = prepare_side(before, own_names), prepare_side(after, twins)
             varied = list_integers_to_vary(sides, self._original_values.random_inputs[0], own_values)
             integers = list(draw_integers(sides, varied, own_values, self._seed)) if varied else []
+            sizes = draw_sizes(sides, self._original_values.random_inputs[0], own_values, self._seed)
 
             def draw_tried() -> list[Feeds]:
                 spreads = compute_spreads(own_values)
@@ -163,10 +169,12 @@ class ValueSets:
                     tried.append(
                         draw_values_at_limits(own_values, self._models.contents.numbers(nodes), self._seed)
                     )
-                return [*tried, *integers]
+                return [*tried, *itertools.chain(*integers)]
 
             driven, unmet_range = reach_ranges(sides, own_values, draw_tried, self._seed)
             sets: list[tuple[SetKind, list[Feeds]]] = [("driven", [feeds]) for feeds in driven]
-            sets += [("integers", [feeds]) for feeds in integers]
+            sets += [("integers", feeds) for feeds in integers]
+            sets += [("integers", [feeds]) for feeds in sizes]  # results of other sizes have other shapes
+            sets += [("flags", draw_flags(own_values, self.draw_dense(own_values), self._seed))]
             self._range_sets = {region.key: (sets, unmet_range)}
         return self._range_sets[region.key]

@@ -44,7 +44,7 @@ from explorer.facts import OutputEvidence, RegionEvidence
 _MAX_EXTENSIONS = 3
 """Number of times that a region is extended upstream if only made-up values show a difference."""
 
-_MAY_BE_IMPOSSIBLE: tuple[SetKind, ...] = ("limits", "driven", "integers")
+_MAY_BE_IMPOSSIBLE: tuple[SetKind, ...] = ("limits", "driven", "integers", "flags")
 """Kinds of sets of values that the model may be unable to compute."""
 
 _MAX_NAMED_OPERATORS = 3
@@ -216,7 +216,7 @@ class RegionTester:
                         cause = "" if is_certain else "limits" if kind == "limits" else "driven"
                         return RegionResult(failure, cause, region.before.nodes, lasting=True)
             trials.unmet_range = self._value_sets.describe_unmet_range(region)
-            trials.nonfinite = self._runs.find_nonfinite_differences(region, run)
+            trials.nonfinite = self._runs.find_nonfinite_differences(region, run, trials)
         except BadModel as error:
             reason = f"it could not be run alone: {printable(str(error))}"
             return RegionResult(replace(evidence, reason=reason, own=True), "not run", region.before.nodes)

@@ -167,6 +167,7 @@ def test_a_range_that_no_input_reaches_is_named(tmp_path: Path) -> None:
     assert "the input of Relu was never below 0" in found.verdict
 
 
+ROWS = "w = Constant<value = float[2] {3.0, 8.0}>()\n"
 NOT_A_NUMBER = {
     "a maximum": ("y = Relu(x)", number("z", 0.0) + "m = LessOrEqual(x, z)\ny = Where(m, z, x)", True),
     "a minimum": (
@@ -176,6 +177,21 @@ NOT_A_NUMBER = {
     ),
     "a question": (number("z", 0.0) + "m = IsNaN(x)\ny = Where(m, z, x)", "y = Identity(x)", False),
     "an infinity": (number("z", 0.0) + "m = IsInf(x)\ny = Where(m, z, x)", "y = Identity(x)", False),
+    "a choice of two numbers": (
+        number("a", 2.0) + number("b", 5.0) + "m = Less(x, a)\ny = Where(m, a, b)",
+        number("a", 2.0) + number("b", 5.0) + "m = GreaterOrEqual(x, a)\ny = Where(m, b, a)",
+        False,
+    ),
+    "a row of a table": (
+        number("z", 0.5) + ROWS + "m = Greater(x, z)\ni = Cast<to = 7>(m)\ny = Gather(w, i)",
+        number("z", 0.5) + ROWS + "m = LessOrEqual(x, z)\nn = Not(m)\ni = Cast<to = 7>(n)\ny = Gather(w, i)",
+        False,
+    ),
+    "what only NaN changes": (
+        "m = IsNaN(x)\ny = Cast<to = 1>(m)",
+        "e = Equal(x, x)\nm = Not(e)\ny = Cast<to = 1>(m)",
+        True,
+    ),
 }
 
 
@@ -342,6 +358,63 @@ def test_integers_beyond_the_drawn_ones_are_tried(case: str, tmp_path: Path) -> 
     found = verdict(tmp_path, first, second, f"{INTEGERS} x", INTEGERS)
     assert all(output.passed for output in found.outputs), "or the test shows nothing"
     assert found.verdict_kind == "unproven"
+
+
+ALONE = {
+    "a remainder": (
+        integer("k", 3) + "y = Div(x, k)",
+        integer("k", 3) + "m = Mod(x, k)\ns = Sub(x, m)\ny = Div(s, k)",
+    ),
+    "a position": (
+        "d = Constant<value = int64 {4}>()\nv = Constant<value = int64[2] {0, 1}>()\nh = OneHot(x, d, v)\n"
+        "y = ArgMax<axis = 1, keepdims = 0>(h)",
+        integer("z", 0) + "y = Max(x, z)",
+    ),
+    "a key": (
+        "y = ai.onnx.ml.LabelEncoder<keys_int64s = [3, 70000], values_int64s = [1, 6], default_int64 = 0>(x)",
+        integer("k", 3) + "m = Equal(x, k)\ny = Cast<to = 7>(m)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_a_single_integer_is_tried_as_often_as_many(case: str, tmp_path: Path) -> None:
+    first, second = ALONE[case]
+    found = verdict(tmp_path, first, second, "int64[1] x", "int64[1]")
+    assert all(output.passed for output in found.outputs), "or the test shows nothing"
+    assert found.verdict_kind == "unproven"
+
+
+SIZED = {
+    "a beginning": (integer("z", 0), "Slice(x, k, e)", "Slice(x, j, e)", "j = Max(k, z)\n"),
+    "a count": (integer("z", 2), "Tile(x, k)", "Tile(x, j)", "j = Min(k, z)\n"),
+}
+
+
+@pytest.mark.parametrize("case", SIZED)
+def test_small_sizes_that_a_caller_gives_are_tried(case: str, tmp_path: Path) -> None:
+    start, first, second, changed = SIZED[case]
+    start += "e = Constant<value = int64[1] {50}>()\n"
+    inputs = "float[8] x, int64[1] k"
+    found = verdict(tmp_path, f"{start}y = {first}", f"{start}{changed}y = {second}", inputs, "float[N]")
+    assert all(output.passed for output in found.outputs), "or the test shows nothing"
+    assert found.verdict_kind == "unproven"
+    same = f"{start}i = Neg(k)\nm = Max(i, i)\nj = Neg(m)\ny = {second}"
+    assert verdict(tmp_path, f"{start}y = {first}", same, inputs, "float[N]").passed
+
+
+def test_every_combination_of_a_few_bools_is_tried(tmp_path: Path) -> None:
+    names = [f"b{index}" for index in range(7)]
+    every = "\n".join(f"a{i + 1} = And({'b0' if not i else f'a{i}'}, b{i + 1})" for i in range(6))
+    inputs = ", ".join(f"bool {name}" for name in names)
+    found = verdict(tmp_path, f"{every}\ny = Or(a6, c)", "y = Identity(c)", f"{inputs}, bool c", "bool")
+    assert found.verdict_kind == "unproven"
+    assert "other boolean values" in found.verdict
+    swapped = every.replace("And(b0, b1)", "And(b1, b0)")
+    found = verdict(
+        tmp_path, f"{every}\ny = Or(a6, c)", f"{swapped}\ny = Or(c, a6)", f"{inputs}, bool c", "bool"
+    )
+    assert found.passed
 
 
 def test_integers_that_decide_a_size_are_not_made_up(tmp_path: Path) -> None:
