@@ -293,7 +293,7 @@ def test_the_report_says_where_the_time_goes_where_that_is_asked_for(
     # the layers that take most, the run from left to right, groups by what they take
     assert measured.count("data:image/svg+xml;base64,") == 3
     assert "| Wall time |" in measured
-    assert "3 runs, as asked" in measured
+    assert "3 runs, as requested" in measured
     assert all(name in measured for name in ("/conv1/Conv", "/conv2/Conv", "/fc3/Gemm"))
     assert "Measured time: the model was not run" not in text
 

@@ -81,7 +81,7 @@ def keep_input(path: str, inputs: Iterable[str]) -> None:
     folder = os.path.dirname(os.path.abspath(path)) if path.endswith((".npy", ".npz")) else path
     for name in inputs:
         if os.path.isfile(path) and (_is_same_file(name, path) or _is_same_file(name, folder)):
-            raise Misuse("this file is read for it", where=path, hint="choose another name for the result")
+            raise Misuse("the result would replace its own input", where=path, hint="choose another name")
 
 
 def _list_model_files(model: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def measure_machine(
     Args:
         name: Name of the machine, as `--machine` and `explorer.settings.machines.find_hardware` accept it.
         threads: Number of threads for operators. None leaves the choice to the runtime, one per core.
-        time_limit: Seconds for all kernels together. The result lists the medians that are not sure by then.
+        time_limit: Seconds for all kernels together. The result lists the medians that are then uncertain.
         overwrite: Whether to replace a machine of that name in the file.
         config: Path of the config file, or None for the user's own.
         on_progress: Callback with the number of timed kernels.

@@ -33,7 +33,7 @@ def test_a_file_that_is_read_is_never_written(tmp_path, capsys, verb, out, flag,
     needs = [word for flag_ in command.needs if flag_ not in (flag, out) for word in (flag_, "1")]
     assert main([verb, *models, flag, str(path), out, target, *needs, *force]) == 2
     said = capsys.readouterr().err
-    assert "this file is read for it" in said
+    assert "the result would replace its own input" in said
     assert path.read_bytes() == b"what the user has"
 
 
@@ -87,5 +87,5 @@ def test_so_it_is_in_python(tmp_path, sample):
     config = tmp_path / "t.toml"
     config.write_text("[tiling]\ntile = [4, 4, 4]\n")
     with Session(sample("jsc_tiny")) as session:
-        with pytest.raises(Misuse, match="read for it"):
+        with pytest.raises(Misuse, match="replace its own input"):
             session.tile(TileSpec(config=str(config)), output=str(config), overwrite=True)

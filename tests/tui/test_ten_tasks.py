@@ -209,7 +209,7 @@ async def test_the_worst_integer_layer_and_the_layer_to_blame_are_on_the_screen(
         assert f"{worst[-1]} dB" in await see(hands, "per channel")
         await hands.press("escape")
         await hands.press(*BLAME)
-        await see(hands, "Departs because of coarser number types", "/stem/conv/Conv", "introduced")
+        await see(hands, "Departs: coarser number types", "/stem/conv/Conv", "introduced")
 
 
 @pytest.mark.slow

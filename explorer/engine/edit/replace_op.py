@@ -121,7 +121,7 @@ def _replace_node(
     ]
     if missing:
         raise Misuse(
-            f"{operator.name} needs {' and '.join(missing)}, which '{node.label}'{scope.text} has not",
+            f"{operator.name} needs {' and '.join(missing)}, which '{node.label}'{scope.text} does not have",
             where=FLAG,
         )
     replacement = Node(

@@ -86,7 +86,7 @@ def find_route(tree: TreeRows, start: int, goal: int) -> Route:
     if not path_calls:
         reverse_starts = _find_reachable(goals, starts, list_next) & starts
         raise Misuse(
-            f"nothing leads from {quoted[0]} to {quoted[1]}",
+            f"no path leads from {quoted[0]} to {quoted[1]}",
             hint=f"something leads from {quoted[1]} to {quoted[0]}: swap them" if reverse_starts else "",
         )
     inner_calls = path_calls - starts - goals

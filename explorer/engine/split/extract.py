@@ -77,7 +77,7 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     part_units = find_chosen_units(subject.layers, spec, edges)
     if not part_units:
         raise Misuse(
-            "nothing of the model computes that from inputs", where="extract", hint="name other layers"
+            "the chosen layers compute nothing from the inputs", where="extract", hint="name other layers"
         )
     places = {units.positions[unit] for unit in part_units}
     places |= {index for unit in part_units for index in units.constants[unit]}
@@ -121,7 +121,7 @@ def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges)
     between = start & end
     if not between:
         raise Misuse(
-            f"nothing leads from {', '.join(spec.start)} to {', '.join(spec.end)}",
+            f"no path leads from {', '.join(spec.start)} to {', '.join(spec.end)}",
             where="--from --to",
             hint="explorer graph MODEL --from A --to B draws what does",
         )

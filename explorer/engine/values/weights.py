@@ -137,7 +137,7 @@ def make_kind_test(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[s
 
 
 def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
-    """Checks that at least one of the tensors has the axis of additional statistics.
+    """Checks that at least one of the tensors has the axis along which statistics are listed.
 
     Raises:
         Misuse: No tensor has the axis.

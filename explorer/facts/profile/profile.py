@@ -25,7 +25,7 @@ StepOptimizer = Literal["sgd", "momentum", "adam"]
 """Optimizer of the timed training step."""
 
 Stopped = Literal["settled", "steps", "time limit"]
-"""Reason why the measurement ended: the median was sure, the requested number of runs was reached, or the
+"""Reason why the measurement ended: the median was certain, the requested number of runs was reached, or the
 time limit was reached.
 """
 

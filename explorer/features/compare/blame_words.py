@@ -39,8 +39,8 @@ _CLAIMS = {
     "rounding": "ROUNDING ONLY",
     "fault": "DEPARTS",
     "spread": "DEPARTS THROUGHOUT",
-    "coarser": "DEPARTS BY ITS NUMBER TYPES",
-    "amplified": "DEPARTS BY ROUNDING THAT GROWS",
+    "coarser": "DEPARTS: COARSER NUMBER TYPES",
+    "amplified": "DEPARTS: ROUNDING GROWS",
     "undecided": "NOT DECIDED",
     "unlike": "CANNOT BE COMPARED",
 }
@@ -174,7 +174,7 @@ def _build_first_rows(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
         ("error of the value", _error(probe.relative), _decibels(probe)),
     ]
     if probe.nonfinite:
-        rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), "bad"), "that the original has not"))
+        rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), "bad"), "absent from the original"))
     if probe.change:
         rows.append(("change", Span(probe.change, "bad"), ""))
     if probe.formats:

@@ -65,7 +65,7 @@ def build_wall_table(fact: ProfileComparison) -> Fields:
         ]
         runs = many_text(min(counts, default=0), "run")
         remark = f"marked ?: of {runs} under the profiler; six of each are needed: pass a longer --time-limit"
-        rows.append(Field("Layers not sure", plain(len(doubted)), remark))
+        rows.append(Field("Uncertain layers", plain(len(doubted)), remark))
     loaded = fact.before.load or fact.after.load
     if loaded:
         rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), loaded, "loaded"))

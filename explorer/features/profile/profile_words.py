@@ -151,16 +151,16 @@ def _describe_kernel_time(fact: Profile) -> str:
 def _format_interval(fact: Profile) -> Span:
     low, high = seconds_text(fact.wall.low), seconds_text(fact.wall.high)
     if not fact.wall.sure:
-        return Span("not sure", "warning")
+        return Span("uncertain", "warning")
     return Span(f"{low} to {high}", "figure" if fact.settled else "warning")
 
 
 def _describe_stop(fact: Profile) -> str:
     runs = f"{fact.runs:,} runs" if fact.runs > 1 else "1 run"
     why = {
-        "settled": "until the median was sure",
-        "steps": "as asked",
-        "time limit": "until the time was over",
+        "settled": "until the median was certain",
+        "steps": "as requested",
+        "time limit": "until the time limit",
     }[fact.stopped]
     if not fact.wall.sure:
         return f"{runs}, {why}: an interval needs at least six"

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # fmt: off
 DECODE_KEYS = key_group(
     "Decoding",
-    ("tokens(2)", ("right", "l"), "→ l", "Twice the tokens", "And the step behind them"),
-    ("tokens(-2)", ("left", "h"), "← h", "Half the tokens", "A text of half as many"),
+    ("tokens(2)", ("right", "l"), "→ l", "Twice the tokens", "A longer text, and the decode step after it"),
+    ("tokens(-2)", ("left", "h"), "← h", "Half the tokens", "A shorter text, and the decode step after it"),
     ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
 )
 # fmt: on
@@ -66,7 +66,7 @@ class DecodeView(SubScreen[None]):
 
     def _show(self, note: str) -> None:
         fact, exact = self.fact, self._exact
-        title = f"  {fact.tokens:,} tokens, and the step behind them"
+        title = f"  {fact.tokens:,} tokens, and the decode step after them"
         self.query_one(TitleBar).show(
             lambda width: (cut_line(((" Decoding", "strong"), (title, "dim")), width),)
         )

@@ -82,7 +82,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 def _sweep_serving(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
     if args.plot is not None:
-        raise Misuse("is of one model at one type", where="--plot", hint="leave it or --sweep out")
+        raise Misuse("shows one model at one type", where="--plot", hint="leave out --plot or --sweep")
     say_what_is_kept(args)
     types = {name: getattr(args, name) or ("",) for name in ("dtype", "kv_dtype")}
     fact = explorer.sweep_serving(

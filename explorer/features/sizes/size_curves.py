@@ -89,9 +89,7 @@ class CurveMaker:
         if name == _CACHED_TOKENS:
             other_sizes = {}
         assumed_names = [size_name for size_name in other_sizes if known_sizes[size_name] is None]
-        notes = (
-            (f"{', '.join(f'{size_name}=1' for size_name in assumed_names)} taken",) if assumed_names else ()
-        )
+        notes = (f"assumed: {', '.join(f'{size}=1' for size in assumed_names)}",) if assumed_names else ()
         with self._open_other_sizes(state_index, on_progress, cancel) as examine:
             size_range = SizeRange(
                 name,

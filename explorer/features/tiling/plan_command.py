@@ -42,9 +42,9 @@ def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
     """Answer `--steps`: the buffer contents at each tile matmul of the largest tiled matmul."""
     first, count = _range(args.steps)
     if args.formulas:
-        raise Misuse("steps have no formulas", where="--formulas", hint="leave it out, or --steps")
+        raise Misuse("steps have no formulas", where="--formulas", hint="leave out --formulas or --steps")
     if spec.mapping:
-        raise Misuse("a mapping has several tile sizes", where="--steps", hint="leave it out, or --mapping")
+        raise Misuse("a mapping has several tiles", where="--steps", hint="leave out --steps or --mapping")
     read_hardware(args)  # only checks the options: steps do not depend on the machine
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:

@@ -311,7 +311,7 @@ def _mapped_cost(
         )
     if formulas:
         hint = "explorer map MODEL --mapping FILE --formulas prints those of a mapping"
-        raise Misuse("a mapping has several tile sizes", where="--formulas", hint=hint)
+        raise Misuse("a mapping has several tiles", where="--formulas", hint=hint)
     machine = machine_of_mapping(file.machine, file.path) if hardware is None else find_memories(hardware)
     check_file(file, plan.sites, machine)
     mappings = [mapping_in_file(file, site) for site in plan.sites]

@@ -105,7 +105,7 @@ class Prover:
     ) -> dict[str, Any]:
         """Reads the input arguments of a verification or blame: sizes, shapes, and the values of a file."""
         if input is not None and dims:
-            raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
+            raise Misuse("the input file sets the sizes", where="--dim", hint="leave out --dim or --input")
         return {
             "dims": select_dims(before, {**session_dims, **(dims or {})}),
             "input_shapes": self._models.name_input_shapes(before),

@@ -131,7 +131,7 @@ def test_a_part_with_another_weight_is_not_kept(
         ([], "the part is not named"),
         (["--layer", "conv9"], "no layer is called 'conv9'"),
         (["--from", "conv9"], "no layer or tensor is called 'conv9'"),
-        (["--from", "fc3", "--to", "conv1"], "nothing leads from fc3 to conv1"),
+        (["--from", "fc3", "--to", "conv1"], "no path leads from fc3 to conv1"),
         (["--layer", "fc1", "--to", "fc2"], "--layer: it cannot be combined with --from or --to"),
     ],
 )

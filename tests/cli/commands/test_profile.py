@@ -100,7 +100,7 @@ def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert [told[side]["profiled_runs"] for side in ("before", "after")] == [3, 3]
     text = said(capsys, LENET, LENET, *FEW)
     assert "six runs of each at least" in text
-    assert "Layers not sure" in text
+    assert "Uncertain layers" in text
     assert "under the profiler; six of each are needed: pass a longer --time-limit" in text
 
 

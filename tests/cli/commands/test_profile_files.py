@@ -174,7 +174,7 @@ def test_a_file_that_would_be_lost_or_is_no_format_of_ours_is_refused_before_any
     cases: list[tuple[tuple[Any, ...], str]] = [
         (("-o", there), "the file exists"),
         (("--trace", there), "the file exists"),
-        (("--trace", read, "--force", "--input", read), "this file is read for it"),
+        (("--trace", read, "--force", "--input", read), "the result would replace its own input"),
         (("-o", tmp_path / "x.txt"), "use .csv or .json or .folded"),
         (("--trace", tmp_path / "x.csv"), "use .json"),
         (("-o", tmp_path / "x.json", "--trace", tmp_path / "x.json"), "two outputs have the same file name"),

@@ -166,7 +166,7 @@ def test_a_sweep_is_kept_in_a_file_that_is_shown_as_others_are(ask: Ask, folder:
     [
         (("served.py:gpt", "-o", "x.db"), "--output: keeps and spreads the rows of a sweep; add --sweep"),
         (("served.py:gpt", "--dtype", "bf16,fp8"), "one type is counted at a time; give one, or add --sweep"),
-        (("served.py:gpt", "--sweep", "--plot", "x.svg"), "--plot: is of one model at one type"),
+        (("served.py:gpt", "--sweep", "--plot", "x.svg"), "--plot: shows one model at one type"),
         (("served.py:gpt", "--sweep", "-o", "served.py"), "served.py: this is the model itself"),
         (("served.py:plain",), "it has no key-value cache of its own"),
         (("served.py:gpt", "--context", "many"), "'many' is not a number of tokens"),

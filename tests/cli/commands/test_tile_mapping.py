@@ -188,8 +188,8 @@ def test_a_mapping_of_another_size_is_refused(tmp_path: Path, old: str, new: str
         (("--machine", "gemmini"), "it is for machine 'npu', not 'gemmini'"),
         ((), "it is for machine 'npu', which is not in the config file; add --machine FILE"),
         (("--machine", "{npu}", "--order", "mnk"), "--order: the mapping file has the orders"),
-        (("--machine", "{npu}", "--formulas"), "--formulas: a mapping has several tile sizes"),
-        (("--machine", "{npu}", "--steps", "3"), "--steps: a mapping has several tile sizes"),
+        (("--machine", "{npu}", "--formulas"), "--formulas: a mapping has several tiles"),
+        (("--machine", "{npu}", "--steps", "3"), "--steps: a mapping has several tiles"),
     ],
 )
 def test_plan_refuses_what_contradicts_a_mapping(

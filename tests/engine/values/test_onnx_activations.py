@@ -100,7 +100,7 @@ def test_the_user_s_own_input_is_used(tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.zeros((2, 4), np.float32))
         with pytest.raises(Misuse, match=r"\[2, 4\] there and \[2, 3\] in the model"):
             session.activations(input=str(tmp_path / "x.npy"))
-        with pytest.raises(Misuse, match="this file is read for it"):
+        with pytest.raises(Misuse, match="the result would replace its own input"):
             session.activations(input=str(tmp_path / "x.npy"), output=str(tmp_path / "x.npy"), overwrite=True)
 
 

@@ -84,7 +84,7 @@ COMMAND = Command(
         "--output",
         Option(
             "--state",
-            "only the commands for this state in the script (number or name; default: all)",
+            "write only the commands that make this state (number or name; default: all states)",
             "STATE",
         ),
         Option(
@@ -108,6 +108,6 @@ COMMAND = Command(
     exits=IF_PROVED,
     usage="history",
     manual="the states and branches of an interrupted session; `-o FILE.sh` saves them as a script of"
-    " commands, `--state N` only the commands for one state; `--beside 0,2` compares the figures of states",
+    " commands, `--state N` only those that make one state; `--beside 0,2` compares the figures of states",
     group="change",
 )

@@ -35,7 +35,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     elif args.save is None:
         fact = machines.list_machines()
         args.refuse(_OF_MEASURING, *_NOT_MEASURED)
-        args.refuse((*_SETTINGS, "machine"), "this is for a machine that is saved", "add --save NAME")
+        args.refuse((*_SETTINGS, "machine"), "applies only to a machine that is saved", "add --save NAME")
     else:
         args.refuse(_OF_MEASURING, *_NOT_MEASURED)
         typed = {key: getattr(args, key) for key in _SETTINGS if getattr(args, key) is not None}
@@ -63,7 +63,7 @@ def _measure(args: ParsedArgs, progress: ProgressLine) -> Machines:
 
 
 _OF_MEASURING = ("threads", "time_limit")
-_NOT_MEASURED = "this is for a machine that is measured", "add --measure"
+_NOT_MEASURED = "applies only to a machine that is measured", "add --measure"
 _SETTINGS = tuple(flag.removeprefix("--").replace("-", "_") for flag in MACHINE_SETTINGS)
 
 

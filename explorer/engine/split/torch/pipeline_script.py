@@ -217,11 +217,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--schedule", nargs="+", choices=tuple(SCHEDULES), default=["1f1b"])
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=0.01, help="of plain SGD; 0 changes no weight")
-    parser.add_argument("--threads", type=int, default=1, help="of each stage")
+    parser.add_argument("--lr", type=float, default=0.01, help="learning rate; 0 changes no weight")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each stage")
     parser.add_argument("--input", help="a dictionary of tensors by name, as torch.save writes it")
     parser.add_argument("--save", help="a folder for gradients and outputs of the last step")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds without an answer")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds to wait for an answer")
     return parser.parse_args()
 
 
