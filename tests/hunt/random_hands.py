@@ -367,10 +367,12 @@ def shown_fault(app: ExplorerApp) -> str:
         return ""  # the list of open models says how much memory they take now
     if any(line.ticking for line in app.screen.query(JobLine)):
         return ""
-    before = _text_shown(app)
+    before, again = _text_shown(app), _text_shown(app)
     for widget in app.screen.query(RoleLines):
         widget.refresh()
-    return _fault(app, before, _text_shown(app))
+    after = _text_shown(app)
+    fault = _fault(app, before, after)
+    return f"{fault}; a second drawing showed the new lines" if fault and again == after else fault
 
 
 def _fault(app: ExplorerApp, before: Sequence[str], after: Sequence[str]) -> str:

@@ -269,6 +269,9 @@ async def test_a_search_that_other_input_stopped_is_made_again(
             await hands.pilot.press("enter")
         held.set()
         await hands.pilot.pause(0.1)
+        if keys == ["backspace"]:
+            hands.main.store.notify("query")
+            assert "+/3,000" in hands.strip(PaneHead, "#tree-head")  # not all layers were searched yet
         await hands.pilot.press(*keys)
         await hands.pilot.pause(0.8)
         await hands.rest()

@@ -248,9 +248,8 @@ class FilterLine(Horizontal):
                     if self._typed != typed and not self._fault(self._typed):
                         return  # the search for the new input follows
         finally:
-            model.searched = None
             self._clear_progress()
-        self._is_incomplete = False
+        model.searched, self._is_incomplete = None, False
         self._show_found(model, matches, open_rows, is_continued=is_shown)
         self._report_no_match(text)
 
@@ -310,6 +309,7 @@ class FilterLine(Horizontal):
 
     def _show_all(self) -> None:
         layer, model, self._is_incomplete = self._tree.current_layer, self._tree.model, False
+        model.searched = None
         model.set_filter(None)
         self._tree.cursor = model.reveal(layer.id) if layer is not None else 0
         self._draw_tree()

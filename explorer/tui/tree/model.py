@@ -61,7 +61,7 @@ class TreeModel(FoldedRows):
     Attributes:
         matches: IDs of the layers that the filter shows, or None without a filter.
         match_count: Number of layers that the filter has matched so far, including those that are not shown.
-        searched: Number of layers that a running search has examined, or None without a running search.
+        searched: Number of layers that an unfinished search has examined, or None without one.
         constants: Whether constants and shape arithmetic appear among the other rows. If False, each group
             folds them into one row.
     """
