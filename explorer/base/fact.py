@@ -32,7 +32,7 @@ class Fact(Struct, frozen=True):
         return _describe(self, _FIELDS)
 
     def _repr_html_(self) -> str | None:
-        """HTML for a cell of a notebook, or None if nothing draws it: a feature and Jinja2 are needed."""
+        """Return HTML for a notebook, or None if nothing draws it: a feature and Jinja2 are needed."""
         if "html" not in list_offers("displays"):
             return None
         html: str | None = load("displays", "html")(self)

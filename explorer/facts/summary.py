@@ -100,5 +100,5 @@ class Counts(Fact, frozen=True):
     status: Reach
 
     def _repr_html_(self) -> None:
-        """None, so that a notebook shows the line of the repr."""
+        """Return None, so that a notebook shows the line of the repr."""
         return None

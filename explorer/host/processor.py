@@ -52,7 +52,7 @@ def count_cores(root: str = _CPU) -> int:
 
 
 def list_caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
-    """Data caches as (level, bytes, number of processors that share it). The number is 0 if unknown."""
+    """List data caches as (level, bytes, number of processors that share it). The number is 0 if unknown."""
     from_files: set[tuple[int, int, int]] = set()
     for folder in glob.glob(f"{root}/cpu{list_processors()[0]}/cache/index*"):
         size = re.fullmatch(r"(\d+)([KMG]?)", _read_text(f"{folder}/size").strip())
@@ -106,7 +106,7 @@ _INSTRUCTIONS = (
 
 
 def find_instruction_set(flags: str | None = None) -> str:
-    """Fastest instruction set for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod'; '' if unknown.
+    """Return the fastest instructions for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod' or ''.
 
     Args:
         flags: Flags of the processor, or None to read them from the system.

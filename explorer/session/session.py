@@ -123,7 +123,7 @@ class Session(_Base):
         return f"<Session of '{self.source}'{state}{figures}>"
 
     def _repr_html_(self) -> str | None:
-        """HTML of the totals and the states, or None before the model is analyzed or if nothing draws it."""
+        """Return HTML of totals and states, or None before the model is analyzed or if nothing draws it."""
         models = self.parts.models
         info = models.current_info
         if info is None or "html" not in list_offers("displays"):
@@ -167,7 +167,7 @@ class Session(_Base):
         return headers.outline(self.source)
 
     def sha256(self) -> str | None:
-        """SHA-256 digest of the opened ONNX file, or None for a module.
+        """Return the SHA-256 digest of the opened ONNX file, or None for a module.
 
         It is not part of `info`, because it reads the complete file: 0.2 s for 244 MB.
 

@@ -219,7 +219,7 @@ class _Parser:
         )
 
     def _peek_sign(self) -> str:
-        """Next operator or parenthesis, '' for a term, or 'end' after the last word."""
+        """Return the next operator or parenthesis, '' for a term, or 'end' after the last word."""
         if self._at == len(self._words):
             return "end"
         word = self._words[self._at]

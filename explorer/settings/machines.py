@@ -195,7 +195,7 @@ def find_config_path(environment: Mapping[str, str] | None = None) -> str:
 
 @functools.cache
 def list_presets() -> Mapping[str, Hardware]:
-    """Preset machines by name, complete."""
+    """Return the preset machines by name, complete."""
     return {
         row.name: _profile(row.name, dict(row.settings), "preset", f"preset, dense {row.dtype}")
         for row in PRESETS

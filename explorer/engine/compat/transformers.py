@@ -39,7 +39,7 @@ def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
     Otherwise: only the arguments in the signature are known.
     """
     arguments: dict[str, inspect.Parameter] = {}
-    for forward in _forwards(model):
+    for forward in _iterate_forwards(model):
         parameters = inspect.signature(forward).parameters
         for name, parameter in parameters.items():
             if name != "self" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
@@ -51,8 +51,8 @@ def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
     return arguments
 
 
-def _forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
-    """The module's forward, the functions in its decorators, then forwards of submodules that take tokens."""
+def _iterate_forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
+    """Yields the module's forward, functions in its decorators, and forwards of submodules with tokens."""
     yield model.forward
     yield from _enclosed(getattr(model.forward, "__func__", model.forward), set())
     for part in model.modules():

@@ -141,7 +141,7 @@ class _Sums:
         self.top = [sum_known(part) for part in zip(*kept_children.get(-1, [[0] * width]), strict=True)]
 
     def _select_part_values(self, row: Layer, parent: int, values: Values) -> Values:
-        """The values that a row adds to its parent. An uncounted row adds only its stored parameters."""
+        """Returns the values that a row adds to its parent. An uncounted row adds only parameters."""
         if row.counted or (parent >= 0 and not self._rows[parent].counted):
             return values
         return [value if name in _STORED else 0 for name, value in zip(_FIELDS, values, strict=False)] + [

@@ -454,7 +454,7 @@ def _covers_integer_range(node: Node, side: DefUse, limits: tuple[float, float])
 def describe_rounding(
     node: Node, rounded_node: RoundedNode, side: DefUse, original: Mapping[int, Tensor]
 ) -> str:
-    """Formats, granularity of scales and signal-to-noise ratio of a layer: 'int8, per channel, 38.2 dB'.
+    """Describes formats, scales and signal-to-noise ratio of a layer: 'int8, per channel, 38.2 dB'.
 
     Args:
         node: Layer of the float original.

@@ -62,7 +62,7 @@ def is_lfs_pointer(head: bytes) -> bool:
 
 
 def build_lfs_pointer_error(source: str, head: bytes) -> BadModel:
-    """The error for a Git LFS pointer. It names the size of the model, and the command that downloads it."""
+    """Builds the error for a Git LFS pointer. It names the model's size and the command that downloads it."""
     size = head.partition(b"\nsize ")[2].partition(b"\n")[0]
     size_text = f" of {int(size):,} bytes" if size.isdigit() and len(size) <= _DIGITS else ""
     problem = f"this is a pointer of Git LFS's, not the model{size_text}"

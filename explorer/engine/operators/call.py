@@ -65,7 +65,7 @@ class Call(Struct, frozen=True):
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def shape(self, index: int) -> Shape:
-        """Shape of the input at `index`.
+        """Returns the shape of the input at `index`.
 
         Raises:
             MissingShape: The shape is unknown, or the node has no such input.
@@ -73,7 +73,7 @@ class Call(Struct, frozen=True):
         return _require_shape(self.inputs[index] if index < len(self.inputs) else None, f"input {index}")
 
     def output(self, index: int = 0) -> Shape:
-        """Shape of the output at `index`.
+        """Returns the shape of the output at `index`.
 
         Raises:
             MissingShape: The shape is unknown.
@@ -90,7 +90,7 @@ class Call(Struct, frozen=True):
         return None if info is None else self.contents.get(info.name)
 
     def number(self, index: int) -> int | None:
-        """The single integer in the input at `index`, or None if unknown."""
+        """Returns the single integer in the input at `index`, or None if unknown."""
         content = self.content(index)
         return None if content is None or content.size != 1 else int(content.reshape(-1)[0])
 
@@ -102,19 +102,19 @@ class Call(Struct, frozen=True):
         return len(self.outputs)
 
     def shape_or_none(self, index: int) -> Shape | None:
-        """Shape of the input at `index`, or None if unknown."""
+        """Returns the shape of the input at `index`, or None if unknown."""
         info = self.inputs[index] if index < len(self.inputs) else None
         return None if info is None else info.shape
 
     def dtype(self, index: int | str) -> str | None:
-        """Element type of the input at `index`, or None if unknown; a string is returned unchanged."""
+        """Returns the element type of the input at `index`, or None if unknown. A string stays as it is."""
         if isinstance(index, str):
             return index
         info = self.inputs[index] if index < len(self.inputs) else None
         return None if info is None else info.dtype
 
     def type(self, index: int) -> Type:
-        """Element type and shape of the input at `index`, each None if unknown."""
+        """Returns element type and shape of the input at `index`, each None if unknown."""
         info = self.inputs[index] if index < len(self.inputs) else None
         return UNKNOWN if info is None else (info.dtype, info.shape)
 
@@ -124,7 +124,7 @@ class Call(Struct, frozen=True):
         return elements
 
     def integer(self, name: str, default: int) -> int:
-        """Value of an integer attribute.
+        """Returns the value of an integer attribute.
 
         Raises:
             TypeError: The attribute is not an integer.
@@ -135,7 +135,7 @@ class Call(Struct, frozen=True):
         return value
 
     def ints(self, name: str) -> tuple[int, ...] | None:
-        """Value of an attribute that is a list of integers, or None if the node omits it."""
+        """Returns the value of an attribute that is a list of integers, or None if the node omits it."""
         value = self.attributes.get(name)
         if value is None:
             return None

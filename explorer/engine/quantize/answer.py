@@ -165,7 +165,7 @@ def _format(choice: LayerChoice, part: Part) -> NumberFormat | None:
 
 
 def _get_dtype(operand: Operand) -> str:
-    """Original element type of an operand."""
+    """Return the original element type of an operand."""
     return operand.dtype if operand.tensor is None else operand.tensor.dtype
 
 

@@ -370,7 +370,7 @@ def is_less(a: Expression | int, b: Expression | int) -> bool:
 
 
 def divide_truncating(a: Expression | int, b: Expression | int) -> Expression:
-    """Integer division as in ONNX, rounded toward zero.
+    """Divides integers as ONNX does, rounded toward zero.
 
     Raises:
         UndecidedSize: The sign of an operand is unknown, or the divisor may be zero.

@@ -279,7 +279,7 @@ def choose_drawn_contexts(fact: Serving, places: int) -> list[int]:
 
 
 def count_drawn_devices(fact: Serving) -> int:
-    """Number of devices for which tokens per second are drawn: the largest one with a known rate."""
+    """Return the largest number of devices with a known rate, for which tokens per second are drawn."""
     return max((layout.devices for layout in fact.layouts if layout.rate is not None), default=1)
 
 

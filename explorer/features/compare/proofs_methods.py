@@ -255,7 +255,7 @@ def beside(
             [*names, *others],
             on_progress,
             cancel,
-            prove=_prover_against(session, numbers[0], settings) if verify else None,
+            prove=_create_prover(session, numbers[0], settings) if verify else None,
             hardware=hardware,
         )
     finally:
@@ -263,7 +263,7 @@ def beside(
             model.close()
 
 
-def _prover_against(
+def _create_prover(
     session: Facade, first: int, settings: Mapping[str, Any]
 ) -> Callable[[tuple[Models, int]], Verification]:
     """Return a function that proves a state equal to state `first`."""

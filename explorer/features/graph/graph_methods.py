@@ -199,7 +199,7 @@ def _graphs(_: Models) -> ModelGraphs:
 
 @contextmanager
 def _add_same_names(layers: Sequence[Layer], ends: Sequence[str | int]) -> Iterator[None]:
-    """Context manager that adds to a `Misuse` the other layers with the same name as an end of the path."""
+    """Within this context, add to a `Misuse` the other layers with the same name as an end of the path."""
     try:
         yield
     except Misuse as error:

@@ -20,7 +20,7 @@ from explorer.engine.values.statistics import measure
 from explorer.facts import Layer
 from explorer.facts.values import HeatMap, TensorValues
 from explorer.features.values.activation_values import graph_of
-from explorer.session.parts.figures import places
+from explorer.session.parts.figures import list_dotted_names
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
 from explorer.settings.slices import parse_slice
 from explorer.settings.statistics import parse_statistics
@@ -178,7 +178,8 @@ class TensorNumbers:
         known_names = dict.fromkeys((*stored_names, *(row.path for row in rows), *values))
         if name not in known_names:  # the tree may display another name than the path of the row
             name = next(
-                (row.path for row, place in zip(rows, places(rows), strict=True) if place == name), name
+                (row.path for row, place in zip(rows, list_dotted_names(rows), strict=True) if place == name),
+                name,
             )
         # the output of a Constant is stored, and no run computes it
         constant = next((row.outputs[0].name for row in rows if row.path == name and row.outputs), "")

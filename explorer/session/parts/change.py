@@ -186,7 +186,7 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
             step = next(steps)
             while True:
                 named_output = output if step.is_last else None
-                target = named_output or models.unused_name()
+                target = named_output or models.create_unused_path()
                 outcome = _write(change.verb, step, target, named_output is not None, work)
                 step = steps.send(outcome)
         except StopIteration as end:

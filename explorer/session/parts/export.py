@@ -14,7 +14,7 @@ from explorer.engine.shapes.declarations import declare_inferred
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
-from explorer.session.parts.models import stem
+from explorer.session.parts.models import create_stem
 
 if TYPE_CHECKING:
     from explorer.session.parts.models import Models, OnProgress
@@ -92,7 +92,7 @@ class Exporter:
         script_states = range(len(models.history.entries)) if branches else models.history.line_to(state)
         steps = [self._describe_step(index) for index in script_states if index]
         tool = f"explorer {__version__}"
-        return scripts.write_script(models.source, steps, stem=stem(models.source), tool=tool)
+        return scripts.write_script(models.source, steps, stem=create_stem(models.source), tool=tool)
 
     def _describe_step(self, index: int) -> scripts.Step:
         """Describes a state, and the options with which its parent must be opened to make the state again."""

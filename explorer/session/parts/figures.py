@@ -320,7 +320,7 @@ def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
     """Lists all rows that match the text for `find_layer`."""
     paths = [layer.path for layer in layers]
     matches = [index for index, path in enumerate(paths) if path == text]
-    matches = matches or [index for index, place in enumerate(places(layers)) if place == text]
+    matches = matches or [index for index, name in enumerate(list_dotted_names(layers)) if name == text]
     matches = matches or [index for index, layer in enumerate(layers) if layer.name == text]
     matches = matches or [index for index, path in enumerate(paths) if fnmatchcase(path, text)]
     if not matches and filter.is_query(text):
@@ -336,8 +336,8 @@ def list_same_names(layers: Sequence[Layer], name: str | int | None) -> tuple[st
     return tuple([layer.path for layer in layers if numbered(layer.path)])
 
 
-def places(layers: Sequence[Layer]) -> list[str]:
-    """Dotted names of each layer: the names of its groups and its own name."""
+def list_dotted_names(layers: Sequence[Layer]) -> list[str]:
+    """List the dotted name of each layer: the names of its groups and its own name."""
     dotted_names: list[str] = []
     for layer in layers:
         dotted_names.append(

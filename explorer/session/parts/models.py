@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from explorer.facts.profile.profile import Profile
     from explorer.session.cache.analysis_cache import AnalysisCache
 
-__all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "State", "stem"]
+__all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "State", "create_stem"]
 
 _T = TypeVar("_T")
 _MIN_CACHED_ROWS, _CACHED_ROWS_PER_SECOND = 10_000, 50_000
@@ -278,10 +278,10 @@ class Models:
             raise
         self.history = replace(self.history, dims=dict(dims))
 
-    def unused_name(self) -> str:
-        """Path for the file of a new state. No file exists there."""
-        number = len(self.history.entries)
-        while os.path.lexists(path := os.path.join(self.workdir, f"{number}-{stem(self.source)}.onnx")):
+    def create_unused_path(self) -> str:
+        """Returns a path for the file of a new state. No file exists there."""
+        number, base = len(self.history.entries), create_stem(self.source)
+        while os.path.lexists(path := os.path.join(self.workdir, f"{number}-{base}.onnx")):
             number += 1
         return path
 
@@ -498,7 +498,7 @@ class Models:
         )
 
     def profile(self, state: int) -> Profile | None:
-        """Last profile of a state in this session, or the cached profile of the original."""
+        """Returns the last profile of a state in this session, or the cached profile of the original."""
         profile = self.history.entries[state].profile
         if profile is None and state == 0 and self.cache is not None:
             profile = self.cache.get("profile")
@@ -801,8 +801,8 @@ def _add_bounds(examined: AnalysisResult) -> Info:
     return add_bounds_note(examined.info, examined.bounds) if examined.bounds.rows else examined.info
 
 
-def stem(source: str) -> str:
-    """Base name for files made from `source`: its file name without '.onnx' and special characters."""
+def create_stem(source: str) -> str:
+    """Returns a base name for files made from `source`: its file name without '.onnx' and odd characters."""
     stem = os.path.basename(source).removesuffix(".onnx")
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
     # a file name has at most 255 bytes, and suffixes such as `_tiled.onnx.toml` follow

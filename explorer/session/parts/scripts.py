@@ -20,7 +20,7 @@ from explorer.base.features import list_offers, load
 from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec, Verification
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
-from explorer.session.parts.models import Models, stem
+from explorer.session.parts.models import Models, create_stem
 from explorer.settings.option_values import COMMAND_LINE, is_explicit, write_words
 from explorer.settings.parse import write_opening_words, write_path_word
 from explorer.settings.quantize import has_formats, is_fast
@@ -54,7 +54,7 @@ def headless_command(models: Models, verb: str, output: str | None, ending: str,
     """
     if models.module is not None:
         return ""
-    target = write_path_word(output or f"{stem(models.source)}{ending}")
+    target = write_path_word(output or f"{create_stem(models.source)}{ending}")
     head = ["explorer", verb, write_path_word(models.source), "-o", target]
     return shlex.join([*head, *words, *write_opening_words(models.options)])
 

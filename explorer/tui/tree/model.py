@@ -97,7 +97,7 @@ class TreeModel(FoldedRows):
     # structure of the visible rows
 
     def depth(self, row: int) -> int:
-        """Indentation level of a visible row. Open runs and open ranges count as levels."""
+        """Return the indentation level of a visible row. Open runs and open ranges count as levels."""
         return self._depths[row]
 
     def expandable(self, row: int) -> bool:
@@ -118,7 +118,7 @@ class TreeModel(FoldedRows):
         return self._chosen_matches.get(row, is_open)
 
     def value(self, row: int) -> tuple[float | None, str]:
-        """Value of the row in the current metric, and its sign: '≤', '≥', '≈', or '' for an exact value."""
+        """Return the row's value in the current metric, and its sign: '≤', '≥', '≈', or '' if exact."""
         return self.figure(row, self.metric)
 
     def children(self, row: int | None) -> Iterator[int]:

@@ -152,7 +152,7 @@ class TorchDomain(Struct):
         return torch.stack(tensors, axis)
 
     def read_number(self, value: Any) -> Any:
-        """Python number of a scalar.
+        """Returns the Python number of a scalar.
 
         Raises:
             BadModel: The number depends on data while torch.export traces.

@@ -135,7 +135,7 @@ def _conv_transpose(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor 
 def _read_ceil_window(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Window parameters that respect `ceil_mode`.
+    """Returns the window parameters that respect `ceil_mode`.
 
     The mode pads the end of an axis for windows that reach beyond it.
     """

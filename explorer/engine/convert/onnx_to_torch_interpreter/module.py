@@ -94,7 +94,7 @@ class OnnxModule(nn.Module):
         return results[0] if len(results) == 1 else results
 
     def extra_repr(self) -> str:
-        """Inputs, outputs, and the size of the graph."""
+        """Returns the inputs, the outputs and the size of the graph."""
         graph = self._model.graph
         names = f"{', '.join(self._inputs)} -> {', '.join(self._outputs)}"
         return printable(f"{names}; {len(graph.nodes):,} nodes, {len(self._model.functions):,} functions")

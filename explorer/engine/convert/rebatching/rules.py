@@ -209,7 +209,7 @@ def _transpose(rewriting: Rewriting, node: Node) -> Node:
 def _list_possible_batches(
     rewriting: Rewriting, batch: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]
 ) -> list[BatchAxis]:
-    """Possible batch axes in a new shape of the same elements, likeliest first.
+    """Lists the possible batch axes in a new shape of the same elements, likeliest first.
 
     The number of elements before the batch does not change. For a batch of 1, several axes can match.
     """

@@ -39,7 +39,7 @@ _MODE = "__torch_function__"
 
 
 def report_device(func: Any, tensor: Any) -> Any:
-    """The reported value of an attribute, or of `type()`, of a meta tensor; None to ask the tensor itself.
+    """Returns the value to report for an attribute or `type()` of a meta tensor; None to ask the tensor.
 
     Args:
         func: Getter of the attribute, or the method.

@@ -214,14 +214,14 @@ def store_answer(
     parts = result if container is not None else (result,)
     if not all(isinstance(t, torch.Tensor) and t.is_meta for t in parts):
         return None
-    kind, sizes = _replay_recipe(operator, args, inputs, parts)
+    kind, sizes = _choose_replay(operator, args, inputs, parts)
     outputs = parts[:1] if operator.auxiliary else parts
     answer = MetaAnswer(kind, sizes, container, cost, inputs, outputs)
     operator.answers[key] = answer
     return answer
 
 
-def _replay_recipe(
+def _choose_replay(
     operator: AtenOperator, args: Sequence[Any], inputs: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
 ) -> tuple[int, Sizes]:
     """Returns the way to create the result without a call, if the operator has no other effect."""

@@ -190,7 +190,7 @@ def list_tile_work(first: Analysis, second: Analysis, figure: str) -> list[tuple
 
 
 def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
-    """The additional work of a model that computes products in parts, such as a traced file of a tiled model.
+    """Lists the additional work of a model that computes products in parts, such as a traced tiled model.
 
     A product in parts has the name and the MACs of the whole one, and more outputs. Each additional output is
     added to another one.

@@ -158,7 +158,7 @@ def _counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
         if not info.executed:
             continue
         for name, parameter in info.module.named_parameters():
-            part = _torchinfo_macs(info.class_name, name, parameter.numel(), size)
+            part = _count_torchinfo_macs(info.class_name, name, parameter.numel(), size)
             if name.rpartition(".")[2].startswith("bias"):
                 count.biases += part
             else:
@@ -166,8 +166,8 @@ def _counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
     return counts
 
 
-def _torchinfo_macs(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
-    """Multiply-adds that torchinfo counts for one parameter (`LayerInfo.calculate_macs`)."""
+def _count_torchinfo_macs(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
+    """Counts multiply-adds as torchinfo does for one parameter (`LayerInfo.calculate_macs`)."""
     if name in ("weight", "bias"):
         if "Conv" in kind:
             return elements * math.prod([*out[:1], *out[2:]])

@@ -202,7 +202,9 @@ def _read_settings(module: nn.Module, key: list[Any], storages: list[int]) -> bo
         values = get_values(attributes)
     except KeyError:
         # first use of this class, or an attribute that other modules of the class lack
-        names, get_values = _NAMES[kind, len(attributes)] = _attribute_getter(attributes.keys() - _INTERNAL)
+        names, get_values = _NAMES[kind, len(attributes)] = _create_attribute_getter(
+            attributes.keys() - _INTERNAL
+        )
         values = get_values(attributes)
     kinds = tuple(map(type, values))
     if not _PLAIN.issuperset(kinds):
@@ -227,8 +229,10 @@ def _read_settings(module: nn.Module, key: list[Any], storages: list[int]) -> bo
     return True
 
 
-def _attribute_getter(names: Collection[str]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
-    """Sorted attribute names, and a function that reads their values from a module's `__dict__`."""
+def _create_attribute_getter(
+    names: Collection[str],
+) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """Returns sorted attribute names, and a function that reads their values from a module's `__dict__`."""
     names_in_order = tuple(sorted(names))
     # itemgetter returns a bare value for a single name; repeating 'training' guarantees a tuple
     get_values = operator.itemgetter("training", "training", *names_in_order)

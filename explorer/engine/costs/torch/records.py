@@ -342,7 +342,7 @@ def describe_function_inputs(
 
 
 def read_call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The non-tensor arguments of an operator that differ from their defaults, by their schema names."""
+    """Returns an operator's non-tensor arguments that differ from their defaults, by their schema names."""
     attributes: dict[str, Any] = {}
     for index, argument in enumerate(schema_of(func).arguments):
         if index >= len(args) and argument.name not in kwargs:

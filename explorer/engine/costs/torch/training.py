@@ -64,7 +64,7 @@ def analyze_training_step(
 
 @contextmanager
 def name_batch_in_error(batch: int | None) -> Iterator[None]:
-    """Context manager in which the error of a model with a fixed batch size names `--batch`."""
+    """Within this context, names `--batch` in the error of a model with a fixed batch size."""
     try:
         yield
     except Misuse as error:

@@ -301,7 +301,7 @@ def _release_pages(buffer: mmap.mmap, start: int, stop: int) -> int:
 
 
 def _list_function_rows(buffer: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
-    """The rows of a FunctionProto and its nodes. They appear once, not at each call of the function."""
+    """Lists the rows of a FunctionProto and its nodes. They appear once, not at each call of the function."""
     name = domain = ""
     nodes = 0
     for number, wire, _, content, end in iterate_fields(buffer, start, stop):

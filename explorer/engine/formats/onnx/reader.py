@@ -349,7 +349,7 @@ class _Reader(TensorReader):
     def read_attributes(
         self, encoded: bytes, start: int, places: Sequence[tuple[int, int]], depth: int
     ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
-        """A key that is equal for nodes with equal attributes, and the decoder that these nodes share.
+        """Returns a key that is equal for nodes with equal attributes, and the decoder that they share.
 
         Large attributes have no key (None), and each node has its own decoder.
         """
@@ -358,12 +358,12 @@ class _Reader(TensorReader):
         if decoder is None:
             spans = [(start + first, start + last) for first, last in places]
             if len(raw) > _MAX_SHARED_ATTRIBUTES:
-                return None, lambda: dict(self.attribute(a, b, depth) for a, b in spans)
+                return None, lambda: dict(self.read_attribute(a, b, depth) for a, b in spans)
             attributes: dict[str, Any] = {}
 
             def decode() -> Mapping[str, Any]:
                 if not attributes:
-                    attributes.update(self.attribute(a, b, depth) for a, b in spans)
+                    attributes.update(self.read_attribute(a, b, depth) for a, b in spans)
                     self.clear_decoders()  # reading a subgraph has added decoders
                 return attributes
 
@@ -371,7 +371,7 @@ class _Reader(TensorReader):
         return decoder
 
     def read_field(self, offset: int, stop: int) -> tuple[int, int, int, int]:
-        """Number, wire type, content (see `fields`) and end of the field whose tag is at offset `offset`.
+        """Returns number, wire type, content (see `fields`) and end of the field whose tag is at `offset`.
 
         Raises:
             BadModel: The field does not fit in its message.
@@ -379,8 +379,8 @@ class _Reader(TensorReader):
         number, wire, _, first, end = next(iterate_fields(self.data, offset, stop))
         return number, wire, first, end
 
-    def attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
-        """The name and value of an AttributeProto; numbers are the values of AttributeProto.AttributeType."""
+    def read_attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
+        """Returns name and value of an AttributeProto. Its numbers are of AttributeProto.AttributeType."""
         buffer = self.data
         name, kind, reference = "", 0, ""
         single: dict[int, Any] = {}
@@ -455,7 +455,7 @@ class _Reader(TensorReader):
                 key, version = messages.read_opset(self.data, content, end)
                 opsets[key] = version
             elif number == 11:
-                attribute, value = self.attribute(content, end, 1)
+                attribute, value = self.read_attribute(content, end, 1)
                 defaults[attribute] = value
             elif number == 12:
                 values.append(self.read_value(content, end))

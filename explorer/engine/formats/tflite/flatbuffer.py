@@ -241,7 +241,7 @@ class CheckedTable:
         self.Pos = table.start
 
     def Offset(self, at: int) -> int:  # noqa: N802 - flatbuffers' name
-        """Offset of a field relative to the table, or 0 if omitted; `at` is its offset in the vtable."""
+        """Returns a field's offset in the table, or 0 if omitted; `at` is its offset in the vtable."""
         place = self._table.locate_field((at - 4) >> 1, 1)
         return place - self.Pos if place else 0
 

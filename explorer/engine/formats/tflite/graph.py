@@ -474,7 +474,7 @@ class _ModelBuilder:
     def _share_decoder(
         self, operator: TfliteOperator
     ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
-        """A key that is equal for operators with equal options, and the decoder that these operators share.
+        """Returns a key that is equal for operators with equal options, and the decoder that they share.
 
         Large options have no key (None).
         """

@@ -43,5 +43,5 @@ def mark_sparse(twin: Tensor, original: torch.Tensor) -> Tensor:
 
 
 def read_stored_elements(tensor: torch.Tensor) -> int | None:
-    """Number of elements stored in the sparse tensor that `tensor` replaces, or None for other tensors."""
+    """Returns how many elements the sparse tensor stores that `tensor` replaces; None for other tensors."""
     return getattr(tensor, _ATTRIBUTE, None)

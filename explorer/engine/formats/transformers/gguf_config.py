@@ -121,7 +121,7 @@ def list_configurations(
 
 
 def _read_lfm2_settings(heads: Any) -> dict[str, Any]:
-    """The settings of LFM2, from llama.cpp's number of key heads by layer; a convolution has 0 key heads."""
+    """Returns the settings of LFM2, from llama.cpp's number of key heads by layer; a convolution has none."""
     if not isinstance(heads, tuple) or not any(heads):
         return {}
     return {"attention.head_count_kv": max(heads), "full_attention": [n for n, h in enumerate(heads) if h]}
@@ -221,7 +221,7 @@ class GgufNames:
                 self.targets.setdefault(file_name, name)
 
     def find_target(self, name: str) -> tuple[str, str]:
-        """The parameter name of a tensor of the file, or '' if the module has none; and an empty pattern."""
+        """Returns the parameter name of a tensor of the file, '' if there is none, and an empty pattern."""
         return self.targets.get(name, ""), ""
 
     def list_shapes(
@@ -240,7 +240,7 @@ class GgufNames:
         return {target: shape if total == self.parameters[target].numel() else (total,)}
 
     def _list_file_names(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
-        """llama.cpp's names of a parameter.
+        """Lists llama.cpp's names of a parameter.
 
         If several sets of names are possible, the set in the file is used.
         """
@@ -264,7 +264,7 @@ class GgufNames:
         return ()
 
     def _append_ending(self, stem: str, last: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
-        """llama.cpp's names with their endings.
+        """Returns llama.cpp's names with their endings.
 
         Some names have no ending, and some parameters are two tensors.
         """
@@ -282,7 +282,7 @@ def _sort_axes(shape: Sequence[int]) -> list[int]:
 
 
 def _load_name_map(architecture: str, layers: int) -> Any:
-    """The map of tensor names in the gguf package for an architecture, or None if it is unknown there."""
+    """Returns the gguf package's map of tensor names for an architecture, or None if it is unknown there."""
     import gguf
 
     number_by_name = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}

@@ -113,7 +113,7 @@ def _is_main(tensor: StoredTensor, name: str) -> bool:
 
 
 def _find_owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
-    """The name of the weight to which a tensor belongs, or its own name if it is not part of another weight.
+    """Returns the name of the weight that a tensor is part of, or its own name if there is no such weight.
 
     Args:
         name: Name of the tensor.

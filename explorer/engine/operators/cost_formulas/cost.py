@@ -48,7 +48,7 @@ Term = tuple[str, Sequence[Dim]]
 
 
 def count(dims: Sequence[Dim]) -> int | None:
-    """Product of the dimensions, or None if one is not a number; the empty product is 1."""
+    """Returns the product of the dimensions, or None if one is not a number; the empty product is 1."""
     product = 1
     for dim in dims:
         if not isinstance(dim, int):
@@ -58,7 +58,7 @@ def count(dims: Sequence[Dim]) -> int | None:
 
 
 def product(terms: Sequence[Term]) -> tuple[int | None, str]:
-    """Product of the labeled terms and its formula, without terms that have no dimensions."""
+    """Returns the product of the labeled terms and its formula, without terms that have no dimensions."""
     value: int | None = 1
     texts = []
     for label, dims in terms:
@@ -89,7 +89,7 @@ def counted(terms: Sequence[Term]) -> Cost:
 
 
 def unknown(reason: str) -> Cost:
-    """An unknown cost; `reason` explains why."""
+    """Returns an unknown cost; `reason` explains why."""
     return Cost(None, None, "", "unknown", reason)
 
 
@@ -143,7 +143,7 @@ def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
 
 
 def total(costs: Sequence[Cost]) -> Cost:
-    """Sum of several costs. A figure is unknown if it is unknown in any of them."""
+    """Returns the sum of several costs. A figure is unknown if it is unknown in any of them."""
     macs: int | None = 0
     ops: int | None = 0
     for cost in costs:
