@@ -79,8 +79,8 @@ def list_offers(kind: str) -> Mapping[str, str]:
     if not _homes:
         for room in import_module(_ROOM).FEATURES:
             feature: Feature = import_module(f"{_ROOM}.{room}").FEATURE
-            for place, offers in feature.offers.items():
-                homes = _homes.setdefault(place, {})
+            for offered_kind, offers in feature.offers.items():
+                homes = _homes.setdefault(offered_kind, {})
                 homes.update({name: f"{_ROOM}.{room}.{home}" for name, home in offers.items()})
     return _homes.get(kind, {})
 

@@ -167,13 +167,13 @@ def list_missing_files(package: Distribution) -> list[str]:
             folders.setdefault(folder, []).append((name, not remainder.endswith(",0")))
     missing_paths = []
     for folder, names in folders.items():
-        place = os.path.join(package.folder, folder)
+        directory = os.path.join(package.folder, folder)
         try:
-            existing_names = set(os.listdir(place))
+            existing_names = set(os.listdir(directory))
         except OSError:
             existing_names = set()
         for name, has_content in names:
-            path = os.path.join(place, name)
+            path = os.path.join(directory, name)
             # checking the size of thousands of source files would take too long
             if name not in existing_names or (
                 has_content and not name.endswith(".py") and not os.path.getsize(path)
@@ -197,8 +197,8 @@ def find_import_place(module: str) -> str | None:
         return None
     if not spec.origin:
         return ""
-    place = os.path.dirname(spec.origin)
-    return place if spec.submodule_search_locations is None else os.path.dirname(place)
+    directory = os.path.dirname(spec.origin)
+    return directory if spec.submodule_search_locations is None else os.path.dirname(directory)
 
 
 def build_missing_fault(row: VersionRange) -> Fault:

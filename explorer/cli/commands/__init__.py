@@ -65,7 +65,7 @@ class _Verbs:
         return isinstance(name, str) and self._find_home(name) is not None
 
     def __iter__(self) -> Iterator[str]:
-        position = {name: place for place, name in enumerate(_ORDER.split())}
+        position = {name: index for index, name in enumerate(_ORDER.split())}
         names = {**self._own, **_list_feature_commands()}
         return iter(sorted(names, key=lambda name: (position.get(name, len(position)), name)))
 

@@ -788,12 +788,12 @@ class RecordedCalls:
             tensors[len(tensors)] = tensor
 
         map_tensors((args, dict(kwargs)), keep)
-        for operator, positional, named, places in self.calls:
+        for operator, positional, named, results in self.calls:
             outputs = operator(*_fill_tensors(positional, tensors), **_fill_tensors(named, tensors))
             outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
-            for place, tensor in zip(places, outputs, strict=True):
-                if place is not None:
-                    tensors[place.number] = tensor
+            for result, tensor in zip(results, outputs, strict=True):
+                if result is not None:
+                    tensors[result.number] = tensor
         return _fill_tensors(self.result, tensors)
 
 

@@ -105,15 +105,15 @@ class ValueFlow:
 def build_record(flow: ValueFlow) -> FlowRecord:
     """Converts the edges of a model to a fact."""
     values = {id(v): v for of_row in (*flow.made.values(), *flow.read.values()) for v in of_row}
-    places = {key: place for place, key in enumerate(values)}
-    made_places, read_places = (
-        {row: tuple([places[id(value)] for value in row_values]) for row, row_values in of_rows.items()}
+    numbers = {key: number for number, key in enumerate(values)}
+    made_numbers, read_numbers = (
+        {row: tuple([numbers[id(value)] for value in row_values]) for row, row_values in of_rows.items()}
         for of_rows in (flow.made, flow.read)
     )
     records = [
         ValueRecord(v.info(), v.source, v.maker, tuple(v.readers), v.is_output) for v in values.values()
     ]
-    return FlowRecord(tuple(records), made_places, read_places, flow.declared)
+    return FlowRecord(tuple(records), made_numbers, read_numbers, flow.declared)
 
 
 def build_flow(record: FlowRecord) -> ValueFlow:
@@ -125,7 +125,9 @@ def build_flow(record: FlowRecord) -> ValueFlow:
     flow = ValueFlow()
     flow.declared = record.declared
     for of_rows, values_by_row in ((record.made, flow.made), (record.read, flow.read)):
-        values_by_row.update({row: [values[place] for place in places] for row, places in of_rows.items()})
+        values_by_row.update(
+            {row: [values[number] for number in numbers] for row, numbers in of_rows.items()}
+        )
     return flow
 
 
@@ -194,13 +196,13 @@ def list_row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
     """Returns the edges between rows, as `RowEdges`. Edges that lead backwards in the tree are left out."""
     if flow is None:
         return RowEdges(unknown=unknown)
-    places = {row: place for place, row in enumerate(sorted({*flow.made, *flow.read}))}
+    positions = {row: position for position, row in enumerate(sorted({*flow.made, *flow.read}))}
     skipping_edges: set[tuple[int, int]] = set()
     followers: set[int] = set()
     for maker, values in flow.made.items():
-        place = places[maker]
+        position = positions[maker]
         for reader in (reader for value in values for reader in value.readers):
-            if places[reader] == place + 1:
+            if positions[reader] == position + 1:
                 followers.add(reader)
             elif reader > maker:
                 skipping_edges.add((maker, reader))
@@ -208,7 +210,7 @@ def list_row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
     return RowEdges(
         tuple([maker for maker, _ in ordered]),
         tuple([reader for _, reader in ordered]),
-        tuple(places),
+        tuple(positions),
         tuple(sorted(followers)),
     )
 

@@ -159,9 +159,9 @@ def find_rejected_folds(
         readers = {user for name in folded_names for user, _ in folds.side.users.get(name, ())}
         affected = into or tuple(sorted(readers))
         pairs = [
-            (partner, place) if is_second else (place, partner)
-            for place in affected
-            if (partner := partners[place]) is not None
+            (partner, index) if is_second else (index, partner)
+            for index in affected
+            if (partner := partners[index]) is not None
         ]
         if len(pairs) < len(into) or (affected and not pairs):
             rejected.add(position)  # the node that absorbed or reads the folded node has no partner

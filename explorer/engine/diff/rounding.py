@@ -246,15 +246,15 @@ def _cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Roundin
     inner = roundings.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
     if inner is None or _read_element_type(node, "to") not in ("float16", "float64"):
         return None
-    place = side.producer.get(inner.source)
-    producer = side.nodes[place[0]] if place is not None else None
+    output_of = side.producer.get(inner.source)
+    producer = side.nodes[output_of[0]] if output_of is not None else None
     if (
-        place is not None
+        output_of is not None
         and producer is not None
         and producer.op == "Cast"
         and _read_element_type(producer, "to") == "float32"
     ):
-        return replace(inner, source=producer.inputs[0], nodes=(i, place[0], *inner.nodes))
+        return replace(inner, source=producer.inputs[0], nodes=(i, output_of[0], *inner.nodes))
     return replace(inner, nodes=(i, *inner.nodes)) if inner.source in side.stored else None
 
 
@@ -395,7 +395,7 @@ def find_absorbed_activations(
             quantizer_indices
             and name not in output_names
             and all(
-                _covers_integer_range(nodes[place], quantized_graph, limits) for place in quantizer_indices
+                _covers_integer_range(nodes[index], quantized_graph, limits) for index in quantizer_indices
             )
         ):
             quantizer_by_activation[index] = quantizer_indices[0]

@@ -214,7 +214,7 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
     """Folds a BatchNormalization into every product that reads its output."""
     output = node.outputs[0]
     reader_indices = work.list_readers(output)
-    readers = [reader for place in reader_indices if (reader := work.nodes[place]) is not None]
+    readers = [reader for index in reader_indices if (reader := work.nodes[index]) is not None]
     if reason := work.explain_visibility(output):
         raise NotFoldable(f"what it makes {reason}")
     if not readers:
@@ -230,8 +230,8 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
         )
         _check_finite(work, reader, new_parameters[-1])
     work.remove(index, reader_indices)
-    for place, reader, parameters in zip(reader_indices, readers, new_parameters, strict=True):
-        _replace_product(work, place, parameters, node.inputs[0], reader.outputs[0])
+    for reader_index, reader, parameters in zip(reader_indices, readers, new_parameters, strict=True):
+        _replace_product(work, reader_index, parameters, node.inputs[0], reader.outputs[0])
 
 
 def _read_weight(work: FoldingGraph, node: Node) -> Tensor:

@@ -194,8 +194,8 @@ def _place(
     for index, rank in enumerate(ranks):
         by_rank.setdefault(rank, []).append(index)
     for row in by_rank.values():
-        for place, index in enumerate(sorted(row, key=lambda index: centers[index])):
-            orders[index] = place
+        for order, index in enumerate(sorted(row, key=lambda index: centers[index])):
+            orders[index] = order
     return centers, orders
 
 

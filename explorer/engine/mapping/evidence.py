@@ -229,30 +229,30 @@ def _find_fused_fault(
     wrong = ~(np.abs(theirs.astype(np.float64) - exact) <= allowed)
     if not wrong.any() or (integers is not None and integers.saturates(product.arrays)):
         return ""
-    place = tuple(np.argwhere(wrong)[0])
+    index = tuple(np.argwhere(wrong)[0])
     return (
-        f"{int(wrong.sum()):,} of {wrong.size:,} numbers are not the model's own: {exact[place]:.6g} instead"
-        f" of {theirs[place]} at product {place[0]}, row {place[1]}, column {place[2]}"
+        f"{int(wrong.sum()):,} of {wrong.size:,} numbers are not the model's own: {exact[index]:.6g} instead"
+        f" of {theirs[index]} at product {index[0]}, row {index[1]}, column {index[2]}"
     )
 
 
 def _find_first_wrong(wrong: _Array, output: _Array, exact: _Array) -> str:
-    place = tuple(np.argwhere(wrong)[0])
+    index = tuple(np.argwhere(wrong)[0])
     return (
-        f"{int(wrong.sum()):,} of {wrong.size:,} numbers differ: {output[place]} instead of {exact[place]}"
-        f" at product {place[0]}, row {place[1]}, column {place[2]}"
+        f"{int(wrong.sum()):,} of {wrong.size:,} numbers differ: {output[index]} instead of {exact[index]}"
+        f" at product {index[0]}, row {index[1]}, column {index[2]}"
     )
 
 
 def _describe_differences(code: CodeSite, runs: Sequence[_Run]) -> tuple[CounterDifference, ...]:
     differences: dict[tuple[int, str], CounterDifference] = {}
     for counter in code.counters:
-        place = counter.level, f"{counter.operand} {counter.direction}"
+        counter_key = counter.level, f"{counter.operand} {counter.direction}"
         for run in runs:
-            counted = run.counted[place]
-            if counted != counter.bytes and place not in differences:
+            counted = run.counted[counter_key]
+            if counted != counter.bytes and counter_key not in differences:
                 memory = code.memories[counter.level]
-                differences[place] = CounterDifference(memory, place[1], counter.bytes, counted)
+                differences[counter_key] = CounterDifference(memory, counter_key[1], counter.bytes, counted)
     return tuple(differences.values())
 
 
@@ -284,8 +284,8 @@ def decide_verdict(sites: Sequence[CodeEvidence], runner: str) -> tuple[VerdictK
     kind = find_weakest(site.verdict_kind for site in sites)
     wrong = next((site for site in sites if site.verdict_kind == "different"), None)
     if wrong is not None:
-        place = f" ({wrong.file})" if wrong.file else ""
-        return "different", f"different: {printable(wrong.name)}{place}: {wrong.reason}"
+        file_text = f" ({wrong.file})" if wrong.file else ""
+        return "different", f"different: {printable(wrong.name)}{file_text}: {wrong.reason}"
     exact = sum(site.exact for site in sites)
     numbers = []
     if exact:

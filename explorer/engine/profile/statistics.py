@@ -73,10 +73,10 @@ def find_stop_reason(
 
 def _compute_quantile(ordered: Sequence[float], share: float) -> float:
     """Computes a quantile of sorted samples by linear interpolation."""
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
 def _compute_rank(count: int) -> int:

@@ -147,8 +147,8 @@ def _scatter_nd(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -
         return x.index_put(indices, updates, accumulate=True)
     flat_index = torch.zeros_like(indices[0])
     row_size = math.prod(x.shape[len(indices) :])
-    for place, size in zip(indices, x.shape, strict=False):
-        flat_index = flat_index * size + place
+    for index, size in zip(indices, x.shape, strict=False):
+        flat_index = flat_index * size + index
     element_indices = (
         flat_index.reshape(-1, 1) * row_size + torch.arange(row_size, device=x.device)
     ).reshape(-1)

@@ -214,7 +214,7 @@ def _list_stored_tensors(
     for layer in analysis.layers:
         if layer.group:
             continue
-        for place, info in enumerate(layer.weights):
+        for position, info in enumerate(layer.weights):
             if info.shape is None or any(not isinstance(d, int) for d in info.shape):
                 return None
             shape = tuple(d for d in info.shape if isinstance(d, int))
@@ -223,7 +223,7 @@ def _list_stored_tensors(
             tensor = by_name.get(name) or next(shared, None)
             if tensor is None:
                 size = layer.weight_bytes if has_no_graph else None
-                tensor = ComparedTensor(set(), shape, info.dtype or "", [], place, size)
+                tensor = ComparedTensor(set(), shape, info.dtype or "", [], position, size)
             by_name[name] = tensor
             tensor.names.add(name)
             tensor.owners.append(layer)

@@ -225,12 +225,12 @@ class _Encoder:
     def encode_tensor(self, tensor: Tensor) -> _Parts:
         payload = tensor.payload
         large = payload is not None and payload.size >= _MAX_SKELETON_BYTES
-        place = self.refer(tensor) if large else None
-        if place is None and tensor.record is not None and not tensor.external:
+        reference = self.refer(tensor) if large else None
+        if reference is None and tensor.record is not None and not tensor.external:
             return _Parts([tensor.record])
         body = self.encode_type(tensor.shape, tensor.dtype) + encode_length_delimited(8, tensor.name.encode())
-        if place is not None:
-            location, offset = place
+        if reference is not None:
+            location, offset = reference
             if location:
                 entries = (("location", location), ("offset", str(offset)), ("length", str(_size(payload))))
                 body += b"".join(encode_length_delimited(13, _encode_pair(k, v)) for k, v in entries)

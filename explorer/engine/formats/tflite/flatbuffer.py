@@ -242,8 +242,8 @@ class CheckedTable:
 
     def Offset(self, at: int) -> int:  # noqa: N802 - flatbuffers' name
         """Returns a field's offset in the table, or 0 if omitted; `at` is its offset in the vtable."""
-        place = self._table.locate_field((at - 4) >> 1, 1)
-        return place - self.Pos if place else 0
+        offset = self._table.locate_field((at - 4) >> 1, 1)
+        return offset - self.Pos if offset else 0
 
     def Get(self, flags: Any, at: int) -> Any:  # noqa: N802
         """Returns the number at file offset `at`, of the type that `flags` describe."""

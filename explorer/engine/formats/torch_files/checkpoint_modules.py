@@ -420,8 +420,8 @@ class _ContentReader:
         self.tensors.append(tensor)
         if identity is not None and numbers is None and width:
             start = ref.start * BYTES.get(ref.dtype, 1) + spec.offset * width
-            place = ref.key, start, width, spec.shape, spec.stride, spec.elements * width
-            self.views[name] = TensorView(*place)
+            span = ref.key, start, width, spec.shape, spec.stride, spec.elements * width
+            self.views[name] = TensorView(*span)
         return tensor
 
     def note_shared_storage(self, name: str, identity: tuple[str, int, int], spec: TensorSpec) -> None:

@@ -295,8 +295,8 @@ class _Reader:
         if identity is not None and not is_dense(spec.shape, spec.stride):
             identity = *identity[:3], hash((spec.shape, spec.stride))
         if width:
-            place = entry, spec.offset * width, width, spec.shape, spec.stride, spec.elements * width
-            self.views[name] = TensorView(*place)
+            span = entry, spec.offset * width, width, spec.shape, spec.stride, spec.elements * width
+            self.views[name] = TensorView(*span)
         if identity is not None:
             first = self.first.setdefault(identity, name)
             if first != name:

@@ -73,6 +73,6 @@ def _describe_mismatch(layer: nn.Module, tensor: torch.Tensor) -> str:
     is_valid_axis = -len(shape) <= axis < len(shape)
     if is_valid_axis and shape[axis] == width and (not axes or len(shape) == axes):
         return ""
-    place = f"axis {axis % len(shape)}" if is_valid_axis else f"one of {-axis} axes or more"
-    place = "its last axis" if axis == -1 else place
-    return f"takes {width:,} in {place}, and the input that came to it is {shape_text(shape)}"
+    axis_text = f"axis {axis % len(shape)}" if is_valid_axis else f"one of {-axis} axes or more"
+    axis_text = "its last axis" if axis == -1 else axis_text
+    return f"takes {width:,} in {axis_text}, and the input that came to it is {shape_text(shape)}"

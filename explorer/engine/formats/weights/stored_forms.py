@@ -335,12 +335,12 @@ def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> 
 
 def _read_bits(quantization: Mapping[str, Any]) -> int:
     """Reads the bits of a weight if the settings have one number for all weights; else returns 0."""
-    places: list[Any] = [quantization]
+    tables: list[Any] = [quantization]
     for key, inner in (("config_groups", "weights"), ("dynamic", ""), ("extra_config", "")):
         groups = quantization.get(key)
         for group in groups.values() if isinstance(groups, dict) else ():
-            places.append(group.get(inner) if inner and isinstance(group, dict) else group)
-    bit_settings = [place.get(key) for place in places if isinstance(place, dict) for key in _BITS]
+            tables.append(group.get(inner) if inner and isinstance(group, dict) else group)
+    bit_settings = [table.get(key) for table in tables if isinstance(table, dict) for key in _BITS]
     bit_widths = {bits for bits in bit_settings if isinstance(bits, int) and 0 < bits <= 8}
     return bit_widths.pop() if len(bit_widths) == 1 else 0
 

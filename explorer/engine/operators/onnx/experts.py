@@ -134,8 +134,8 @@ def _shared(call: Call) -> Cost:
 
 
 _EXPERTS: tuple[Packed, ...] = tuple(
-    ((place,), (f"fc{number}_expert_weight_bits", "expert_weight_bits"), 4)
-    for place, number in ((2, 1), (5, 2), (8, 3))
+    ((input_index,), (f"fc{number}_expert_weight_bits", "expert_weight_bits"), 4)
+    for input_index, number in ((2, 1), (5, 2), (8, 3))
 )
 
 OPERATORS = (

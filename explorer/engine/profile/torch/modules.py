@@ -290,10 +290,10 @@ class _MeasuredModule(Struct):
         except ExplorerError:
             raise
         except Exception as error:
-            where = self._failed_in(error)
-            place = f" in {where}" if where else ""
+            layer = self._failed_in(error)
+            layer_text = f" in {layer}" if layer else ""
             timed_runs_text = _describe_timed_runs(self.loaded.wall)
-            message = describe_failure(self.loaded.module, partial(work, self.loaded), error, place)
+            message = describe_failure(self.loaded.module, partial(work, self.loaded), error, layer_text)
             raise BadModel(message, where=self.subject.loaded.source, hint=timed_runs_text) from error
 
     def _failed_in(self, error: Exception) -> str:

@@ -50,46 +50,46 @@ class Judge:
         `outputs` are the original's outputs.
         """
         growth = 1.0
-        for place in self.compared_values:
-            nodes = [self.after.nodes[node_index] for node_index in place.after.nodes]
-            place_growth = max(
+        for compared in self.compared_values:
+            nodes = [self.after.nodes[node_index] for node_index in compared.after.nodes]
+            value_growth = max(
                 (self.growth_by_output.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0
             )
-            growth = max(growth, place_growth)
-            departs = self._explain_excess(place, place.in_whole_model, self.depth, growth, None) != ""
-            state, reason, trial = self._judge_alone(place, place_growth)
+            growth = max(growth, value_growth)
+            departs = self._explain_excess(compared, compared.in_whole_model, self.depth, growth, None) != ""
+            state, reason, trial = self._judge_alone(compared, value_growth)
             if state == "rounding":
-                state = "inherited" if departs else "equal" if place.in_whole_model.equal else "rounding"
-            yield self._build_probe(place, departs, state, reason, trial, place.pair.before in outputs)
+                state = "inherited" if departs else "equal" if compared.in_whole_model.equal else "rounding"
+            yield self._build_probe(compared, departs, state, reason, trial, compared.pair.before in outputs)
 
-    def _judge_alone(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
+    def _judge_alone(self, compared: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """Judges a layer that ran alone.
 
         Returns:
             Tuple of three: the state ('introduced', 'coarser', 'unjudged' or 'rounding'); the reason; the
             trial that shows it.
         """
-        depth = max(estimate_depth(build_region_model_of_one(self.before, place.before)), 1)
-        coarsest_before = self._find_coarsest_type(self.before, place.before, place.dtypes[0])
-        coarsest_after = self._find_coarsest_type(self.after, place.after, place.dtypes[1])
-        coarser = coarsest_after[0] > max(coarsest_before[0], get_unit_roundoff(place.dtypes[0]))
+        depth = max(estimate_depth(build_region_model_of_one(self.before, compared.before)), 1)
+        coarsest_before = self._find_coarsest_type(self.before, compared.before, compared.dtypes[0])
+        coarsest_after = self._find_coarsest_type(self.after, compared.after, compared.dtypes[1])
+        coarser = coarsest_after[0] > max(coarsest_before[0], get_unit_roundoff(compared.dtypes[0]))
         worst_trial = max(
-            (t for t in place.alone if not t.not_run),
+            (t for t in compared.alone if not t.not_run),
             key=lambda t: _compute_relative_error(t.figures) or 0.0,
             default=None,
         )
         judgment: tuple[ProbeState, str, Trial | None] = ("rounding", "", worst_trial)
-        for trial in place.alone:
+        for trial in compared.alone:
             if trial.not_run:
                 judgment = "unjudged", f"it could not be run alone: {trial.not_run}", None
                 continue
-            reason = self._explain_excess(place, trial, depth, growth, None)
+            reason = self._explain_excess(compared, trial, depth, growth, None)
             if not reason:
                 continue
             may_be_coarser = coarser and not trial.fault and not trial.figures.nonfinite
             if not may_be_coarser or (
                 coarsest_after[0] != _ROUNDOFF_OF_QUANTIZED
-                and self._explain_excess(place, trial, depth, growth, coarsest_after[0])
+                and self._explain_excess(compared, trial, depth, growth, coarsest_after[0])
             ):
                 return "introduced", reason, trial
             if judgment[0] == "rounding":
@@ -97,7 +97,7 @@ class Judge:
         return judgment
 
     def _explain_excess(
-        self, place: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
+        self, compared: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
     ) -> str:
         """Returns the reason why rounding cannot explain a difference, or '' if it can."""
         figures = trial.figures
@@ -105,9 +105,9 @@ class Judge:
             return trial.fault
         if figures.equal:
             return ""
-        if not place.float:
+        if not compared.float:
             return f"{trial.differing:,} of {trial.elements:,} elements differ" if trial.differing else ""
-        type_roundoff = get_unit_roundoff(place.dtypes[0])
+        type_roundoff = get_unit_roundoff(compared.dtypes[0])
         figures.roundoff = type_roundoff
         judged = figures.judged and figures.plausible
         figures.growth = growth
@@ -157,7 +157,7 @@ class Judge:
 
     def _build_probe(
         self,
-        place: ComparedValue,
+        compared: ComparedValue,
         departs: bool,
         state: ProbeState,
         reason: str,
@@ -165,19 +165,22 @@ class Judge:
         output: bool,
     ) -> Probe:
         """Builds the probe of a compared value from its measurements and its state."""
-        index = self.before.producer[place.pair.before]
-        node, node_after = self.before.nodes[index], self.after.nodes[self.after.producer[place.pair.after]]
+        index = self.before.producer[compared.pair.before]
+        node, node_after = (
+            self.before.nodes[index],
+            self.after.nodes[self.after.producer[compared.pair.after]],
+        )
         change: Change = ""
         if state == "introduced":
-            change, index, node, node_after = self._find_changed_nodes(place, (index, node, node_after))
-        figures = place.in_whole_model.figures
+            change, index, node, node_after = self._find_changed_nodes(compared, (index, node, node_after))
+        figures = compared.in_whole_model.figures
         was_compared = bool(figures.elements)
-        relative = _compute_relative_error(figures) if place.float else None
+        relative = _compute_relative_error(figures) if compared.float else None
         ran = trial is not None and not trial.fault and not trial.not_run
-        alone_figures = trial.figures if trial is not None and ran and place.float else None
+        alone_figures = trial.figures if trial is not None and ran and compared.float else None
         live = [
             i
-            for i in place.before.nodes
+            for i in compared.before.nodes
             if not self.before.input_dependent.isdisjoint(self.before.nodes[i].outputs)
         ]
         return Probe(
@@ -185,17 +188,17 @@ class Judge:
             layer=node.label,
             op=node.op,
             layer_after=node_after.metadata.get(SITE_KEY) or node_after.label,
-            value=place.pair.before,
-            value_after=place.pair.after,
+            value=compared.pair.before,
+            value_after=compared.pair.after,
             layers=len(live),
-            dtype=place.dtypes[0],
-            dtype_after=place.dtypes[1],
-            shape=place.shape,
+            dtype=compared.dtypes[0],
+            dtype_after=compared.dtypes[1],
+            shape=compared.shape,
             max_abs=figures.max_abs if was_compared else None,
-            rms=math.sqrt(figures.mse) if place.float and figures.mse is not None else None,
+            rms=math.sqrt(figures.mse) if compared.float and figures.mse is not None else None,
             relative=relative,
             snr_db=compute_relative_decibels(relative) if relative else None,
-            cosine=figures.cosine if place.float else None,
+            cosine=figures.cosine if compared.float else None,
             nonfinite=figures.nonfinite,
             noise=_compute_relative_noise(figures),
             introduced=_compute_relative_error(alone_figures) if alone_figures is not None else None,
@@ -204,13 +207,13 @@ class Judge:
             state=state,
             reason=printable(reason),
             output=output,
-            formats=self.formats.get(self.after.producer[place.pair.after], ""),
+            formats=self.formats.get(self.after.producer[compared.pair.after], ""),
             change=change,
             module=find_module_path(node),
         )
 
     def _find_changed_nodes(
-        self, place: ComparedValue, producers: tuple[int, Node, Node]
+        self, compared: ComparedValue, producers: tuple[int, Node, Node]
     ) -> tuple[Change, int, Node, Node]:
         """Finds the changed node in the layer that introduces the error.
 
@@ -220,7 +223,7 @@ class Judge:
         """
         index, node, node_after = producers
         changed = find_changed_nodes(
-            self.before, self.after, (place.before, place.after), self.original_names
+            self.before, self.after, (compared.before, compared.after), self.original_names
         )
         if not changed.change:
             return "behind the fault", index, node, node_after

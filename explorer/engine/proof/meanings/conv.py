@@ -351,9 +351,9 @@ def _build_place_table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]
         if tap is not None:
             axis_positions = np.ix_(*taps.input_positions(phase, tap))
             is_inside = np.ones((), bool)
-            place: Array = np.zeros((), np.int64)
+            number: Array = np.zeros((), np.int64)
             for positions, size in zip(axis_positions, sizes, strict=True):
                 is_inside = is_inside & (positions >= 0) & (positions < size)
-                place = place * size + positions
-            table[:, t] = np.where(is_inside, place, -1).reshape(-1)
+                number = number * size + positions
+            table[:, t] = np.where(is_inside, number, -1).reshape(-1)
     return table

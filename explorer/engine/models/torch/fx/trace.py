@@ -146,6 +146,6 @@ def _describe_failure(error: Exception, module: str | None) -> str:
     line_text = next(
         (f"at {os.path.basename(f.filename)}:{f.lineno}" for f in (*user_frames[-1:], *layers[-1:])), ""
     )
-    place = " ".join(filter(None, (f"in {module}" if module else "", line_text)))
-    # the place comes first, because the end of torch's long text may be cut off
-    return f"{place}: {format_error(error)}" if place else format_error(error)
+    location = " ".join(filter(None, (f"in {module}" if module else "", line_text)))
+    # the location comes first, because the end of torch's long text may be cut off
+    return f"{location}: {format_error(error)}" if location else format_error(error)
