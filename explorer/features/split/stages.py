@@ -355,9 +355,7 @@ class Splitter:
             by=fact.by,
             inputs=manifest.describe_values(model.graph.required_inputs),
             outputs=manifest.describe_values(model.graph.outputs),
-            stages=tuple(
-                [manifest.describe_onnx_stage(*pair) for pair in zip(fact.stages, parts, strict=True)]
-            ),
+            stages=tuple(map(manifest.describe_onnx_stage, fact.stages, parts)),
             cuts=manifest.describe_cuts(fact),
             balance=fact.balance,
         )

@@ -177,10 +177,8 @@ class TensorNumbers:
         values = [t.name for row in rows for t in row.outputs]
         known_names = dict.fromkeys((*stored_names, *(row.path for row in rows), *values))
         if name not in known_names:  # the tree may display another name than the path of the row
-            name = next(
-                (row.path for row, place in zip(rows, list_dotted_names(rows), strict=True) if place == name),
-                name,
-            )
+            dotted_names = list_dotted_names(rows)
+            name = rows[dotted_names.index(name)].path if name in dotted_names else name
         # the output of a Constant is stored, and no run computes it
         constant = next((row.outputs[0].name for row in rows if row.path == name and row.outputs), "")
         if constant in stored_names and constant != name:
