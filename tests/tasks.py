@@ -69,7 +69,7 @@ def _read(text: str) -> Iterator[Task]:
             for name, said in re.findall(r"^\| (\w+) \| (.*) \|$", body, re.M)
         }
         keys = tuple(key for span in rows.get("keys", []) for key in ([span] if span in _NAMED else span))
-        (command,), (waits, *seen) = rows["command"], rows["seen"]
+        (command,), (waits, *seen) = rows["command"], rows["shown"]
         picture = re.search(r"\(\.\./\.\./screenshots/([\w-]+\.svg)\)", body)
         yield Task(title, command, keys, waits, tuple(seen), picture.group(1) if picture else "")
 

@@ -61,7 +61,7 @@ GLOSSARY: tuple[Term, ...] = (
     Term("live", "In memory: already computed, and still to be read."),
     Term("site", "A matmul that can be tiled.", ("matmul", "matmuls")),
     Term("M x K x N", "Size of a matmul: M rows, N columns, and K products in each sum.", ("M, K, N",)),
-    Term("tile", "The M x K x N matrices that the hardware multiplies at once.", ("tiles",)),
+    Term("tile", "The part of a matmul, M x K x N, that the hardware computes at once.", ("tiles",)),
     Term("tile matmuls", "Products of one tile with another: the grid's m x k x n, for each batch item."),
     Term("tile utilization", "The share of the tiles' arithmetic that the matmul needs; the rest is idle.",
          ("utilization", "util.")),

@@ -409,7 +409,7 @@ def settings(info: Info, fact: Settings) -> list[Block]:
     blocks.append(
         Paragraph(
             "Brackets show where a value was set. A value without brackets is the default."
-            " Partial tiles are those of --edges ragged.",
+            " --edges ragged keeps partial tiles.",
             "quiet",
         )
     )

@@ -18,6 +18,6 @@ FORMAT = Format(
     open=import_on_call("models.tflite:TfliteModel"),
     outline=import_on_call("formats.tflite.outline:outline"),
     endings=(".tflite",),
-    recognised="'TFL3' behind the first four bytes",
-    shows="operators, tensors, shapes, quantization, subgraphs; weights inside the flatbuffer or behind it",
+    recognised="'TFL3' after the first four bytes",
+    shows="operators, tensors, shapes, quantization, subgraphs; weights inside the flatbuffer or after it",
 )

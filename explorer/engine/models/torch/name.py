@@ -48,7 +48,7 @@ FORMAT = Format(
     label="PyTorch module",
     recognise=_recognise,
     open=_open,
-    recognised="a name that is not a file's",
+    recognised="a name that no file has",
     shows="the module tree as it runs, every operator, shapes",
     needs="torch",
 )
