@@ -467,12 +467,12 @@ def _read_state(folder: str) -> SavedSession:
         raise build_broken_error("'s state names no model")
     machine = saved.view.machine
     if machine is not None and not (0 < machine.peak_macs < math.inf and 0 < machine.bandwidth < math.inf):
-        raise build_broken_error("'s state has a machine that cannot be")
+        raise build_broken_error("'s state has an impossible machine")
     if saved.view.hardware is not None:
         try:
             machines.complete(saved.view.hardware)
         except Misuse:
-            raise build_broken_error("'s state has a machine that cannot be") from None
+            raise build_broken_error("'s state has an impossible machine") from None
     history = saved.history
     if history is not None:
         if not history.entries or history.current < 0:

@@ -408,7 +408,7 @@ def _split(name: str) -> tuple[str, list[str]]:
 def _sort_children(
     children: Mapping[str | tuple[str, str], _Group | StoredTensor],
 ) -> Sequence[tuple[str | tuple[str, str], _Group | StoredTensor]]:
-    """Returns the children, with numbered names sorted by number at the position of the first one."""
+    """Returns the children in order. Numbered ones are sorted and moved to the first one's position."""
     entries = list(children.items())
     numbers = [index for index, (key, _) in enumerate(entries) if _number(key) is not None]
     sorted_ = sorted((entries[index] for index in numbers), key=lambda entry: _number(entry[0]) or 0)

@@ -49,16 +49,16 @@ AskMachine = Callable[[Callable[["Machine | None"], None]], None]
 # fmt: off
 SERVING_KEYS = key_group(
     "Serving",
-    ("context(2)", ("right", "l"), "→ l", "Twice the context", "All contexts that are shown"),
-    ("context(-2)", ("left", "h"), "← h", "Half the context", "All contexts that are shown"),
+    ("context(2)", ("right", "l"), "→ l", "Twice the context", "Of all contexts shown"),
+    ("context(-2)", ("left", "h"), "← h", "Half the context", "Of all contexts shown"),
     ("prompt(2)", ("p",), "p", "Twice the prompt", "Tokens read before the first is written"),
     ("prompt(-2)", ("P",), "P", "Half the prompt", "Tokens read before the first is written"),
     ("batch(2)", ("b",), "b", "Twice the batches", "1, 8, 32 become 2, 16, 64"),
     ("batch(-2)", ("B",), "B", "Half the batches", "Down to one sequence"),
-    ("devices(2)", ("d",), "d", "Twice the devices", "And the layouts over them"),
+    ("devices(2)", ("d",), "d", "Twice the devices", "And their layouts"),
     ("devices(-2)", ("D",), "D", "Half the devices", "Down to one"),
-    ("machine", ("m",), "m", "Machine…", "Whose least times are shown"),
-    ("type", ("t",), "t", "Type…", "All of it, with types and the memory of a device"),
+    ("machine", ("m",), "m", "Machine…", "The machine for the least times"),
+    ("type", ("t",), "t", "Type…", "All settings, with number types and device memory"),
     ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
 )
 # fmt: on

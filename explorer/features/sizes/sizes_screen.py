@@ -50,10 +50,10 @@ SIZES_KEYS = key_group(
     ("size_crossing(1)", ("n",), "n", "The next crossing", "Where one figure passes another"),
     ("size_crossing(-1)", ("N",), "N", "The previous crossing", "Where one figure passes another"),
     ("size_other", ("tab",), "Tab", "Another size", "Batch, sequence, ..."),
-    ("size_machine", ("m",), "m", "Machine…", "Whose least times are shown"),
-    ("size_bind", ("enter",), "Enter", "Take this size", "Binds it, and the other open sizes to those shown"),
+    ("size_machine", ("m",), "m", "Machine…", "The machine for the least times"),
+    ("size_bind", ("enter",), "Enter", "Take this size", "Set the open sizes to the values shown"),
     ("size_type", ("t",), "t 1-9", "Type sizes", "Fields for all sizes that the model leaves open"),
-    ("size_serving", ("at",), "@", "Serving…", "Of a text: prompt, context, batch, devices"),
+    ("size_serving", ("at",), "@", "Serving…", "Memory and time by context, batch, devices"),
 )
 # fmt: on
 

@@ -210,9 +210,7 @@ PIPELINE = Command(
     "run the stages that split wrote, and compare with the forecast",
     ("FOLDER",),
     (
-        Option(
-            "--micro-batches", "how many random micro-batches (default: what a second takes)", "N", least=1
-        ),
+        Option("--micro-batches", "random micro-batches (default: as many as take one second)", "N", least=1),
         Option("--batch", "samples of a micro-batch, where the first size is open", "N", least=1),
         Option("--threads", "threads of each stage's operators (default 1)", "N", "1", least=1),
         *list_options(SweepRunSpec, "scheduler"),

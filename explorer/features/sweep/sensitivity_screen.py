@@ -41,7 +41,7 @@ _SLICE_SECONDS = 2.0
 # fmt: off
 SENSITIVITY_KEYS = key_group(
     "In the sensitivity",
-    ("take", ("enter",), "Enter", "Quantize so", "The choice under the cursor becomes a state"),
+    ("take", ("enter",), "Enter", "Quantize so", "Make the choice under the cursor a state"),
     ("sensitivity_sort", ("s",), "s", "Sort", "As tried, or by SNR, weight bytes, BitOPs"),
     ("sensitivity_front", ("f",), "f", "Only the Pareto front", "Choices that no other beats, or all"),
     ("sensitivity_axes", ("x",), "x", "Other axes", "SNR over weight bytes, or over BitOPs"),

@@ -58,7 +58,7 @@ _SORTS = tuple(figure for figure in SORTS if figure not in ("time", "error"))
 # fmt: off
 SWEEP_KEYS = key_group(
     "In the sweep",
-    ("take", ("enter",), "Enter", "Tile like this", "The tiling under the cursor, proved as always"),
+    ("take", ("enter",), "Enter", "Tile like this", "Make the tiling under the cursor, with proof"),
     ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, tile matmuls, ..."),
     ("sweep_sort(-1)", ("S",), "S", "Sort by the previous figure", "The figures of s in reverse order"),
     ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),

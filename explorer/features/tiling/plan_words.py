@@ -345,7 +345,7 @@ def systolic(fact: PlanCost) -> tuple[Line, Table]:
 
 _DRAINED = (
     "An array of R rows and C columns takes 2 R + C + T - 2 cycles for each load; T is the length of the axis"
-    " that streams through it. R of them fill the array, or drain its outputs. SCALE-Sim 3 does not drain:"
+    " that streams through it. R of these cycles fill the array, or drain it. SCALE-Sim 3 does not drain:"
     " where outputs stay, it counts R + C + T - 2."
 )
 

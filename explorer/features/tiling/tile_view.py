@@ -84,7 +84,7 @@ TILE_KEYS = key_group(
     ("tile_step(-1)", ("S",), "S", "Previous step",
         "Go to the previous tile matmul in the order of the loops"),
     ("tile_speed(1)", ("plus",), "+", "Faster", "Twice as many steps a second"),
-    ("tile_speed(-1)", ("minus",), "-", "Slower", "Half as many"),
+    ("tile_speed(-1)", ("minus",), "-", "Slower", "Half as many steps a second"),
     ("tile_order", ("o",), "o", "Order of the loops",
         "Switch to the next of the six loop orders, with its traffic"),
     ("tile_copy", ("y",), "y", "Copy", "Copy the chosen tile matmul, in words, to the clipboard"),

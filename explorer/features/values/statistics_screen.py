@@ -43,7 +43,7 @@ _STAT, _KINDS, _AXIS = (find_option(StatisticsSpec, name) for name in ("stat", "
 # fmt: off
 STATISTICS_KEYS = key_group(
     "In a table of statistics",
-    ("statistics_sort(1)", ("s",), "s", "Sort by the next column", "The largest first; of words the first"),
+    ("statistics_sort(1)", ("s",), "s", "Sort by the next column", "Largest numbers first; words A to Z"),
     ("statistics_sort(-1)", ("S",), "S", "Sort by the previous column", "The largest first"),
     ("statistics_reverse", ("r",), "r", "Reverse", "The smallest first, or the largest again"),
     ("statistics_anew", ("n",), "n", "Choose again…", "Other statistics, layers or tensors"),

@@ -417,7 +417,7 @@ class RowPages(Sequence["Layer"]):
         return rows
 
     def with_sums(self, reason: str) -> RowPages:
-        """Makes the same rows with another reason, and with the sums and runs of the structure."""
+        """Makes rows with `reason`, and with the parameters, weight bytes and runs of `structure`."""
         from msgspec.structs import replace
 
         structure = self.structure

@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 # fmt: off
 CHOOSER_KEYS = key_group(
     "Choosing a model",
-    ("go", ("enter",), "Enter", "Open", "What the cursor is on; a path or name that is typed"),
-    ("move(-1)", ("up",), "↑", "One up", "Letters are typed: they narrow the list by name, format, types"),
-    ("move(1)", ("down",), "↓", "One down", "Likewise"),
-    ("page(-1)", ("pageup",), "PgUp", "A page up", "Likewise"),
-    ("page(1)", ("pagedown",), "PgDn", "A page down", "Likewise"),
-    ("sort", ("tab",), "Tab", "Sort", "By name, size, parameters, date, or as found"),
+    ("go", ("enter",), "Enter", "Open", "The model under the cursor, or the typed path or name"),
+    ("move(-1)", ("up",), "↑", "One up", "Typed letters filter the list by name, format, type"),
+    ("move(1)", ("down",), "↓", "One down", "Move the cursor down"),
+    ("page(-1)", ("pageup",), "PgUp", "A page up", "Move the cursor up by a page"),
+    ("page(1)", ("pagedown",), "PgDn", "A page down", "Move the cursor down by a page"),
+    ("sort", ("tab",), "Tab", "Sort", "By name, size, parameters, date, or as they were found"),
     ("turn", ("shift+tab",), "Shift+Tab", "Reverse", "Reverse the order of the list"),
-    ("app.help", ("question_mark",), "?", "Help", "While nothing is typed"),
-    ("leave", ("escape",), "Esc", "Clear, leave", "What is typed, then the chooser"),
+    ("app.help", ("question_mark",), "?", "Help", "If you typed nothing"),
+    ("leave", ("escape",), "Esc", "Clear, leave", "Clear the typed text; a second time, leave the list"),
 )
 # fmt: on
 

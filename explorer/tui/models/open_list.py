@@ -25,10 +25,10 @@ OPEN_KEYS = key_group(
     "In the list of open models",
     ("show", ("enter",), "Enter", "Show it", "The other models stay open, and their jobs continue"),
     ("close", ("x", "delete"), "x Del", "Close it", "Asks first if a change is not saved"),
-    ("open", ("O",), "O", "Open another…", "From the chooser"),
-    ("pair", ("equals_sign",), "=", "Side by side", "The one under the cursor, as opened, and that on show"),
+    ("open", ("O",), "O", "Open another…", "Choose it in the list of models"),
+    ("pair", ("equals_sign",), "=", "Side by side", "The model under the cursor and the visible one"),
     ("mark", ("space",), "Space", "Mark", "Mark the model to compare its figures"),
-    ("figures", ("t",), "t", "Figures", "Of the one on show and of those marked, as opened, in a table"),
+    ("figures", ("t",), "t", "Figures", "Table of the visible and marked models, as opened"),
 )
 # fmt: on
 
