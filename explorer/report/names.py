@@ -129,7 +129,7 @@ class NameSet:
     def shorten(
         self, rooms: Mapping[str, int], prefix_room: int = 0, *, collapsed: bool = False
     ) -> ShortNames:
-        """Return short forms of names of this set: all names in the first of these forms in which all fit.
+        """Return short forms of names in this set, in the first of these forms in which every name fits.
 
         1. Full names.
         2. Names without repeated modules.
@@ -182,15 +182,15 @@ class NameSet:
     def _reduce_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
         """Join the parts at which names branch. Cut the start that all branches share until the text fits.
 
-        `stage1_unit2` beside `stage3_unit4` becomes `…1_unit2`, or `…1…2`. If that does not fit either, leave
-        out first parts, as long as no other name has the same other parts.
+        `stage1_unit2` beside `stage3_unit4` becomes `…1_unit2`, or `…1…2`. If that does not fit either, drop
+        parts from the left, as long as no other name has the same remaining parts.
         """
         node, reduced, cut = self._root, list(parts), [False] * len(parts)
         text = _join(parts, branches)
         for index, part in enumerate(parts):
             if branches[index] and cell_len(text) > room:
                 alternatives = [alternative for alternative in node if alternative]
-                # all lie between the first and the last in sorted order, so what these share all share
+                # the first and the last in sorted order share only the start that all of them share
                 start = _share_start(min(alternatives), max(alternatives))
                 start = start.rstrip("0123456789")  # a number stays whole
                 if 0 < len(start) < len(part):
@@ -202,7 +202,7 @@ class NameSet:
         kept_indices = [index for index, branch in enumerate(branches) if branch]
         for count in range(1, len(kept_indices)):
             rest = tuple(parts[index] for index in kept_indices[count:])
-            if self._ends[count, rest] > 1:
+            if self._end_counts[count, rest] > 1:
                 break
             shorter = _join(reduced, [index in kept_indices[count:] for index in range(len(parts))], cut)
             if cell_len(shorter) <= room:
@@ -210,8 +210,8 @@ class NameSet:
         return text
 
     @cached_property
-    def _ends(self) -> Counter[tuple[int, tuple[str, ...]]]:
-        """How many names have the same parts at which names branch, without the first 1, 2, 3 ... of them."""
+    def _end_counts(self) -> Counter[tuple[int, tuple[str, ...]]]:
+        """Number of names by (n, parts): the parts at which a name branches, without the first n of them."""
         ends: Counter[tuple[int, tuple[str, ...]]] = Counter()
         for parts in self._parts.values():
             kept_parts = [part for part, branch in zip(parts, self._branches(parts), strict=True) if branch]
@@ -219,7 +219,7 @@ class NameSet:
         return ends
 
     def _abbreviate_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
-        """Join the parts at which names branch, and cut the ends by which no name differs.
+        """Join the parts at which names branch, each cut to the start that tells the names apart.
 
         `Relu_1_output_0_quantized` beside `..._dequantized` becomes `Relu_1…q…`. Returns '' if that does not
         fit either.

@@ -46,38 +46,38 @@ def build_frames(profile: Profile, rows: Sequence[Layer]) -> list[Frame]:
         profile: Profile with the times of the layers, in any order.
         rows: Rows of the tree in pre-order.
     """
-    time_by_row = {layer.layer: layer for layer in profile.layers if layer.seconds is not None}
+    time_by_row = {time.layer: time for time in profile.layers if time.seconds is not None}
     seconds_of = [time_by_row[row.id].seconds.median if row.id in time_by_row else 0.0 for row in rows]  # type: ignore[union-attr]
     total = [*seconds_of]
     for row in reversed(rows):
         if row.parent is not None:
             total[row.parent] += total[row.id]
     stacks: list[tuple[str, ...]] = []
-    frames_: list[Frame] = []
+    frames: list[Frame] = []
     start = 0.0
     for row in rows:
         stack = (*(stacks[row.parent] if row.parent is not None else ()), printable(row.name or row.path))
         stacks.append(stack)
         if row.group and total[row.id]:
-            frames_.append(Frame(stack, row.path, "group", start, total[row.id]))
+            frames.append(Frame(stack, row.path, "group", start, total[row.id]))
         if row.id in time_by_row:
             layer = time_by_row[row.id]
-            frames_.append(
+            frames.append(
                 Frame(stack, row.path, "own" if row.group else "layer", start, seconds_of[row.id], layer)
             )
             if layer.op:
-                frames_.append(
+                frames.append(
                     Frame((*stack, printable(layer.op)), layer.op, "kernel", start, seconds_of[row.id])
                 )
             start += seconds_of[row.id]
     for entry in profile.other:
-        frames_.append(Frame((printable(entry.name),), entry.name, "other", start, entry.seconds))
+        frames.append(Frame((printable(entry.name),), entry.name, "other", start, entry.seconds))
         start += entry.seconds
     if profile.overhead_seconds > 0:
         name = "runtime overhead"
-        frames_.append(Frame((name,), name, "overhead", start, profile.overhead_seconds))
+        frames.append(Frame((name,), name, "overhead", start, profile.overhead_seconds))
         start += profile.overhead_seconds
-    return [Frame((), "run", "run", 0.0, max(start, profile.wall_seconds)), *frames_]
+    return [Frame((), "run", "run", 0.0, max(start, profile.wall_seconds)), *frames]
 
 
 def run_title(profile: Profile, model: str) -> str:

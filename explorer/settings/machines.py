@@ -260,7 +260,7 @@ def read_measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
 
 
 def find_measured(machine: Machine | None) -> MeasuredMachine | None:
-    """Measurements of a machine of the config file, or None if its rates were changed since."""
+    """Return the measurements of a machine of the config file, or None if its rates were changed since."""
     measurement = None if machine is None else read_measurements().get(machine.name)
     if measurement is None or machine is None or find_roofline_hardware(machine).origin != find_config_path():
         return None

@@ -361,7 +361,7 @@ def check_samples(opened: TorchModel, request: QuantizeRequest) -> None:
 
 
 def _read_samples(loaded: LoadedModule, bound_inputs: BoundInputs, request: QuantizeRequest) -> Samples:
-    """Samples for the module: from the user's files, or drawn as for a proof."""
+    """Returns the samples for the module: from the user's files, or drawn as for a proof."""
     if request.calibrate:
         inputs = tuple(Value(info.name, info.dtype, info.shape) for info in bound_inputs.inputs)
         return read_samples(Model(Graph("", (), inputs, (), {}), {}, 0), request.calibrate)

@@ -177,7 +177,7 @@ def _dequantize(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -
 
 
 def _order_outputs(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Outputs of the source in the order of the ONNX file: by name, or by position if the names differ."""
+    """Returns the source's outputs in the order of the ONNX file: by name, or by position if names differ."""
     results = list(interpreter.get_output_details())
     detail_by_name = {detail["name"]: detail for detail in results}
     return [detail_by_name[name] for name in names] if set(detail_by_name) == set(names) else results

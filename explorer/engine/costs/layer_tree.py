@@ -228,7 +228,7 @@ def compute_totals(
     parameters: Iterable[tuple[Hashable, int, int]] | None = None,
     groups: Mapping[str, GroupFacts] | None = None,
 ) -> Totals:
-    """Totals of the whole model, from its leaves.
+    """Returns the totals of the whole model, from its leaves.
 
     Args:
         leaves: All leaves of the model.

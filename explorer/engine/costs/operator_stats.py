@@ -135,7 +135,7 @@ def _list_input_sizes(sizes: Shape) -> dict[str, Any]:
 
 
 def _tflite_attributes(layer: Layer, attributes: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
-    """Attributes of a TensorFlow Lite window, which is channels-last, in ONNX's names."""
+    """Returns the attributes of a TensorFlow Lite window, which is channels-last, in ONNX's names."""
     parts = {name for names in _TFLITE_WINDOW.values() for name in names}
     window = {name: value for name, value in attributes.items() if name not in parts and name != "padding"}
     for name, names in _TFLITE_WINDOW.items():
@@ -157,7 +157,7 @@ def _tflite_attributes(layer: Layer, attributes: Mapping[str, Any], weight: Shap
 
 
 def _convert_to_onnx_names(attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Attributes of a torch window in ONNX's names; `rank` is the number of axes that a scalar applies to."""
+    """Returns a torch window's attributes in ONNX's names; a scalar applies to `rank` axes."""
     window: dict[str, Any] = {}
     for name, value in attributes.items():
         onnx_name = _TORCH_WINDOW.get(name)

@@ -151,7 +151,7 @@ def _leaves(layers: Sequence[Layer]) -> dict[int, int]:
 def _aggregate(
     layers: Sequence[Layer], row_figures: Mapping[int, float], aggregation: Over
 ) -> dict[int, float]:
-    """Figures of rows, of their groups, and of the model (-1). A group's own figure takes precedence."""
+    """Returns the figures of rows, groups and the model (-1). A group's own figure takes precedence."""
     join = _AGGREGATIONS[aggregation]
     parts: dict[int, Part] = {}
     for row_id, parent in reversed([(row.id, row.parent) for row in layers]):

@@ -482,7 +482,7 @@ def _find_weight_roundings(
 
 
 def describe_formats(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
-    """Formats of a layer and granularity of its scales: 'int8, per channel'.
+    """Returns the formats of a layer and granularity of its scales: 'int8, per channel'.
 
     Args:
         node: Layer of the float original.

@@ -60,7 +60,7 @@ class DataFile(Struct, frozen=True):
     columns: tuple[str, ...] = ()
 
     def batches(self, size: int) -> Iterator[dict[str, Array]]:
-        """Batches of `size` samples of all parts, in order.
+        """Yields batches of `size` samples of all parts, in order.
 
         Raises:
             Misuse: A number is NaN or Inf, or the file is cut short.
@@ -301,7 +301,7 @@ def _iterate_lines(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _iterate_bounded_lines(file: TextIO, path: str) -> Iterator[str]:
-    """Lines of a text file of limited length, because the file may be a device image without line breaks.
+    """Yields the lines of a text file. Their length is limited: a device image has no line breaks.
 
     Raises:
         Misuse: A line is longer than any row of a table.

@@ -81,7 +81,7 @@ class Call(Struct, frozen=True):
         return _require_shape(self.outputs[index] if index < len(self.outputs) else None, "its output")
 
     def content(self, index: int) -> Any:
-        """Contents of the input at `index`, or None if they are unknown before a run.
+        """Returns the contents of the input at `index`, or None if they are unknown before a run.
 
         A built-in cost rule may call this only if its record sets `Operator.cost_reads`, because the costs of
         other operators are cached by shape. Your own rules may always call it.
@@ -119,7 +119,7 @@ class Call(Struct, frozen=True):
         return UNKNOWN if info is None else (info.dtype, info.shape)
 
     def elements(self, index: int) -> Sequence[Any] | None:
-        """Elements of the input at `index`, or None if unknown or not listed in `Operator.shape_reads`."""
+        """Returns the elements of the input at `index`; None if unknown or not in `Operator.shape_reads`."""
         elements: Sequence[Any] | None = self.content(index)
         return elements
 

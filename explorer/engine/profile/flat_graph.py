@@ -38,8 +38,8 @@ class FlatGraph(Struct, frozen=True):
 
 def find_node_name(name: str) -> str:
     """Returns the node name of this module that a name of the runtime contains, or ''."""
-    match_ = _NAME.search(name)
-    return match_[0] if match_ else ""
+    node_name = _NAME.search(name)
+    return node_name[0] if node_name else ""
 
 
 def flatten(model: Model, layers: Sequence[Layer]) -> FlatGraph:

@@ -124,12 +124,12 @@ def _event(line: str) -> Mapping[str, Any] | None:
         event: Mapping[str, Any] = msgspec.json.decode(text)
         return event if "dur" in event and "name" in event else None
     except msgspec.DecodeError:
-        match_ = _BROKEN.search(text)
-        if match_ is None:
+        fields = _BROKEN.search(text)
+        if fields is None:
             return None
         op = _OP.search(text)
         args = {"op_name": op[1] if op else ""}
-        return {"name": match_[3], "dur": int(match_[1]), "ts": int(match_[2]), "args": args}
+        return {"name": fields[3], "dur": int(fields[1]), "ts": int(fields[2]), "args": args}
 
 
 def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[int, int]]) -> None:

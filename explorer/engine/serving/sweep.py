@@ -114,11 +114,15 @@ def _build_rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
     """
     context_and_batch = blank.context, blank.batch
     if blank.devices == 1:
-        time_ = next(row for row in fact.times if (row.context, row.batch) == context_and_batch)
+        serving_time = next(row for row in fact.times if (row.context, row.batch) == context_and_batch)
         names = ("fits", "first_token", "token", "rate")
-        figures: dict[str, Any] = {name: getattr(time_, name) for name in names}
-        cached = time_.memory - fact.weight_bytes
-        figures |= {"weight_bytes": fact.weight_bytes, "cache_bytes": cached, "bound": time_.token_limit}
+        figures: dict[str, Any] = {name: getattr(serving_time, name) for name in names}
+        cached = serving_time.memory - fact.weight_bytes
+        figures |= {
+            "weight_bytes": fact.weight_bytes,
+            "cache_bytes": cached,
+            "bound": serving_time.token_limit,
+        }
         return [replace(blank, key=f"{blank.key}.0", link_bytes=0, **figures)]
     device_layouts = [
         layout

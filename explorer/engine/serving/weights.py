@@ -215,5 +215,5 @@ def count_active(holder: WeightHolder) -> int:
 
 def find_layer_number(path: str) -> int | None:
     """Returns the number of the layer that contains a path, or None outside layers."""
-    match_ = _NUMBER.search(path)
-    return int(match_.group()) if match_ else None
+    number = _NUMBER.search(path)
+    return int(number.group()) if number else None

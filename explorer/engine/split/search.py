@@ -270,7 +270,7 @@ class StageSearch:
         """
         fact = self.subject.training
         assert fact is not None
-        rows = {layer.layer: layer for layer in fact.layers}
+        rows = {row.layer: row for row in fact.layers}
         unknown = next((layer.path for layer in fact.layers if layer.activation_bytes is None), None)
         if unknown is not None:
             message = f"the output size of {unknown} is not known"

@@ -397,7 +397,7 @@ def _list_skipped(
 
 
 def _build_uncalled_reason(module: nn.Module) -> str:
-    """Words why a module has no output. A plain Module has no code, and stores weights for another one."""
+    """Returns the reason why a module has no output. A plain Module stores weights for another one."""
     kind = type(module)
     if (kind.__module__, kind.__qualname__) == (nn.Module.__module__, nn.Module.__qualname__):
         return (

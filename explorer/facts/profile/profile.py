@@ -432,31 +432,31 @@ def ordered(layers: Sequence[LayerTime], key_name: str = "time") -> tuple[LayerT
 
 
 def collect_measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
-    """Figures of the rows that have a time of their own, by row id. Groups sum them.
+    """Returns the figures of the rows that have a time of their own, by row id. Groups sum them.
 
     Returns:
         'measured' (seconds) and 'measured_share' (share of the wall time). With a machine also
         'measured_limit' (least possible seconds, if known) and 'measured_limited' (measured seconds of the
         same rows).
     """
-    timed = [(layer, layer.seconds.median) for layer in fact.layers if layer.seconds is not None]
+    timed = [(time, time.seconds.median) for time in fact.layers if time.seconds is not None]
     figures: dict[str, Mapping[int, float | None]] = {
-        "measured": {layer.layer: took for layer, took in timed},
-        "measured_share": {layer.layer: layer.share for layer, _ in timed},
+        "measured": {time.layer: took for time, took in timed},
+        "measured_share": {time.layer: time.share for time, _ in timed},
     }
     if fact.machine is not None:
-        limited = [(layer, took) for layer, took in timed if layer.limit_seconds is not None]
-        figures["measured_limit"] = {layer.layer: layer.limit_seconds for layer, _ in limited}
-        figures["measured_limited"] = {layer.layer: took for layer, took in limited}
+        limited = [(time, took) for time, took in timed if time.limit_seconds is not None]
+        figures["measured_limit"] = {time.layer: time.limit_seconds for time, _ in limited}
+        figures["measured_limited"] = {time.layer: took for time, took in limited}
     return figures
 
 
 def collect_layer_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
-    """Figures of each layer, without groups, by the name of the column that shows them."""
+    """Returns the figures of each layer, without groups, by the name of the column that shows them."""
     measured = collect_measured_figures(fact)
     figures = {name: measured[name] for name in ("measured", "measured_share")}
     if fact.machine is not None:
         figures["efficiency"] = {
-            layer.layer: layer.efficiency for layer in fact.layers if layer.seconds is not None
+            time.layer: time.efficiency for time in fact.layers if time.seconds is not None
         }
     return figures

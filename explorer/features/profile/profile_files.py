@@ -66,7 +66,7 @@ def _run_events(
     run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, run_start: float
 ) -> Iterator[dict[str, Any]]:
     """Yield the trace events of a run: groups, layers, kernels."""
-    args_by_layer = {layer.layer: _layer(layer) for layer in profile.layers if layer.seconds is not None}
+    args_by_layer = {time.layer: _layer(time) for time in profile.layers if time.seconds is not None}
     modules = any(event.kind == "module" for event in run.events)
     for first, last, group in () if modules else _groups(run, rows):
         seconds = last.start + last.seconds - first.start

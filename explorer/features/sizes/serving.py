@@ -62,7 +62,7 @@ class Server:
         if loaded is None:
             why = getattr(getattr(opened, "contents", None), "why", "")
             if why:
-                raise Misuse(f"no module of it is known: {why}", where=self._models.source)
+                raise Misuse(f"the model has no known module: {why}", where=self._models.source)
             raise Misuse(
                 "serving counts a module with its own cache, and this model is not one",
                 where=self._models.source,

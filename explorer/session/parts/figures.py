@@ -265,14 +265,14 @@ _MAX_CELL_VALUE = 10**300
 
 
 def find_constants(examined: AnalysisResult, flow: ValueFlow) -> frozenset[int]:
-    """Ids of the rows that contain only constants and shape arithmetic."""
+    """Returns the ids of the rows that contain only constants and shape arithmetic."""
     if flow.constants is None:
         flow.constants = frozenset(TreeRows(examined.analysis.layers, flow).constants)
     return flow.constants
 
 
 def _declared_shapes(flow: ValueFlow, edge_lists: Connections) -> dict[str, Shape]:
-    """Shapes that the file declares, for those tensors of a layer that have other shapes here."""
+    """Returns the shapes that the file declares, for those tensors of a layer that have other shapes here."""
     tensors = [
         *(connection.tensor for connection in edge_lists.inputs),
         *(connection.tensor for connection in edge_lists.outputs),

@@ -466,7 +466,7 @@ class Models:
         return result.replace_info(replace(result.info, model=replace(result.info.model, source=path)))
 
     def analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """Totals and all layers of a state.
+        """Returns the totals and all layers of a state.
 
         Raises:
             BadModel: The run of a module failed, and the session is not partial.
@@ -492,7 +492,7 @@ class Models:
         )
 
     def memory(self, state: int) -> Memory:
-        """Lifetimes of tensors and the arena of a state."""
+        """Returns the lifetimes of tensors and the arena of a state."""
         return self._load_or_compute(
             state, "memory", lambda: liveness.compute_memory(self.examine_with_order(state))
         )
@@ -571,7 +571,7 @@ class Models:
             opened.options = session_options
 
     def graph_analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """Analysis of a state's ONNX graph. A module is exported."""
+        """Returns the analysis of a state's ONNX graph. A module is exported."""
         return self.examine_graph(state, on_progress, cancel).analysis
 
     def examine_graph(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
@@ -600,7 +600,7 @@ class Models:
     def comparable_analysis(
         self, state: int, another: int, on_progress: OnProgress, cancel: Cancel
     ) -> Analysis:
-        """Analysis of a state at the sizes of the tilings between it and another state."""
+        """Returns the analysis of a state at the sizes of the tilings between it and another state."""
         analysis = self.graph_analysis(state, on_progress, cancel)
         between = states.list_between(self.history, state, another)
         records = [entry.record for entry in between if entry.record is not None]

@@ -84,7 +84,7 @@ def _compare_with_first(
     zeros: Sequence[Zeros],
     buffers: Sequence[Buffers],
 ) -> tuple[list[Difference], bool]:
-    """Differences of one model from the first, and whether parameters and MACs are fully explained."""
+    """Returns one model's differences from the first, and whether they explain all parameters and MACs."""
     causes = find_weight_causes(first, second, idle.paths, zeros, buffers)
     folds = causes is not None and causes.folds
     params = _weight_differences(first, second, index, "params", causes)
@@ -272,7 +272,7 @@ _BIASES = "biases of convolutions that come with folding: one addition for every
 
 
 def _bias_work(analysis: Analysis) -> int:
-    """Additions of convolution biases, which are the only elementwise work of a convolution."""
+    """Returns the additions of convolution biases, which are the only elementwise work of a convolution."""
     work = 0
     for layer in list_counted_layers(analysis):
         if find_family(layer.kind) == "convolution" and len(layer.weights) > 1:

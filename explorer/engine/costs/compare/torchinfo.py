@@ -77,7 +77,7 @@ def build_torchinfo_table(
 
 
 def _options(layout: TorchinfoLayout) -> dict[str, Any]:
-    """Arguments of `torchinfo.summary` that the layout sets.
+    """Returns the arguments of `torchinfo.summary` that the layout sets.
 
     Raises:
         Misuse: torchinfo has no such column or row setting.

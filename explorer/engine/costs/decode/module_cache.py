@@ -61,7 +61,7 @@ class OwnCache(Struct):
     _can_grow: bool | None = None
 
     def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
-        """Arguments of a pass over a prompt; with an encoder, the decoder processes one token."""
+        """Returns the arguments of a pass over a prompt; with an encoder, the decoder processes one token."""
         arguments = (
             self._run_encoder(tokens, batch)
             if self.encoder
@@ -72,7 +72,7 @@ class OwnCache(Struct):
         return {**arguments, **self._switches()}
 
     def step(self, past: int, batch: int = 1, prompt: int = 0) -> dict[str, Any]:
-        """Arguments of a pass over one token after `past` cached tokens.
+        """Returns the arguments of a pass over one token after `past` cached tokens.
 
         Args:
             past: Number of cached tokens.

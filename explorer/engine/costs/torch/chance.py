@@ -78,7 +78,7 @@ def _is_asked() -> bool:
 
 
 def _shift() -> int:
-    """Nanoseconds by which the clocks of this run differ."""
+    """Returns the nanoseconds by which the clocks of this run differ."""
     return _SHIFTS[_DRAW.number % len(_SHIFTS)] + _DRAW.number * _DRAW.readings * _STEP
 
 

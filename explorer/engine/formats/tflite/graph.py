@@ -252,7 +252,7 @@ class _ModelBuilder:
                 )
 
     def _collect_called_constants(self, body: _Body) -> dict[str, Tensor]:
-        """Constants of all functions that a subgraph calls, also indirectly, by name in the main graph."""
+        """Returns constants of the functions that a subgraph calls, at any depth, by main-graph name."""
         key = id(body)
         if key not in self.hoisted:
             constants: dict[str, Tensor] = {}

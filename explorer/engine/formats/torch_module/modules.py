@@ -243,7 +243,7 @@ def is_parameter(tensor: torch.Tensor) -> bool:
 
 
 def list_own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any]]:
-    """Attributes of modules that may contain tensors, except parameters, buffers and children.
+    """Returns the attributes of modules that may contain tensors, except parameters, buffers and children.
 
     Args:
         modules: All modules of a model by path, as `list_modules` returns them.

@@ -113,7 +113,7 @@ class OperandWatch(Struct, frozen=True):
         return result if ran.all() else result.reshape(-1)[:0]
 
     def describe(self, target: Target) -> str:
-        """Words for a range that no run met: "the input of Relu was never below 0"."""
+        """Returns the words for a range that no run met: "the input of Relu was never below 0"."""
         if self.op == "Where":
             return f"the condition of {self.op} was never {target.words}"
         subject = "the input" if len(self.names) == 1 else "the difference of the inputs"

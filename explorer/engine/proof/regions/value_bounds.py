@@ -170,7 +170,7 @@ def _average(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _join(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Bounds of a value whose elements come from any of several values."""
+    """Returns the bounds of a value whose elements come from any of several values."""
     return Bounds(min(b.low for b in bounds), max(b.high for b in bounds), all(b.is_integer for b in bounds))
 
 
@@ -218,7 +218,7 @@ def _absolute(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _rising(function: Callable[[float], float]) -> Operation:
-    """Bounds of a function that never falls."""
+    """Returns the bounds of a function that never falls."""
 
     def bound(node: Node, bounds: Sequence[Bounds]) -> Bounds:
         return Bounds(function(bounds[0].low), function(bounds[0].high))
@@ -235,7 +235,7 @@ def _fixed(low: float, high: float = math.inf, *, is_integer: bool = False) -> O
 
 
 def _bound_swish(low: float) -> Operation:
-    """Bounds of a function like x * Sigmoid(x): not negative for such inputs, and at least `low`."""
+    """Returns the bounds of a function like x * Sigmoid(x): at least `low`, or 0 for inputs from 0 on."""
     return lambda node, bounds: _NOT_NEGATIVE if bounds[0].low >= 0 else Bounds(low)
 
 
@@ -270,12 +270,12 @@ def _join_updates(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _leak(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Bounds of a Relu whose slope for negative numbers is anything."""
+    """Returns the bounds of a Relu whose slope for negative numbers is anything."""
     return bounds[0] if bounds[0].low >= 0 else UNKNOWN
 
 
 def _keep_above(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Bounds of a ThresholdedRelu, which returns 0 or a number above `alpha`."""
+    """Returns the bounds of a ThresholdedRelu, which returns 0 or a number above `alpha`."""
     return Bounds(min(float(node.attributes.get("alpha", 1.0)), 0.0))
 
 
@@ -304,7 +304,7 @@ def _minimum(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _sum_of(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Bounds of a sum of an unknown number of elements: only the sign is kept."""
+    """Returns the bounds of a sum of an unknown number of elements: only the sign is kept."""
     first = bounds[0]
     return Bounds(
         0.0 if first.low >= 0 else -math.inf, 0.0 if first.high <= 0 else math.inf, first.is_integer
@@ -332,7 +332,7 @@ def _cast(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _quantize(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Bounds of a QuantizeLinear: only the side of its zero point, because it saturates."""
+    """Returns the bounds of a QuantizeLinear: only the side of its zero point, because it saturates."""
     first, scale, *zeros = bounds
     zero = zeros[0] if zeros else Bounds(0.0, 0.0, True)
     if scale.low <= 0:
@@ -348,7 +348,7 @@ def _dequantize(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _compare(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Bounds of a comparison: 0 or 1 alone if the operands leave no choice."""
+    """Returns the bounds of a comparison: 0 or 1 alone if the operands leave no choice."""
     difference = _subtract(node, bounds)
     never, always = _DECIDED[node.op](difference)
     return Bounds(0.0, 0.0, True) if never else Bounds(1.0, 1.0, True) if always else _BOOLEAN

@@ -113,7 +113,7 @@ def build_layer_table(
 ) -> Table:
     """Return a table with one row per layer, slowest first, with measured times if there is a profile."""
     largest = max((point.share for point in points), default=0.0)
-    timed = {layer.layer: layer for layer in profile.layers} if profile is not None else {}
+    timed = {time.layer: time for time in profile.layers} if profile is not None else {}
 
     def row(point: RooflinePoint) -> tuple[Cell, ...]:
         is_unknown = point.intensity is None and point.bytes is None

@@ -531,7 +531,7 @@ def test_a_configuration_of_which_no_module_is_built_is_refused_and_never_counte
 ) -> None:
     path = folders.folder(tmp_path / "model", small(model_type="nosuch"), [])
     (path / "model.safetensors").unlink()
-    says = "no weights are in this folder, and no module of it: .*knows no architecture 'nosuch'"
+    says = "no weights are in this folder, and no module can be built: .*knows no architecture 'nosuch'"
     if lacks == "transformers":
         monkeypatch.setattr(transformers, "find_spec", lambda name: None if name == lacks else object())
         says = "its module is built with transformers, not installed .pip install 'explorer-nn"

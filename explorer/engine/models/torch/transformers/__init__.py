@@ -26,7 +26,9 @@ def open_folder(source: str, options: OpenOptions) -> OpenedModel:
     """
     opened = _open_contents(source, options)
     if isinstance(opened, TensorFile) and not opened.contents.files:
-        raise BadModel(f"{huggingface.NO_WEIGHTS}, and no module of it: {opened.contents.why}", where=source)
+        raise BadModel(
+            f"{huggingface.NO_WEIGHTS}, and no module can be built: {opened.contents.why}", where=source
+        )
     return opened
 
 
@@ -34,7 +36,7 @@ def _open_contents(source: str, options: OpenOptions) -> OpenedModel:
     contents = huggingface.read_contents(source)
     is_adapter = isinstance(contents.config.get("base_model_name_or_path"), str)
     if not is_adapter and not isinstance(contents.config.get("model_type"), str):
-        _set_reason(contents, source if os.path.isdir(source) else os.path.dirname(source))
+        _add_configuration_error(contents, source if os.path.isdir(source) else os.path.dirname(source))
         return TensorFile(contents, options)
     if _lacks_packages(contents):
         return TensorFile(contents, options)
@@ -66,7 +68,7 @@ def open_with_config(source: str, contents: TensorIndex, options: OpenOptions) -
     """
     folder, name = os.path.split(source)
     if not isinstance(huggingface.read_configuration(folder)[1].get("model_type"), str):
-        _set_reason(contents, folder)
+        _add_configuration_error(contents, folder)
         return None
     if parse_part_name(name) or _lacks_packages(contents):
         return None
@@ -91,8 +93,8 @@ def open_gguf(source: str, options: OpenOptions) -> OpenedModel:
     return _build_module(contents, options)
 
 
-def _set_reason(contents: TensorIndex, folder: str) -> None:
-    """Adds the error of a broken configuration to the reason, and removes the equal note."""
+def _add_configuration_error(contents: TensorIndex, folder: str) -> None:
+    """Adds the error of a broken configuration to `contents.why`, and removes the note with the same text."""
     error = huggingface.read_configuration(folder)[2]
     if error:
         contents.why = f"{contents.why}, and {error}"
