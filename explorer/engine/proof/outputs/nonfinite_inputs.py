@@ -210,10 +210,10 @@ def compare_nonfinite(
             continue
         differences = []
         for before, after in ends:
-            results = old[before], new[after]
-            if all(isinstance(result, np.ndarray) for result in results):
+            pair = old[before], new[after]
+            if all(isinstance(result, np.ndarray) for result in pair):
                 compute_true = cache(partial(_compute_true, models[0], changed, before))
-                count = count_extreme_differences(*results, compute_true)
+                count = count_extreme_differences(*pair, compute_true)
                 if count:
                     is_defined = _rounds_differently(models, names, (before, after), changed, compute_true)
                     differences.append(
