@@ -224,7 +224,7 @@ _TABLE = (
     LayerColumn("dtype", "dtype", "text", _list_dtypes, "element type of the outputs"),
     LayerColumn("kernel", "kernel", "text", _format_kernel, "size of the window of a convolution or pooling"),
     _build_field_column("macs", "MACs", "count", "macs", "multiply-accumulates"),
-    LayerColumn("share", "share", "share", _share, "of the model's MACs"),
+    LayerColumn("share", "share", "share", _share, "share of the model's MACs"),
     LayerColumn(
         *("flops", "FLOPs", "count", lambda layer, _: _double_macs(layer.macs), "twice the MACs"), summed=True
     ),
@@ -240,9 +240,9 @@ _TABLE = (
     _build_field_column(
         "weights", "weights", "bytes", "weight_bytes", "bytes of the parameters", stored=True
     ),
-    LayerColumn("params_share", "of params", "share", _compute_params_share, "of the model's parameters"),
+    LayerColumn("params_share", "of params", "share", _compute_params_share, "share of the parameters"),
     LayerColumn(
-        *("bits", "bits", "ratio", _find_bits, "a parameter, as it is stored"), stored=True, blank=True
+        *("bits", "bits", "ratio", _find_bits, "bits of a stored parameter"), stored=True, blank=True
     ),
     _build_field_column("activations", "activations", "bytes", "activation_bytes", "bytes of the outputs"),
     _build_field_column("read", "read", "bytes", "bytes_read", "bytes read, each input once"),
@@ -251,7 +251,7 @@ _TABLE = (
     LayerColumn("intensity", "FLOPs/byte", "ratio", _compute_intensity, "arithmetic intensity", blank=True),
     LayerColumn(
         *("time", "least time", "seconds", lambda layer, figures: (figures.seconds or {}).get(layer.id)),
-        "lower bound on the machine that is named",
+        "least time on the machine of --machine",
         needs="seconds",
         summed=True,
     ),
@@ -262,17 +262,17 @@ _TABLE = (
     ),
     _profile_column(
         *("measured_share", "of time", "share"),
-        *("of the wall time of the last profile, or of its kernel time if that is longer", "sum"),
+        *("share of the wall time of the last profile, or of its kernel time if that is longer", "sum"),
     ),
     _profile_column(
         *("efficiency", "of roof", "share"),
-        "the least time on the machine that was profiled for, over the measured one",
+        "least time on the machine of the profile, divided by the measured time",
         "mean",
     ),
     LayerColumn(
         *("utilization", "utilization", "share"),
         lambda layer, figures: (figures.utilization or {}).get(layer.id),
-        "of the arithmetic of the tiles, the share that the matmul needs",
+        "share of the tiles' arithmetic that the matmul needs",
         needs="utilization",
         blank=True,
     ),
@@ -287,7 +287,7 @@ _TABLE = (
     LayerColumn(
         *("pass_size", "forward+backward MiB", "mebibytes"),
         lambda layer, _: _double_macs(layer.activation_bytes),
-        "bytes of the outputs, and as many of their gradients",
+        "bytes of the outputs and of their gradients",
         summed=True,
     ),
     LayerColumn(
@@ -301,10 +301,10 @@ _TABLE = (
         lambda layer, figures: _sum(
             _count_input_bytes(layer, figures), _double_macs(layer.activation_bytes), layer.weight_bytes
         ),
-        "inputs, forward and backward, and parameters",
+        "bytes of inputs, outputs, gradients and parameters",
     ),
     LayerColumn("calls", "calls", "plain", lambda layer, _: layer.calls, "runs in one forward pass"),
-    LayerColumn("depth", "depth", "plain", lambda layer, _: layer.depth, "groups around it"),
+    LayerColumn("depth", "depth", "plain", lambda layer, _: layer.depth, "number of groups around the layer"),
     LayerColumn("status", "status", "text", lambda layer, _: layer.status, "exact, bound or unknown"),
 )
 
