@@ -234,21 +234,27 @@ def _list_stored_tensors(
 # -- matching
 
 
+_MatchingKeys = tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...]
+
+_KEYS_IN_FAMILY: _MatchingKeys = (
+    lambda t: [(n, tuple(sorted(t.shape))) for n in sorted(t.names)],
+    lambda t: [(t.family, t.shape)],
+    lambda t: [(t.family, tuple(sorted(t.shape)))],
+)
+_KEYS_ACROSS_FAMILIES: _MatchingKeys = (
+    lambda t: [t.shape] if _is_movable(t) else [],
+    lambda t: [tuple(sorted(t.shape))] if _is_movable(t) else [],
+    lambda t: [tuple(sorted(d for d in t.shape if d != 1))] if _is_movable(t) and t.elements > 1 else [],
+    lambda t: [t.shape] if t.dtype == "int32" or t.family == "convolution" else [],
+)
+
+
 def _pair_tensors(
-    first: Sequence[ComparedTensor], second: Sequence[ComparedTensor]
+    first: Sequence[ComparedTensor], second: Sequence[ComparedTensor], keys: _MatchingKeys
 ) -> tuple[list[tuple[ComparedTensor, ComparedTensor]], list[ComparedTensor], list[ComparedTensor]]:
-    """Returns pairs of matching tensors, then the unpaired tensors of the first and of the second model."""
+    """Returns pairs of tensors with an equal key, then the unpaired tensors of the first and second model."""
     pairs: list[tuple[ComparedTensor, ComparedTensor]] = []
     unpaired_first, unpaired_second = list(first), list(second)
-    keys: tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...] = (
-        lambda t: [(n, tuple(sorted(t.shape))) for n in sorted(t.names)],
-        lambda t: [(t.family, t.shape)],
-        lambda t: [(t.family, tuple(sorted(t.shape)))],
-        lambda t: [t.shape] if _is_movable(t) else [],
-        lambda t: [tuple(sorted(t.shape))] if _is_movable(t) else [],
-        lambda t: [tuple(sorted(d for d in t.shape if d != 1))] if _is_movable(t) and t.elements > 1 else [],
-        lambda t: [t.shape] if t.dtype == "int32" or t.family == "convolution" else [],
-    )
     for key in keys:
         candidates: dict[Hashable, list[ComparedTensor]] = defaultdict(list)
         for tensor in unpaired_second:
@@ -320,8 +326,16 @@ def find_weight_causes(
         return all(owner.path in needless or not owner.calls for owner in tensor.owners)
 
     # pair tensors that no output needs last: an export omits them, and a needed tensor may have their shape
-    pairs, lost, gained = _pair_tensors(sorted(a, key=is_needless), sorted(b, key=is_needless))
+    pairs, lost, gained = _pair_tensors(
+        sorted(a, key=is_needless), sorted(b, key=is_needless), _KEYS_IN_FAMILY
+    )
+    # a sliced parameter never matches a tensor of another family that happens to have its shape
+    sliced_ids = _find_sliced_ids(lost, gained) | _find_sliced_ids(gained, lost)
+    slices = [[t for t in tensors if id(t) in sliced_ids] for tensors in (lost, gained)]
+    unsliced = [[t for t in tensors if id(t) not in sliced_ids] for tensors in (lost, gained)]
+    further_pairs, lost, gained = _pair_tensors(*unsliced, _KEYS_ACROSS_FAMILIES)
     lost, gained = _drop_regrouped(lost, gained)
+    pairs, lost, gained = pairs + further_pairs, lost + slices[0], gained + slices[1]
     tensors_by_cause: dict[tuple[int, tuple[str, str]], list[ComparedTensor]] = defaultdict(list)
     unmatched: dict[int, list[ComparedTensor]] = {1: [], -1: []}
     first_norms, second_norms = _count_batch_norms(first), _count_batch_norms(second)
@@ -332,7 +346,6 @@ def find_weight_causes(
         and not any(_is_multiplied_weight(t) for t in (*lost, *gained))
     )
     joined_ids = _find_concatenated_ids(lost, gained) | _find_concatenated_ids(gained, lost)
-    sliced_ids = _find_sliced_ids(lost, gained) | _find_sliced_ids(gained, lost)
     any_tiled = first.info.tiled is not None or second.info.tiled is not None
     padded_pairs = _find_padded_pairs(lost, gained) + _find_padded_pairs(gained, lost) if any_tiled else []
     padded_ids = {id(t) for pair in padded_pairs for t in pair}

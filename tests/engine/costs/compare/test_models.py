@@ -357,6 +357,16 @@ class Square(nn.Module):
         self.pooler(x[:, 0])
         return self.out(x)
 
+class Sliced(nn.Module):
+    # positions in the shape of the keys' and values' part of the attention's weight
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Parameter(torch.rand(1, 16, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    def forward(self, x, memory):
+        return self.attention(x + self.positions[:, :5], memory, memory)[0]
+
+def sliced(): return Sliced(), (torch.rand(1, 5, 8), torch.rand(1, 3, 8))
 def square(): return Square(), torch.rand(1, 5, 8)
 def zeros(): return Zeros(), torch.rand(1, 5, 8)
 def ones(): return Zeros(1.0), torch.rand(1, 5, 8)
@@ -412,6 +422,21 @@ def test_what_no_output_needs_takes_no_weight_of_its_shape_that_is_needed(
     found = compare_files(f"{source}:square", path)
     assert not open_differences(found)
     assert "2 parameters of layers that no output of the graph needs" in {d.why for d in found.differences}
+
+
+def test_a_sliced_parameter_takes_no_part_of_a_split_weight_of_its_shape(
+    exported: tuple[str, str], tmp_path: Path
+) -> None:
+    source = f"{exported[0]}:sliced"
+    with Session(source) as session:
+        path = str(session.save(str(tmp_path / "sliced.onnx")))
+    found = compare_files(source, path)
+    assert found.agree
+    assert not [d for d in open_differences(found) if d.figure in ("params", "weight_bytes")]
+    delta_by_reason = {d.why: d.delta for d in of(found, "params")}
+    assert delta_by_reason["1 slice of a parameter, stored as a constant"] == 5 * 8
+    stored = "1 parameter of which the other model stores only the slice that it reads"
+    assert delta_by_reason[stored] == -16 * 8
 
 
 def test_a_layer_that_an_output_needs_is_not_left_out_without_a_word(exported: tuple[str, str]) -> None:
