@@ -187,7 +187,7 @@ def test_the_readmes_commands_need_python_alone() -> None:
     for name in ("first", "job", "tests"):
         assert manual.command(name).startswith("python3.11 -m venv .venv")
     assert "pip install . && .venv/bin/explorer tile sample_models/lenet.onnx" in manual.command("first")
-    assert "explorer tile alexnet -o alexnet_tiled.onnx" in manual.command("job")
+    assert "explorer tile alexnet -o alexnet_64.onnx" in manual.command("job")
     assert "-m pytest" in manual.command("tests")
 
 
