@@ -194,7 +194,7 @@ def _describe_overhead(fact: Profile) -> str:
     if fact.profiling_overhead is None:
         return f"on a run; {remark}"
     profiled = f"{fact.profiled_runs:,} of {fact.runs + fact.profiled_runs:,}"
-    average_text = f"{fact.profiling_overhead * 100:+.0f} % on all: {profiled} were under it"
+    average_text = f"{fact.profiling_overhead * 100:+.0f} % on average: it was on in {profiled} runs"
     return f"on a run, {average_text}; {remark}"
 
 

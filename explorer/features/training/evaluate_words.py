@@ -90,7 +90,7 @@ def _agreement_cells(model: ModelScore, fact: Evaluation, has_top5: bool) -> lis
     has_choices = fact.task != "regression"
     agreement = model.agreement
     if agreement is None:
-        return [Span("the first", "quiet"), *([""] * (1 + has_choices * (1 + has_top5)))]
+        return [Span("reference", "quiet"), *([""] * (1 + has_choices * (1 + has_top5)))]
     cells: list[Cell] = [
         _decibels(agreement.snr_db),
         "-" if agreement.cosine is None else f"{agreement.cosine:.6f}",

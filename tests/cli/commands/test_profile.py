@@ -35,7 +35,7 @@ def test_the_text_has_the_wall_time_the_layers_and_what_is_no_layer(
     for head in ("Wall time", "Runtime overhead", "Profiler's cost", "Runs on"):
         assert any(line.startswith(head) for line in lines), head
     (cost,) = [line for line in lines if line.startswith("Profiler's cost")]
-    assert re.search(r"on a run, [+-]\d+ % on all: \d+ of \d+ were under it;", cost)
+    assert re.search(r"on a run, [+-]\d+ % on average: it was on in \d+ of \d+ runs;", cost)
     assert "3 of 12 layers; --top shows more" in lines
     assert "optimize none" in text
     assert ("and what other work took" in text) == ("Loaded machine" in text)

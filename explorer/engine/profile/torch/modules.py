@@ -379,7 +379,8 @@ class _MeasuredModule(Struct):
 _NOTES = (
     "a training step is timed on a copy in training mode; its loss is the mean of the outputs, and its"
     " learning rate is 0",
-    "MAC/s, bytes/s and the least time are those of the forward pass, because the counts cover only it",
+    "MAC/s, bytes/s and, with a machine, the least time are those of the forward pass, because the counts"
+    " cover only it",
 )
 
 
