@@ -153,12 +153,11 @@ class TileSpec(Spec, frozen=True):
 
     @property
     def label(self) -> str:
-        """Label of a state with this tiling: the tile, and every setting that is not the default."""
+        """Label of a state with this tiling: the tile, and every changed setting that changes the model."""
         level = f" ({self.level})" if self.level != "array" else ""
         parts = [f"by {os.path.basename(self.mapping)}{level}" if self.mapping else sizes_text(self.tile)]
         parts += ["padded"] * (self.edges == "padded") + [self.form] * (self.form != "auto")
         parts += ["packed"] * (self.grouped == "pack")
-        parts += [f"{self.accumulator}-bit accumulator"] * (self.accumulator > 0)
         return f"tile {' '.join(parts)}"
 
 

@@ -513,7 +513,7 @@ def test_a_product_that_runs_often_or_stands_beside_others_counts_each() -> None
     report = text(tile.plan(replace(PLAN, sites=(often, beside)), "m.onnx"))
     assert "35 runs" in row_with("step", report)
     assert "322,560" in row_with("step", report)
-    assert "12 of 1 x 1 x 1" in row_with("heads", report)
+    assert "12 x (1 x 1 x 1)" in row_with("heads", report)
 
 
 def test_sizes_that_stay_open_are_named_beside_those_that_the_figures_are_for() -> None:

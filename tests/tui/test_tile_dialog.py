@@ -416,7 +416,7 @@ async def test_an_accumulator_that_is_typed_names_the_sums_that_overflow_it() ->
     made, sums = plan(TileSpec()), Accumulator(9216, 22, 30, 7, 1_500_000)
     sites = (replace(made.sites[0], sums=sums), *made.sites[1:])
     floats = rows_of(replace(made, accumulator_bits=18))
-    assert "no layer here sums stored integers" in figure(floats, "Accumulator")
+    assert "no effect: no matmul here sums stored integers" in figure(floats, "Accumulator")
     rows = rows_of(replace(made, sites=sites, accumulator_bits=18))
     assert "1 of 1 overflow 18 bits: 22 bits are needed" in figure(rows, "Accumulator")
     said = next(row for row in rows if "Accumulator" in line_text(row.head(90))).about(90)

@@ -255,8 +255,8 @@ def _sites(fact: PlanCost) -> list[Block]:
     groups = group_rows(fact.sites, lambda site: replace(site, name="", layer="", formulas=()))
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
-        row_note = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
-        notes = [Paragraph(f"{row_note}, with the figures of each; --json lists all.", "quiet")]
+        row_note = f"{len(fact.sites):,} matmuls: equal ones share a row, with the figures of each"
+        notes = [Paragraph(f"{row_note}; --json lists all.", "quiet")]
 
     def name(group: Sequence[SiteCost]) -> Cell:
         site, names = group[0], list_first_names([site.title for site in group])

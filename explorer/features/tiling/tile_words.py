@@ -190,7 +190,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     """Build the notes below the table: rows for several sites, open sizes, the share of the MACs."""
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
-        subject = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
+        subject = f"{len(fact.sites):,} matmuls: equal ones share a row, with the tile matmuls of all"
         notes.append(Paragraph(f"{subject}; --json lists each.", "quiet"))
     if fact.dims:
         notes.append(Paragraph(open_sizes(fact)[1].text, "quiet"))
@@ -269,7 +269,7 @@ def _products_of_group(group: Sequence[SitePlan]) -> int | None:
 def _grid(site: SitePlan) -> str:
     """Format the number of tiles along each axis, and the number of matmuls in the batch."""
     grid = " x ".join(f"{size:,}" for size in site.grid)
-    return grid if site.batch == 1 else f"{site.batch:,} of {grid}"
+    return grid if site.batch == 1 else f"{site.batch:,} x ({grid})"
 
 
 def _quantization_note(first: Quantization) -> list[Block]:

@@ -82,14 +82,14 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
 
     It shows the peak, the tensors that are live at the peak, and every module in each phase.
     """
-    first = fact.steps[0]
+    first, several = fact.steps[0], len(fact.steps) > 1
     method = {"autograd": "as torch's autograd keeps it", "outputs": "counted by the outputs of layers"}
     return [
         Line(),
         Heading("Memory over time", method[first.counted]),
         *build_memory_table(fact),
         Line(),
-        Heading("live at the peak"),
+        Heading("live at the peak", f"of batch {first.batch}, as the phases below" if several else ""),
         Table(
             (Column("what"), Column("of", shrink=True), Column("bytes", "right"), Column("of peak", "right")),
             [

@@ -13,7 +13,7 @@ from explorer.report.present.figures import plain
 def summarize_overflow(bits: int, sums: Mapping[str, Accumulator]) -> Span:
     """Summarize how many layers overflow an accumulator of `bits` bits, and how many bits are needed."""
     if not sums:
-        return Span("no layer here sums stored integers", "quiet")
+        return Span("no effect: no matmul here sums stored integers, as in a quantized model", "quiet")
     narrow, max_bits = (
         sum(need.bits > bits for need in sums.values()),
         max(need.bits for need in sums.values()),
@@ -24,8 +24,10 @@ def summarize_overflow(bits: int, sums: Mapping[str, Accumulator]) -> Span:
 
 def overflows(bits: int, sums: Mapping[str, Accumulator]) -> list[Block]:
     """Return a table of the layers that overflow an accumulator of `bits` bits, or a note that none does."""
-    if not bits or not sums:
+    if not bits:
         return []
+    if not sums:
+        return [Line(), Line((f"accumulator of {bits} bits: ", summarize_overflow(bits, sums)), 2)]
     narrow = [name for name, need in sums.items() if need.bits > bits]
     if not narrow:
         max_bits = max(need.bits for need in sums.values())

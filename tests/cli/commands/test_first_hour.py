@@ -300,3 +300,49 @@ def test_a_few_steps_of_the_memory_hold_the_peak(asked: Asked, sample: Sample) -
 def test_a_missing_file_of_code_has_a_near_name(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", "onw.py:net"]) == 2
     assert "onw.py: there is no such file; did you mean 'own.py'?" in capsys.readouterr().err
+
+
+def turned_weights(path: Path, count: int) -> str:
+    """A row of products, each with a weight that a Transpose turns first."""
+    nodes, weights, last = [], [], "x"
+    for index in range(count):
+        weights.append(numpy_helper.from_array(np.full((4, 4), 0.25, np.float32), f"w{index}"))
+        nodes.append(helper.make_node("Transpose", [f"w{index}"], [f"t{index}"], name=f"turn{index}"))
+        nodes.append(helper.make_node("MatMul", [last, f"t{index}"], [f"y{index}"], name=f"fc{index}"))
+        last = f"y{index}"
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", last)]
+    graph = helper.make_graph(nodes, "row", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return str(path)
+
+
+def test_nodes_that_go_for_one_reason_share_a_row(asked: Asked, tmp_path: Path) -> None:
+    path = turned_weights(tmp_path / "turned.onnx", 30)
+    text = asked("tile", path, "--tile", "2", "--form", "unrolled", "-o", str(tmp_path / "tiled.onnx"))
+    (row,) = (line for line in text.splitlines() if line.strip().startswith("removed"))
+    assert "turn0 and 29 more" in row
+
+
+def test_a_row_of_equal_matmuls_has_their_tile_matmuls_together(asked: Asked, tmp_path: Path) -> None:
+    path = turned_weights(tmp_path / "turned.onnx", 30)
+    text = asked("tile", path, "--tile", "2", "-o", str(tmp_path / "tiled.onnx"), "--no-verify")
+    assert "30 matmuls: equal ones share a row, with the tile matmuls of all; --json lists each" in text
+    assert re.search(r"fc0 and 29 more .* 1 x 2 x 2 +120 ", text)
+
+
+def test_several_batches_say_of_which_one_the_peak_is(asked: Asked) -> None:
+    several = asked("training", "own:net", "--batch", "2,3")
+    assert "live at the peak   of batch 2, as the phases below" in several
+    assert "of batch" not in asked("training", "own:net", "--batch", "2")
+
+
+def test_an_accumulator_of_a_float_model_has_no_effect_and_the_answer_says_so(
+    asked: Asked, sample: Sample, tmp_path: Path
+) -> None:
+    text = asked(
+        "tile", str(sample("lenet")), "--accumulator", "16", "-o", str(tmp_path / "t.onnx"), "--no-verify"
+    )
+    assert (
+        "accumulator of 16 bits: no effect: no matmul here sums stored integers, as in a quantized model"
+        in text
+    )
