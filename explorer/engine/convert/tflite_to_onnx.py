@@ -187,9 +187,7 @@ def _run(
     interpreter: Any, model: Model, results: Sequence[Mapping[str, Any]], feeds: Feeds, job: ConversionJob
 ) -> list[Array]:
     inputs = interpreter.get_input_details()
-    has_same_names = {detail["name"] for detail in inputs} == {
-        value.name for value in model.graph.required_inputs
-    }
+    has_same_names = {detail["name"] for detail in inputs} == {v.name for v in model.graph.required_inputs}
     values = [feeds[d["name"]] for d in inputs] if has_same_names else list(feeds.values())
     try:
         for detail, value in zip(inputs, values, strict=True):

@@ -125,9 +125,7 @@ def build_flow(record: FlowRecord) -> ValueFlow:
     flow = ValueFlow()
     flow.declared = record.declared
     for of_rows, values_by_row in ((record.made, flow.made), (record.read, flow.read)):
-        values_by_row.update(
-            {row: [values[number] for number in numbers] for row, numbers in of_rows.items()}
-        )
+        values_by_row.update({row: [values[n] for n in numbers] for row, numbers in of_rows.items()})
     return flow
 
 

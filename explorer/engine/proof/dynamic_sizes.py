@@ -126,9 +126,7 @@ def _list_open_dimensions(model: Model, plan: Plan | None, input_shapes: InputSh
     """Returns the names of the open dimensions."""
     if plan is not None:
         return list(plan.free)
-    shapes = [
-        input_shapes[v.name][1] if v.name in input_shapes else v.shape for v in model.graph.required_inputs
-    ]
+    shapes = [input_shapes.get(v.name, (None, v.shape))[1] for v in model.graph.required_inputs]
     return list(dict.fromkeys(d or "" for s in shapes for d in s or () if not isinstance(d, int)))
 
 

@@ -83,9 +83,7 @@ def plan_inputs(
             drawn.
     """
     dims, input_shapes = dims or {}, input_shapes or {}
-    return tuple(
-        _plan_input(model, value, dims, input_shapes.get(value.name)) for value in model.graph.required_inputs
-    )
+    return tuple(_plan_input(model, v, dims, input_shapes.get(v.name)) for v in model.graph.required_inputs)
 
 
 def read_given_inputs(

@@ -114,15 +114,11 @@ def _build_rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
     """
     context_and_batch = blank.context, blank.batch
     if blank.devices == 1:
-        serving_time = next(row for row in fact.times if (row.context, row.batch) == context_and_batch)
+        entry = next(row for row in fact.times if (row.context, row.batch) == context_and_batch)
         names = ("fits", "first_token", "token", "rate")
-        figures: dict[str, Any] = {name: getattr(serving_time, name) for name in names}
-        cached = serving_time.memory - fact.weight_bytes
-        figures |= {
-            "weight_bytes": fact.weight_bytes,
-            "cache_bytes": cached,
-            "bound": serving_time.token_limit,
-        }
+        figures: dict[str, Any] = {name: getattr(entry, name) for name in names}
+        cached = entry.memory - fact.weight_bytes
+        figures |= {"weight_bytes": fact.weight_bytes, "cache_bytes": cached, "bound": entry.token_limit}
         return [replace(blank, key=f"{blank.key}.0", link_bytes=0, **figures)]
     device_layouts = [
         layout

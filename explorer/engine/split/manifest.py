@@ -189,9 +189,8 @@ def describe_cuts(split: Split) -> tuple[ManifestCut, ...]:
 
 def describe_onnx_stage(fact: Stage, model: Model) -> ManifestStage:
     """Builds the manifest entry of an ONNX stage."""
-    return describe_stage(
-        fact, describe_values(model.graph.required_inputs), describe_values(model.graph.outputs)
-    )
+    graph = model.graph
+    return describe_stage(fact, describe_values(graph.required_inputs), describe_values(graph.outputs))
 
 
 def describe_stage(

@@ -251,9 +251,7 @@ def run_stages(
     Returns:
         The values by name.
     """
-    last_use = {
-        value.name: index for index, stage in enumerate(stages) for value in stage.graph.required_inputs
-    }
+    last_use = {v.name: index for index, stage in enumerate(stages) for v in stage.graph.required_inputs}
     values: dict[str, Array] = dict(feeds)
     for index, stage in enumerate(stages):
         session = RuntimeSession(stage, what=f"stage {index + 1}", **options)

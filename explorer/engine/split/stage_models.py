@@ -77,9 +77,7 @@ def _build_stage(
         passed_through
     )
     required = {value.name for value in graph.required_inputs}
-    outer_names = (
-        name for name in read_names if name in required or (name in born and born[name] not in span)
-    )
+    outer_names = (n for n in read_names if n in required or (n in born and born[n] not in span))
     inputs = sorted(outer_names, key=lambda name: (born.get(name, -1), name))
     outputs = {value.name for value in graph.outputs}
     produced = [name for unit in span for name in graph.nodes[units.positions[unit]].outputs if name]

@@ -229,26 +229,24 @@ class Rewriting(Struct):
 
 
 def find_input_batches(
-    input_shapes: Mapping[str, Shape | None], user_axes: Mapping[str, int]
+    shapes: Mapping[str, Shape | None], user_axes: Mapping[str, int]
 ) -> tuple[dict[str, BatchAxis], int]:
     """Returns the batch axis of each input that has one, and the common batch size.
 
     Args:
-        input_shapes: Shapes of the inputs by name.
+        shapes: Shapes of the inputs by name.
         user_axes: Batch axes from the user; inputs without an entry have no batch. Empty for the first axis
             of all.
 
     Raises:
         Misuse: An axis does not exist, has an open size or size 0, or the inputs disagree.
     """
-    axes = dict(user_axes) or {name: 0 for name, shape in input_shapes.items() if shape}
+    axes = dict(user_axes) or {name: 0 for name, shape in shapes.items() if shape}
     sizes: dict[str, Dim] = {}
     for name, axis in axes.items():
-        shape = input_shapes.get(name) or ()
-        if name not in input_shapes:
-            raise Misuse(
-                "there is no such input", where=f"--axis {name}", hint=suggest_name(name, input_shapes)
-            )
+        shape = shapes.get(name) or ()
+        if name not in shapes:
+            raise Misuse("there is no such input", where=f"--axis {name}", hint=suggest_name(name, shapes))
         if not -len(shape) <= axis < len(shape):
             raise Misuse(f"the input has no axis {axis}", where=f"--axis {name}", hint=f"it is {list(shape)}")
         axes[name] = axis % len(shape)

@@ -50,46 +50,46 @@ class Judge:
         `outputs` are the original's outputs.
         """
         growth = 1.0
-        for compared in self.compared_values:
-            nodes = [self.after.nodes[node_index] for node_index in compared.after.nodes]
+        for value in self.compared_values:
+            nodes = [self.after.nodes[node_index] for node_index in value.after.nodes]
             value_growth = max(
                 (self.growth_by_output.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0
             )
             growth = max(growth, value_growth)
-            departs = self._explain_excess(compared, compared.in_whole_model, self.depth, growth, None) != ""
-            state, reason, trial = self._judge_alone(compared, value_growth)
+            departs = self._explain_excess(value, value.in_whole_model, self.depth, growth, None) != ""
+            state, reason, trial = self._judge_alone(value, value_growth)
             if state == "rounding":
-                state = "inherited" if departs else "equal" if compared.in_whole_model.equal else "rounding"
-            yield self._build_probe(compared, departs, state, reason, trial, compared.pair.before in outputs)
+                state = "inherited" if departs else "equal" if value.in_whole_model.equal else "rounding"
+            yield self._build_probe(value, departs, state, reason, trial, value.pair.before in outputs)
 
-    def _judge_alone(self, compared: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
+    def _judge_alone(self, value: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """Judges a layer that ran alone.
 
         Returns:
             Tuple of three: the state ('introduced', 'coarser', 'unjudged' or 'rounding'); the reason; the
             trial that shows it.
         """
-        depth = max(estimate_depth(build_region_model_of_one(self.before, compared.before)), 1)
-        coarsest_before = self._find_coarsest_type(self.before, compared.before, compared.dtypes[0])
-        coarsest_after = self._find_coarsest_type(self.after, compared.after, compared.dtypes[1])
-        coarser = coarsest_after[0] > max(coarsest_before[0], get_unit_roundoff(compared.dtypes[0]))
+        depth = max(estimate_depth(build_region_model_of_one(self.before, value.before)), 1)
+        coarsest_before = self._find_coarsest_type(self.before, value.before, value.dtypes[0])
+        coarsest_after = self._find_coarsest_type(self.after, value.after, value.dtypes[1])
+        coarser = coarsest_after[0] > max(coarsest_before[0], get_unit_roundoff(value.dtypes[0]))
         worst_trial = max(
-            (t for t in compared.alone if not t.not_run),
+            (t for t in value.alone if not t.not_run),
             key=lambda t: _compute_relative_error(t.figures) or 0.0,
             default=None,
         )
         judgment: tuple[ProbeState, str, Trial | None] = ("rounding", "", worst_trial)
-        for trial in compared.alone:
+        for trial in value.alone:
             if trial.not_run:
                 judgment = "unjudged", f"it could not be run alone: {trial.not_run}", None
                 continue
-            reason = self._explain_excess(compared, trial, depth, growth, None)
+            reason = self._explain_excess(value, trial, depth, growth, None)
             if not reason:
                 continue
             may_be_coarser = coarser and not trial.fault and not trial.figures.nonfinite
             if not may_be_coarser or (
                 coarsest_after[0] != _ROUNDOFF_OF_QUANTIZED
-                and self._explain_excess(compared, trial, depth, growth, coarsest_after[0])
+                and self._explain_excess(value, trial, depth, growth, coarsest_after[0])
             ):
                 return "introduced", reason, trial
             if judgment[0] == "rounding":
@@ -97,7 +97,7 @@ class Judge:
         return judgment
 
     def _explain_excess(
-        self, compared: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
+        self, value: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
     ) -> str:
         """Returns the reason why rounding cannot explain a difference, or '' if it can."""
         figures = trial.figures
@@ -105,9 +105,9 @@ class Judge:
             return trial.fault
         if figures.equal:
             return ""
-        if not compared.float:
+        if not value.float:
             return f"{trial.differing:,} of {trial.elements:,} elements differ" if trial.differing else ""
-        type_roundoff = get_unit_roundoff(compared.dtypes[0])
+        type_roundoff = get_unit_roundoff(value.dtypes[0])
         figures.roundoff = type_roundoff
         judged = figures.judged and figures.plausible
         figures.growth = growth
@@ -157,7 +157,7 @@ class Judge:
 
     def _build_probe(
         self,
-        compared: ComparedValue,
+        value: ComparedValue,
         departs: bool,
         state: ProbeState,
         reason: str,
@@ -165,22 +165,19 @@ class Judge:
         output: bool,
     ) -> Probe:
         """Builds the probe of a compared value from its measurements and its state."""
-        index = self.before.producer[compared.pair.before]
-        node, node_after = (
-            self.before.nodes[index],
-            self.after.nodes[self.after.producer[compared.pair.after]],
-        )
+        index = self.before.producer[value.pair.before]
+        node, node_after = self.before.nodes[index], self.after.nodes[self.after.producer[value.pair.after]]
         change: Change = ""
         if state == "introduced":
-            change, index, node, node_after = self._find_changed_nodes(compared, (index, node, node_after))
-        figures = compared.in_whole_model.figures
+            change, index, node, node_after = self._find_changed_nodes(value, (index, node, node_after))
+        figures = value.in_whole_model.figures
         was_compared = bool(figures.elements)
-        relative = _compute_relative_error(figures) if compared.float else None
+        relative = _compute_relative_error(figures) if value.float else None
         ran = trial is not None and not trial.fault and not trial.not_run
-        alone_figures = trial.figures if trial is not None and ran and compared.float else None
+        alone_figures = trial.figures if trial is not None and ran and value.float else None
         live = [
             i
-            for i in compared.before.nodes
+            for i in value.before.nodes
             if not self.before.input_dependent.isdisjoint(self.before.nodes[i].outputs)
         ]
         return Probe(
@@ -188,17 +185,17 @@ class Judge:
             layer=node.label,
             op=node.op,
             layer_after=node_after.metadata.get(SITE_KEY) or node_after.label,
-            value=compared.pair.before,
-            value_after=compared.pair.after,
+            value=value.pair.before,
+            value_after=value.pair.after,
             layers=len(live),
-            dtype=compared.dtypes[0],
-            dtype_after=compared.dtypes[1],
-            shape=compared.shape,
+            dtype=value.dtypes[0],
+            dtype_after=value.dtypes[1],
+            shape=value.shape,
             max_abs=figures.max_abs if was_compared else None,
-            rms=math.sqrt(figures.mse) if compared.float and figures.mse is not None else None,
+            rms=math.sqrt(figures.mse) if value.float and figures.mse is not None else None,
             relative=relative,
             snr_db=compute_relative_decibels(relative) if relative else None,
-            cosine=figures.cosine if compared.float else None,
+            cosine=figures.cosine if value.float else None,
             nonfinite=figures.nonfinite,
             noise=_compute_relative_noise(figures),
             introduced=_compute_relative_error(alone_figures) if alone_figures is not None else None,
@@ -207,13 +204,13 @@ class Judge:
             state=state,
             reason=printable(reason),
             output=output,
-            formats=self.formats.get(self.after.producer[compared.pair.after], ""),
+            formats=self.formats.get(self.after.producer[value.pair.after], ""),
             change=change,
             module=find_module_path(node),
         )
 
     def _find_changed_nodes(
-        self, compared: ComparedValue, producers: tuple[int, Node, Node]
+        self, value: ComparedValue, producers: tuple[int, Node, Node]
     ) -> tuple[Change, int, Node, Node]:
         """Finds the changed node in the layer that introduces the error.
 
@@ -223,7 +220,7 @@ class Judge:
         """
         index, node, node_after = producers
         changed = find_changed_nodes(
-            self.before, self.after, (compared.before, compared.after), self.original_names
+            self.before, self.after, (value.before, value.after), self.original_names
         )
         if not changed.change:
             return "behind the fault", index, node, node_after

@@ -213,23 +213,23 @@ class LayerProbe:
         chunk: list[trials.ComparedValue] = []
         in_chunk: set[str] = set()
         nbytes = 0
-        for compared in self.compared_values:
-            values = {compared.pair.before, *self._collect_layer_inputs(compared)} & size.keys()
+        for value in self.compared_values:
+            values = {value.pair.before, *self._collect_layer_inputs(value)} & size.keys()
             extra_bytes = _ARRAYS_PER_VALUE * sum(size[name] for name in values - in_chunk)
             if chunk and nbytes + extra_bytes > self.budget:
                 yield chunk
                 chunk, in_chunk, nbytes = [], set(), 0
                 extra_bytes = _ARRAYS_PER_VALUE * sum(size[name] for name in values)
-            chunk.append(compared)
+            chunk.append(value)
             in_chunk |= values
             nbytes += extra_bytes
             self.peak_bytes = max(self.peak_bytes, nbytes)
         if chunk:
             yield chunk
 
-    def _collect_layer_inputs(self, compared: trials.ComparedValue) -> set[str]:
+    def _collect_layer_inputs(self, value: trials.ComparedValue) -> set[str]:
         """Collects the inputs of both layers that compute a value, by the original's names."""
-        return {*compared.before.inputs, *(self.original_names[name] for name in compared.after.inputs)}
+        return {*value.before.inputs, *(self.original_names[name] for name in value.after.inputs)}
 
     def _run_whole(self, chunk: Sequence[trials.ComparedValue], completed: int) -> Feeds:
         """Runs both models on every draw and compares the values of a group.
@@ -249,21 +249,21 @@ class LayerProbe:
                 {name: trials.cast_to_type(value, self._dtypes[name]) for name, value in after_feeds.items()},
                 [p.pair.after for p in chunk],
             )
-            for offset, compared in enumerate(chunk):
-                a, b = before_values[compared.pair.before], after_values.pop(compared.pair.after)
-                compared.shape = a.shape
+            for offset, value in enumerate(chunk):
+                a, b = before_values[value.pair.before], after_values.pop(value.pair.after)
+                value.shape = a.shape
                 reference = None
-                if index == 0 and compared.float and not trials.is_same(a, b):
+                if index == 0 and value.float and not trials.is_same(a, b):
                     reference = self._float64_layers.compute_value_at(completed + offset)
-                trials.add(compared.in_whole_model, a, b, reference)
+                trials.add(value.in_whole_model, a, b, reference)
             if index == 0:
                 first_values = {**feeds, **before_values}
         differing = [p for p in chunk if p.float and not p.in_whole_model.equal]
         if differing:
             shifted = self._first.run(shift_by_one_ulp(self.feeds[0]), [p.pair.before for p in differing])
-            for compared in differing:
-                name = compared.pair.before
-                compared.in_whole_model.figures.sensitivity = measure_rms_change(
+            for value in differing:
+                name = value.pair.before
+                value.in_whole_model.figures.sensitivity = measure_rms_change(
                     first_values[name], shifted.pop(name)
                 )
         return first_values
@@ -274,9 +274,9 @@ class LayerProbe:
             self._try_group(group, values)
         except BadModel as error:
             if len(group) > 1:
-                for compared in group:
-                    compared.alone.clear()
-                    self._compare_alone([compared], values)
+                for value in group:
+                    value.alone.clear()
+                    self._compare_alone([value], values)
             else:
                 figures = OutputComparison(group[0].in_whole_model.figures.roundoff)
                 group[0].alone.append(trials.Trial(figures, not_run=printable(str(error))))
@@ -287,7 +287,7 @@ class LayerProbe:
         Raises:
             BadModel: onnxruntime cannot load or run one of the layers.
         """
-        names = {name for compared in group for name in self._collect_layer_inputs(compared)}
+        names = {name for value in group for name in self._collect_layer_inputs(value)}
         layer_inputs = {name: values[name] for name in names}
         sides = []
         for wiring, regions, label in (
@@ -352,33 +352,27 @@ class LayerProbe:
         before_values = sessions.first.run(before_feeds, [sessions.outputs[p.pair.before] for p in group])
         after_values = sessions.second.run(after_feeds, [sessions.outputs_after[p.pair.after] for p in group])
         differing = []
-        for compared in group:
+        for value in group:
             a, b = (
-                before_values[sessions.outputs[compared.pair.before]],
-                after_values.pop(sessions.outputs_after[compared.pair.after]),
+                before_values[sessions.outputs[value.pair.before]],
+                after_values.pop(sessions.outputs_after[value.pair.after]),
             )
             if not part:
-                compared.alone.append(
-                    trials.Trial(OutputComparison(compared.in_whole_model.figures.roundoff))
-                )
-            differs = compared.float and not trials.is_same(a, b)
+                value.alone.append(trials.Trial(OutputComparison(value.in_whole_model.figures.roundoff)))
+            differs = value.float and not trials.is_same(a, b)
             stop_if(self.cancel)
-            trials.add(
-                compared.alone[-1], a, b, self._run_reference(compared, before_feeds) if differs else None
-            )
+            trials.add(value.alone[-1], a, b, self._run_reference(value, before_feeds) if differs else None)
             if differs:
-                differing.append(compared)
+                differing.append(value)
         if differing and not part:
             shifted = sessions.first.run(
                 shift_by_one_ulp(before_feeds), [sessions.outputs[p.pair.before] for p in differing]
             )
-            for compared in differing:
-                name = sessions.outputs[compared.pair.before]
-                compared.alone[-1].figures.sensitivity = measure_rms_change(
-                    before_values[name], shifted[name]
-                )
+            for value in differing:
+                name = sessions.outputs[value.pair.before]
+                value.alone[-1].figures.sensitivity = measure_rms_change(before_values[name], shifted[name])
 
-    def _count_parts(self, compared: trials.ComparedValue) -> int:
+    def _count_parts(self, value: trials.ComparedValue) -> int:
         """Returns the number of parts into which a layer's inputs are split, based on its longest sum.
 
         In a sum of thousands of terms, rounding hides a weight that is wrong by a thousandth. It does not
@@ -387,19 +381,17 @@ class LayerProbe:
         initializers = self.before.model.graph.initializers
         shapes = [
             initializers[name].shape
-            for name in compared.before.initializers
+            for name in value.before.initializers
             if len(initializers[name].shape) > 1
         ]
         depths = [max(shape) if len(shape) == 2 else math.prod(shape[1:]) for shape in shapes]
         depth = max(depths, default=1)
-        return min(
-            -(-depth // _TERMS_PER_TRIAL), max(1, _MAX_MACS // max(1, depth * math.prod(compared.shape)))
-        )
+        return min(-(-depth // _TERMS_PER_TRIAL), max(1, _MAX_MACS // max(1, depth * math.prod(value.shape))))
 
-    def _run_reference(self, compared: trials.ComparedValue, feeds: Feeds) -> Array | None:
+    def _run_reference(self, value: trials.ComparedValue, feeds: Feeds) -> Array | None:
         """Runs the original's layer in float64 on `feeds`, or returns None if float64 cannot run it."""
-        inputs = {name: feeds[name] for name in compared.before.inputs}
-        return run_in_float64(self.before, compared.before, inputs, self.cancel)
+        inputs = {name: feeds[name] for name in value.before.inputs}
+        return run_in_float64(self.before, value.before, inputs, self.cancel)
 
 
 def _can_subtract(before: str | None, after: str | None) -> bool:

@@ -29,9 +29,7 @@ _INFERENCE_OPSET = 7
 
 def is_affine(model: Model) -> bool:
     """Whether all nodes of a region, as a model, are linear in the inputs of the region."""
-    dependent = find_dependent_values(
-        model.graph.nodes, [value.name for value in model.graph.required_inputs]
-    )
+    dependent = find_dependent_values(model.graph.nodes, [v.name for v in model.graph.required_inputs])
     return all(_is_affine(model, node, dependent) for node in model.graph.nodes)
 
 

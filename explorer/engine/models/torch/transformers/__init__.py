@@ -26,9 +26,8 @@ def open_folder(source: str, options: OpenOptions) -> OpenedModel:
     """
     opened = _open_contents(source, options)
     if isinstance(opened, TensorFile) and not opened.contents.files:
-        raise BadModel(
-            f"{huggingface.NO_WEIGHTS}, and no module can be built: {opened.contents.why}", where=source
-        )
+        problem = f"{huggingface.NO_WEIGHTS}, and no module can be built: {opened.contents.why}"
+        raise BadModel(problem, where=source)
     return opened
 
 
