@@ -146,6 +146,8 @@ def test_a_wrong_name_of_a_model(complaint: Complaint) -> None:
     pytest.importorskip("torchvision")
     assert "did you mean 'alexnet'?" in complaint("info", "alexnett")
     assert "did you mean 'resnet18'?" in complaint("tile", "resnet_18", "-o", "out.onnx")
+    for name in ("lenet.onx", "lenet", "lenett"):
+        assert "did you mean 'lenet.onnx'?" in complaint("layers", name)
 
 
 def test_a_wrong_name_of_a_callable(folder: Path, complaint: Complaint) -> None:
@@ -185,6 +187,8 @@ def test_a_wrong_input(complaint: Complaint) -> None:
 def test_a_wrong_verb_or_option(complaint: Complaint) -> None:
     assert "did you mean 'tile'?" in complaint("tyle", "lenet.onnx")
     assert "did you mean '--edges'?" in complaint("tile", "lenet.onnx", "--edge", "padded")
+    # the dashes alone make no option similar
+    assert "did you mean" not in complaint("profile", "lenet.onnx", "--runs", "9")
     assert "did you mean 'padded'?" in complaint("tile", "lenet.onnx", "--edges", "paded")
     assert "did you mean 'scan'?" in complaint("tile", "lenet.onnx", "--form", "scam")
 

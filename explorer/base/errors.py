@@ -11,7 +11,7 @@ from explorer.base.extras import EXTRAS, format_extra_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Literal, Protocol
 
     ErrorCode = Literal["", "drop_option", "no_step", "open_sizes", "other_machine", "other_model", "untimed"]
@@ -184,9 +184,27 @@ def format_choices(names: Iterable[str]) -> str:
     return f"choose from: {', '.join(names)}"
 
 
-def suggest_only_near(name: str, candidates: Iterable[str]) -> str:
-    """Like `suggest_name`, but returns '' if no name is close."""
+def suggest_only_near(
+    name: str, candidates: Iterable[str], full_names: Mapping[str, str] | None = None
+) -> str:
+    """Like `suggest_name`, but returns '' if no name is close.
+
+    Args:
+        name: Name as the user typed it.
+        candidates: Texts that `name` is compared with.
+        full_names: Valid names of the candidates that are a part of one, such as a file without its ending.
+    """
+    close = find_near_name(name, candidates)
+    return f"did you mean '{(full_names or {}).get(close, close)}'?" if close else ""
+
+
+def find_near_name(name: str, candidates: Iterable[str]) -> str:
+    """Returns the candidate that is closest to a mistyped `name`, or '' if none is close.
+
+    The dashes before an option do not make it similar to other options.
+    """
     import difflib
 
-    close = difflib.get_close_matches(name, list(dict.fromkeys(candidates)), n=1, cutoff=_MIN_SIMILARITY)
-    return f"did you mean '{close[0]}'?" if close else ""
+    by_text = {candidate.lstrip("-"): candidate for candidate in candidates}
+    close = difflib.get_close_matches(name.lstrip("-"), list(by_text), n=1, cutoff=_MIN_SIMILARITY)
+    return by_text[close[0]] if close else ""

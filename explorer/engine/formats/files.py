@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     import mmap
 
 
+def list_files_by_text() -> dict[str, str]:
+    """Returns the files of the current folder by what a user may type: the name, and it without its ending.
+
+    The texts are in lower case.
+    """
+    try:
+        names = [name for name in sorted(os.listdir()) if os.path.isfile(name)]
+    except OSError:  # the current folder was removed
+        return {}
+    return {text.lower(): name for name in names for text in (name, os.path.splitext(name)[0])}
+
+
 def is_inside(path: str, folder: str) -> bool:
     """Whether a file is in a folder, or in the blobs folder that belongs to it in huggingface_hub's cache.
 

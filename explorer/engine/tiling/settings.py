@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
+from explorer.base.errors import find_near_name
 from explorer.engine.tiling.rules import SiteRule, choose_settings, prepare_tile_rules
 from explorer.facts import SitePlan, TileSpec
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
@@ -57,8 +57,7 @@ def list_effective_settings(
 
 def describe_unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
     """Returns the record of a rule that matches no name in `names`, with the most similar name."""
-    similar_names = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
+    similar_name = find_near_name(rule.site, names)
     conditions = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
     text = ", ".join(f"{name} {value}" for name, value in conditions if value)
-    suggestion = next((name for name in similar_names if name != rule.site), "")
-    return UnusedRule(rule.origin, text, suggestion)
+    return UnusedRule(rule.origin, text, similar_name if similar_name != rule.site else "")

@@ -21,6 +21,7 @@ from msgspec import Struct
 from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse, suggest_name, suggest_only_near
+from explorer.engine.formats.files import list_files_by_text
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import (
     convert_subclasses,
@@ -256,10 +257,11 @@ def _load_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
 
     model_names = models.list_models()
     if name not in model_names:
+        files = list_files_by_text()
         raise Misuse(
             "no file and no torchvision model has this name",
             where=name,
-            hint=suggest_only_near(name.lower(), model_names)
+            hint=suggest_only_near(name.lower(), [*model_names, *files], files)
             or "explorer list prints the models here and torchvision's names, explorer --help the verbs",
         )
     options, note = _OPTIONS.get(name, ({}, ""))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from explorer.base.errors import Misuse, suggest_name
+from explorer.base.errors import Misuse, suggest_name, suggest_only_near
+from explorer.engine.formats.files import list_files_by_text
 from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
@@ -34,6 +35,10 @@ def _open(source: str, options: OpenOptions) -> OpenedModel:
         names = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
         hint = suggest_name(name, [file_name for file_name in names if file_name.endswith(".py")])
         raise Misuse("there is no such file", where=path, hint=hint)
+    is_file_name = "." in source and ":" not in source  # the names of torchvision's models have no dot
+    files = list_files_by_text() if is_file_name else {}
+    if near := suggest_only_near(source.lower(), files, files):
+        raise Misuse("no such file", where=source, hint=near)
     from explorer.host.optional_packages import require  # not needed to list formats
 
     require("torch", source)
