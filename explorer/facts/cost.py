@@ -56,7 +56,7 @@ class HardwareSpec(Spec, frozen=True):
         str | None,
         option(
             "the machine that the cost is for: a name in the config file, a preset (explorer machines),\n"
-            "or a TOML file of its own",
+            "or a TOML file",
             metavar="FILE|NAME",
             old="--profile",
         ),

@@ -151,7 +151,7 @@ OPTIONS: dict[str, Option] = {
             reads="input_shapes",
             manual="shape of an input: `x:1,3,224,224`, `x:[1,3,224,224]` or `x:f32:1x3x224x224`; repeatable."
             " A model with one input needs no name: `1,3,224,224`."
-            " Of a module it replaces what its example, its configuration or its first layer implies",
+            " For a module, it replaces the shape that the example, configuration or first layer sets",
         ),
         Option(
             "--weights",
@@ -219,7 +219,7 @@ OPTIONS: dict[str, Option] = {
         Option("--array", "rows and columns of the machine's systolic array, such as 64x64", "RxC"),
         Option(
             "--double-buffered",
-            "whether the next tiles arrive during the work on the current ones (default yes)",
+            "whether the next tiles are loaded while the current ones are in use (default yes)",
             choices=("yes", "no"),
         ),
         Option(
@@ -268,7 +268,7 @@ OPTIONS: dict[str, Option] = {
 SEVERAL_SIZES = Option(
     "--dim",
     "size of a symbolic dimension, or several, such as seq=5,16,64; repeatable: the first sizes are tried\n"
-    "together, then the second ones, and so on; a name with fewer begins again",
+    "together, then the second ones, and so on; a name with fewer sizes repeats them",
     "NAME=SIZES",
     many=True,
     reads="dim_sizes",

@@ -10,11 +10,11 @@ FORMATS = (
     Option(
         "--to",
         "number format of weights and inputs, such as int8 (default), fixed8.4, mxfp8; or of each part:\n"
-        "weight=int4,input=int8,bias=float32 (others as --config has them, or as they are)",
+        "weight=int4,input=int8,bias=float32 (other parts as in --config, or unchanged)",
         "FORMAT",
         manual="number format of weights and inputs, such as `int8` (the default), `fixed8.4`, `mxfp8`; or"
-        " of each part: `weight=int4,input=int8,bias=float32`, where parts that are not named are as the"
-        " file of `--config` has them, or stay as they are",
+        " of each part: `weight=int4,input=int8,bias=float32`, where other parts keep the"
+        " formats of the `--config` file, or stay unchanged",
     ),
     *list_options(QuantizeSpec, "ops", "sites", "config"),
     *list_declared_group(QuantizeSpec, "scales"),

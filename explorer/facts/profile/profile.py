@@ -61,7 +61,7 @@ class ProfileSpec(Spec, frozen=True):
     ] = None
     threads: Annotated[
         Count | None,
-        option("threads for operators (default: as the runtime likes)", metavar="N"),
+        option("threads for operators (default: the runtime's choice)", metavar="N"),
     ] = None
     device: Annotated[Words, option("device: cpu, cuda, or another of the runtime", metavar="NAME")] = "cpu"
     warmup: Annotated[Natural, option("runs before those that are timed", metavar="N")] = 2

@@ -145,11 +145,11 @@ class QuantizeSpec(Spec, frozen=True):
         option(
             "form of the written operators: QuantizeLinear if it has the format, else a function (auto);\n"
             "for int8 alone the form that a table lists as fast on this processor (fast)",
-            manual="form of the written operators: for `int8` the formats and the form that a table has for"
-            " this processor and onnxruntime (`fast`); QuantizeLinear and DequantizeLinear if they have the"
-            " format, else a function (`auto`); these also for the outputs of layers and the operators"
-            " between layers (`chain`); integer operators (`qoperator`); functions for all (`function`); for"
-            " a PyTorch module without a file, the weights that torchao supports (`torchao`)",
+            manual="form of the written operators. `fast`: for `int8`, the formats and the form that a table"
+            " has for this processor and onnxruntime. `qdq`: QuantizeLinear and DequantizeLinear. `auto`:"
+            " `qdq` if these support the format, else `function`. `chain`: as `qdq`, also for the outputs"
+            " of layers and the operators between layers. `qoperator`: integer operators. `function`: local"
+            " functions. `torchao`: for a PyTorch module without a file, weights of torchao",
             usual="fast for --to int8 unless another option sets the form, else auto",
             label="written",
             group="written",
@@ -160,7 +160,7 @@ class QuantizeSpec(Spec, frozen=True):
         float,
         Meta(gt=50, le=100),
         option(
-            "values inside the range, in per cent: --calibrator percentile",
+            "values inside the range, in percent: --calibrator percentile",
             metavar="P",
             reader="percentile",
         ),
@@ -169,8 +169,8 @@ class QuantizeSpec(Spec, frozen=True):
     unsaturated: Annotated[
         bool,
         option(
-            "int8 weights of which no two products saturate on a processor without VNNI",
-            manual="scales of `int8` weights on which no two neighboring products saturate on an x86"
+            "int8 weights with which no two products saturate on a processor without VNNI",
+            manual="scales of `int8` weights with which no two neighboring products saturate on an x86"
             " processor without VNNI",
             group="written",
         ),
@@ -230,8 +230,8 @@ class QuantizeRequest(Spec, frozen=True):
     calibrate: Annotated[
         str,
         option(
-            "a .npy or .npz file, or a folder of such, with inputs to choose ranges on; random otherwise",
-            manual="a `.npy` or `.npz` file, or a folder of such, with inputs to choose ranges on; random"
+            "a .npy or .npz file, or a folder of them, with inputs to choose ranges on; random otherwise",
+            manual="a `.npy` or `.npz` file, or a folder of them, with inputs to choose ranges on; random"
             " otherwise",
             metavar="FILE|FOLDER",
             label="calibrate",

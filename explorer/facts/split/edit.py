@@ -18,7 +18,7 @@ EDITS: Mapping[EditKind, Declaration] = {
         "delete a node that nothing reads, or whose input can replace its output", metavar="NODE"
     ),
     "replace_op": Declaration(
-        "give all nodes of an operator, or one node, another operator that takes the same",
+        "give all nodes of an operator, or one node, another operator with the same inputs",
         metavar="OLD=NEW",
     ),
     "rename_weights": Declaration(

@@ -25,9 +25,9 @@ class GraphSpec(Spec, frozen=True):
     layer: Annotated[
         str | None,
         option(
-            "a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:\n"
+            "a group to draw from inside, or a layer to draw with the layers that feed and read it:\n"
             "its path, its name, a glob or a filter",
-            manual="a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:"
+            manual="a group to draw from inside, or a layer to draw with the layers that feed and read it:"
             " its path, its name, a glob or a filter that only one has",
             metavar="LAYER",
         ),

@@ -22,7 +22,7 @@ MAPPING_KEYS = key_group(
         "Fuse bias, activation, requantization and residual into the matmul, or undo that"),
     ("map_machine", ("m",), "m", "Machine…", "Machines with memories, or a typed one"),
     ("map_plot", ("p",), "p", "Pareto front",
-        "In place of the memories; on a small screen the figures, then the front"),
+        "Show the front in place of the memories"),
     ("map_front(-1)", ("left_square_bracket",), "[", "Previous mapping", "Go along the Pareto front"),
     ("map_front(1)", ("right_square_bracket",), "]", "Next mapping", "Go along the Pareto front"),
     ("map_tiles", ("i",), "i", "Into the tiles",

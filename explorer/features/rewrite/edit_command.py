@@ -45,7 +45,7 @@ COMMAND = Command(
             Option(f"--{kind.replace('_', '-')}", edit.help, edit.metavar, many=True, collected_as="edits")
             for kind, edit in EDITS.items()
         ),
-        Option("--steps", "steps in a file, which come before those that are typed", "FILE"),
+        Option("--steps", "a file with steps, which run before the typed steps", "FILE"),
         "--force",
         "--no-verify",
         "--shapes",

@@ -11,12 +11,12 @@ from explorer.cli.output.progress import ProgressLine
 
 _OVER = Option(
     "--over",
-    "which size, and over which range: batch, sequence=1:32k (default: the length of a text, or what there\n"
-    "is; k is 1,024)",
+    "which size, and over which range: batch, sequence=1:32k (default: the length of a text, else\n"
+    "the first size; k is 1,024)",
     "NAME[=LOW:HIGH]",
     reads="range",
     manual="which size, and over which range: `batch`, `sequence=1:32k` (`k` is 1,024); by default the length"
-    " of a text, or what there is",
+    " of a text, else the first size",
 )
 
 

@@ -403,7 +403,7 @@ COMMAND = Command(
         *list_options(HardwareSpec),
         Option(
             "--buffer",
-            "bytes for the current tiles, such as 512KiB; without a machine only these",
+            "bytes for the current tiles, such as 512KiB; needs no machine",
             "SIZE",
         ),
         *list_options(OrderSpec),

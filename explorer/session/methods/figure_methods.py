@@ -227,7 +227,7 @@ def torchinfo(
         raise Misuse(
             "torchinfo reads nn.Modules, and this file has none",
             where=session.parts.models.source,
-            hint="leave --style out: our own tree is for every format",
+            hint="leave --style out: Explorer's own table is for every format",
             code="drop_option",
         )
     layout = TorchinfoLayout(tuple(columns), depth, width, tuple(rows))

@@ -129,7 +129,7 @@ def _build_layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
 def _build_torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Return the table of torchinfo.
 
-    `--compare` adds the errors of torchinfo. With `--style tree` our own tree replaces the table. A graph,
+    `--compare` adds the errors of torchinfo. `--style tree` prints Explorer's own table instead. A graph,
     which torchinfo cannot read, is shown with our figures in torchinfo's columns.
     """
     if args.csv and not args.compare:
@@ -191,14 +191,14 @@ COMMAND = Command(
         Option("--flat", "a flat list of layers without groups"),
         Option(
             "--style",
-            "columns that go together: our own tree, those of torchinfo (its own table, made by torchinfo,\n"
-            "of an nn.Module), torchsummary or Keras, or sizes: input, forward and backward, params, total",
+            "table: Explorer's own (tree), that of torchinfo (of an nn.Module, made by torchinfo itself),\n"
+            "torchsummary or Keras, or sizes: input, forward and backward, params, total",
             default="tree",
             choices=STYLES,
-            manual="columns that go together: our own tree; torchinfo's own table, made by torchinfo (of a"
-            " graph our figures in its columns); the table of torchsummary 1.5.1, with its numbers, indices"
-            " and rounding (of a graph our figures in its columns); the columns of Keras; `sizes`: input,"
-            " forward and backward, params and total MiB of each layer",
+            manual="table to print. `tree`: Explorer's own. `torchinfo`: printed by torchinfo itself."
+            " `torchsummary`: that of torchsummary 1.5.1, with its numbers, indices and rounding. For a"
+            " graph, both have Explorer's figures in their columns. `keras`: the columns of Keras. `sizes`:"
+            " input, forward and backward, params and total MiB of each layer",
         ),
         Option(
             "--col-width", "characters of each column of torchinfo's own table (default 25)", "N", least=1

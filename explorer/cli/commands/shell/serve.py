@@ -85,7 +85,7 @@ COMMAND = Command(
             "address to listen on (default 127.0.0.1: this machine alone)",
             "ADDRESS",
             _LOOPBACK,
-            manual="`serve`: address to listen on; without it only this machine is answered",
+            manual="`serve`: address to listen on; without it, only this machine can connect",
         ),
         *("--dim", "--input-shape", "--weights", "--observe", "--past", "--version", "--help"),
     ),
