@@ -457,6 +457,9 @@ async def test_exact_numbers_do_not_scroll_the_page_away() -> None:
         assert before > 0
         await hands.press("e")
         assert view.scroll_offset.y == before
+        assert "all digits; e rounds the numbers" in hands.strip(Status)
+        await hands.press("e")
+        assert "rounded numbers; e shows all digits" in hands.strip(Status)
 
 
 @pytest.mark.slow

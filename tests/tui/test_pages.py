@@ -349,7 +349,7 @@ def test_a_job_says_what_it_does_how_far_it_is_and_that_there_is_one_at_a_time()
     assert "75%" in measured
     assert " 2 s " in measured
     refused = job_line("opening", Progress("opening"), 0.2, 80, refused=True)
-    assert " ".join(line_text(refused).split()) == "opening one job at a time Esc stops"
+    assert " ".join(line_text(refused).split()) == "opening wait until this has ended Esc stops"
 
 
 def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:

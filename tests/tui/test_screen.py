@@ -109,7 +109,7 @@ async def test_a_model_whose_opening_was_stopped_or_failed_can_be_opened_again()
     async with screen(engine) as hands:
         await hands.press("w")
         assert hands.dialog() == ""
-        assert "one job at a time" in hands.strip(Status)
+        assert "wait until this has ended" in hands.strip(Status)
         await hands.press("escape")
         assert "stopped · o opens it again" in hands.strip(TitleBar)
         await hands.press("t")

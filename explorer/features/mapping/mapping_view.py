@@ -388,7 +388,7 @@ class MappingView(MappingSearchView):
         if self._machine is None or self._cost is None:
             self._refuse("there is no mapping yet")
         elif self._jobs.current is not None or self._following or self._opening:
-            self._refuse("one job at a time; Esc stops it")
+            self._refuse("wait until the job has ended; Esc stops it")
         else:
             return ShownMapping(self._machine, self._cost, self._fuse)
         return None

@@ -99,14 +99,14 @@ def _share(fact: Plan) -> str:
     )
 
 
-def open_sizes(fact: Plan) -> tuple[str, Span]:
-    """Return the sizes for which the figures are counted, and which sizes the tiled graph accepts."""
+def open_sizes(fact: Plan, advice: str = "'--dim {}=SIZE' fixes a size") -> tuple[str, Span]:
+    """Return the sizes of the figures, and the sizes of the tiled graph; `advice` says how to fix one."""
     fixed = [name for name in fact.dims if name not in fact.free]
     graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
     graph += [f"is for this {' and '.join(fixed)} only"] if fixed else []
     sentence = f"The tiled graph {', and '.join(graph)}."
     if fact.free and any(site.edges == "padded" for site in fact.sites):
-        sentence += f" Tiles of open sizes are always padded; '--dim {fact.free[0]}=SIZE' fixes a size."
+        sentence += f" Tiles of open sizes are always padded; {advice.format(fact.free[0])}."
     return dims_text(fact.dims), Span(sentence, "warning" if fixed else "quiet")
 
 

@@ -63,7 +63,7 @@ def cost_rows(
     """
     rows: list[CostRow] = []
     if plan.dims and plan.sites:
-        sizes, graph = open_sizes(plan)
+        sizes, graph = open_sizes(plan, "to fix {}, press Esc, then D")
         rows += _fields([(Field("Counted for", sizes, graph), lambda: [Line((f"{sizes}: ", graph))])])
     if plan.accumulator_bits and plan.sites:
         sums = {site.name: site.sums for site in plan.sites if site.sums}

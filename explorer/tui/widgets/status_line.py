@@ -113,7 +113,7 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
             spans += [("  ", "text"), filled, track, (f" {count_text}", "number")]
     tail: tuple[Span, ...] = ((elapsed_text(seconds), "dim"), ("  Esc stops ", "dim"))
     if refused:
-        tail = (("one job at a time", "warn"), ("  Esc stops ", "dim"))
+        tail = (("wait until this has ended", "warn"), ("  Esc stops ", "dim"))
     gap = width - line_width(spans) - line_width(tail)
     if gap < 1:
         room = max(1, width - line_width(tail) - 1)

@@ -72,8 +72,9 @@ def to_defaults(context: CommandContext) -> None:
 
 def exact(context: CommandContext) -> None:
     """Toggle exact and rounded numbers."""
-    context.store.exact = not context.store.exact
+    exact = context.store.exact = not context.store.exact
     context.store.notify("numbers")
+    context.store.say("all digits; e rounds the numbers" if exact else "rounded numbers; e shows all digits")
 
 
 def open_tab(context: CommandContext, tab: str) -> None:
