@@ -249,7 +249,7 @@ def test_an_optimizer_that_nobody_has_is_refused() -> None:
 
 
 def test_what_cannot_be_trained_says_so() -> None:
-    with pytest.raises(Misuse, match="no parameter of it is trained"):
+    with pytest.raises(Misuse, match="no parameter of the model is trained"):
         _profile(nn.ReLU(), torch.randn(2, 16), _STEP)
     with pytest.raises(BadModel, match=r"failed in 1: ValueError: Expected more than 1 value"):
         _profile(nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16)), torch.randn(1, 16), _STEP)

@@ -102,7 +102,9 @@ def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
     item_kind = kind.removesuffix("s")
     reader = _READERS.get(item_kind)
     if reader is None:
-        raise Misuse(f"'{step.attribute}' of {node.op} is a {kind}", where=FLAG, hint="no text can say it")
+        raise Misuse(
+            f"'{step.attribute}' of {node.op} is a {kind}", where=FLAG, hint="no text can express it"
+        )
     try:
         if kind != item_kind:
             return tuple([reader(text) for text in _list_members(step.to)])

@@ -121,7 +121,7 @@ def _read_program_figures(model: Any, source: str, figure: str) -> NodeFigures:
             hint="macs, params, activations, weights and ops are",
         )
     if model.options.past is not None:
-        raise Misuse("node data is of a whole pass", where="--decode", hint="leave it out")
+        raise Misuse("node data describes a full pass", where="--decode", hint="leave it out")
     if model.format == "torch.export":
         if model.options.dims or model.options.input_shapes:
             raise Misuse(

@@ -47,7 +47,7 @@ def create_model(
         raise Misuse(f"'{kind}' is not a model that can be made", where="make", hint=hint)
     sizes, _, options = arguments.partition(":")
     if batch != 1 and kind in _SIZED:
-        raise Misuse(f"the sizes of '{kind}' say how many rows", where="--batch", hint="leave it out")
+        raise Misuse(f"the sizes of '{kind}' set the number of rows", where="--batch", hint="leave it out")
     net = SeededGraph(name or kind, seed, store_weights=store_weights)
     _KINDS[kind](net, sizes, options, batch)
     return net
@@ -162,7 +162,7 @@ def _make_mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> N
                 (match[1] or match[3] for match in matches if match and (match[1] or match[3])), None
             )
             if features is None:
-                raise Misuse("no layer says how many features there are", where="make", hint=usage)
+                raise Misuse("no layer sets the number of features", where="make", hint=usage)
             width = int(features)
             first = x = net.input("x", [batch, width])
         scope, path = f"/layers/layers.{index}", f"layers.{index}"

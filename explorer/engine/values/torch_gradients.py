@@ -51,7 +51,7 @@ def run_backward(
             result = module(*_clone_tensors(args), **_clone_tensors(kwargs))
             outputs = [t for _, t in walk_tensors(result) if t.is_floating_point() and t.requires_grad]
             if not outputs:
-                message = "no output of it has a gradient"
+                message = "no output of the model has a gradient"
                 raise Misuse(message, hint="leave --backward out", code="drop_option")
             start, gradient = _compute_start(outputs, backward, seed, previous_samples)
             start.backward(gradient)  # type: ignore[no-untyped-call]

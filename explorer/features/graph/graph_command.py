@@ -48,7 +48,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if spec.compact and format != write.TEXT:
         raise Misuse("only text has a compact form", where="--compact", hint="write to FILE.txt")
     if format == write.NODE_DATA:
-        args.refuse(_PARTS, "node data is of the whole model", "leave it out")
+        args.refuse(_PARTS, "node data describes the full model", "leave it out")
         color = "macs" if color == "family" else color
 
     warning = ""

@@ -92,7 +92,7 @@ class EditDialog(FormDialog[EditStep]):
         if kind == "set" and not attribute:
             raise Misuse("no attribute is named", where="attribute")
         if kind in ("rename", "replace_op") and not to:
-            raise Misuse("says nothing", where="to")
+            raise Misuse("is empty", where="to")
         target = "" if kind == "delete" else to
         return EditStep(kind, name, target, attribute if kind == "set" else "")
 

@@ -510,7 +510,7 @@ def test_the_page_folds_and_unfolds_and_runs_no_name(tmp_path: Path) -> None:
         (["-o", "m.png"], "use .svg, .html, .txt, .dot or .json"),
         (["-o", "m.svg", "--layer", "relu99"], "the model has no layer 'relu99'"),
         (["-o", "m.svg", "--depth", "0"], "--depth"),
-        (["-o", "m.json", "--layer", "relu1"], "node data is of the whole model"),
+        (["-o", "m.json", "--layer", "relu1"], "node data describes the full model"),
         (["-o", "m.svg", "--color", "joules"], "--color"),
         (["-o", "old.svg"], "--force"),
         ([], "add --output FILE.svg (or .html, .txt, .dot, .json)"),

@@ -121,7 +121,7 @@ def test_an_option_that_would_do_nothing_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     words = ["linear:2x3x4", "-o", str(tmp_path / "m.onnx"), "--batch", "8"]
-    assert "say how many rows" in said(capsys, *words, code=2)
+    assert "set the number of rows" in said(capsys, *words, code=2)
     assert "no such model is written as '.txt'" in said(capsys, words[0], "-o", "m.txt", code=2)
     assert not list(tmp_path.iterdir())
 
@@ -138,7 +138,7 @@ def test_an_option_that_would_do_nothing_is_refused(
         ("conv:3x8x8:4x9x9", "the kernel is larger than the image"),
         ("attention:1x4x6:heads=4", "heads do not divide"),
         ("mlp:16x4-5x3", "'5x3' takes 5 features, and gets 4"),
-        ("mlp:relu", "no layer says how many features"),
+        ("mlp:relu", "no layer sets the number of features"),
         ("mlp:16x4-gelu", "'gelu' is not a layer"),
         ("mlp:bn0", "'bn0' is not a layer"),
         ("mlp:4x0", "'4x0' is not a layer"),

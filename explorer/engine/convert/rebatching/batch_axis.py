@@ -263,7 +263,7 @@ def find_input_batches(
         message = (
             f"the first axes of the inputs disagree ({sizes_text})" if batches else "no input has an axis"
         )
-        raise Misuse(message, where="rebatch", hint="say which are the batch: --axis INPUT:AXIS")
+        raise Misuse(message, where="rebatch", hint="name the batch axes: --axis INPUT:AXIS")
     if 0 in batches:
         raise Misuse("a batch of 0 holds no example to compare with", where="rebatch")
     return {name: BatchAxis(axis) for name, axis in axes.items()}, batches.pop()

@@ -224,7 +224,7 @@ class _ModelBuilder:
                 continue
             options = _read_options(operator)
             if any(name not in options for name in fields):
-                raise BadModel(f"an operator {operator.op} does not say which subgraphs it runs")
+                raise BadModel(f"an operator {operator.op} names no subgraphs to run")
             runs = tuple(int(options[name]) for name in fields)
             body.options[number] = options
             body.runs[number] = runs

@@ -132,7 +132,7 @@ class _ModuleRuns(TimedRuns):
         self.failed_at: tuple[str, BaseException | None] = "", None
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if spec.train and not trained:
-            raise Misuse("no parameter of it is trained", where="--train", hint="leave it out")
+            raise Misuse("no parameter of the model is trained", where="--train", hint="leave it out")
         self._optimizer = _OPTIMIZERS[spec.optimizer](trained) if spec.train else None
 
     # methods that `listening` calls
@@ -217,7 +217,7 @@ def _loss(outputs: Any) -> torch.Tensor:
     """Returns the sum of the means of all outputs that have a gradient."""
     mean_losses = [t.mean() for _, t in walk_tensors(outputs) if t.is_floating_point() and t.requires_grad]
     if not mean_losses:
-        raise Misuse("no output of it has a gradient", where="--train", hint="leave it out")
+        raise Misuse("no output of the model has a gradient", where="--train", hint="leave it out")
     return sum(mean_losses[1:], mean_losses[0])
 
 
