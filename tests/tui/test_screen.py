@@ -21,6 +21,7 @@ from explorer.report.csv_table import csv_text
 from explorer.report.document import layers
 from explorer.tui.app import is_remote
 from explorer.tui.commands.help_action import KEYS
+from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.tabs import TABS
 from explorer.tui.terminal import slices
 from explorer.tui.text.keys import LOOK
@@ -797,3 +798,27 @@ async def test_work_whose_place_is_taken_in_the_same_instant_is_complained_of_by
             gc.collect(1)  # what was made here is young
     assert ran == ["third"]
     assert not [str(one.message) for one in said if "never awaited" in str(one.message)]
+
+
+class _Always(set[str]):
+    """A set that has every element."""
+
+    def __contains__(self, element: object) -> bool:
+        return True
+
+
+async def test_no_command_waits_for_a_busy_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine(tilings=1)
+    async with screen(engine, size=(120, 40)) as hands:
+        main, jobs = hands.main, hands.main.store.jobs
+        monkeypatch.setattr(jobs, "locate", lambda layers, paths: jobs.ask("locate", paths))
+        main.store.jumps.leave(main.store.analysis.layers[3])
+        engine.hold = _Always()
+        for command in COMMANDS:
+            if command.action.startswith("command(") and command.id not in {"quit", "models", "open"}:
+                await asyncio.wait_for(main.action_command(command.id), 5)
+                while hands.pilot.app.screen is not main:
+                    hands.pilot.app.pop_screen()
+                    await asyncio.sleep(0)
+        await asyncio.wait_for(hands.pilot.press("escape"), 5)
+        engine.die()

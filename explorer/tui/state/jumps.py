@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,9 +13,15 @@ _MAX_JUMPS = 100
 
 
 class Jumps:
-    """Visited layers by path, because layer IDs differ between states of the model."""
+    """Visited layers by path, because layer IDs differ between states of the model.
+
+    Attributes:
+        stepping: Held while a step back or forward waits for the engine, so that the next one starts from
+            its layer.
+    """
 
     def __init__(self) -> None:
+        self.stepping = asyncio.Lock()
         self._back: list[str] = []
         self._forward: list[str] = []
 

@@ -94,15 +94,20 @@ async def open_filter(context: CommandContext) -> None:
     await context.filter_line.open()
 
 
-async def back(context: CommandContext, direction: str = "") -> None:
+def back(context: CommandContext, direction: str = "") -> None:
     """Return to the layer before the last jump, or go forward again. The focus does not change."""
-    path = context.store.jumps.step(context.tree.current_layer, forward=bool(direction))
-    if path is None:
-        context.store.say(
-            "there is no later place to go to" if direction else "there is no earlier place to go to"
-        )
-    elif (row := await context.find_layer(path)) is not None:
-        context.panes.show_layer(row)
+    # not awaited: a busy engine answers late, and Esc has to stop it
+    context.screen.run_worker(_step(context, forward=bool(direction)), exit_on_error=False)
+
+
+async def _step(context: CommandContext, *, forward: bool) -> None:
+    jumps = context.store.jumps
+    async with jumps.stepping:
+        path = jumps.step(context.tree.current_layer, forward)
+        if path is None:
+            context.store.say(f"there is no {'later' if forward else 'earlier'} place to go to")
+        elif (row := await context.find_layer(path)) is not None:
+            context.panes.show_layer(row)
 
 
 def rail(context: CommandContext) -> None:
