@@ -333,7 +333,7 @@ def find_weight_causes(
     sliced_ids = _find_sliced_ids(lost, gained) | _find_sliced_ids(gained, lost)
     slices = [[t for t in tensors if id(t) in sliced_ids] for tensors in (lost, gained)]
     unsliced = [[t for t in tensors if id(t) not in sliced_ids] for tensors in (lost, gained)]
-    further_pairs, lost, gained = _pair_tensors(*unsliced, _KEYS_ACROSS_FAMILIES)
+    further_pairs, lost, gained = _pair_tensors(unsliced[0], unsliced[1], _KEYS_ACROSS_FAMILIES)
     lost, gained = _drop_regrouped(lost, gained)
     pairs, lost, gained = pairs + further_pairs, lost + slices[0], gained + slices[1]
     tensors_by_cause: dict[tuple[int, tuple[str, str]], list[ComparedTensor]] = defaultdict(list)
