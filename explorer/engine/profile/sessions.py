@@ -43,10 +43,10 @@ class TimedSessions(TimedRuns):
         spec: ProfileSpec,
         level: str,
         providers: Sequence[str],
-        place: str,
+        workdir: str,
     ) -> None:
         super().__init__(spec.record)
-        self._feeds, self._level, self._place = feeds, level, place
+        self._feeds, self._level, self._workdir = feeds, level, workdir
         folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
         self._model_bytes = encode_skeleton(model, folder=folder)
 
@@ -56,8 +56,8 @@ class TimedSessions(TimedRuns):
                 setattr(options, name, value)
             return self._create_session(options, providers)
 
-        self._target = os.path.join(place, "optimised.onnx")
-        prefix = os.path.join(place, "profile")
+        self._target = os.path.join(workdir, "optimised.onnx")
+        prefix = os.path.join(workdir, "profile")
         self._observed = session(
             enable_profiling=True, profile_file_prefix=prefix, optimized_model_filepath=self._target
         )
@@ -69,9 +69,9 @@ class TimedSessions(TimedRuns):
                 self._model_bytes, options, providers=[*providers], enable_fallback=0
             )
         except Exception as error:  # onnxruntime's own classes share no base below Exception
-            if shutil.disk_usage(self._place).free < _MIN_FREE_BYTES:
+            if shutil.disk_usage(self._workdir).free < _MIN_FREE_BYTES:
                 raise Misuse(
-                    "the disk is full", where=self._place, hint="make room, or name a folder in TMPDIR"
+                    "the disk is full", where=self._workdir, hint="make room, or name a folder in TMPDIR"
                 ) from None
             hint = "--optimize none loads it" if self._loads_unoptimized(options, providers) else ""
             raise BadModel(f"onnxruntime cannot load the model: {shorten_error(error)}", hint=hint) from None
@@ -106,7 +106,7 @@ class TimedSessions(TimedRuns):
         graph = reader.read(self._target).graph
         os.unlink(self._target)
         with contextlib.suppress(FileNotFoundError):  # not needed, and as large as the model
-            os.unlink(os.path.join(self._place, _WEIGHTS))
+            os.unlink(os.path.join(self._workdir, _WEIGHTS))
         return graph
 
     def run_once(self, observed: bool) -> float:

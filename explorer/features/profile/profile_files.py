@@ -185,9 +185,9 @@ def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str
         Misuse: The file cannot be written.
     """
     writer = require("tensorboardX", "--tensorboard").SummaryWriter
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as workdir:
         # the suffix distinguishes two files written in the same second
-        with writer(place, filename_suffix=f".{uuid.uuid4().hex[:8]}") as log:
+        with writer(workdir, filename_suffix=f".{uuid.uuid4().hex[:8]}") as log:
             for profile in profiles:
                 step = profile.batch or profile.rows or 1
                 for tag, value in _scalars(profile):
@@ -195,11 +195,11 @@ def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str
                 times = [layer.seconds.median for layer in profile.layers if layer.seconds is not None]
                 if times:
                     log.add_histogram("layer_seconds", times, step)
-        (name,) = os.listdir(place)
+        (name,) = os.listdir(workdir)
         target = os.path.join(folder, name)
         with make_folder(folder), write_atomically(target) as temporary:
             with (
-                input_files.open_binary(os.path.join(place, name), internal=True) as events,
+                input_files.open_binary(os.path.join(workdir, name), internal=True) as events,
                 output_files.open_binary(temporary) as file,
             ):
                 shutil.copyfileobj(events, file)

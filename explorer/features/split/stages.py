@@ -309,17 +309,17 @@ class Splitter:
     ) -> Split:
         """Write all stages or none, and verify that together they compute the same as the whole model."""
         with stage_folder.write_folder(output, overwrite) as temporary:
-            place = os.path.dirname(temporary)
+            workdir = os.path.dirname(temporary)
             stages = []
             for number, (stage, part) in enumerate(zip(fact.stages, parts, strict=True), 1):
                 name = f"stage{number}.onnx"
                 stage_folder.check_free(output, name, overwrite)
                 part = declare_inferred(part) if self._models.options["shapes"] else part
-                writer.write(part, os.path.join(place, name), on_progress=on_progress, cancel=cancel)
-                stages.append(_add_digest(stage, place, name))
+                writer.write(part, os.path.join(workdir, name), on_progress=on_progress, cancel=cancel)
+                stages.append(_add_digest(stage, workdir, name))
             fact = replace(fact, stages=tuple(stages))
             if prove:
-                fact = self._prove_stages(subject, fact, place, seed, on_progress, cancel)
+                fact = self._prove_stages(subject, fact, workdir, seed, on_progress, cancel)
                 if not _is_proved(fact):
                     raise output_files.Discard
             with output_files.open_binary(temporary) as file:
@@ -330,14 +330,14 @@ class Splitter:
         self,
         subject: SplitSubject,
         fact: Split,
-        place: str,
+        workdir: str,
         seed: int,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Split:
         """Compare the written stages with the whole model."""
         model = subject.model
-        parts = [validate(reader.read(os.path.join(place, stage.file))) for stage in fact.stages]
+        parts = [validate(reader.read(os.path.join(workdir, stage.file))) for stage in fact.stages]
         options: dict[str, Any] = {"dims": subject.dims, "input_shapes": subject.shapes}
         evidence = verify(
             model, join_stages(model, parts), seed=seed, on_progress=on_progress, cancel=cancel, **options
@@ -361,12 +361,12 @@ class Splitter:
         )
 
 
-def _add_digest(stage: Stage, place: str, name: str) -> Stage:
-    path = os.path.join(place, f"{name}.data")
+def _add_digest(stage: Stage, workdir: str, name: str) -> Stage:
+    path = os.path.join(workdir, f"{name}.data")
     return replace(
         stage,
         file=name,
-        sha256=manifest.compute_sha256(os.path.join(place, name)),
+        sha256=manifest.compute_sha256(os.path.join(workdir, name)),
         data_sha256=manifest.compute_sha256(path) if os.path.exists(path) else "",
     )
 

@@ -139,7 +139,7 @@ class TorchSplitter:
         calls = name_units(program)
         report(self._on_progress, self._cancel, "cutting the module")
         with loaded.quiet():
-            starts = {calls[place] for place in places}
+            starts = {calls[index] for index in places}
             return stages.cut_module(module, args, kwargs, starts, self._models.source), module
 
     def draft(self, spec: SplitSpec, machines: Sequence[Machine]) -> StageDraft:
@@ -194,23 +194,23 @@ class TorchSplitter:
         feeds, texts = draw_inputs(self._opened.loaded, inputs, seed)
         first = dict(zip(parts.inputs, feeds, strict=True))
         with stage_folder.write_folder(output, overwrite) as temporary:
-            place = os.path.dirname(temporary)
+            workdir = os.path.dirname(temporary)
             for name in (stages.SCRIPT, *(f"stage{index + 1}.pt2" for index in range(len(parts.stages)))):
                 stage_folder.check_free(output, name, overwrite)
-            infos, facts = self._save_stages(fact, parts, first, place)
+            infos, facts = self._save_stages(fact, parts, first, workdir)
             fact = replace(fact, stages=tuple(facts))
-            with output_files.open_binary(os.path.join(place, stages.SCRIPT)) as file:
+            with output_files.open_binary(os.path.join(workdir, stages.SCRIPT)) as file:
                 file.write(input_files.read_content(pipeline_script.__file__, internal=True))
             with output_files.open_binary(temporary) as file:
                 file.write(manifest.encode(self._manifest(fact, parts, infos)))
             if prove:
-                fact = self._prove_stages(fact, parts, module, inputs, first, texts, place)
+                fact = self._prove_stages(fact, parts, module, inputs, first, texts, workdir)
                 if not _is_proved(fact):
                     raise output_files.Discard
         return replace(fact, output=output) if _is_proved(fact) else fact
 
     def _save_stages(
-        self, split: Split, parts: ModuleStages, inputs: Values, place: str
+        self, split: Split, parts: ModuleStages, inputs: Values, workdir: str
     ) -> tuple[dict[str, TensorInfo], list[Stage]]:
         """Write the stage files; return the type of every value, and the stages with their file names."""
         values = dict(inputs)
@@ -218,7 +218,7 @@ class TorchSplitter:
         for number, (part, fact) in enumerate(zip(parts.stages, split.stages, strict=True), 1):
             report(self._on_progress, self._cancel, "writing the stages", number - 1, len(parts.stages))
             name = f"stage{number}.pt2"
-            path = os.path.join(place, name)
+            path = os.path.join(workdir, name)
             with self._opened.loaded.quiet():
                 stages.save(part, [values[read] for read in part.reads], path, self._models.source)
                 with torch.no_grad():
@@ -238,7 +238,7 @@ class TorchSplitter:
         inputs: BoundInputs,
         first: Values,
         texts: Sequence[str],
-        place: str,
+        workdir: str,
     ) -> Split:
         calls = export_module(self._opened.loaded, inputs).graph.nodes
         if find_random_calls(calls):
@@ -263,7 +263,7 @@ class TorchSplitter:
         files = [stage.file for stage in fact.stages]
         with self._opened.loaded.quiet():
             evidence, exact, steps = proof.prove(
-                module, call, parts, place, files, batches, texts, self._on_progress, self._cancel
+                module, call, parts, workdir, files, batches, texts, self._on_progress, self._cancel
             )
         evidence = replace(evidence, before=self._models.label(self._state_index))
         return replace(fact, verification=evidence, exact=exact, outputs=evidence.outputs, steps=steps)

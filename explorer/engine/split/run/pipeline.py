@@ -348,7 +348,7 @@ class _Line:
         while not any(stage.process.poll() for stage in self.stages) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
         failed_stage = next(
-            (place for place, stage in enumerate(self.stages) if stage.process.poll()), failed_stage
+            (index for index, stage in enumerate(self.stages) if stage.process.poll()), failed_stage
         )
         code = self.stages[failed_stage].process.returncode
         ending = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -401,8 +401,8 @@ def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
     pipes: list[Connection] = []
     line: _Line | None = None
     with (
-        scratch.create_folder() as place,
-        output_files.open_binary(os.path.join(place, "log"), read=True) as log,
+        scratch.create_folder() as workdir,
+        output_files.open_binary(os.path.join(workdir, "log"), read=True) as log,
     ):
         try:
             inbound, first = os.pipe()
@@ -410,7 +410,7 @@ def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
             for config in configs:
                 next_inbound, outbound = os.pipe()
                 ends += [next_inbound, outbound]
-                stages.append(_start_stage(config["file"], inbound, outbound, config, place, log))
+                stages.append(_start_stage(config["file"], inbound, outbound, config, workdir, log))
                 for end in (inbound, outbound):
                     os.close(end)
                     ends.remove(end)
@@ -438,7 +438,7 @@ def _list_names(values: Iterable[ManifestTensor]) -> list[str]:
 
 
 def _start_stage(
-    file: str, inbound: int, outbound: int, config: Mapping[str, Any], place: str, log: Any
+    file: str, inbound: int, outbound: int, config: Mapping[str, Any], workdir: str, log: Any
 ) -> _Stage:
     answers, status = os.pipe()
     alive, keep_alive = os.pipe()
@@ -450,7 +450,7 @@ def _start_stage(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={"OMP_NUM_THREADS": str(config["threads"]), **os.environ, "TMPDIR": place},
+            env={"OMP_NUM_THREADS": str(config["threads"]), **os.environ, "TMPDIR": workdir},
         )
     finally:
         os.close(status)

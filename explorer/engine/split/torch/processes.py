@@ -29,7 +29,7 @@ _TIMEOUT_SECONDS = 120
 def run_steps(
     folder: str,
     files: Sequence[str],
-    place: str,
+    workdir: str,
     schedules: Sequence[str],
     inputs: Mapping[str, torch.Tensor],
     micro_batches: int,
@@ -40,7 +40,7 @@ def run_steps(
     Args:
         folder: Folder with the stages, their manifest and the script.
         files: File names of the stages.
-        place: Empty folder for inputs and results.
+        workdir: Empty folder for inputs and results.
         schedules: Names of the schedules: 'gpipe', '1f1b'.
         inputs: Inputs by name, with all micro-batches concatenated along the first axis.
         micro_batches: Number of micro-batches.
@@ -53,10 +53,10 @@ def run_steps(
     Raises:
         BadModel: A stage cannot run.
         EngineDied: The process of a stage ended or is suspended.
-        OSError: `place` has too little free space.
+        OSError: `workdir` has too little free space.
         Cancelled: `cancel` returned True.
     """
-    inputs_path = os.path.join(place, "inputs.pt")
+    inputs_path = os.path.join(workdir, "inputs.pt")
     check_room(inputs_path, sum(tensor.nbytes for tensor in inputs.values()))
     torch.save(dict(inputs), inputs_path)
     words = [
@@ -69,7 +69,7 @@ def run_steps(
         "--input",
         inputs_path,
     ]
-    words += ["--save", place, "--timeout", str(_TIMEOUT_SECONDS)]
+    words += ["--save", workdir, "--timeout", str(_TIMEOUT_SECONDS)]
     store = _open_store()
     address = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1"}
     address |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
@@ -83,7 +83,7 @@ def run_steps(
                 "WORLD_SIZE": str(len(files)),
                 **address,
             }
-            log = stack.enter_context(output_files.open_binary(os.path.join(place, f"log{rank}")))
+            log = stack.enter_context(output_files.open_binary(os.path.join(workdir, f"log{rank}")))
             alive, keep_alive = os.pipe()  # a pipe for each process, because only one reader sees it close
             stack.callback(os.close, keep_alive)
             module = "explorer.engine.split.torch.script_process"
@@ -93,10 +93,10 @@ def run_steps(
                 processes.append(subprocess.Popen(command, env={**os.environ, **rank_environment}, **options))
             finally:
                 os.close(alive)
-        _wait_for_processes(processes, files, place, cancel)
+        _wait_for_processes(processes, files, workdir, cancel)
     return {
         name: [
-            _load_results(os.path.join(place, f"{name}-stage{stage + 1}.pt")) for stage in range(len(files))
+            _load_results(os.path.join(workdir, f"{name}-stage{stage + 1}.pt")) for stage in range(len(files))
         ]
         for name in schedules
     }
@@ -108,19 +108,19 @@ def _load_results(path: str) -> Any:
 
 
 def _wait_for_processes(
-    processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str, cancel: Cancel
+    processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], workdir: str, cancel: Cancel
 ) -> None:
     """Waits until all processes have ended; raises an error if a stage fails."""
     stopped = StoppedChildren()
     while any(process.poll() is None for process in processes):
         stop_if(cancel)
-        _check_exits(processes, files, place)
+        _check_exits(processes, files, workdir)
         stopped.check([process.pid for process in processes], files)
         time.sleep(_POLL_SECONDS)
-    _check_exits(processes, files, place)
+    _check_exits(processes, files, workdir)
 
 
-def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str) -> None:
+def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], workdir: str) -> None:
     """Raises an error if a stage failed.
 
     It names a killed process first: other stages fail because they lost their neighbor.
@@ -136,7 +136,7 @@ def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[s
             where=files[stage],
             hint="the other stages were stopped; did memory run out?",
         )
-    with input_files.open_text(os.path.join(place, f"log{stage}"), errors="replace") as log:
+    with input_files.open_text(os.path.join(workdir, f"log{stage}"), errors="replace") as log:
         log_lines = [line.strip() for line in log if line.strip()]
     raise BadModel(
         f"stage {stage + 1} failed: {log_lines[-1] if log_lines else f'exit code {code}'}", where=files[stage]

@@ -117,8 +117,8 @@ def prove(
     if not mismatch:  # a differing weight fails the proof, even if the outputs hardly differ
         report(on_progress, cancel, "training a step in processes")
         inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
-        with scratch.create_folder() as place:
-            results = processes.run_steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
+        with scratch.create_folder() as workdir:
+            results = processes.run_steps(folder, files, workdir, SCHEDULES, inputs, len(batches), cancel)
         steps = [_prove_step(parts, schedule, results[schedule], whole, depth) for schedule in SCHEDULES]
     evidence = Verification(
         **_word_verdict(outputs, steps, len(batches), mismatch),
