@@ -138,9 +138,9 @@ def dims_text(dims: Mapping[str, int]) -> str:
 
 
 def edges_text(edges: str, *, brief: bool = True) -> str:
-    """Formats the handling of last tiles: 'partial' or 'padded'. The long form includes the option's word."""
+    """Formats the handling of last tiles as the word that `--edges` accepts; the long form is a noun."""
     word = "partial" if edges == "ragged" else edges
-    return word if brief else f"{word} tiles{' (ragged)' * (edges == 'ragged')}"
+    return word if brief else f"{word} tiles"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from msgspec import field
 from explorer.base.checked import Count, Natural, Spec, Words
 from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
-from explorer.base.units import sizes_text
+from explorer.base.units import edges_text, sizes_text
 from explorer.facts.quantize import Accumulator
 from explorer.facts.quantize.spec import ACCUMULATOR
 from explorer.facts.site_names import format_site
@@ -37,7 +37,9 @@ _TILE = option(
     label="tile",
 )
 _EDGES = option(
-    "leave the last tile of an axis partial (ragged), or pad it with zeros (padded)",
+    "leave the last tile of an axis partial (older word: ragged), or pad it with zeros (padded)",
+    metavar="partial|padded",
+    write=edges_text,
     spelled=True,
     label="edges",
     words=("partial", "padded"),

@@ -111,6 +111,10 @@ def parse_words(text: str, where: str) -> tuple[str, ...]:
     return words
 
 
+_PLAIN_WORDS = {"partial": "ragged"}
+"""Words for values whose names in JSON and in Python are jargon."""
+
+
 def parse_choices(text: str, choices: Sequence[str], where: str) -> tuple[str, ...]:
     """Parses a selection of known words between commas.
 
@@ -134,9 +138,12 @@ def parse_choice(text: str, choices: Sequence[str], where: str) -> str:
     """
     if text in choices:
         return text
+    if (meant := _PLAIN_WORDS.get(text.lower())) in choices:
+        return str(meant)
     if choice := find_ignoring_case(text, choices):
         return choice
-    hint = suggest_only_near(text, choices) or format_choices(choices)
+    plain = {value: word for word, value in _PLAIN_WORDS.items()}
+    hint = suggest_only_near(text, choices) or format_choices([plain.get(value, value) for value in choices])
     raise Misuse(f"'{text}' is not known", where=where, hint=hint)
 
 

@@ -527,6 +527,18 @@ def test_what_open_sizes_change_is_said_where_the_figures_are(run: Run, tmp_path
     assert "--dim rows=1" in run("compare", lenet, source)[1]
 
 
+def test_the_last_tiles_of_an_axis_are_partial_in_plain_and_in_older_words(run: Run, lenet: Path) -> None:
+    plain = run("plan", lenet, "--tile", "48", "--edges", "Partial")
+    assert plain[0] == 0
+    assert (
+        plain == run("plan", lenet, "--tile", "48", "--edges", "ragged") == run("plan", lenet, "--tile", "48")
+    )
+    assert "partial tiles at the edges" in plain[1]
+    assert "ragged" not in plain[1]
+    assert "partial|padded" in run("tile", "--help")[1]
+    assert "partial, padded" in run("sweep", lenet, "--edges", "partial, torn")[2]
+
+
 def test_what_was_not_chosen_is_in_the_share_that_stays(run: Run, lenet: Path) -> None:
     _, out, _ = run("tile", lenet, "--site", "/fc*")
     shares = re.search(r"MACs are tiled, ([\d.]+) % of the model's MACs\. ([\d.]+) % are in layers that", out)
@@ -585,7 +597,7 @@ def test_edges_are_said_to_be_what_they_will_be(run: Run, sample: Callable[[str]
     _, opened, _ = run("tile", bert, "--tile", "16")
     assert "padded tiles at the edges" in opened.splitlines()[0], "open sizes are padded, whatever is asked"
     _, bound, _ = run("tile", bert, "--tile", "16", "--dim", "batch=2", "--dim", "sequence=8")
-    assert "partial tiles (ragged) at the edges" in bound.splitlines()[0]
+    assert "partial tiles at the edges" in bound.splitlines()[0]
     _, batched, _ = run("tile", sample("lenet"), "--tile", "16", "--form", "batched")
     assert "padded tiles at the edges" in batched.splitlines()[0]
     _, settings, _ = run("settings", bert, "--tile", "16")

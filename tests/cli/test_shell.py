@@ -50,10 +50,10 @@ def test_tab_in_bash_offers_verbs_options_and_values(capsys: pytest.CaptureFixtu
         "explorer ": {*VERBS},
         "explorer ro": {"roofline"},
         "explorer --dim batch=1 lay": {"layers"},
-        "explorer tile m.onnx --edges ": {"ragged", "padded"},
-        "explorer tile m.onnx --edges p": {"padded"},
-        "explorer tile m.onnx --edges=r": {"ragged"},
-        "explorer tile m.onnx --edges=": {"ragged", "padded"},
+        "explorer tile m.onnx --edges ": {"partial", "padded"},
+        "explorer tile m.onnx --edges pad": {"padded"},
+        "explorer tile m.onnx --edges=par": {"partial"},
+        "explorer tile m.onnx --edges=": {"partial", "padded"},
         "explorer sweep m.onnx --sort cy": {"cycles"},
         "explorer tile m.onnx --no-v": {"--no-verify"},
         "explorer completion ": {"bash", "fish", "zsh"},
@@ -78,7 +78,7 @@ def test_tab_in_fish_offers_verbs_options_and_values(
 ) -> None:
     script = tmp_path / "explorer.fish"
     script.write_text(printed(capsys, "completion", "fish"))
-    asked = ("explorer roo", "explorer tile m --edg", "explorer tile m --edges p", "explorer completion z")
+    asked = ("explorer roo", "explorer tile m --edg", "explorer tile m --edges pad", "explorer completion z")
     code = "; ".join([f"source {script}", *(f'complete -C "{line}"' for line in asked)])
     done = subprocess.run([here("fish"), "-N", "-c", code], capture_output=True, text=True, check=True)
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [

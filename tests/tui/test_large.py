@@ -79,7 +79,7 @@ async def test_the_header_is_on_show_before_the_model_is_open() -> None:
         await hands.press("down", "2")
         assert "opset" in hands.text("#model")
         await hands.press("1", "tab", "t")
-        assert "wait until this has ended" in hands.strip(Status)
+        assert "opening  still runs" in hands.strip(Status)
 
 
 @pytest.mark.slow

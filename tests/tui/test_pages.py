@@ -6,6 +6,7 @@ import re
 
 import pytest
 from msgspec.structs import replace
+from rich.cells import cell_len
 
 from explorer.base import units
 from explorer.base.verdicts import VERDICTS, VerdictKind
@@ -199,8 +200,8 @@ def test_a_dimension_that_is_not_bound_says_how_to_bind_it() -> None:
     page = said(
         model_page(replace(info, model=free, assumptions={"dims": {"batch": 2}}), None, 80, exact=False)
     )
-    assert "bind them to get every figure: --dim sequence=1" in " ".join(page.split())
-    assert "D binds the sizes that are open" in page
+    assert "Some sizes are open: sequence. Press D to set them" in " ".join(page.split())
+    assert "--dim" not in page
     assert "--dim" not in said(model_page(info, None, 80, exact=False))
 
 
@@ -348,8 +349,12 @@ def test_a_job_says_what_it_does_how_far_it_is_and_that_there_is_one_at_a_time()
     )
     assert "75%" in measured
     assert " 2 s " in measured
-    refused = job_line("opening", Progress("opening"), 0.2, 80, refused=True)
-    assert " ".join(line_text(refused).split()) == "opening wait until this has ended Esc stops"
+    for width in (30, 60, 80, 140):
+        refused = line_text(job_line("opening", Progress("opening"), 0.2, width, refused=True))
+        assert refused.startswith(" opening  ")
+        assert "runs" in refused
+        assert "Esc" in refused
+        assert cell_len(refused) <= width
 
 
 def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:

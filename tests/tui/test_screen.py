@@ -110,7 +110,7 @@ async def test_a_model_whose_opening_was_stopped_or_failed_can_be_opened_again()
     async with screen(engine) as hands:
         await hands.press("w")
         assert hands.dialog() == ""
-        assert "wait until this has ended" in hands.strip(Status)
+        assert "opening  still runs: wait until it ends" in hands.strip(Status)
         await hands.press("escape")
         assert "stopped · o opens it again" in hands.strip(TitleBar)
         await hands.press("t")
@@ -122,6 +122,29 @@ async def test_a_model_whose_opening_was_stopped_or_failed_can_be_opened_again()
         await hands.press("escape", "o")
         assert "714.19 M" in hands.strip(TitleBar)
         assert hands.at() == "features"
+
+
+async def test_rows_that_come_long_after_the_model_are_waited_for_as_a_job_that_esc_stops() -> None:
+    engine = ScriptedEngine(hold=("analysis",))
+    async with screen(engine) as hands:
+        await hands.until(lambda: "opening" in hands.strip(Status))
+        assert "Esc stops" in hands.strip(Status)
+        await hands.press("t")
+        assert hands.dialog() == ""
+        assert "opening  still runs" in hands.strip(Status)
+        await hands.press("escape")
+        assert "stopped · o opens it again" in hands.strip(TitleBar)
+        engine.release()
+        await hands.press("o")
+        assert "714.19 M" in hands.strip(TitleBar)
+        await hands.press("t", "enter", "escape")
+        tiled = hands.strip(TitleBar)
+        engine.hold.add("analysis")
+        await hands.press("u")
+        await hands.until(lambda: "reading the new state" in hands.strip(Status))
+        await hands.press("escape")
+        assert "stopped" in hands.strip(Status)
+        assert hands.strip(TitleBar) == tiled, "the state that is on the screen is the engine's"
 
 
 async def test_the_cursor_moves_and_the_layer_tab_follows() -> None:

@@ -42,8 +42,8 @@ async def test_a_key_binds_open_sizes_and_the_header_says_which(size: tuple[int,
         assert hands.engine.states.dims == {"batch": 8}
         await hands.press("2")
         page = " ".join(hands.text("#model").split())
-        assert "D binds the sizes that are open" in page
-        assert "--dim sequence=1" in page
+        assert "Some sizes are open: sequence. Press D to set them" in page
+        assert "--dim" not in page, "the screen names the key"
 
 
 async def test_a_model_without_layers_is_told_from_a_filter_that_finds_none() -> None:

@@ -199,10 +199,16 @@ def test_figures_of_open_sizes_say_for_which_they_are() -> None:
     assert "batch=1, sequence=64" in figure(rows_of(made), "Counted for", 120)
     assert "takes every size" in figure(rows_of(made), "Counted for", 120)
     assert "for this sequence only" in figure(rows_of(replace(made, free=("batch",))), "Counted for", 120)
-    padded = tuple(replace(site, edges="padded") for site in made.sites)
-    rows = rows_of(replace(made, sites=padded))
-    details = " ".join(line_text(line).strip() for line in rows[0].about(90))
-    assert "always padded; to fix batch, press Esc, then D" in details
+    padded = replace(made, sites=tuple(replace(site, edges="padded") for site in made.sites))
+    skip = SkippedSite(
+        "group/Conv", "Conv", "small groups; '--grouped pack' packs them; or bind it with --dim"
+    )
+    rows = rows_of(replace(padded, skipped=(skip,)))
+    assert figure(rows, "Counted for", 74).rstrip().endswith("takes every size."), "the line is whole"
+    texts = [line_text(line) for row in rows for line in (row.head(200), *row.about(200))]
+    assert any("always padded; to fix batch, press Esc, then D" in text for text in texts)
+    assert any("'grouped pack' packs them; or bind it with D" in text for text in texts)
+    assert not [text for text in texts if "--" in text], "an option is no key of the dialog"
     often = replace(made.sites[0], calls=12)
     rows = rows_of(replace(made, sites=(often,)))
     about = next(row.about(90) for row in rows if row.site)

@@ -71,6 +71,11 @@ class Option:
         """All spellings of the option."""
         return tuple(filter(None, (self.short, self.flag, self.old)))
 
+    @property
+    def typed_choices(self) -> tuple[str, ...]:
+        """Allowed values as a user types them: those of the placeholder, if it lists values."""
+        return tuple(self.metavar.split("|")) if self.choices and "|" in self.metavar else self.choices
+
     def value(self, typed: Any) -> Any:
         """Parse the typed value.
 

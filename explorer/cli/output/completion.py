@@ -56,8 +56,8 @@ def _find_options_with_choices(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ..
     commands: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, command in (("", SCREEN), *verbs.items()):
         for flag, option in command.options.items():
-            if option.choices:
-                commands.setdefault((flag, option.choices), []).append(name)
+            if option.typed_choices:
+                commands.setdefault((flag, option.typed_choices), []).append(name)
     return commands
 
 
@@ -72,7 +72,7 @@ def _write_zsh_option(option: Option) -> str:
     description = f"[{_quote_for_zsh(option.help)}]"
     long, short = (f"{option.flag}=", f"{option.short}+") if option.metavar else (option.flag, option.short)
     files = "_files" if "FILE" in option.metavar else " "
-    values = f"({' '.join(option.choices)})" if option.choices else files
+    values = f"({' '.join(option.typed_choices)})" if option.typed_choices else files
     value_spec = f":{_quote_for_zsh(option.metavar)}:{values}" if option.metavar else ""
     if option.short:
         return f"'({option.short} {option.flag})'{{{short},{long}}}'{description}{value_spec}'"
@@ -125,8 +125,8 @@ def _write_fish(verbs: Verbs) -> Iterator[str]:
         line = f"complete -c explorer -n '{condition}' -l {option.flag[2:]}"
         if option.short:
             line += f" -s {option.short[1:]}"
-        if option.choices:
-            line += f" -x -a {_quote_for_fish(' '.join(option.choices))}"
+        if option.typed_choices:
+            line += f" -x -a {_quote_for_fish(' '.join(option.typed_choices))}"
         elif option.metavar:
             line += " -rF" if "FILE" in option.metavar else " -x"
         yield f"{line} -d {_quote_for_fish(option.help)}\n"

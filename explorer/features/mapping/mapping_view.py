@@ -235,7 +235,7 @@ class MappingView(MappingSearchView):
         running = self._jobs.current
         if running is None:
             return ((cut_message(f" {escape_name(self._status_text)}", width), self._status_role),)
-        return job_line(running.title, running.job.progress, running.elapsed, width, refused=False)
+        return job_line(running.title, running.job.progress, running.elapsed, width, refused=running.refused)
 
     def _say(self, message: str) -> None:
         self._status_text, self._status_role, self.has_message = message, "text", bool(message)
@@ -387,8 +387,10 @@ class MappingView(MappingSearchView):
         """Return the displayed mapping, or None while its figures are unknown or a job runs."""
         if self._machine is None or self._cost is None:
             self._refuse("there is no mapping yet")
-        elif self._jobs.current is not None or self._following or self._opening:
-            self._refuse("wait until the job has ended; Esc stops it")
+        elif self._jobs.refuse():
+            self._show_status()
+        elif self._following or self._opening:
+            self._refuse("the figures are being counted: press the key again")
         else:
             return ShownMapping(self._machine, self._cost, self._fuse)
         return None

@@ -207,7 +207,7 @@ class SplitScreen(SubScreen[int]):
         if running is None:
             return done_line("", self._status_text, width)
         elapsed = time.monotonic() - self._began
-        return job_line(running.title, running.job.progress, elapsed, width, refused=False)
+        return job_line(running.title, running.job.progress, elapsed, width, refused=running.refused)
 
     def _say(self, message: str) -> None:
         self._status_text, self.has_message = message, bool(message)
@@ -456,7 +456,13 @@ class SplitScreen(SubScreen[int]):
         if self._jobs.current is None:
             self._ask(self._split.request._replace(stages=str(len(self._split.places) + 1)))
         else:
-            self.app.bell()
+            self._wait_for_job()
+
+    def _wait_for_job(self) -> None:
+        """Report that a key does nothing while a job runs."""
+        self._jobs.refuse()
+        self._show_status()
+        self.app.bell()
 
     def _ask(self, request: SplitRequest) -> None:
         name = "" if self._machine is None else self._machine.name or "as typed"
@@ -476,7 +482,7 @@ class SplitScreen(SubScreen[int]):
         """Ask for a folder, write and verify the stages, and show the result."""
         split = self._split
         if split.draft is None or self._jobs.current is not None or self._following:
-            self.app.bell()
+            self._wait_for_job()
             return
         stem = os.path.basename(self._source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
         stage_count_text = many_text(len(split.places) + 1, "stage")
@@ -560,7 +566,7 @@ class SplitScreen(SubScreen[int]):
         """Run the written stages as a pipeline."""
         split = self._split
         if self._jobs.current is not None or self._following:
-            self.app.bell()
+            self._wait_for_job()
         elif split.written is None:
             self._refuse("no stages written yet: w writes them")
         elif split.written != (split.places, split.request.form):

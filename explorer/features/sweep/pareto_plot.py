@@ -125,7 +125,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         if running is None:
             return ((cut_message(f" {escape_name(self._status_text)}", width), "dim"),)
         elapsed = time.monotonic() - self._job_started
-        return job_line(self._progress(), running.job.progress, elapsed, width, refused=False)
+        return job_line(self._progress(), running.job.progress, elapsed, width, refused=running.refused)
 
     def _say(self, message: str) -> None:
         self._status_text, self.has_message = message, bool(message)
@@ -133,7 +133,8 @@ class ParetoScreen(SubScreen[T], Generic[T]):
 
     def action_more(self) -> None:
         """Open the dialog for more trials."""
-        if self._jobs.current is not None:
+        if self._jobs.refuse():
+            self._show_status()
             self.app.bell()
             return
         self._ask()
@@ -151,7 +152,8 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     @on(LineList.RowSelected)
     def action_take(self) -> None:
         """Close the screen with the row under the cursor."""
-        if self._jobs.current is not None:
+        if self._jobs.refuse():
+            self._show_status()
             self.app.bell()
             return
         self._choose()

@@ -385,9 +385,9 @@ COMMAND = Command(
         Option("--tile-n", "N of the tile, in place of --tile's", "SIZES", reads="sizes"),
         Option(
             "--edges",
-            "which edges to try: ragged (partial tiles, default), padded, or both",
-            ",".join(_EDGES),
-            "ragged",
+            "which edges to try: partial (default), padded, or both",
+            "partial,padded",
+            "partial",
             choices=_EDGES,
             reads="choices",
         ),
@@ -439,7 +439,7 @@ COMMAND = Command(
     (
         "explorer sweep alexnet --tile 16,32,64,128 --machine npu.toml",
         "explorer sweep model.onnx --tile-m 16,64 --tile-k 16,64 --tile-n 16,64 -o results.db",
-        "explorer sweep a.onnx b.onnx --tile 32,64 --edges ragged,padded --verify -o results.db",
+        "explorer sweep a.onnx b.onnx --tile 32,64 --edges partial,padded --verify -o results.db",
         "explorer sweep results.db --beside 32,64,128 --markdown",
         "explorer sweep net.py:net --train lr=1e-4..1e-2,batch=64,256 --data train.npz --take 1:best.ckpt",
         "explorer sweep model.onnx --quantize int8,fixed8.4,mxfp4 --per-layer -o results.db",

@@ -28,7 +28,7 @@ from explorer.tui.widgets.option_field import OptionField
 
 _NAMES = ("tiles", "rows", "depths", "columns", "kept")
 _EDGES: Mapping[str, tuple[Edges, ...]] = {
-    "partial (ragged)": ("ragged",),
+    "partial": ("ragged",),
     "padded": ("padded",),
     "both": ("ragged", "padded"),
 }

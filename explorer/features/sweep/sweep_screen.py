@@ -13,7 +13,7 @@ from textual import on
 from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.base.units import sizes_text
+from explorer.base.units import edges_text, sizes_text
 from explorer.facts import TileSpec
 from explorer.facts.comparison import build_tilings_table
 from explorer.facts.cost import Hardware
@@ -214,7 +214,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
             return []
         spec = request.spec
         words = ["sweep", source, "--tile", ",".join(sizes_text(tile) for tile in spec.tiles)]
-        words += ["--edges", ",".join(spec.edges), "--form", spec.base.form]
+        words += ["--edges", ",".join(map(edges_text, spec.edges)), "--form", spec.base.form]
         words += ["--machine", request.machine.name] if request.machine is not None else []
         words += ["--buffer", request.buffer.replace(" ", "")] if request.buffer else []
         words += ["--verify"] if request.verify else []

@@ -15,7 +15,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 
 from explorer.base.errors import ExplorerError
-from explorer.base.units import sizes_text
+from explorer.base.units import edges_text, sizes_text
 from explorer.facts import TileSpec
 from explorer.facts.cost import ORDERS, TileSteps
 from explorer.features.tiling.inner_loops import InnerLoops
@@ -207,7 +207,7 @@ class TileView(SubScreen[None]):
         if not self._is_planned or not next_steps.steps:
             return []
         words = ["plan", source, "--tile", sizes_text(site.tile), "--site", escape(site.name)]
-        words += ["--edges", site.edges, "--form", site.form, "--order", next_steps.order]
+        words += ["--edges", edges_text(site.edges), "--form", site.form, "--order", next_steps.order]
         return [*words, "--steps", f"{next_steps.steps[0].step}:{len(next_steps.steps)}"]
 
     @property

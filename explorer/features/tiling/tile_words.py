@@ -99,15 +99,19 @@ def _share(fact: Plan) -> str:
     )
 
 
-def open_sizes(fact: Plan, advice: str = "'--dim {}=SIZE' fixes a size") -> tuple[str, Span]:
-    """Return the sizes of the figures, and the sizes of the tiled graph; `advice` says how to fix one."""
+def open_sizes(fact: Plan) -> tuple[str, Span]:
+    """Return the sizes of the figures, and the sizes of the tiled graph."""
     fixed = [name for name in fact.dims if name not in fact.free]
     graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
     graph += [f"is for this {' and '.join(fixed)} only"] if fixed else []
     sentence = f"The tiled graph {', and '.join(graph)}."
-    if fact.free and any(site.edges == "padded" for site in fact.sites):
-        sentence += f" Tiles of open sizes are always padded; {advice.format(fact.free[0])}."
     return dims_text(fact.dims), Span(sentence, "warning" if fixed else "quiet")
+
+
+def explain_padding(fact: Plan, next_step: str) -> str:
+    """Explain why tiles of open sizes are padded, with the way to fix a size; '' if none is."""
+    is_padded = fact.free and any(site.edges == "padded" for site in fact.sites)
+    return f"Tiles of open sizes are always padded; {next_step}." if is_padded else ""
 
 
 def build_tiling_fields(site: SitePlan) -> list[Field]:
@@ -193,7 +197,8 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         subject = f"{len(fact.sites):,} matmuls: equal ones share a row, with the tile matmuls of all"
         notes.append(Paragraph(f"{subject}; --json lists each.", "quiet"))
     if fact.dims:
-        notes.append(Paragraph(open_sizes(fact)[1].text, "quiet"))
+        padding = explain_padding(fact, f"'--dim {fact.free[0]}=SIZE' fixes a size" if fact.free else "")
+        notes.append(Paragraph(f"{open_sizes(fact)[1].text} {padding}".rstrip(), "quiet"))
     unknown = sum(site.calls is None for site in fact.sites)
     if unknown:
         subject = "1 matmul runs" if unknown == 1 else f"{unknown:,} matmuls run"
@@ -409,7 +414,7 @@ def settings(info: Info, fact: Settings) -> list[Block]:
     blocks.append(
         Paragraph(
             "Brackets show where a value was set. A value without brackets is the default."
-            " --edges ragged keeps partial tiles.",
+            " Partial tiles are those of --edges partial.",
             "quiet",
         )
     )

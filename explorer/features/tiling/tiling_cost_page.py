@@ -15,11 +15,18 @@ from msgspec.structs import replace
 
 from explorer.facts.cost import Hardware
 from explorer.features.tiling import plan_words as words
-from explorer.features.tiling.tile_words import build_skipped_table, build_tiling_fields, matmuls, open_sizes
+from explorer.features.tiling.tile_words import (
+    build_skipped_table,
+    build_tiling_fields,
+    explain_padding,
+    matmuls,
+    open_sizes,
+)
 from explorer.features.tiling.tile_words import headline as plan_headline
 from explorer.report.blocks import Block, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.accumulator import overflows, summarize_overflow
 from explorer.report.present.figures import seconds
+from explorer.tui.dialogs.dialogs import name_keys
 from explorer.tui.text.drawing import draw, field_lines, row_line, title_line
 from explorer.tui.text.lines import Line as ScreenLine
 from explorer.tui.text.lines import cut_line
@@ -63,8 +70,14 @@ def cost_rows(
     """
     rows: list[CostRow] = []
     if plan.dims and plan.sites:
-        sizes, graph = open_sizes(plan, "to fix {}, press Esc, then D")
-        rows += _fields([(Field("Counted for", sizes, graph), lambda: [Line((f"{sizes}: ", graph))])])
+        sizes, graph = open_sizes(plan)
+        padding = explain_padding(plan, f"to fix {plan.free[0]}, press Esc, then D" if plan.free else "")
+        about = [Line((f"{sizes}: ", graph)), *([Paragraph(padding, "quiet")] if padding else [])]
+        # a list has one line for the remark; the details have the names
+        brief = (
+            graph if set(plan.dims) - set(plan.free) else Span("The tiled graph takes every size.", "quiet")
+        )
+        rows += _fields([(Field("Counted for", sizes, brief), lambda: about)])
     if plan.accumulator_bits and plan.sites:
         sums = {site.name: site.sums for site in plan.sites if site.sums}
         accumulator = Field("Accumulator", summarize_overflow(plan.accumulator_bits, sums))
@@ -78,7 +91,9 @@ def cost_rows(
         names = [site.name for site in sites]
         rows += _table(f"Matmuls: {len(plan.sites):,}", table, detail_makers, names)
     if plan.skipped:
-        table, groups = build_skipped_table(plan)
+        # the dialog has fields for what the reasons advise
+        skipped = tuple(replace(skip, reason=name_keys(skip.reason)) for skip in plan.skipped)
+        table, groups = build_skipped_table(replace(plan, skipped=skipped))
         # the details show the full reason
         table = replace(table, columns=[*table.columns[:-1], table.columns[-1]._replace(shrink=True)])
         reasons = [partial(_reason_blocks, group) for group in groups[:_MAX_SITES]]

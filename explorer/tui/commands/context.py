@@ -86,13 +86,15 @@ class CommandContext:
 
     def ready(self) -> bool:
         """Whether a job can start. If not, reports why."""
-        if self.jobs.current is not None:
-            self.store.refused_job = self.jobs.current
+        if self.jobs.refuse():
             self.app.bell()
-            self.store.notify("said")
             return False
         if self.store.analysis is None:
-            self.store.say("the model is not open; o opens it")
+            self.store.say(
+                "the model is being opened: press the key again when its figures are here"
+                if self.store.is_opening
+                else "the model is not open; o opens it"
+            )
             return False
         if self._changes:
             # the history is of the new state, and the layers are still those of the old one
@@ -185,6 +187,8 @@ class CommandContext:
             except ExplorerError as error:
                 self.store.history = await self.jobs.ask(*way_back)
                 self.store.notify("history")
+                if isinstance(error, Cancelled):
+                    raise
                 raise ExplorerError(
                     "the new model cannot be read, so the step was undone", hint=str(error)
                 ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -190,6 +191,15 @@ class PageDialog(Dialog[bool]):
             self.show_hint("sent to terminal ")
 
 
+_DIM = re.compile(r"'?--dim(?: [^\s=']+=[^\s,;')]+)?(?: --dim [^\s=']+=[^\s,;')]+)*'?")
+_OPTION = re.compile(r"'--([\w-]+) ([^']+)'")
+
+
+def name_keys(message: str) -> str:
+    """Replace the options that a message advises by the key or the field that does the same on the screen."""
+    return _OPTION.sub(r"'\1 \2'", _DIM.sub("D", message))
+
+
 def format_without_options(error: ExplorerError, keys: Mapping[ErrorCode, str] | None = None) -> str:
     """Format an error without references to command-line options, which do not exist on the screen.
 
@@ -199,7 +209,7 @@ def format_without_options(error: ExplorerError, keys: Mapping[ErrorCode, str] |
     """
     where = "" if error.where.startswith("--") else error.where
     hint = (keys or {}).get(error.code) or ("" if error.code == "drop_option" else error.hint)
-    return str(ExplorerError(error.what, where=where, hint=hint))
+    return name_keys(str(ExplorerError(error.what, where=where, hint=hint)))
 
 
 def _sentence(message: str) -> Callable[[int], Sequence[Line]]:

@@ -25,7 +25,7 @@ from explorer.tui.commands.key_table import COMMANDS, find_command, has_command,
 from explorer.tui.pages.header import has_open_sizes, header_lines, shorten_source
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
-from explorer.tui.state.store import ScreenStore
+from explorer.tui.state.store import OPENING, ScreenStore
 from explorer.tui.tabs.panes import Panes
 from explorer.tui.terminal.slices import MAX_PAINT_SECONDS, call_after_paint
 from explorer.tui.text.keys import bindings
@@ -156,7 +156,7 @@ class MainScreen(Screen[None]):
         store.notify("model")
 
     def _reopen(self) -> None:
-        self.store.note, self.store.failure = "opening…", ""
+        self.store.note, self.store.failure = OPENING, ""
         self.store.notify("model")
         self.run_worker(self._open(), group="model", exit_on_error=False)
 

@@ -108,7 +108,10 @@ class ModelLoader:
         ops: tuple[OpStat, ...] | None = None
         analysis: Analysis | None = await self._build_from_header()
         if analysis is None:
-            analysis, ops = await asyncio.gather(store.jobs.ask("analysis"), store.jobs.ask("ops"))
+            title = "opening" if store.analysis is None else "reading the new state"
+            analysis, ops = await asyncio.gather(
+                store.jobs.ask_slow(title, "analysis"), store.jobs.ask("ops")
+            )
         assert analysis is not None
         # a tree that replaces one with edges waits for its own edges
         edges = await store.jobs.ask("edges") if store.on_demand.answers.get("edges") is not None else None

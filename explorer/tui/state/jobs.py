@@ -24,6 +24,12 @@ _RESTS = dict.fromkeys(("profile", "compare_profiles"), "timing")
 """Phase of a method's job in which the screen is not updated, so that it does not disturb the timing."""
 
 
+_SHOWN_AFTER = 0.3
+"""Seconds after which the request for a state is shown as a job."""
+_REASON_SECONDS = 6.0
+"""Seconds that the reason why a key did nothing stays in the status line."""
+
+
 class RunningJob(Struct):
     """The foreground job.
 
@@ -31,11 +37,18 @@ class RunningJob(Struct):
         title: Title in the job bar.
         job: Job of the engine.
         started: Start time of the monotonic clock in seconds.
+        refused_at: Time of the last key that did nothing because of this job, in seconds of that clock.
     """
 
     title: str
     job: EngineJob
     started: float
+    refused_at: float = float("-inf")
+
+    @property
+    def refused(self) -> bool:
+        """Whether a key did nothing a moment ago because this job runs."""
+        return time.monotonic() - self.refused_at < _REASON_SECONDS
 
     @property
     def elapsed(self) -> float:
@@ -72,7 +85,25 @@ class Jobs:
         Raises:
             ExplorerError: The job failed; `Cancelled` if the user stopped it.
         """
-        running_job = RunningJob(title, self.engine.submit(method, *args, **kwargs), time.monotonic())
+        return await self._follow(
+            RunningJob(title, self.engine.submit(method, *args, **kwargs), time.monotonic())
+        )
+
+    async def ask_slow(self, title: str, method: str, *args: Any) -> Any:
+        """Return the answer of a session's method. It becomes the foreground job if it takes long.
+
+        An answer that comes at once is not shown as a job, so that the status line does not flicker.
+
+        Raises:
+            ExplorerError: The job failed; `Cancelled` if the user stopped it.
+        """
+        job = RunningJob(title, self.engine.submit(method, *args), time.monotonic())
+        answer = asyncio.wrap_future(job.job.future)
+        done, _ = await asyncio.wait({answer}, timeout=_SHOWN_AFTER)
+        return await answer if done or self.current is not None else await self._follow(job)
+
+    async def _follow(self, running_job: RunningJob) -> Any:
+        """Return the answer of a job that is the foreground job until then."""
         self.current = running_job
         self._on_change()
         try:
@@ -93,6 +124,14 @@ class Jobs:
             path_set = set(paths)
             return {layer.path: layer.id for layer in layers if layer.path in path_set}
         return await self.ask("locate", paths) if paths else {}
+
+    def refuse(self) -> bool:
+        """Show beside the foreground job why a key does nothing. Returns whether there is such a job."""
+        if self.current is None:
+            return False
+        self.current.refused_at = time.monotonic()
+        self._on_change()
+        return True
 
     def stop(self) -> bool:
         """Stop the foreground job. Returns whether there was one."""

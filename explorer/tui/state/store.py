@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, field
 
-from explorer.tui.state.jobs import Jobs, RunningJob
+from explorer.tui.state.jobs import Jobs
 from explorer.tui.state.jumps import Jumps
 from explorer.tui.text.lines import escape_name
 
@@ -79,6 +79,10 @@ class OnDemandCache(Struct):
     edges: Awaitable[RowEdges] | None = None
 
 
+OPENING = "opening…"
+"""Note while the model is being opened."""
+
+
 class ScreenStore:
     """State of the main screen.
 
@@ -93,7 +97,6 @@ class ScreenStore:
         asked_path: Path of the layer that values were last requested for; '' after the cursor moved.
         bookmarks: Paths of the bookmarked layers.
         message, last_command: Message about the last action, or the command that repeats it.
-        refused_job: The running job when another one was requested, or None.
         hardware, machine: Machine in use, and its rates for the roofline. `state.hardware` sets both.
         overlays: Paths of files with external figures.
         beside: Source of the model to compare with, or ''.
@@ -132,10 +135,9 @@ class ScreenStore:
         self.rail = True
         self.query = ""
         self.asked_path = ""
-        self.note = "opening…"
+        self.note = OPENING
         self.failure = ""
         self.message = self.last_command = ""
-        self.refused_job: RunningJob | None = None
         self._watchers: dict[Topic, list[Callable[[], object]]] = {}
 
     def watch(self, call: Callable[[], object], *topics: Topic) -> None:
@@ -159,6 +161,11 @@ class ScreenStore:
             self.say("", self.last_command)
 
     # the visible model
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the model is being opened."""
+        return self.analysis is None and self.note == OPENING
 
     @property
     def can_compare(self) -> bool:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.report.present.look.memory_words import build_live_blocks, figures, find_sign, step_blocks
+from explorer.report.present.look.memory_words import (
+    NO_TIMELINE,
+    build_live_blocks,
+    figures,
+    find_sign,
+    is_unknown,
+    step_blocks,
+)
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import SIGNS, draw
 from explorer.tui.text.lines import BLANK, Line, cut_line, fit, line_width
@@ -73,8 +80,8 @@ def draw_memory_page(
     lines, rows = _draw_figures(memory, width, height, exact)
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
-    if _is_unknown(memory):
-        return [*lines, BLANK, ((" No timeline: no tensor has a known size", "dim"),)]
+    if is_unknown(memory):
+        return [*lines, BLANK, ((f" {NO_TIMELINE}", "dim"),)]
     step_index = max(0, min(step_index, len(memory.steps) - 1))
     lines += _draw_timeline(
         memory, step_index, width, rows, is_stacked_by_default(memory) if stacked is None else stacked
@@ -90,7 +97,7 @@ def find_step_at(memory: Memory, place: tuple[int, int], width: int, height: int
     lines, rows = _draw_figures(memory, width - 1, height, exact)
     plot_width = _compute_plot_width(memory, width - 1)
     column, row = place[0] - (width - 2 - plot_width), place[1] - len(lines) - 1
-    if not memory.steps or _is_unknown(memory) or not 0 <= column < plot_width or not 0 <= row < rows + 2:
+    if not memory.steps or is_unknown(memory) or not 0 <= column < plot_width or not 0 <= row < rows + 2:
         return None
     return min(len(memory.steps) - 1, (2 * column + 1) * len(memory.steps) // (2 * plot_width))
 
@@ -146,11 +153,6 @@ def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool
     if memory.weight_bytes and room > len(hint) + 2:
         line = (*line, (fit(hint, room, right=True), "dim"))
     return cut_line(line, margin + plot_width)
-
-
-def _is_unknown(memory: Memory) -> bool:
-    """Whether no size is known, so that there is nothing to draw."""
-    return memory.status == "unknown" and not memory.peak_bytes
 
 
 def _compute_plot_width(memory: Memory, width: int) -> int:

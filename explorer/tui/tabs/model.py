@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.features import load_all
 from explorer.report.blocks import Heading, Line, Paragraph
-from explorer.report.present.look.info import details, overview, symbolic_hint
+from explorer.report.present.look.info import details, list_dimension_sizes, overview
 from explorer.report.present.shell.history_words import states
 from explorer.tui.pages.outline_page import failed_page, header_page
 from explorer.tui.tabs.tab import Tab
@@ -46,8 +46,10 @@ def model_page(
 ) -> list[TextLine]:
     """Draw the totals, the blocks of features, inputs and outputs, assumptions, and the history."""
     blocks = [*overview(info), *feature_blocks]
-    if symbolic_hint(info):
-        blocks += [Line(), Paragraph("D binds the sizes that are open.", "warning")]
+    open_sizes = [name for name, size in list_dimension_sizes(info).items() if size is None]
+    if open_sizes:
+        text = f"Some sizes are open: {', '.join(open_sizes)}. Press D to set them and get every figure."
+        blocks += [Line(), Paragraph(text, "warning")]
     blocks += details(info)
     if history is not None and len(history.entries) > 1:
         blocks += [Line(), Heading("History"), states(history, "●")]

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 
 _COUNTABLE = 100_000
 """Total from which a share replaces the count, because such jobs count bytes."""
+_REFUSALS = (
+    "still runs, so the key did nothing: wait until it ends, or press Esc to stop it",
+    "still runs: wait until it ends, or press Esc to stop it",
+    "still runs: wait, or Esc stops it",
+    "runs; Esc stops it",
+)
+"""Reasons that a key did nothing, the longest first."""
 _RESTING = ((" · timing, the screen rests meanwhile", "text"), ("  Esc stops ", "dim"))
 _TICK, _TICK_REMOTE = 0.5, 2.0
 
@@ -86,10 +93,9 @@ class StatusLine(JobLine):
         store, running = self._store, self._store.jobs.current
         if running is None:
             return done_line(store.last_command, store.message, width)
-        refused = store.refused_job is running
-        if running.resting and not refused:
+        if running.resting and not running.refused:
             return cut_line(((f" {running.title}", "accent"), *_RESTING), width)
-        return job_line(running.title, running.job.progress, running.elapsed, width, refused=refused)
+        return job_line(running.title, running.job.progress, running.elapsed, width, refused=running.refused)
 
 
 def elapsed_text(seconds: float) -> str:
@@ -99,8 +105,15 @@ def elapsed_text(seconds: float) -> str:
 
 
 def job_line(title: str, progress: Progress | None, seconds: float, width: int, *, refused: bool) -> Line:
-    """Draw the running job, its progress, and how to stop it. `refused` reports that only one job may run."""
+    """Draw the running job, its progress, and how to stop it.
+
+    `refused` tells beside the job's title why a key did nothing, and what the user can do.
+    """
     spans: list[Span] = [(f" {title}", "accent")]
+    if refused:
+        room = width - line_width(spans) - 2
+        reason = next((text for text in _REFUSALS if len(text) <= room), _REFUSALS[-1])
+        return cut_line((*spans, ("  ", "text"), (fit(reason, max(1, room)), "warn")), width)
     if progress is not None:
         if progress.phase != title:
             spans.append((f" · {escape_name(progress.phase)}", "text"))
@@ -112,8 +125,6 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
             filled, track = draw_bar(share, 10)
             spans += [("  ", "text"), filled, track, (f" {count_text}", "number")]
     tail: tuple[Span, ...] = ((elapsed_text(seconds), "dim"), ("  Esc stops ", "dim"))
-    if refused:
-        tail = (("wait until this has ended", "warn"), ("  Esc stops ", "dim"))
     gap = width - line_width(spans) - line_width(tail)
     if gap < 1:
         room = max(1, width - line_width(tail) - 1)

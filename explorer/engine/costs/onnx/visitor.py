@@ -128,7 +128,7 @@ class GraphVisitor:
             if not self.visited & 511:
                 stop_if(self.cancel)
                 if self.on_progress is not None and not context.body_number:
-                    self.on_progress(Progress("analysing", index, len(nodes)))
+                    self.on_progress(Progress("analyzing", index, len(nodes)))
             if user_rules and (node.domain, node.op) in user_rules:
                 self.add_operator(context, node, names, index)
             elif functions and (function := functions.get(node.key)) is not None:

@@ -92,11 +92,14 @@ def headline(fact: Info) -> Fields:
     return Fields(rows)
 
 
-def build_conditions(fact: Info) -> list[Block]:
-    """Return the conditions of the figures: assumptions, unbound dimensions and notes."""
+def build_conditions(fact: Info, *, with_hint: bool = True) -> list[Block]:
+    """Return the conditions of the figures: assumptions, unbound dimensions and notes.
+
+    `with_hint` includes the options that bind dimensions.
+    """
     return [
         *_build_assumptions(fact),
-        *symbolic_hint(fact),
+        *(symbolic_hint(fact) if with_hint else []),
         *([Line()] if fact.model.notes else []),
         *(Paragraph(note, "warning") for note in fact.model.notes),
     ]
@@ -116,14 +119,17 @@ def overview(fact: Info) -> list[Block]:
 
 
 def details(fact: Info) -> list[Block]:
-    """Return the inputs and outputs, assumptions, live tensors at the peak, and the hash of the file."""
+    """Return the inputs and outputs, assumptions, live tensors at the peak, and the hash of the file.
+
+    The screen shows them. It names a key for open sizes instead of an option.
+    """
     model, totals = fact.model, fact.totals
     peak_note = f"at {totals.peak_at}" if totals.peak_at else ""
     sha = [Line(), Line(Span(f"sha256 {model.sha256}", "quiet"))] if model.sha256 else []
     return [
         *tensors_blocks("Inputs", model.inputs),
         *tensors_blocks("Outputs", model.outputs),
-        *build_conditions(fact),
+        *build_conditions(fact, with_hint=False),
         *tensors_blocks("Live at the peak", totals.peak_tensors, peak_note),
         *sha,
     ]
@@ -238,7 +244,7 @@ def _format_read_split(totals: Totals) -> Cell:
 def _build_coverage_field(totals: Totals) -> Field:
     if totals.coverage >= 1:
         return Field("Coverage", "100 %", _COVERED[totals.status])
-    remark = "the totals leave out the other nodes, whose cost is unknown; explorer layers marks them ?"
+    remark = "the totals leave out the other nodes, whose cost is unknown: ? marks them among the layers"
     if not totals.nodes:
         remark = "unknown operator"
     # never round up to 100 %, because the coverage is incomplete

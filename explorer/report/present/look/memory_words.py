@@ -22,14 +22,23 @@ from explorer.report.blocks import (
 from explorer.report.present.figures import bar_text, bytes_field, plain, share_text, size
 from explorer.report.present.look.info import answer
 
+NO_TIMELINE = "No timeline: no tensor has a known size"
+
 
 def memory(info: Info, fact: Memory) -> list[Block]:
     """Return the answer of `explorer memory`."""
     return answer(info, memory_blocks(fact))
 
 
+def is_unknown(fact: Memory) -> bool:
+    """Whether no tensor has a known size, so that there is no timeline."""
+    return fact.status == "unknown" and not fact.peak_bytes
+
+
 def memory_blocks(fact: Memory) -> list[Block]:
     """Return the figures, the live tensors at the peak, and the timeline as bars."""
+    if is_unknown(fact):
+        return [*figures(fact), Line(), Paragraph(NO_TIMELINE, "quiet")]
     return [
         *figures(fact),
         Chart("memory", fact),
@@ -47,6 +56,8 @@ def figures(fact: Memory) -> list[Block]:
     peak_path = fact.steps[fact.peak_step].path if fact.steps else ""
     sum_remark = "of all tensors, with inputs; an in-place result needs none"
     peak = f"buffers live at step {fact.peak_step:,}, {peak_path or 'the inputs'}"
+    if is_unknown(fact):
+        peak = "most buffers that are live at once"
     resident = "in memory all the time; not part of the figures above"
     rows = [
         bytes_field("Buffers, sum", fact.sum_bytes, sign, sum_remark, "sum of buffers"),
@@ -91,7 +102,7 @@ def step_blocks(fact: Memory, step_index: int) -> list[Block]:
                 Span(f" {step.kind}", "kind"),
             )
         ),
-        Line((size(live), Span(" live", "quiet"), Span(remark, role))),
+        Line((_live_text(fact, step_index), Span(" live", "quiet"), Span(remark, role))),
     ]
 
 
@@ -137,6 +148,12 @@ def _producer_path(fact: Memory, life: Lifetime) -> str:
     return fact.steps[life.born].path if life.born < len(fact.steps) else ""
 
 
+def _live_text(fact: Memory, step_index: int) -> Span | str:
+    """Return the live bytes of a step; '?' if none of its tensors has a known size."""
+    live = fact.steps[step_index].live_bytes
+    return "?" if fact.status == "unknown" and not live else size(live)
+
+
 def _timeline(fact: Memory) -> Table:
     steps, peak = fact.steps, fact.peak_step
     return table_of(
@@ -148,7 +165,7 @@ def _timeline(fact: Memory) -> Table:
                 lambda index: Span(steps[index].path or "(inputs)", "strong" if index == peak else ""),
             ),
             (Column("kind", shrink=True, drop=1), lambda index: Span(steps[index].kind, "kind")),
-            (Column("live", "right"), lambda index: size(steps[index].live_bytes)),
+            (Column("live", "right"), lambda index: _live_text(fact, index)),
             (Column("", role="bar"), lambda index: bar_text(steps[index].live_bytes, fact.peak_bytes)),
             (Column(""), lambda index: Span("peak" if index == peak else "", "bad")),
         ),
