@@ -292,7 +292,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _strip_start(parts: Sequence[str]) -> list[str]:
-    return [parts[0].lstrip(_SEPARATORS) or parts[0], *parts[1:]]
+    return [parts[0].lstrip(_SEPARATORS + " ") or parts[0], *parts[1:]]
 
 
 def _elide(parts: Sequence[str], branches: Sequence[bool], room: int) -> str:

@@ -82,6 +82,14 @@ def test_names_of_one_series_differ_in_a_narrow_column() -> None:
             assert all(n.strip("_") in re.findall(r"\d+", text) for text in series)
 
 
+def test_an_operator_that_is_left_of_a_name_begins_with_no_blank() -> None:
+    names = ["/stages/0/0/reduce/Conv", "/stages/0/0/Add", "/stages/0/0/skip/Conv"]
+    for room in range(6, 24):
+        short = NameSet(names).shorten(dict.fromkeys(names, room), 12)
+        assert len(set(short.texts.values())) == len(names)
+        assert not [text for text in short.texts.values() if text != text.strip()]
+
+
 def test_names_that_fit_stay_as_they_are_and_placeholders_do_too() -> None:
     names = [*MOBILE, "(inputs)", "-"]
     short = NameSet(names).shorten(dict.fromkeys(names, 60), 30)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from textual.strip import Strip
+from textual.widgets import Static
 
 from explorer.base.errors import BadModel
 from explorer.facts import Info
@@ -78,7 +79,10 @@ async def test_the_header_is_on_show_before_the_model_is_open() -> None:
         assert "not analyzed yet" in hands.text("#layer") or "features" in hands.text("#layer")
         await hands.press("down", "2")
         assert "opset" in hands.text("#model")
-        await hands.press("1", "tab", "t")
+        await hands.press("1", "slash", *"macs>1k")
+        assert "no layer matches so far" in str(hands.main.query_one("#filter-said", Static).render())
+        assert "so far: the model is being opened" in " ".join(hands.text("#layer").split())
+        await hands.press("ctrl+u", "enter", "1", "tab", "t")
         assert "opening  still runs" in hands.strip(Status)
 
 

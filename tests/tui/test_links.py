@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from explorer.facts import TensorInfo
+from explorer.facts.graph.connections import Connections, LayerRef, OutputConnection
+from explorer.tui.tabs.layer import link_lines
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.link_view import LinkView
 from explorer.tui.widgets.strips import KeyBar, Status
@@ -71,3 +74,20 @@ async def test_the_page_of_a_layer_that_many_feed_scrolls_from_link_to_link() ->
         assert (
             view.link is None or view.scroll_offset.y <= view.link < view.scroll_offset.y + view.size.height
         )
+
+
+@pytest.mark.parametrize("width", [38, 44, 50])
+def test_names_of_readers_keep_what_they_begin_with_because_no_title_shows_it(width: int) -> None:
+    paths = ("/stages/0/0/reduce/Conv", "/stages/0/0/Add", "/stages/0/0/skip/Conv")
+    readers = tuple(LayerRef(i, path, path.rsplit("/", 1)[1]) for i, path in enumerate(paths, 1))
+    tensor = TensorInfo("y", "float32", ("batch", 32, 32, 32))
+    fact = Connections(flat(1).layers[0], outputs=(OutputConnection(tensor, readers, 3),), output_count=3)
+    names = [
+        line_text(line).split("→ ")[1].split("  ")[0]
+        for line in link_lines(fact, width, exact=False)
+        if "→" in line_text(line)
+    ]
+    assert len(set(names)) == 3
+    for name, last in zip(names, ("reduce Conv", "Add", "skip Conv"), strict=True):
+        assert name.endswith((last, last.replace(" ", "/")))
+        assert name.startswith(("…", "stages", "/stages")), "a part is missing: the name says so"

@@ -61,6 +61,12 @@ ShortName = Callable[[str, int], str]
 """Function that returns a name in a number of cells."""
 
 
+_LONG_KIND = 18
+"""Cells of a kind where there is room: GlobalAveragePool."""
+_NAME = 28
+"""Cells of a name before a kind takes more than its least room."""
+
+
 class PairColumns(Struct, frozen=True):
     """Widths, in cells, of the name, kind and MACs of a side, and of each difference that fits.
 
@@ -87,8 +93,8 @@ def columns(width: int, *, exact: bool) -> PairColumns:
     delta_count = max(1, min(len(FIGURES), (width - reserved) // delta))
     delta_count = min(delta_count, 3 if width < 130 else 4 if width < 180 else len(FIGURES))
     side = (width - 4 - delta_count * delta) // (2 if has_two_sides else 1)
-    kind = _KIND if side >= 30 else 0
     macs = _MACS if has_two_sides and side >= 42 else 0
+    kind = min(_LONG_KIND, max(_KIND, side - macs - _NAME)) if side >= 30 else 0
     return PairColumns(side - kind - macs, kind, macs, (delta,) * delta_count, has_two_sides)
 
 

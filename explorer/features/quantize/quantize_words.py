@@ -304,8 +304,14 @@ def _unchanged_table(fact: Quantization) -> Table:
 def totals(fact: Quantization) -> Fields:
     """Build the fields for weight bytes and BitOPs, before and after."""
     changes = (("weight bytes", fact.totals.weight_bytes, size), ("BitOPs", fact.totals.bitops, count))
+    remarks = {"weight bytes": "as hardware needs them; the file also has zero points of 0"}
     return Fields(
-        [Field(name, _change(pair, format_figure), _share(pair)) for name, pair, format_figure in changes]
+        [
+            Field(
+                name, _change(pair, format_figure), "  ".join(filter(None, (_share(pair), remarks.get(name))))
+            )
+            for name, pair, format_figure in changes
+        ]
     )
 
 
@@ -315,7 +321,7 @@ def _change(pair: BeforeAfter, format_figure: Callable[[int | None], Span]) -> C
     return Span(f"{old.text} -> {new.text}", "figure", exact, pair.after)
 
 
-def _share(pair: BeforeAfter) -> Cell:
+def _share(pair: BeforeAfter) -> str:
     return share_text(pair.after, pair.before) if pair.before and pair.after is not None else ""
 
 

@@ -83,6 +83,7 @@ def cost_rows(
         accumulator = Field("Accumulator", summarize_overflow(plan.accumulator_bits, sums))
         rows += _fields([(accumulator, lambda: overflows(plan.accumulator_bits, sums)[1:])])
     if cost is not None and plan.sites:
+        cost = replace(cost, assumptions=tuple(map(name_keys, cost.assumptions)))
         rows += _figures(cost, example, missing)
     if plan.sites:
         sites = plan.sites[:_MAX_SITES]

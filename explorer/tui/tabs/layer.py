@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError
 from explorer.base.features import load_all
@@ -67,6 +68,8 @@ class LayerTab(Tab[LineView]):
         failure = self.store.failure
         if row is not None:
             self.view.show(lambda width: outline_page(model, row, width, exact, failure))
+        elif model.count and not failure:
+            self.view.show(note_page("No layer matches the filter so far: the model is being opened"))
         else:
             self.view.show(failed_page(failure))
 
@@ -189,6 +192,8 @@ def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
         if not table.rows:
             continue
         lines += [BLANK, heading_line(f" {title}")]
+        # without a title above it, a column has no place for the common prefix of its names
+        table = replace(table, columns=[column._replace(title="") for column in table.columns])
         for index, target_row in enumerate(target_rows):
             line = row_line(table, index, width, exact, mark=(" ", "text"))
             lines.append(line if target_row is None else Link.to(target_row, line))

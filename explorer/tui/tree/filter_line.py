@@ -281,6 +281,8 @@ class FilterLine(Horizontal):
         model_ops = [stat.op for stat in self._store.ops or ()]
         near = [op for op in model_ops if any(part in op.lower() for part in typed_ops)]
         complaint = "no layer matches" + (f"; meant op:{near[0]}?" if near else "")
+        if self._store.analysis is None:  # later rows, and the figures, may match
+            complaint = "no layer matches so far: the model is being opened"
         if self.is_open:
             self._show_message(complaint)
         else:
