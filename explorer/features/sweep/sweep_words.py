@@ -59,11 +59,10 @@ def _legend(rows: Sequence[SweepRow]) -> str:
     objectives_text = (
         f"{', '.join(objectives[:-1])} or {objectives[-1]}" if len(objectives) > 1 else "".join(objectives)
     )
-    partial = " Partial tiles are those of --edges partial." if len({row.edges for row in rows}) > 1 else ""
     return (
         f"{FRONT} Pareto front: no other tiling has less {objectives_text} without having more of another."
         " Tile utilization is the share of the tiles' arithmetic that the matmuls need; padding the share of"
-        f" the bytes that fills tiles up.{partial}"
+        " the bytes that fills tiles up."
     )
 
 

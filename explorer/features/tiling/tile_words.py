@@ -413,8 +413,7 @@ def settings(info: Info, fact: Settings) -> list[Block]:
         blocks.append(Line())
     blocks.append(
         Paragraph(
-            "Brackets show where a value was set. A value without brackets is the default."
-            " Partial tiles are those of --edges partial.",
+            "Brackets show where a value was set. A value without brackets is the default.",
             "quiet",
         )
     )
