@@ -73,6 +73,7 @@ class Jobs:
     def __init__(self, engine: EngineProcess, on_change: Callable[[], None]) -> None:
         self.engine = engine
         self.current: RunningJob | None = None
+        self._ended: RunningJob | None = None
         self._on_change = on_change
 
     async def ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -98,6 +99,9 @@ class Jobs:
             ExplorerError: The job failed; `Cancelled` if the user stopped it.
         """
         job = RunningJob(title, self.engine.submit(method, *args), time.monotonic())
+        if self._ended is not None and self._ended.title == title:
+            job.started = self._ended.started  # for the user this is one job
+        self._ended = None
         answer = asyncio.wrap_future(job.job.future)
         done, _ = await asyncio.wait({answer}, timeout=_SHOWN_AFTER)
         return await answer if done or self.current is not None else await self._follow(job)
@@ -110,7 +114,7 @@ class Jobs:
             return await asyncio.wrap_future(running_job.job.future)
         finally:
             if self.current is running_job:
-                self.current = None
+                self.current, self._ended = None, running_job
                 self._on_change()
 
     async def outlined(self, start: int) -> TreePreview | None:
