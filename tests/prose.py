@@ -61,6 +61,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "torchscript.py": {"_.find('  def forward(')": FORMAT},
     "__init__.py": {"_.startswith('assumed')": "for programs that read the JSON"},
     "store.py": {"'tuple' in str(_)": FORMAT, "_ in get_args(_)": FORMAT},
+    "dialogs.py": {"_OPTION.sub(\"'\\\\1 \\\\2'\", _DIM.sub('D', _))": FORMAT, "_DIM.sub('D', _)": FORMAT},
     "doctor.py": {"_.startswith('pip ')": FORMAT},
     "doctor_words.py": {"_.partition(' to ')": FORMAT},
     "supervisor.py": {"_.split(b'\\x00')": FORMAT},

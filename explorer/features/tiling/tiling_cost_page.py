@@ -72,7 +72,10 @@ def cost_rows(
     if plan.dims and plan.sites:
         sizes, graph = open_sizes(plan)
         padding = explain_padding(plan, f"to fix {plan.free[0]}, press Esc, then D" if plan.free else "")
-        about = [Line((f"{sizes}: ", graph)), *([Paragraph(padding, "quiet")] if padding else [])]
+        about: list[Block] = [
+            Line((f"{sizes}: ", graph)),
+            *([Paragraph(padding, "quiet")] if padding else []),
+        ]
         # a list has one line for the remark; the details have the names
         brief = (
             graph if set(plan.dims) - set(plan.free) else Span("The tiled graph takes every size.", "quiet")

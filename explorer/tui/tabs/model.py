@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base.features import load_all
+from explorer.facts import list_dimension_sizes
 from explorer.report.blocks import Heading, Line, Paragraph
-from explorer.report.present.look.info import details, list_dimension_sizes, overview
+from explorer.report.present.look.info import details, overview
 from explorer.report.present.shell.history_words import states
 from explorer.tui.pages.outline_page import failed_page, header_page
 from explorer.tui.tabs.tab import Tab
