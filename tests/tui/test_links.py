@@ -8,10 +8,11 @@ from explorer.facts import TensorInfo
 from explorer.facts.graph.connections import Connections, LayerRef, OutputConnection
 from explorer.tui.tabs.layer import link_lines
 from explorer.tui.text.lines import line_text
+from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.link_view import LinkView
 from explorer.tui.widgets.strips import KeyBar, Status
 from tests.tui.hands import screen
-from tests.tui.scripted import ScriptedEngine, flat
+from tests.tui.scripted import ScriptedEngine, blocks, flat
 
 
 async def test_enter_on_a_tensor_goes_to_who_made_it_and_backspace_comes_back() -> None:
@@ -91,3 +92,16 @@ def test_names_of_readers_keep_what_they_begin_with_because_no_title_shows_it(wi
     for name, last in zip(names, ("reduce Conv", "Add", "skip Conv"), strict=True):
         assert name.endswith((last, last.replace(" ", "/")))
         assert name.startswith(("…", "stages", "/stages")), "a part is missing: the name says so"
+
+
+async def test_the_page_follows_to_a_layer_that_opens_in_the_place_of_another() -> None:
+    async with screen(ScriptedEngine(blocks()), size=(140, 40)) as hands:
+        tree = hands.main.query_one(LayerTree)
+        run = next(i for i, row in enumerate(tree.model.rows) if row < 0)
+        tree.move_to(run + 1)
+        await hands.rest()
+        assert "layers.0" not in hands.text("#layer")
+        hands.main.panes.show_layer(1)  # the first block, which the run above hides
+        await hands.rest()
+        assert (tree.cursor, hands.at()) == (run + 1, "encoder.layers.0")
+        assert "layers.0" in hands.text("#layer")

@@ -113,6 +113,7 @@ class AskedColumns:
                 tree.stale -= {name}
             if tree.model is model:
                 tree.rearrange(lambda changed: changed.rebuild(), stays_first=True)
+                store.notify("layer")  # another layer may be in the first row now
                 if needs in MEASURED:
                     store.notify("focus")  # from now on these columns have room and titles
 

@@ -111,9 +111,11 @@ class LayerTree(LineList):
 
     def move_to_layer(self, layer: int) -> None:
         """Move the cursor to a layer, and open its ancestors."""
-        row = self.model.reveal(layer)
+        old_row, index = self.current_row, self.model.reveal(layer)
         self.rows_changed()
-        self.move_to(row)
+        if index == self.cursor and self.current_row != old_row:
+            self.post_message(self.RowHighlighted(self, index))  # rows that were opened moved the others
+        self.move_to(index)
 
     def is_filtered_out(self, layer: int) -> bool:
         """Whether the filter hides a layer."""

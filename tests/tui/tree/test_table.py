@@ -111,6 +111,8 @@ async def test_the_tree_is_sorted_by_any_column_either_way_once_the_engine_has_t
         await hands.rest()
         first = [tree.model.layers[row].path for row in tree.model.children(None)]
         assert first == ["classifier", "features"]
+        assert hands.at() == "classifier"
+        assert " classifier\n" in hands.text("#layer"), "the page is of the row that came to the cursor"
         await hands.press("s")
         assert [tree.model.layers[row].path for row in tree.model.children(None)] == first[::-1]
 
