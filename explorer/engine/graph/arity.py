@@ -1,14 +1,15 @@
-"""Minimum number of inputs and required attributes of each operator, over all its versions.
+"""Minimum number of inputs, required attributes and types of attributes, over all versions of the operators.
 
 Code that reads a graph may use `node.inputs[1]` of a MatMul without a check, because `formats.onnx.validate`
 rejects a model in which a MatMul has one input. The numbers are the minimum over the schemas of onnx and
 onnxruntime. Optional and repeated inputs do not count. For the same reason, code may use
-`node.attributes["equation"]` of an Einsum.
+`node.attributes["equation"]` of an Einsum, and take the pads of a Conv for integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral, Real
 
 _OPERATORS: Mapping[str, Mapping[int, str]] = {
     "": {
@@ -128,3 +129,71 @@ REQUIRED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     for op in operators.split()
 }
 """Names of the attributes that every version of a standard operator requires, by operator."""
+
+_INTEGER, _FLOAT, _TEXT = "an integer", "a float", "a text"
+_INTEGERS, _FLOATS, _TEXTS = "a list of integers", "a list of floats", "a list of texts"
+
+_TYPES: Mapping[str, str] = {
+    _INTEGER: (
+        "align_corners allowzero antialias axis batch_axis batch_dims block_size blocksize "
+        "broadcast ceil_mode center_point_box chunk_size count_include_pad detect_negative "
+        "detect_positive dtype end exclude_outside exclusive fmod group hidden_size ignore_index "
+        "input_forget interleaved inverse is_case_sensitive is_causal is_test k keepdims "
+        "kv_num_heads largest layout left_window_size linear_before_reset max_gram_length "
+        "max_skip_count maxsplit min_gram_length new_axis noop_with_empty_axes num_groups "
+        "num_heads num_outputs num_scan_inputs offset_group onesided output_datatype output_dtype "
+        "output_height output_sequence output_width periodic precision q_num_heads "
+        "qk_matmul_output_mode reverse right_window_size rotary_embedding_dim sample_size "
+        "sampling_ratio saturate select_last_index size softmax_precision sorted spatial start "
+        "stash_type storage_order time_axis training_mode transA transB upper value_int"
+    ),
+    _FLOAT: (
+        "alpha beta bias clip cubic_coeff_a epsilon extrapolation_value gamma height_scale high "
+        "lambd low max mean min momentum ratio scale softcap spatial_scale value_float "
+        "width_scale"
+    ),
+    _TEXT: (
+        "activation approximate auto_pad case_change_action coordinate_transformation_mode "
+        "delimiter direction equation keep_aspect_ratio_policy locale mode nearest_mode "
+        "padding_mode pattern pixel_format reduction round_mode update_rule value_string"
+    ),
+    _INTEGERS: (
+        "axes consumed_inputs dilations directions ends kernel_shape ngram_counts ngram_indexes "
+        "output_padding output_shape paddings pads perm pool_int64s pooled_shape scan_input_axes "
+        "scan_input_directions scan_output_axes scan_output_directions shape split starts strides "
+        "value_ints"
+    ),
+    _FLOATS: "activation_alpha activation_beta scales value_floats weights",
+    _TEXTS: "activations pool_strings stopwords value_strings",
+}
+
+ATTRIBUTE_TYPES: Mapping[str, str] = {n: kind for kind, names in _TYPES.items() for n in names.split()}
+"""Type of each attribute of the standard operators in words, by name. The few names of attributes that have
+more than one type are absent."""
+
+_MICROSOFT = "K N bits block_size kv_num_heads num_heads transA transB transBatchA transBatchB"
+
+MICROSOFT_TYPES: Mapping[str, str] = dict.fromkeys(str.split(_MICROSOFT), _INTEGER)
+"""Type of the attributes of onnxruntime's operators that this program reads as integers, by name."""
+
+_ELEMENTS = {
+    _INTEGER: ({int}, Integral),
+    _FLOAT: ({float, int}, Real),
+    _TEXT: ({str, bytes}, str),
+}
+_ELEMENTS_OF_LISTS = {
+    _INTEGERS: _ELEMENTS[_INTEGER],
+    _FLOATS: _ELEMENTS[_FLOAT],
+    _TEXTS: _ELEMENTS[_TEXT],
+}
+
+
+def has_type(value: object, kind: str) -> bool:
+    """Whether an attribute's value has a type in `ATTRIBUTE_TYPES`. An integer also counts as a float."""
+    if kind in _ELEMENTS:
+        usual, base = _ELEMENTS[kind]
+        return type(value) in usual or isinstance(value, base)
+    usual, base = _ELEMENTS_OF_LISTS[kind]
+    return isinstance(value, list | tuple) and (
+        usual.issuperset(map(type, value)) or all(isinstance(element, base) for element in value)
+    )

@@ -11,7 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from explorer import BadModel, Session
 from explorer.cli.main import main
-from explorer.engine.graph.arity import MIN_INPUTS, REQUIRED_ATTRIBUTES
+from explorer.engine.graph.arity import ATTRIBUTE_TYPES, MIN_INPUTS, REQUIRED_ATTRIBUTES
 
 SINGLE = defs.OpSchema.FormalParameterOption.Single
 
@@ -38,6 +38,66 @@ def test_required_attributes_are_those_of_all_versions_of_the_schemas() -> None:
             required = frozenset(name for name, attribute in schema.attributes.items() if attribute.required)
             names[schema.name] = names.get(schema.name, required) & required
     assert {op: attributes for op, attributes in names.items() if attributes} == REQUIRED_ATTRIBUTES
+
+
+WORDS = {
+    "INT": "an integer",
+    "FLOAT": "a float",
+    "STRING": "a text",
+    "INTS": "a list of integers",
+    "FLOATS": "a list of floats",
+    "STRINGS": "a list of texts",
+}
+
+
+def test_the_types_of_attributes_are_those_of_all_versions_of_the_schemas() -> None:
+    types: dict[str, set[str]] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.domain:
+            for name, attribute in schema.attributes.items():
+                types.setdefault(name, set()).add(attribute.type.name)
+    single = {name: kinds.pop() for name, kinds in types.items() if len(kinds) == 1}
+    assert {name: WORDS[kind] for name, kind in single.items() if kind in WORDS} == ATTRIBUTE_TYPES
+
+
+MISTYPED = {
+    "a number for a list": ("strides", 2, "'strides' of node 'odd' (Conv) is not a list of integers"),
+    "a text for a list": ("pads", "none", "'pads' of node 'odd' (Conv) is not a list of integers"),
+    "a float for an integer": ("group", 1.5, "'group' of node 'odd' (Conv) is not an integer"),
+    "a list for a text": ("auto_pad", [1], "'auto_pad' of node 'odd' (Conv) is not a text"),
+}
+UNFIT = {
+    "too few pads": ("pads", [1, 1]),
+    "too many strides": ("strides", [1, 1, 1]),
+    "no stride": ("strides", [0, 1]),
+    "a dilation backwards": ("dilations", [1, -2]),
+    "no group": ("group", 0),
+}
+
+
+def convolution(path: Path, name: str, value: object) -> str:
+    infos = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", [1, 2, 6, 6]), ("y", [1, 3, 4, 4]))]
+    kernel = helper.make_tensor("w", 1, [3, 2, 3, 3], [0.5] * 54)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], "odd", **{name: value})]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [kernel])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("case", MISTYPED)
+def test_an_attribute_of_a_wrong_type_is_refused(case: str, tmp_path: Path) -> None:
+    name, value, words = MISTYPED[case]
+    with pytest.raises(BadModel) as caught, Session(convolution(tmp_path / "m.onnx", name, value)) as session:
+        session.info()
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_convolution_whose_attributes_do_not_fit_is_not_tiled(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", convolution(tmp_path / "m.onnx", *UNFIT[case])]) == 2
+    assert "internal error" not in capsys.readouterr().err
 
 
 def model(path: Path, op: str, inputs: list[str], domain: str = "") -> str:

@@ -203,6 +203,8 @@ def _transpose(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     rank = len(rewriting.get_shape(node.inputs[0]))
     order = list(node.attributes.get("perm") or range(rank)[::-1])
+    if sorted(order) != list(range(rank)):
+        rewriting.refuse(f"its order of axes does not fit {rank} axes")
     return _set_outputs(rewriting, node, batch.move_to(order.index(batch.axis)))
 
 

@@ -20,8 +20,22 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.tensors import read_sparse_initializers
-from explorer.engine.graph.arity import MIN_INPUTS, REQUIRED_ATTRIBUTES
-from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, list_bodies
+from explorer.engine.graph.arity import (
+    ATTRIBUTE_TYPES,
+    MICROSOFT_TYPES,
+    MIN_INPUTS,
+    REQUIRED_ATTRIBUTES,
+    has_type,
+)
+from explorer.engine.graph.model import (
+    CONTROL_FLOW,
+    AttributeRef,
+    Function,
+    Graph,
+    Model,
+    Node,
+    list_bodies,
+)
 
 MAX_EXPANDED = 10_000_000
 """Maximum number of operators after inlining all function calls. The largest real graph, AlexNet in tiles of
@@ -48,8 +62,9 @@ def validate(model: Model) -> Model:
 
     Raises:
         BadModel: A value is undefined, is defined twice, or depends on itself. An operator's domain is not
-            imported. An operator lacks a required input or attribute. Local functions are recursive, nest
-            more than `MAX_CALL_DEPTH` deep, or expand to more than `MAX_EXPANDED` operators.
+            imported. An operator lacks a required input or attribute, or an attribute has a wrong type. Local
+            functions are recursive, nest more than `MAX_CALL_DEPTH` deep, or expand to more than
+            `MAX_EXPANDED` operators.
     """
     try:
         return _run_checks(model)
@@ -94,6 +109,7 @@ class _Census(Struct):
         nodes: Number of operators.
         call_depth: Maximum subgraph depth at which each local function is called.
         deepest: Maximum depth of nested subgraphs.
+        typed: Attributes whose types were checked, by identity: many nodes share theirs.
     """
 
     functions: Mapping[_Key, Function]
@@ -102,6 +118,7 @@ class _Census(Struct):
     nodes: int = 0
     call_depth: dict[_Key, int] = field(default_factory=dict)
     deepest: int = 0
+    typed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def _collect_distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
@@ -173,6 +190,11 @@ def _order_body(
             _check_arity(node, least or 0, where, functions)
         if not node.domain and node.op in REQUIRED_ATTRIBUTES and node.key not in functions:
             _check_attributes(node, where)
+        types = _TYPES.get(node.domain)
+        if types is not None and node.op != "Constant":
+            attributes = node.attributes
+            if attributes and id(attributes) not in census.typed:
+                _check_types(node, types, where, census)
         if functions and node.key in functions:
             calls[node.key] += 1
             census.call_depth[node.key] = max(census.call_depth.get(node.key, 0), len(outer))
@@ -274,6 +296,20 @@ def _check_attributes(node: Node, where: str) -> None:
     missing = REQUIRED_ATTRIBUTES[node.op] - node.attributes.keys()
     if missing:
         raise BadModel(f"{where}: node '{node.label}' lacks the attribute '{min(missing)}' of {node.op}")
+
+
+_TYPES: Mapping[str, Mapping[str, str]] = {"": ATTRIBUTE_TYPES, "com.microsoft": MICROSOFT_TYPES}
+
+
+def _check_types(node: Node, types: Mapping[str, str], where: str, census: _Census) -> None:
+    """Raises an error for a node with an attribute of a wrong type."""
+    if node.key in census.functions:
+        return
+    for name, value in node.attributes.items():
+        kind = types.get(name)
+        if kind is not None and not isinstance(value, AttributeRef) and not has_type(value, kind):
+            raise BadModel(f"{where}: '{name}' of node '{node.label}' ({node.op}) is not {kind}")
+    census.typed[id(node.attributes)] = node.attributes
 
 
 def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:

@@ -567,6 +567,9 @@ def _word_accuracy(before: float, after: float, original_label: str, draws_note:
     return f"{figures}: within what rounding explains"
 
 
+_WITH_ELEMENTS = (np.ndarray, list, tuple, dict)
+
+
 def is_identical(a: Any, b: Any) -> bool:
     """Whether two values are equal bit for bit. They may be arrays, sequences, maps or absent optionals."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
@@ -577,6 +580,8 @@ def is_identical(a: Any, b: Any) -> bool:
         if a.dtype != b.dtype or a.shape != b.shape:
             return False
         return bool((a == b).all()) if a.dtype == object else a.tobytes() == b.tobytes()
+    if isinstance(a, _WITH_ELEMENTS) or isinstance(b, _WITH_ELEMENTS):
+        return False  # a sequence and an array
     return bool(a == b)
 
 

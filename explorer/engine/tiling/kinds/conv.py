@@ -136,6 +136,17 @@ def _check_shapes(
         raise NoSite("it is empty")
     if min(node.attributes.get("pads") or (0,)) < 0:
         raise NoSite("its pads are negative")
+    rank = len(shape) - 2
+    for name, length in (
+        ("pads", 2 * rank),
+        ("strides", rank),
+        ("dilations", rank),
+        ("output_padding", rank),
+    ):
+        if len(numbers := node.attributes.get(name) or (1,) * length) != length:
+            raise NoSite(f"it has {len(numbers)} {name} instead of {length}")
+    if min((*node.attributes.get("strides", ()), *node.attributes.get("dilations", ()), count)) < 1:
+        raise NoSite("a stride, a dilation or the number of groups is below 1")
     if (
         shape[1] % count
         or kernel[0] % count

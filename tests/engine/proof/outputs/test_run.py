@@ -499,3 +499,11 @@ def test_what_the_layers_after_a_narrow_place_round_is_their_own(tmp_path: Path)
 
     assert count_independent(model("m.onnx", 0), plan_inputs(model("m.onnx", 0))) == {"y": 64}
     assert not verify(model("a.onnx", 0), model("b.onnx", 7)).passed
+
+
+def test_a_sequence_is_no_tensor() -> None:
+    array = np.ones((2, 3), np.float32)
+    assert run.is_identical([array, array], [array.copy(), array.copy()])
+    assert not run.is_identical([array, array], np.ones((2, 2, 3), np.float32))
+    assert not run.is_identical(array, [array])
+    assert not run.is_identical(array, None)
