@@ -176,12 +176,15 @@ _MICROSOFT = "K N bits block_size kv_num_heads num_heads transA transB transBatc
 MICROSOFT_TYPES: Mapping[str, str] = dict.fromkeys(str.split(_MICROSOFT), _INTEGER)
 """Type of the attributes of onnxruntime's operators that this program reads as integers, by name."""
 
-_ELEMENTS = {
-    _INTEGER: ({int}, Integral),
-    _FLOAT: ({float, int}, Real),
-    _TEXT: ({str, bytes}, str),
+_Types = tuple[frozenset[type], type]
+"""Usual types of a value, and their base class."""
+
+_ELEMENTS: Mapping[str, _Types] = {
+    _INTEGER: (frozenset({int}), Integral),
+    _FLOAT: (frozenset({float, int}), Real),
+    _TEXT: (frozenset({str, bytes}), str),
 }
-_ELEMENTS_OF_LISTS = {
+_ELEMENTS_OF_LISTS: Mapping[str, _Types] = {
     _INTEGERS: _ELEMENTS[_INTEGER],
     _FLOATS: _ELEMENTS[_FLOAT],
     _TEXTS: _ELEMENTS[_TEXT],

@@ -228,10 +228,10 @@ def compare_nonfinite(
                 new = second.run({names[name]: value for name, value in changed.items()})
             except BadModel:
                 continue
-            results = [(before, old[before], new[after]) for before, after in ends]
+            pairs = [(before, old[before], new[after]) for before, after in ends]
             differing = [
                 (NonfiniteDifference(kind, before, count, first_result.size), first_result, second_result)
-                for before, first_result, second_result in results
+                for before, first_result, second_result in pairs
                 if isinstance(first_result, np.ndarray) and isinstance(second_result, np.ndarray)
                 if (count := count_differences(first_result, second_result))
             ]
