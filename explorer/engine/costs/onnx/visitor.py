@@ -295,15 +295,17 @@ class GraphVisitor:
         moved = count_traffic(context, node, inputs, outputs, params, constants)
         attribute_bytes = sum(entry.size for entry in list_attribute_parameters(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
+        bytes_read = multiply_by_runs(sum_if_all_known((moved.read, attribute_bytes)), scale)
         bytes_written = multiply_by_runs(moved.written, scale)
         is_weight = reads_stored and is_alias(context, node)
         status, reason = cost.status, cost.reason
-        if status != "unknown" and None in (moved.read, moved.written):
-            status, reason = "unknown", _UNSIZED
+        if status != "unknown" and None in (bytes_read, bytes_written):
+            is_unsized = None in (moved.read, moved.written)
+            status, reason = "unknown", _UNSIZED if is_unsized else cost_formulas.unknown_runs(context.trips)
         return OperatorFigures(
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
-            bytes_read=multiply_by_runs(sum_if_all_known((moved.read, attribute_bytes)), scale),
+            bytes_read=bytes_read,
             bytes_written=bytes_written,
             activation_bytes=0 if is_weight else bytes_written,
             weight_bytes_read=multiply_by_runs(sum_if_all_known((moved.weights, attribute_bytes)), scale),

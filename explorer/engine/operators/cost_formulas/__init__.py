@@ -36,6 +36,7 @@ from explorer.engine.operators.cost_formulas.cost import (
     times,
     total,
     unknown,
+    unknown_runs,
     why_unknown,
 )
 from explorer.engine.operators.cost_formulas.fourier import fourier
@@ -68,4 +69,5 @@ __all__ = [
     "total",
     "why_unknown",
     "unknown",
+    "unknown_runs",
 ]

@@ -136,10 +136,15 @@ def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
             elementwise_ops=None if cost.elementwise_ops is None else cost.elementwise_ops * trips,
             formula=formula,
         )
-    reason = cost.reason or f"how often it runs is not known{f' ({trips})' if trips else ''}"
+    reason = cost.reason or unknown_runs(trips)
     return Cost(
         0 if cost.macs == 0 else None, 0 if cost.elementwise_ops == 0 else None, formula, "unknown", reason
     )
+
+
+def unknown_runs(trips: Dim) -> str:
+    """Reason of a figure that is unknown because the number of runs is: no number, or a symbolic size."""
+    return f"how often it runs is not known{f' ({trips})' if trips else ''}"
 
 
 def total(costs: Sequence[Cost]) -> Cost:

@@ -439,3 +439,20 @@ def test_a_loop_over_a_size_that_is_open_is_counted_in_terms_of_it(build: Build,
     assert (product.macs, product.status) == (None, "unknown")
     assert product.formula.startswith("steps iterations x (M 2 x K 3 x N 3 = 18)")
     assert rows(analyse(model, dims={"steps": 7}))["loop/mm"].macs == 7 * 18
+
+
+def test_a_loop_that_only_moves_values_is_not_complete_if_its_runs_are_unknown(build: Build) -> None:
+    """It has no arithmetic, and the bytes that it moves are still unknown: no total may be an upper bound."""
+    graph = body(
+        [Node("Identity", ["go"], ["still"]), Node("Concat", ["x", "x"], ["row"], attributes={"axis": 0})],
+        ["i", "go"],
+        ["still", "row"],
+    )
+    nodes = [
+        Node("Loop", ["n", ""], ["rows"], name="loop", attributes={"body": graph}),
+        Node("NonZero", ["x"], ["where"], name="where"),
+    ]
+    inputs: dict[str, Any] = {"x": (4,), "n": ("int64", ())}
+    totals = analyse(build(nodes, inputs=inputs, outputs=["rows", "where"])).info.totals
+    assert totals.coverage < 1
+    assert totals.moved_sign == "~ "
