@@ -50,6 +50,7 @@ class Judge:
         `outputs` are the original's outputs.
         """
         growth = 1.0
+        judged: list[tuple[ComparedValue, bool, tuple[ProbeState, str, Trial | None]]] = []
         for value in self.compared_values:
             nodes = [self.after.nodes[node_index] for node_index in value.after.nodes]
             value_growth = max(
@@ -60,7 +61,13 @@ class Judge:
             state, reason, trial = self._judge_alone(value, value_growth)
             if state == "rounding":
                 state = "inherited" if departs else "equal" if value.in_whole_model.equal else "rounding"
-            yield self._build_probe(value, departs, state, reason, trial, value.pair.before in outputs)
+            judged.append((value, departs, (state, reason, trial)))
+        # one layer of a coarser type is a change of the graph; many are a model in another type
+        is_only_coarser = [state for _, _, (state, _, _) in judged].count("coarser") == 1
+        for value, departs, (state, reason, trial) in judged:
+            has_culprit = state == "introduced" or (state == "coarser" and is_only_coarser)
+            is_output = value.pair.before in outputs
+            yield self._build_probe(value, departs, state, reason, trial, is_output, has_culprit)
 
     def _judge_alone(self, value: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """Judges a layer that ran alone.
@@ -163,12 +170,13 @@ class Judge:
         reason: str,
         trial: Trial | None,
         output: bool,
+        has_culprit: bool,
     ) -> Probe:
-        """Builds the probe of a compared value from its measurements and its state."""
+        """Builds the probe of a compared value, named by the changed node if it `has_culprit`."""
         index = self.before.producer[value.pair.before]
         node, node_after = self.before.nodes[index], self.after.nodes[self.after.producer[value.pair.after]]
         change: Change = ""
-        if state == "introduced":
+        if has_culprit:
             change, index, node, node_after = self._find_changed_nodes(value, (index, node, node_after))
         figures = value.in_whole_model.figures
         was_compared = bool(figures.elements)

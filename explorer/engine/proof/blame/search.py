@@ -377,19 +377,22 @@ def _write_verdict(
         unjudged = next(p for p in probes if p.state == "unjudged")
         where = f"the first difference is at {_name_probe(departing)}"
         return f"not decided: {where}; {_name_probe(unjudged)} is not judged: {unjudged.reason}"
+    first = probes[(at_fault or coarser)[0]]
+    if kind == "coarser" and len(coarser) == 1:
+        share = "" if first.introduced is None else f", {100 * first.introduced:.3g} % of its RMS"
+        culprit = f"{_name_probe(first)}{_describe_change(first)}"
+        return f"departs because of the coarser number type of {culprit}: {first.reason}{share}"
     largest_text = ""
     if largest is not None and (error := probes[largest].introduced) is not None:
         largest_text = (
-            f", with the largest error in {_name_probe(probes[largest])} ({100 * error:.2g} % of its RMS)"
+            f", with the largest error in {_name_probe(probes[largest])} ({100 * error:.3g} % of its RMS)"
         )
     if kind == "coarser":
         why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
-        are = "is" if len(coarser) == 1 else "are"
         return (
-            f"departs because of coarser number types: {len(coarser):,} of {count} {are} {why}{largest_text};"
+            f"departs because of coarser number types: {len(coarser):,} of {count} are {why}{largest_text};"
             " no single layer is at fault"
         )
-    first = probes[at_fault[0]]
     if kind == "spread":
         return (
             f"departs in {len(at_fault):,} layers ({weighted:,} have weights), first in"

@@ -304,6 +304,32 @@ def test_an_eight_bit_model_departs_by_its_number_types(tmp_path: Path) -> None:
     assert state_of(fact, "relu2") == "inherited"
 
 
+@pytest.mark.parametrize("through", ["float16", "integers"])
+def test_one_inserted_rounding_is_named(tmp_path: Path, through: str) -> None:
+    """A cast down and up, or a quantization, after one layer: the inserted node has its name and no doubt."""
+    before = stack(tmp_path / "a.onnx", layers=5)
+    constants = dict(before.graph.initializers)
+    if through == "float16":
+        down = Node("Cast", ["a3"], ["low"], name="narrow", attributes={"to": TensorProto.FLOAT16})
+        up = Node("Cast", ["low"], ["back"], name="widen", attributes={"to": TensorProto.FLOAT})
+    else:
+        constants["step"] = t.build_tensor("step", np.asarray(np.float32(0.25)))
+        constants["zero"] = t.build_tensor("zero", np.asarray(np.uint8(3)))
+        down = Node("QuantizeLinear", ["a3", "step", "zero"], ["low"], name="narrow")
+        up = Node("DequantizeLinear", ["low", "step", "zero"], ["back"], name="widen")
+    nodes: list[Node] = []
+    for node in before.graph.nodes:
+        nodes.append(t.node_like(node, inputs=["back" if i == "a3" else i for i in node.inputs]))
+        nodes += [down, up] if "a3" in node.outputs else []
+    graph = replace(before.graph, nodes=tuple(nodes), initializers=constants)
+    fact = blame(before, written(replace(before, graph=graph), tmp_path / "b.onnx"))
+    assert fact.kind == "coarser"
+    assert (first_of(fact).layer, first_of(fact).change) == ("narrow", "inserted")
+    assert "'narrow', which was inserted" in fact.verdict
+    assert through in fact.verdict
+    assert "no single layer" not in fact.verdict
+
+
 def test_chunks_bound_what_is_held_and_change_no_figure(tmp_path: Path) -> None:
     before = stack(tmp_path / "a.onnx", layers=6)
     after = written(without_bias(before, "fc4"), tmp_path / "b.onnx")
