@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper, numpy_helper
+from torch import nn
 
 from explorer import QuantizeSpec, Session
 
@@ -43,3 +45,21 @@ def test_what_a_calibrator_costs_is_told(calibrator: str, tmp_path: Path) -> Non
     said = [note for note in fact.notes if note.startswith("calibrator percentile gives")]
     assert len(said) == (calibrator == "percentile")
     assert all("minmax" in note and "on the same samples" in note for note in said)
+
+
+def test_what_a_calibrator_costs_a_module_is_told(tmp_path: Path) -> None:
+    """One channel of large values carries the result, and entropy cuts it off."""
+    first, last = nn.Linear(48, 48, bias=False), nn.Linear(48, 12, bias=False)
+    generator = torch.Generator().manual_seed(8)
+    with torch.no_grad():
+        for layer in (first, last):
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator) / 7)
+        first.weight[11] *= 80
+    module = nn.Sequential(first, nn.ReLU(), last)
+    for calibrator in ("entropy", "minmax"):
+        spec = QuantizeSpec(calibrator=calibrator)  # type: ignore[arg-type]
+        with Session(module, inputs=(torch.randn(1, 48),)) as session:
+            _, fact = session.quantize_module(spec, draws=40)
+        told = [note for note in fact.notes if note.startswith("calibrator entropy gives")]
+        assert len(told) == (calibrator == "entropy")
+        assert all("minmax" in note and "on the same samples" in note for note in told)

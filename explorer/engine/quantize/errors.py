@@ -28,6 +28,7 @@ from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Feeds, Samples
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import TensorInfo
+from explorer.facts.quantize import OutputAgreement
 
 GetGrid = Callable[[LayerChoice, Operand], Grid]
 """Function that returns the grid on which an operand of a layer is rounded."""
@@ -36,6 +37,9 @@ Step = Callable[[int, int], None]
 
 _PIECE_ELEMENTS = 1 << 18
 """Number of elements rounded at a time, so that they stay in the processor's cache."""
+
+_LOSS_NOTE_DB = 10.0
+"""Loss in dB, relative to the minmax calibrator, from which a note warns the user."""
 
 
 class LayerErrors(Struct):
@@ -262,3 +266,23 @@ class _LayerSubgraphs:
             return {name: results[names[region.value]] for name, region in regions}
 
         return run
+
+
+def describe_calibrator_loss(
+    calibrator: str, snr_db: Mapping[str, float | None], minmax_outputs: Sequence[OutputAgreement]
+) -> tuple[str, ...]:
+    """Return a note on the first output where a calibrator loses `_LOSS_NOTE_DB` or more relative to minmax.
+
+    Args:
+        calibrator: Name of the calibrator.
+        snr_db: Signal-to-noise ratio in dB of each output with this calibrator, by name.
+        minmax_outputs: Outputs of the same model with minmax, on the same samples.
+    """
+    for usual in minmax_outputs:
+        ratio = snr_db.get(usual.name)
+        if ratio is not None and usual.snr_db is not None and usual.snr_db - ratio >= _LOSS_NOTE_DB:
+            return (
+                f"calibrator {calibrator} gives {ratio:.1f} dB at '{usual.name}',"
+                f" minmax {usual.snr_db:.1f} dB on the same samples",
+            )
+    return ()

@@ -20,6 +20,7 @@ from explorer.engine.convert.module_to_quantized import (
 )
 from explorer.engine.convert.module_twin import has_layers, require_layers
 from explorer.engine.models.torch.module import TorchModel
+from explorer.engine.quantize.errors import describe_calibrator_loss
 from explorer.engine.quantize.settings import find_settings
 from explorer.facts import Analysis, HistoryEntry
 from explorer.facts.conversion import ConversionOptions
@@ -98,8 +99,15 @@ class ModuleQuantizer:
         )
         options: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
         module = self._models.module if from_object and not self._models.current else None
-        result = quantize_module(self._opened(), module, request, job, self._analysis(), **options)
-        return replace(result, fact=replace(result.fact, notes=self._models.list_weight_notes()))
+        subject = self._opened(), self._analysis()
+        result = quantize_module(subject[0], module, request, job, subject[1], **options)
+        notes, spec, outputs = self._models.list_weight_notes(), request.spec, result.fact.outputs
+        if spec.calibrator != "minmax" and outputs:
+            usual_request = replace(request, spec=replace(spec, calibrator="minmax"))
+            usual = quantize_module(subject[0], None, usual_request, job, subject[1]).fact.outputs
+            snr = {output.name: output.snr_db for output in outputs}
+            notes += describe_calibrator_loss(spec.calibrator, snr, usual)
+        return replace(result, fact=replace(result.fact, notes=notes))
 
     def choice(self, request: QuantizeRequest) -> Quantization:
         """Predict the result of `quantize_state` without quantizing."""

@@ -28,7 +28,7 @@ from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import build_answer
 from explorer.engine.quantize.choice import LayerChoice, choose
-from explorer.engine.quantize.errors import add_outputs, run_errors
+from explorer.engine.quantize.errors import add_outputs, describe_calibrator_loss, run_errors
 from explorer.engine.quantize.grids import Grids, exclude_nonfinite, list_range_uses
 from explorer.engine.quantize.integers.bias_correction import correct_biases, read_axes
 from explorer.engine.quantize.integers.chains import link_chains
@@ -64,8 +64,6 @@ _SATURATES = (
     "this processor has no VNNI: when onnxruntime optimizes a file, it adds two products of bytes in 16 bits,"
     " and the sum can saturate; the errors above are without that, as with session.x64quantprecision = 1"
 )
-_LOSS_NOTE_DB = 10.0
-"""Loss in dB, relative to the minmax calibrator, from which a note warns the user."""
 _MIN_FOLD_SNR = 80.0
 """Minimum SNR in dB after folding. Rounding alone, in float32, gives about 120 dB."""
 _IN_MEMORY = 48 << 20
@@ -218,25 +216,15 @@ class Quantizer:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[str, ...]:
-        """Return a note if the calibrator loses `_LOSS_NOTE_DB` or more at an output, relative to minmax."""
+        """Return a note if the calibrator loses much at an output, relative to minmax."""
         spec = request.spec
         if spec.calibrator == "minmax" or not outputs:
             return ()
         minmax_trial = self.trial(
             replace(request, spec=replace(spec, calibrator="minmax")), on_progress, cancel
         )
-        for usual_output in minmax_trial.outputs:
-            mine = outputs[usual_output.name].snr_db if usual_output.name in outputs else None
-            if (
-                mine is not None
-                and usual_output.snr_db is not None
-                and usual_output.snr_db - mine >= _LOSS_NOTE_DB
-            ):
-                return (
-                    f"calibrator {spec.calibrator} gives {mine:.1f} dB at '{usual_output.name}',"
-                    f" minmax {usual_output.snr_db:.1f} dB on the same samples",
-                )
-        return ()
+        snr = {name: output.snr_db for name, output in outputs.items()}
+        return describe_calibrator_loss(spec.calibrator, snr, minmax_trial.outputs)
 
     def trial(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> Quantization:
         """Measure the error of `quantize` at the outputs, without creating a state.
