@@ -2,7 +2,7 @@
 
     [tile]
     tile = "64x64x64"         # or 64, or [64, 64, 64]: rows x depth x columns
-    edges = "ragged"
+    edges = "partial"
     form = "auto"
     grouped = "leave"
     accumulator = 24          # bits; sites whose integer sums do not fit are listed
