@@ -63,6 +63,11 @@ def many_text(count: int, noun: str) -> str:
     return f"{exact_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
+def many_do_text(count: int, noun: str, one_does: str, many_do: str) -> str:
+    """Formats a count with a noun and its verb: '1 tensor is', '12 tensors are'."""
+    return f"{many_text(count, noun)} {one_does if count == 1 else many_do}"
+
+
 def runs_text(calls: int | None) -> str:
     """Formats the number of runs of a site in one pass; '' for one run.
 

@@ -244,7 +244,9 @@ def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]
         )
     idle = [p for p in fact.points if p.seconds and not p.intensity]
     if idle:
-        label = f"{len(idle):,} layers without MACs, {seconds_text(sum(p.seconds or 0 for p in idle))}"
+        label = (
+            f"{many_text(len(idle), 'layer')} without MACs, {seconds_text(sum(p.seconds or 0 for p in idle))}"
+        )
         axes.plot([], [], " ", label=label)
     lowest = min([roof(low), *(measured_point.flops for measured_point in measured)])
     if profile is not None:
@@ -534,7 +536,7 @@ def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[
         s=[20 + 900 * point.share for point in measured],
         facecolor="none",
         edgecolor=_BLUE,
-        label=f"{len(measured):,} layers as measured (area: share of the run)",
+        label=f"{many_text(len(measured), 'layer')} as measured (area: share of the run)",
         zorder=3,
     )
     if predicted:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.base.units import many_text, printable
+from explorer.base.units import many_do_text, many_text, printable
 from explorer.engine.costs.layer_names import MATMULS, LayerNames
 from explorer.facts import Layer
 from explorer.facts.external.overlay import OutsideFigure, Over, Overlay, OverlayColumn
@@ -223,7 +223,8 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
         globbed.update(rows)
     if fitting_several:
         match.notes.append(
-            f"{len(fitting_several):,} layers match several patterns: the first in the file applies"
+            f"{many_do_text(len(fitting_several), 'layer', 'matches', 'match')} several patterns:"
+            " the first in the file applies"
         )
     return match
 

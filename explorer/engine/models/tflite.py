@@ -6,6 +6,7 @@ Modules that import numpy are imported when values are needed.
 from __future__ import annotations
 
 from explorer.base.errors import Misuse
+from explorer.base.units import many_text
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.formats.tflite import graph as tflite_graph
 from explorer.engine.models.opened_model import StaticModel
@@ -70,7 +71,7 @@ class TfliteModel(StaticModel):
         if file.states:
             size = sum(file.states.values())
             notes.append(
-                f"{len(file.states):,} tensors ({size:,} bytes) keep their values from run to run;"
+                f"{many_text(len(file.states), 'tensor')} of {size:,} bytes: values kept between runs;"
                 " they are not activations and not counted"
             )
         if len(file.signatures) > 1:

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from explorer.base.errors import BadModel
+from explorer.base.units import many_text
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
@@ -55,7 +56,10 @@ def list_stored(
             unread[reason] += 1
         tensor_numbers.append(_build_numbers(tensor, open_file, reason, strides.get(tensor.name)))
     notes = [_BLOCKS] if any(ggml_blocks.can_dequantize(t.dtype) for t in tensors) else []
-    notes += [f"the numbers of {count:,} tensors are not read: {reason}" for reason, count in unread.items()]
+    notes += [
+        f"the numbers of {many_text(count, 'tensor')} are not read: {reason}"
+        for reason, count in unread.items()
+    ]
     return tensor_numbers, tuple(notes)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.base.decibels import compute_relative_decibels
-from explorer.base.units import dims_text, exact_text, seconds_text, shape_text
+from explorer.base.units import dims_text, exact_text, many_text, seconds_text, shape_text
 from explorer.facts.blame import Blame, Probe
 from explorer.facts.site_names import format_site
 from explorer.report.blocks import (
@@ -104,7 +104,10 @@ def _method(fact: Blame) -> str:
     if len(fact.sizes) > 1:
         parts.append(f"figures at {dims_text(fact.at)}")
     chunks = "at once" if fact.chunks == 1 else f"in {fact.chunks:,} parts"
-    parts += [*fact.inputs, *([f"{len(fact.probes):,} values looked at {chunks}"] if fact.probes else [])]
+    parts += [
+        *fact.inputs,
+        *([f"{many_text(len(fact.probes), 'value')} looked at {chunks}"] if fact.probes else []),
+    ]
     return "; ".join([*parts, seconds_text(fact.seconds)])
 
 

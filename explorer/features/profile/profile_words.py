@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import bytes_text, exact_text, many_text, rate_text, seconds_text
+from explorer.base.units import bytes_text, exact_text, many_do_text, many_text, rate_text, seconds_text
 from explorer.facts import Info
 from explorer.facts.profile.profile import LayerTime, ModuleTime, OperatorTime, Profile, ProfileSeries, Spread
 from explorer.report.blocks import (
@@ -80,7 +80,8 @@ def build_other_blocks(fact: Profile, limit: int) -> list[Block]:
             Line(),
             Line(
                 Span(
-                    f"{len(fact.removed):,} layers do not run: computed while the model loads, or removed",
+                    f"{many_do_text(len(fact.removed), 'layer', 'does', 'do')} not run: computed while the"
+                    " model loads, or removed",
                     "quiet",
                 )
             ),

@@ -465,7 +465,7 @@ def test_states_are_kept_between_runs_and_are_no_weights_and_no_activations(tmp_
         info = session.info()
     assert info.totals.params == 0
     assert info.totals.activation_bytes_peak == 64, "input and output"
-    assert any("1 tensors (32 bytes) keep their values" in note for note in info.model.notes)
+    assert any("1 tensor of 32 bytes: values kept" in note for note in info.model.notes)
 
 
 def test_what_only_looks_at_a_tensor_in_another_shape_takes_no_memory(tmp_path: Path) -> None:

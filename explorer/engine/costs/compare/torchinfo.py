@@ -327,7 +327,7 @@ def _totals(
         owner_count = len({i.layer_id for i in owning})
         other_leaves = sum(1 for count in counts.values() if count.leaf) - owner_count
         why = (
-            f"forward/backward: torchinfo counts the first output of the {owner_count:,} layers with"
+            f"forward/backward: torchinfo counts the first output of {many_text(owner_count, 'layer')} with"
             " parameters of their own, twice, and leaves out the outputs of"
             f" {many_text(other_leaves, 'other layer')}"
         )

@@ -12,7 +12,7 @@ import re
 from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
-from explorer.base.units import bytes_text
+from explorer.base.units import bytes_text, many_text
 from explorer.engine.formats.byte_ranges import TensorView, is_dense
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, list_outline_rows
 from explorer.engine.formats.tensor_index import (
@@ -384,8 +384,8 @@ def read_script(path: str, why: str, *, find_offsets: bool = True) -> ScriptDesc
             ("class", clean_class_name(root.qualname)),
             ("modules", f"{len(description.parts):,}"),
             ("tensors", f"{len(reader.tensors):,}, {bytes_text(size)}"),
-            *([("constants of the code", f"{constants:,} tensors")] if constants else []),
-            ("code", f"{len(code):,} files of text, read and not run"),
+            *([("constants of the code", many_text(constants, "tensor"))] if constants else []),
+            ("code", f"{many_text(len(code), 'file')} of text, read and not run"),
             *([("archive version", version[:32])] if version else []),
         ),
         kinds={part.path: part.kind for part in description.parts},

@@ -13,7 +13,7 @@ import struct
 
 from explorer.base.errors import BadModel
 from explorer.base.record import field, record
-from explorer.base.units import printable
+from explorer.base.units import many_do_text, printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.format import Format, SourceProbe, import_on_call
 from explorer.engine.formats.tensor_index import (
@@ -424,8 +424,9 @@ class _Reader:
             parsed.tensors.append(tensor)
         for code, count in unknown_types.items():
             parsed.notes.append(
-                f"{count:,} tensors are of ggml's type {code:,}, which this version does not know:"
-                " their bytes are counted up to the next tensor, which is an upper bound"
+                f"{many_do_text(count, 'tensor', 'is', 'are')} of ggml's type {code:,}, which"
+                " this version does not know: their bytes are counted up to the next tensor, which is an"
+                " upper bound"
             )
         if parsed.cut is None:
             count_unused_bytes(parsed.tensors, start, parsed.size)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from explorer.base.errors import BadModel
-from explorer.base.units import printable
+from explorer.base.units import many_do_text, many_text, printable
 from explorer.engine.formats.files import open_regular, resolve_inside
 from explorer.engine.formats.format import Format, SourceProbe, import_on_call
 from explorer.engine.formats.tensor_index import (
@@ -350,14 +350,16 @@ def _add_index_notes(
         files = set(file_by_tensor.values())
         tensors = sum(1 for file in file_by_tensor.values() if file in absent)
         text = (
-            f"{len(absent):,} of {len(files):,} files are missing,"
-            f" with {tensors:,} of {len(file_by_tensor):,} tensors: {format_names(absent)}"
+            f"{len(absent):,} of {many_text(len(files), 'file')} {'is' if len(absent) == 1 else 'are'}"
+            f" missing, with {tensors:,} of {len(file_by_tensor):,} tensors: {format_names(absent)}"
         )
         notes.insert(0, CountNote(text, "here"))
     if missing:
-        notes.append(f"{len(missing):,} tensors that the index names are in no file: {format_names(missing)}")
+        count = many_do_text(len(missing), "tensor", "is", "are")
+        notes.append(f"{count} in the index and in no file: {format_names(missing)}")
     if extra:
-        notes.append(f"{len(extra):,} tensors are not where the index says: {format_names(extra)}")
+        count = many_do_text(len(extra), "tensor", "is", "are")
+        notes.append(f"{count} not where the index says: {format_names(extra)}")
 
 
 def _read_json(path: str, max_bytes: int) -> dict[str, Any]:

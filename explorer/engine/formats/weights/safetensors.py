@@ -14,7 +14,7 @@ import os
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
-from explorer.base.units import printable
+from explorer.base.units import many_do_text, printable
 from explorer.engine.formats.files import build_lfs_pointer_error, is_lfs_pointer, open_regular
 from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, import_on_call
 from explorer.engine.formats.tensor_index import (
@@ -443,7 +443,8 @@ def note_packing(tensors: Sequence[StoredTensor]) -> list[str]:
     if not packed:
         return []
     few = format_names([t.name for t in packed], 1)
-    note = f"{len(packed):,} tensors hold several quantized weights in each integer ({few})"
+    count = many_do_text(len(packed), "tensor", "holds", "hold")
+    note = f"{count} several quantized weights in each integer ({few})"
     return [CountNote(note, "packed")]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from explorer.base.units import many_text
 from explorer.engine.proof.compare import LIMIT, OutputComparison, get_unit_roundoff
 from explorer.engine.proof.meanings import ProductSpec
 from explorer.engine.runtime.onnxruntime import Array
@@ -101,12 +102,8 @@ def _describe_original(
         gap = np.abs(original.astype(np.float64) - exact)
         wrong = contained & ~(gap <= allowed)
         count = int(wrong.sum())
-        return (
-            f"{count:,} elements of the original are not near the result of integer arithmetic"
-            if count
-            else "",
-            False,
-        )
+        text = f"not near the result of integer arithmetic: {many_text(count, 'element')} of the original"
+        return (text if count else "", False)
     wrong = contained & (original != exact)
     if not wrong.any():
         return "", False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from explorer.base.units import rate_text
+from explorer.base.units import many_text, rate_text
 from explorer.facts import Info
 from explorer.facts.profile.profile import LayerTime, Profile
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
@@ -105,7 +105,9 @@ def describe_total(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
     is_complete = len(known_seconds) == len(points)
     total_seconds = sum(known_seconds) if is_complete or any(known_seconds) else None
     time = seconds(total_seconds, "" if is_complete else ">= ")
-    return Line((f"{len(points):,} layers chosen: ", time, ", ", share(total_seconds, fact.seconds)))
+    return Line(
+        (f"{many_text(len(points), 'layer')} chosen: ", time, ", ", share(total_seconds, fact.seconds))
+    )
 
 
 def build_layer_table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.units import many_text
 from explorer.report.table_file import write_layers
 from explorer.tui.text.lines import escape_name
 
@@ -50,7 +51,7 @@ def export(context: CommandContext) -> None:
         analysis = context.store.analysis
         assert analysis is not None
         await asyncio.to_thread(write_layers, analysis, path, context.tree.model.overlay)
-        context.store.say(f"{len(analysis.layers):,} layers written to {path}")
+        context.store.say(f"{many_text(len(analysis.layers), 'layer')} written to {path}")
 
     question = "All layers with their figures; the file name's ending selects .csv or .json"
     context.ask_path("Export the layers", f"{context.store.stem}_layers.csv", question, write)

@@ -402,7 +402,7 @@ def test_what_a_missing_shard_holds_is_counted_as_the_configuration_has_it(tmp_p
         info = session.info()
     assert (info.totals.params, info.totals.macs) == (wanted.params, wanted.macs)
     notes = "\n".join(info.model.notes)
-    assert notes.count("1 of 5 files are missing") == 1
+    assert notes.count("1 of 5 files is missing") == 1
     assert "parameters of the module in no file, counted as the configuration declares them" in notes
     assert "those of the files that are here" not in notes
 
@@ -413,7 +413,7 @@ def test_serving_names_the_shard_that_is_missing(tmp_path: Path) -> None:
     (path / "model-00002-of-00005.safetensors").unlink()
     with Session(path) as session:
         notes = session.serving(ServingSpec(8, (16,), (1,))).notes
-    assert any("files are missing" in n and "model-00002-of-00005.safetensors" in n for n in notes)
+    assert any("files is missing" in n and "model-00002-of-00005.safetensors" in n for n in notes)
 
 
 def _read_by_now() -> int:

@@ -102,7 +102,7 @@ def test_a_whole_model_has_nothing_to_be_said_against_it(model: Path) -> None:
 def test_a_missing_shard_is_named_and_the_figures_are_said_to_be_of_the_rest(model: Path) -> None:
     (model / "model-00002-of-00003.safetensors").unlink()
     said = notes(model)
-    assert "1 of 3 files are missing" in said
+    assert "1 of 3 files is missing" in said
     assert "model-00002-of-00003.safetensors" in said
     assert "those of the files that are here" in said
     with Session(model) as session:
