@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 
 from explorer.base.compat import build_type
 from explorer.base.errors import Misuse
+from explorer.base.units import many_text
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -306,7 +307,7 @@ def _check_call(
     if not code.co_flags & _OPEN:
         problems += [f"has no argument '{name}'" for name in kwargs if name not in names]
     if len(args) > len(positional) and not code.co_flags & _VARIABLE:
-        problems.append(f"takes {len(positional)} values without a name, and {len(args)} are given")
+        problems.append(f"takes {many_text(len(positional), 'value')} without a name, not {len(args)}")
     problems += [f"needs '{name}'" for name in names if name not in {*given_names, *kwargs, *optional}]
     if problems:
         arguments = ", ".join(name for name in names if name not in ("self", "session"))

@@ -285,7 +285,7 @@ def test_arguments_that_a_method_lacks_or_needs_are_named() -> None:
             session.verify(drawz=3)
         with pytest.raises(Misuse, match="tile: needs 'spec'"):
             session.tile()
-        with pytest.raises(Misuse, match="undo: takes 1 values without a name, and 2 are given"):
+        with pytest.raises(Misuse, match="undo: takes 1 value without a name, not 2"):
             session.undo(1)
     with pytest.raises(Misuse, match="Session: has no argument 'sed'"):
         explorer.verify_files(LENET, LENET, sed=1)

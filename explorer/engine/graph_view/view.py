@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.families import find_family
+from explorer.base.units import many_text
 from explorer.engine.costs.overlay import merge_figures
 from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.items import (
@@ -523,7 +524,7 @@ def _name_part(tree: TreeRows, draft: BoxDraft, inside: int) -> str:
     *products, last = (tree.layers[row] for row in draft.rows)
     if not last.macs and all(layer.macs for layer in products):
         return f"{len(products):,} products + {last.kind}"
-    return f"{inside:,} layers"
+    return many_text(inside, "layer")
 
 
 def _set_size(box: GraphBox, height: int) -> GraphBox:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.base.units import many_text
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import AnalysisResult, BuiltRows, Schedule
@@ -211,8 +212,8 @@ def _describe_buffers(contents: TensorIndex) -> tuple[str, ...]:
         return ()
     numbers, _ = count_stored(buffers)
     return (
-        f"{len(buffers):,} tensors of {numbers:,} numbers in all are buffers by their names"
-        f" ({', '.join(_BUFFERS)}); the file does not say, so they are counted with the parameters",
+        f"buffers by their names ({', '.join(_BUFFERS)}): {many_text(len(buffers), 'tensor')} of"
+        f" {many_text(numbers, 'number')} in all; the file does not say, so they count as parameters",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from explorer.base.units import bytes_text, count_text, exact_text, shape_text
+from explorer.base.units import bytes_text, count_text, exact_text, many_do_text, many_text, shape_text
 from explorer.facts.comparison import SAME, Comparison, Difference, RowPair, RowSide, TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table
 from explorer.report.present.compare.compared_figures import figure_tables, table_notes
@@ -124,9 +124,9 @@ def summarize_states(fact: TreeDiff) -> str:
     differing = [f"{counts[state]:,} {state}" for state in STATES if state in counts and state not in SAME]
     if not differing:
         text = (
-            f"the same in all of its {same_count:,} layers"
+            f"the same in all of its {many_text(same_count, 'layer')}"
             if not fact.graph
-            else f"{same_count:,} layers are the same"
+            else f"{many_do_text(same_count, 'layer', 'is', 'are')} the same"
         )
     elif not set(counts) - {"added", "removed"}:
         text = f"nothing in common: {', '.join(differing)}"

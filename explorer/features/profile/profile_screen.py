@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 
-from explorer.base.units import seconds_text
+from explorer.base.units import many_text, seconds_text
 from explorer.facts.profile.profile import OptimizeLevel, ProfileSpec, StepOptimizer, ordered
 from explorer.facts.training import OPTIMIZERS
 from explorer.features.profile.profile_comparison_words import (
@@ -171,7 +171,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         """Describe the work and the duration of the profile."""
         request = self._read_fields()
         spec = request.spec
-        runs = f"{spec.steps:,} runs" if spec.steps else "Runs until the median is sure within 5 %"
+        runs = many_text(spec.steps, "run") if spec.steps else "Runs until the median is sure within 5 %"
         turn = ", both in turn" if request.beside else ""
         step = "A training step: forward, backward, optimizer. " if spec.train else ""
         return [

@@ -157,7 +157,7 @@ def _format_interval(fact: Profile) -> Span:
 
 
 def _describe_stop(fact: Profile) -> str:
-    runs = f"{fact.runs:,} runs" if fact.runs > 1 else "1 run"
+    runs = many_text(fact.runs, "run")
     why = {
         "settled": "until the median was certain",
         "steps": "as requested",

@@ -14,6 +14,7 @@ from msgspec import Struct
 from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.base.units import many_text
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep, MixedPrecision, QuantizeRequest
 from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.features.quantize.quantize_screen import QuantizeCommand
@@ -216,7 +217,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
                 )
                 if not trials.remaining:
                     break
-            self._say(f"done: {len(trials.rows):,} choices")
+            self._say(f"done: {many_text(len(trials.rows), 'choice')}")
         except Cancelled:
             # take the rows that were computed before the stop
             self._show_sweep(await self._jobs.ask("sweep_formats", request.spec, seconds=0.0, **options))

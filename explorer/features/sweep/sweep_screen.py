@@ -13,7 +13,7 @@ from textual import on
 from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.base.units import edges_text, sizes_text
+from explorer.base.units import edges_text, many_text, sizes_text
 from explorer.facts import TileSpec
 from explorer.facts.comparison import build_tilings_table
 from explorer.facts.cost import Hardware
@@ -285,7 +285,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
                 rows.update({_key_of(row): row for row in fact.rows})
                 self._tilings.rows = mark_front(list(rows.values()))
                 self._show()
-            self._say(f"done: {len(self._tilings.rows):,} tilings")
+            self._say(f"done: {many_text(len(self._tilings.rows), 'tiling')}")
         except Cancelled:
             self._say(f"stopped: {len(self._remaining):,} tiles remain; n continues")
         except ExplorerError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from explorer.base.units import edges_text, printable, sizes_text
+from explorer.base.units import edges_text, many_text, printable, sizes_text
 from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.comparison import FigureTable
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
@@ -31,7 +31,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     """
     rows = fact.rows
     models = dict.fromkeys((row.model, row.opening) for row in rows)
-    head = [Span(f"{len(rows):,} tilings", "strong"), Span(f"   of {_models_text(models)}", "quiet")]
+    head = [Span(many_text(len(rows), "tiling"), "strong"), Span(f"   of {_models_text(models)}", "quiet")]
     machines = dict.fromkeys(row.hardware for row in rows if row.hardware)
     if len(machines) == 1:
         head.append(Span(f"   on {printable(next(iter(machines)))}", "quiet"))

@@ -53,7 +53,7 @@ def test_info_says_what_is_known_and_that_the_work_is_not(
     assert code == 0
     assert "152" in out
     assert "holds tensors and no graph" in out
-    assert "1 tensors of 8 numbers in all are buffers by their names" in out
+    assert "1 tensor of 8 numbers in all; the file does not say" in out
     assert "each node is known" not in out
     code, out, _ = printed(capsys, "info", model, "--json")
     totals = json.loads(out)["totals"]

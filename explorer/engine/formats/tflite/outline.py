@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
+from explorer.base.units import many_text
 from explorer.engine.formats.files import map_file
 from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOperator, TfliteTensor
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
@@ -57,7 +58,9 @@ def _list_rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
         if index:
             count = len(subgraph.operators)
             yield OutlineRow(
-                subgraph.name or str(index), "function", note=f"subgraph {index}, {count:,} operators"
+                subgraph.name or str(index),
+                "function",
+                note=f"subgraph {index}, {many_text(count, 'operator')}",
             )
         tensors = subgraph.tensors
         for number in subgraph.inputs:

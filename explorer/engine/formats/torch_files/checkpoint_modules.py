@@ -657,7 +657,7 @@ def _list_facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
     )
     for role, names in _group_by_role(parsed, reader.tensors).items():
         size = sum(t.nbytes for t in names)
-        yield role, f"{len(names):,} tensors, {bytes_text(size)}, not counted as parameters"
+        yield role, f"{many_text(len(names), 'tensor')}, {bytes_text(size)}, not counted as parameters"
     yield from sorted(reader.values, key=lambda pair: pair[0].count("."))
     if reader.unlisted:
         yield "more values", f"{reader.unlisted:,} that are not listed here"

@@ -359,7 +359,7 @@ def _write_verdict(
     largest: int | None,
 ) -> str:
     """Writes the verdict of an answer of this kind; the indices are those of `_build_answer`."""
-    count = "1 value" if len(probes) == 1 else f"{len(probes):,} values"
+    count = many_text(len(probes), "value")
     if kind == "unlike":
         return "different: the two models have no value in common that could be compared"
     if kind in ("equal", "rounding"):
