@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -86,9 +86,8 @@ class Jobs:
         Raises:
             ExplorerError: The job failed; `Cancelled` if the user stopped it.
         """
-        return await self._follow(
-            RunningJob(title, self.engine.submit(method, *args, **kwargs), time.monotonic())
-        )
+        job = RunningJob(title, self.engine.submit(method, *args, **kwargs), time.monotonic())
+        return await self._follow(job, asyncio.wrap_future(job.job.future))
 
     async def ask_slow(self, title: str, method: str, *args: Any) -> Any:
         """Return the answer of a session's method. It becomes the foreground job if it takes long.
@@ -104,14 +103,14 @@ class Jobs:
         self._ended = None
         answer = asyncio.wrap_future(job.job.future)
         done, _ = await asyncio.wait({answer}, timeout=_SHOWN_AFTER)
-        return await answer if done or self.current is not None else await self._follow(job)
+        return await answer if done or self.current is not None else await self._follow(job, answer)
 
-    async def _follow(self, running_job: RunningJob) -> Any:
-        """Return the answer of a job that is the foreground job until then."""
+    async def _follow(self, running_job: RunningJob, answer: Awaitable[Any]) -> Any:
+        """Await the answer of a job that is the foreground job until then, and return it."""
         self.current = running_job
         self._on_change()
         try:
-            return await asyncio.wrap_future(running_job.job.future)
+            return await answer
         finally:
             if self.current is running_job:
                 self.current, self._ended = None, running_job
