@@ -22,8 +22,8 @@ from explorer.report.present.look.layers import build_overlay_fields, layer_bloc
 from explorer.tui.pages.outline_page import failed_page, outline_page, range_page, run_lines
 from explorer.tui.tabs.tab import Tab, note_page
 from explorer.tui.terminal.slices import wait_for_paint
-from explorer.tui.text.drawing import draw, row_line
-from explorer.tui.text.lines import BLANK, Line, heading_line
+from explorer.tui.text.drawing import draw, row_line, title_line
+from explorer.tui.text.lines import BLANK, Line, heading_line, line_text
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.link_view import Link
 
@@ -184,6 +184,12 @@ def layer_page(
     return lines + draw([*conflicts(connections), *layer_parts(layer, tensors=False)], width, exact)
 
 
+def _draw_heading(title: str, titles: Line) -> Line:
+    """Draw the titles of a table as a heading, with the common prefix of the names behind `title`."""
+    prefix = line_text(titles).strip().removeprefix(title)
+    return *heading_line(f" {title}"), (prefix, "dim")
+
+
 def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
     """Draw one line per producer of an input and per reader of an output. Each line links to that layer."""
     lines: list[Line] = []
@@ -191,9 +197,11 @@ def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
     for (title, table), target_rows in zip(tables, find_row_links(connections), strict=True):
         if not table.rows:
             continue
-        lines += [BLANK, heading_line(f" {title}")]
-        # without a title above it, a column has no place for the common prefix of its names
-        table = replace(table, columns=[column._replace(title="") for column in table.columns])
+        # the heading is the title of the first column, because a title shows the common prefix of its names
+        titles = (title, *[""] * (len(table.columns) - 1))
+        columns = [column._replace(title=text) for column, text in zip(table.columns, titles, strict=True)]
+        table = replace(table, columns=columns)
+        lines += [BLANK, _draw_heading(title, title_line(table, width, exact))]
         for index, target_row in enumerate(target_rows):
             line = row_line(table, index, width, exact, mark=(" ", "text"))
             lines.append(line if target_row is None else Link.to(target_row, line))
