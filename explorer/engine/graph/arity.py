@@ -123,6 +123,14 @@ _ATTRIBUTES: Mapping[str, str] = {
     "to": "BitCast Cast",
 }
 
+NO_REQUIRED_INPUTS = frozenset(
+    (
+        *("Concat", "Constant", "Einsum", "Loop", "Max", "Mean", "Min", "Optional", "OptionalHasElement"),
+        *("RandomNormal", "RandomUniform", "Scan", "SequenceConstruct", "SequenceEmpty", "Sum"),
+    )
+)
+"""Standard operators that do not require an input, in at least one of their versions."""
+
 REQUIRED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     op: frozenset(name for name, listed in _ATTRIBUTES.items() if op in listed.split())
     for operators in _ATTRIBUTES.values()

@@ -11,7 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from explorer import BadModel, Session
 from explorer.cli.main import main
-from explorer.engine.graph.arity import ATTRIBUTE_TYPES, MIN_INPUTS, REQUIRED_ATTRIBUTES
+from explorer.engine.graph.arity import ATTRIBUTE_TYPES, MIN_INPUTS, NO_REQUIRED_INPUTS, REQUIRED_ATTRIBUTES
 
 SINGLE = defs.OpSchema.FormalParameterOption.Single
 
@@ -58,6 +58,20 @@ def test_the_types_of_attributes_are_those_of_all_versions_of_the_schemas() -> N
                 types.setdefault(name, set()).add(attribute.type.name)
     single = {name: kinds.pop() for name, kinds in types.items() if len(kinds) == 1}
     assert {name: WORDS[kind] for name, kind in single.items() if kind in WORDS} == ATTRIBUTE_TYPES
+
+
+def test_every_standard_operator_is_known_whether_it_requires_an_input_or_none() -> None:
+    names = {schema.name for schema in defs.get_all_schemas_with_history() if not schema.domain}
+    assert names - {op for domain, op in MIN_INPUTS if not domain} == NO_REQUIRED_INPUTS
+
+
+def test_an_operator_that_onnx_does_not_define_may_have_any_attributes(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    node = helper.make_node("Whittle", ["x"], ["y"], axis=[1, 2], group="both")
+    graph = helper.make_graph([node], "g", [value("x", 1, [2, 2])], [value("y", 1, [2, 2])])
+    onnx.save(helper.make_model(graph), str(tmp_path / "own.onnx"))
+    with Session(str(tmp_path / "own.onnx")) as session:
+        assert session.info().totals.nodes == 1
 
 
 MISTYPED = {

@@ -119,7 +119,7 @@ def test_figures_beyond_64_bits_stay_exact() -> None:
     layers = tuple(replace(layer, macs=huge + layer.id) for layer in flat(3).layers)
     found = sent(layers).structure
     assert list(found.columns["macs"]) == [huge, huge + 1, huge + 2]
-    assert "macs" in found.known
+    assert "macs" in found.known_columns
 
 
 def test_no_piece_of_a_large_structure_is_large() -> None:

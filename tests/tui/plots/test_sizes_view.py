@@ -191,5 +191,5 @@ async def test_what_was_taken_of_other_sizes_comes_with_the_key_that_types_them_
     async with screen(engine, size=(140, 40)) as hands:
         await hands.press("D")
         note = " ".join(line_text(line) for line in view(hands).query_one("#sizes-note", Status).lines)
-        assert "batch=1 taken; t types another size" in note
+        assert "assumed: batch=1; t types another size" in note
         assert "--" not in note

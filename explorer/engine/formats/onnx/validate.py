@@ -24,6 +24,7 @@ from explorer.engine.graph.arity import (
     ATTRIBUTE_TYPES,
     MICROSOFT_TYPES,
     MIN_INPUTS,
+    NO_REQUIRED_INPUTS,
     REQUIRED_ATTRIBUTES,
     has_type,
 )
@@ -190,7 +191,9 @@ def _order_body(
             _check_arity(node, least or 0, where, functions)
         if not node.domain and node.op in REQUIRED_ATTRIBUTES and node.key not in functions:
             _check_attributes(node, where)
-        types = _TYPES.get(node.domain)
+        # an operator that ONNX does not define may have any attributes
+        is_defined = least is not None or (not node.domain and node.op in NO_REQUIRED_INPUTS)
+        types = _TYPES.get(node.domain) if is_defined else None
         if types is not None and node.op != "Constant":
             attributes = node.attributes
             if attributes and id(attributes) not in census.typed:
