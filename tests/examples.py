@@ -32,7 +32,7 @@ def played(path: Path, folder: Path) -> Any:
 
 
 def outputs(notebook: Any) -> list[list[str]]:
-    """Texts of the outputs of each cell, without what differs from run to run."""
+    """Texts of the outputs of each cell, without what differs from run to run and with versions of torch."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [[_text(output) for output in cell.outputs] for cell in cells]
 
@@ -40,7 +40,9 @@ def outputs(notebook: Any) -> list[list[str]]:
 def _text(output: Any) -> str:
     data = output.get("data", {})
     text = output.get("text") or data.get("text/html") or data.get("text/plain") or ""
-    return re.sub(r"\d+(\.\d+)?(e-\d\d)? ?(ms|s|u|dB)\b|\d\.\d+e-\d\d|seconds=[\d.]+", "#", "".join(text))
+    return re.sub(
+        r"torch [\d.]+|\d+(\.\d+)?(e-\d\d)? ?(ms|s|u|dB)\b|\d\.\d+e-\d\d|seconds=[\d.]+", "#", "".join(text)
+    )
 
 
 def main(names: list[str]) -> None:
