@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.base.units import bytes_text, printable
+from explorer.base.units import bytes_text, many_text, printable
 from explorer.report.outline_words import fitted, width
 
 TYPE_CHECKING = False
@@ -30,7 +30,7 @@ def _compose_lines(fact: Checkup) -> Iterator[str]:
         ("Explorer", f"{fact.explorer}   {python.program}"),
         ("Python", f"{python.version} (tested: {python.tested})   {python.executable}"),
         ("System", machine.system),
-        ("Processor", f"{machine.processor}, {_count_text(machine.processors, 'processor')}"),
+        ("Processor", f"{machine.processor}, {many_text(machine.processors, 'processor')}"),
         ("Memory", memory),
         ("GPU", gpus),
         ("Terminal", _describe_terminal(fact.terminal)),
@@ -141,7 +141,3 @@ def _describe_terminal(terminal: TerminalInfo) -> str:
 def _describe_folder(folder: FolderInfo) -> str:
     state = "" if folder.exists else " (not there yet)" if folder.writable else " (not there)"
     return f"{folder.path}{state if folder.writable else f'{state}, cannot be written'}"
-
-
-def _count_text(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.base.decibels import compute_relative_decibels
-from explorer.base.units import dims_text, exact_text, many_text, seconds_text, shape_text
+from explorer.base.units import dims_text, exact_text, many_do_text, many_text, seconds_text, shape_text
 from explorer.facts.blame import Blame, Probe
 from explorer.facts.site_names import format_site
 from explorer.report.blocks import (
@@ -262,7 +262,7 @@ def list_unpaired(fact: Blame, limit: int) -> list[Block]:
     """
     named = [f"{name} ({why})" for name, why in fact.unpaired[:limit]]
     remaining = fact.unpaired_count - len(named)
-    count_text = "1 value was" if fact.unpaired_count == 1 else f"{fact.unpaired_count:,} values were"
+    count_text = many_do_text(fact.unpaired_count, "value", "was", "were")
     sentence = (
         f"{count_text} not compared: {', '.join(named)}{f' and {remaining:,} more' if remaining else ''}."
     )
