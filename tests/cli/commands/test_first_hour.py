@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import save_file
 
 import explorer
 from explorer import verify_files
@@ -115,6 +116,11 @@ def test_the_totals_of_a_wrong_input_shape_say_the_reason(asked: Asked, sample: 
     text = asked("info", str(sample("lenet")), "--input-shape", "input:1,3,28,28")
     assert "3 channels" in text
     assert "channels" not in asked("info", str(sample("lenet")))
+
+
+def test_the_totals_of_a_file_of_tensors_say_once_that_it_has_no_graph(asked: Asked, tmp_path: Path) -> None:
+    save_file({"encoder.block.weight": np.zeros((2, 3), np.float32)}, tmp_path / "weights.safetensors")
+    assert asked("info", str(tmp_path / "weights.safetensors")).count("holds tensors and no graph") == 1
 
 
 def test_the_costs_before_the_tiling_of_a_module_are_those_of_its_onnx_export(

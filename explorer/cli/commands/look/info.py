@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer, load_presenter
@@ -19,9 +21,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     reasons: list[str] = []
 
     def ask(session: Session, info: Info) -> tuple[Info]:
-        if info.totals.coverage < 1 and not args.json:
-            unknown = (row for row in session.layers().layers if row.status == "unknown" and row.reason)
-            reasons.extend(f"{row.path}: {row.reason}" for row in list(unknown)[:1])
+        if info.totals.coverage < 1 and info.totals.nodes and not args.json:
+            layers = session.analysis().layers
+            unknown = (layer for layer in layers if layer.status == "unknown" and layer.reason)
+            reasons.extend(f"{layer.path}: {layer.reason}" for layer in islice(unknown, 1))
         return (info,)
 
     def build_blocks(info: Info) -> list[Block]:
