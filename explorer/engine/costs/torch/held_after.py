@@ -67,6 +67,8 @@ def is_held_by_code(
         return False
     visited: set[int] = set()
     _count_references(get_result(), references, visited)
+    if not list_held(referenced_keys):  # most models keep no tensor, and the search below takes long
+        return False
     for value in holders:
         _count_references(vars(value) if isinstance(value, nn.Module) else value, references, visited)
     surviving = [tensors[key] for key in list_held(referenced_keys)[:_MAX_HELD]]

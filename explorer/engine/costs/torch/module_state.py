@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from explorer.engine.compat.torch import buffers_of, is_of_torch
+from explorer.engine.compat.torch import buffers_of, children_of, is_of_torch, parameters_of
 from explorer.engine.costs.torch.model_code import is_library_object
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -74,8 +74,9 @@ def take_snapshot(
     for module in modules:
         attributes = {name: value for name, value in vars(module).items() if name not in _OWN_ATTRIBUTES}
         buffers = buffers_of(module).values()
-        snapshot += [module.training, *(id(child) for child in module.children())]
-        snapshot += [reader.read_names(vars(p), 0) for p in module.parameters(recurse=False) if vars(p)]
+        snapshot += [module.training, *(id(child) for child in children_of(module).values())]
+        parameters = [p for p in parameters_of(module).values() if p is not None]
+        snapshot += [reader.read_names(vars(p), 0) for p in parameters if vars(p)]
         if is_of_torch(module):
             snapshot += [id(buffer) for buffer in buffers]
             snapshot += [value for value in attributes.values() if isinstance(value, _PLAIN)]
