@@ -211,7 +211,7 @@ def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]
 def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
     """Returns MACs and output elements of the layers that multiply, by path in the module tree.
 
-    A path with several such layers is left out.
+    A path with several such layers is left out, and so is a product of constants, which has no activations.
     """
     is_graph = analysis.info.model.is_graph
     products: dict[str, tuple[int, int]] = {}
@@ -219,7 +219,7 @@ def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
     for layer in list_counted_layers(analysis):
         shape = layer.outputs[0].shape if layer.macs and layer.outputs else None
         width = count_dense_bytes((1,), layer.outputs[0].dtype) if shape is not None else None
-        if not layer.macs or not width or layer.activation_bytes is None:
+        if not layer.macs or not width or not layer.activation_bytes:
             continue
         path = layer.path
         if is_graph:  # an operator that forms its whole module has the name of the module
@@ -256,7 +256,7 @@ class IdleLayers(Struct, frozen=True):
             else ""
         )
         return [
-            (f"{names}{more_text}: no output of the graph needs it, which leaves it out", self.sign * work)
+            (f"{names}{more_text}: no output of the graph needs it, so the graph omits it", self.sign * work)
         ]
 
 

@@ -325,11 +325,10 @@ class _Watch:
                 and not self.value_assumption
             ):
                 layer_call = layer_cache.find_layer_call(module, args, kwargs)
-            if (
-                layer_call is not None
-                and layer_call.tape is not None
-                and self.has_exact_sizes(layer_call.addresses)
-            ):
+            # a tape of a layer that reads a stored tensor would hide what an equal layer reads
+            if layer_call is not None and not self.has_exact_sizes(layer_call.addresses):
+                layer_call = None
+            if layer_call is not None:
                 tape = layer_call.tape
             row = registered.row or self.create_row(registered, module)
             row.calls += 1

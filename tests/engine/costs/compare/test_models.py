@@ -525,6 +525,35 @@ def test_the_sums_of_a_product_in_parts_are_explained(
     assert why == "1 product in parts: the sums of the parts, which a product does within itself"
 
 
+_ON_A_PARAMETER = """
+import torch
+from torch import nn
+
+class Nodes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.nodes = nn.Parameter(torch.randn(7, 12))
+        self.first, self.second = nn.Linear(12, 12, bias=False), nn.Linear(12, 12, bias=False)
+
+    def forward(self, edges):
+        nodes = self.nodes.expand(len(edges), -1, -1)
+        return self.second(torch.relu(torch.bmm(edges, self.first(nodes))))
+
+def net(): return Nodes(), torch.zeros(1, 7, 7)
+"""
+
+
+def test_layers_behind_a_product_of_constants_are_not_called_omitted_or_in_parts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "nodes.py").write_text(_ON_A_PARAMETER)
+    source = f"{tmp_path / 'nodes.py'}:net"
+    with Session(source) as session:
+        path = str(session.save(str(tmp_path / "nodes.onnx")))
+    told = "; ".join(d.why for d in compare_files(source, path).differences)
+    assert "no output of the graph needs it" not in told
+    assert "in parts" not in told
+
+
 def test_other_additions_than_the_sums_of_a_product_stay_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,35 @@ def test_the_facts_are_the_same_with_and_without_memory(monkeypatch: Any) -> Non
     assert plain == first == again
 
 
+class ReadsAParameter(nn.Module):
+    """Equal layers: the first reads a parameter of the model, the second an activation of the same shape."""
+
+    def __init__(self, *, buffer: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 12), nn.Linear(12, 12)
+        if buffer:
+            self.register_buffer("table", torch.empty(5, 12))
+        else:
+            self.table = nn.Parameter(torch.empty(5, 12))
+
+    def forward(self, x: Any) -> Any:
+        table = self.table.expand(len(x), -1, -1)
+        return self.second(torch.relu(torch.bmm(x, self.first(table))))
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+def test_a_layer_that_reads_an_activation_is_not_answered_by_one_that_read_a_parameter(
+    monkeypatch: Any, buffer: bool
+) -> None:
+    def make() -> Any:
+        return ReadsAParameter(buffer=buffer)
+
+    plain = without_memory(monkeypatch, make, (1, 5, 5))
+    assert analysed(make, (1, 5, 5)) == plain
+    second = next(layer for layer in plain.layers if layer.path == "second")
+    assert second.bytes_read - second.weight_bytes_read == 5 * 12 * 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16", "mobilenet_v3_small", "swin_t"])
 def test_the_facts_of_real_models_are_the_same(monkeypatch: Any, name: str) -> None:
