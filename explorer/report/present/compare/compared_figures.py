@@ -104,7 +104,7 @@ def table_notes(fact: FigureTable) -> list[Block]:
     notes += [f"{note[0].upper()}{note[1:]}." for note in fact.notes]
     for reason in dict.fromkeys(row.unranked for row in unranked):
         labels = [_LABELS[row.name].strip() for row in unranked if row.unranked == reason]
-        notes.append(f"None is marked as the best where {reason}: {'; '.join(labels)}.")
+        notes.append(f"No model is marked as the best in these rows, because {reason}: {'; '.join(labels)}.")
     return [Paragraph(note, "quiet") for note in notes]
 
 
