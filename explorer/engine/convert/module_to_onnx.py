@@ -167,7 +167,7 @@ def _make_runner(
     conditions = {node.inputs[0] for node in model.graph.nodes if node.op == "If"} & computed - {*outputs}
     condition_values.update({name: set() for name in conditions})
     exposed_model = expose(model, [*outputs, *sorted(conditions)]) if conditions else model
-    session = RuntimeSession(exposed_model, what="the written file")
+    session = RuntimeSession(exposed_model, label="the written file")
     feed_names = {value.name for value in model.graph.required_inputs}
 
     def call(feeds: Mapping[str, Any]) -> list[Any]:

@@ -206,7 +206,7 @@ def _name_dimensions(path: str, batch: str) -> None:
 
 def _compare(job: ConversionJob, function: Any, program: _Program, model: Model) -> Verification:
     """Runs the source in TensorFlow and the ONNX file in onnxruntime, and compares the outputs."""
-    session = RuntimeSession(model, what="the written file")
+    session = RuntimeSession(model, label="the written file")
     names = [value.name for value in model.graph.outputs]
 
     def run_source(feeds: Feeds) -> list[Array]:

@@ -139,7 +139,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
     Quantized outputs are compared as real numbers.
     """
     input_plans = plan_inputs(model, job.dims, job.input_shapes)
-    session = RuntimeSession(model, what="the written file")
+    session = RuntimeSession(model, label="the written file")
     names = [value.name for value in model.graph.outputs]
     results = _order_outputs(interpreter, names)
     layers = (

@@ -110,7 +110,7 @@ def create_graph_predictor(
         BadModel: onnxruntime cannot load the graph.
         Misuse: Its inputs have different fixed batch sizes.
     """
-    session = RuntimeSession(model, what=f"'{printable(name)}'")
+    session = RuntimeSession(model, label=f"'{printable(name)}'")
     inputs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.required_inputs]
     fixed = {spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], int)}
     if len(fixed) > 1:

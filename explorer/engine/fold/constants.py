@@ -152,6 +152,6 @@ def _run_nodes(
     from explorer.engine.runtime.onnxruntime import RuntimeSession  # 100 ms, and few graphs need it
 
     session = RuntimeSession(
-        replace(work.model, graph=graph, functions={}, extra=()), what="the constants", optimise=False
+        replace(work.model, graph=graph, functions={}, extra=()), label="the constants", optimize=False
     )
     return {name: build_tensor(name, value) for name, value in session.run({}).items()}

@@ -199,7 +199,7 @@ class _MeasuredGraph(Struct):
         except BadModel as error:
             where, problem = _find_named_path(error.what, self.flat, self.layers)
             raise BadModel(problem, where=where, hint=error.hint) from None
-        self.owners = _map_kernels_to_rows(self.flat, self.loaded.optimised(), self.layers)
+        self.owners = _map_kernels_to_rows(self.flat, self.loaded.read_optimized_graph(), self.layers)
         if self.check is not None:
             self.check.add_samples()
 
@@ -361,12 +361,12 @@ class _MeasuredGraph(Struct):
 
 
 def _map_kernels_to_rows(
-    flat: FlatGraph, optimised: Graph, layers: Sequence[Layer]
+    flat: FlatGraph, optimized_graph: Graph, layers: Sequence[Layer]
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
     """Maps each kernel name to the kernel's row and to the further rows whose work it does."""
     model, rows = flat.model, flat.rows
     owners: dict[str, tuple[int, tuple[int, ...]]] = {}
-    for name, nodes in fusion.map_kernels(model.graph, optimised, model.defaults).items():
+    for name, nodes in fusion.map_kernels(model.graph, optimized_graph, model.defaults).items():
         placed = [(node, row) for node in nodes if (row := rows.get(node.name)) is not None]
         if placed:
             main = max(placed, key=lambda pair: _weight(pair[0], layers[pair[1]]))[1]

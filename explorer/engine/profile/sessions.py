@@ -28,7 +28,7 @@ LEVELS: Mapping[str, Any] = {
 }
 """Levels of graph optimization, by the value of `--optimize`."""
 
-_WEIGHTS = "optimised.data"
+_WEIGHTS = "optimized.data"
 _MIN_FREE_BYTES = 1 << 20
 """Free bytes below which a disk counts as full."""
 
@@ -56,7 +56,7 @@ class TimedSessions(TimedRuns):
                 setattr(options, name, value)
             return self._create_session(options, providers)
 
-        self._target = os.path.join(workdir, "optimised.onnx")
+        self._target = os.path.join(workdir, "optimized.onnx")
         prefix = os.path.join(workdir, "profile")
         self._observed = session(
             enable_profiling=True, profile_file_prefix=prefix, optimized_model_filepath=self._target
@@ -98,7 +98,7 @@ class TimedSessions(TimedRuns):
             return False
         return self._level != "none"
 
-    def optimised(self) -> Graph:
+    def read_optimized_graph(self) -> Graph:
         """Returns the graph after the runtime has optimized it.
 
         Call it only once: it deletes the file.

@@ -242,7 +242,7 @@ def _try_rows(
     Returns:
         The sizes at which the model runs, and the rows at which it does not.
     """
-    session = RuntimeSession(model, what="the original", optimise=False)
+    session = RuntimeSession(model, label="the original", optimize=False)
     tried: list[dict[str, int]] = []
     refused: list[dict[str, int]] = []
     first_error: BadModel | None = None

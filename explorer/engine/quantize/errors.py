@@ -130,7 +130,7 @@ def run_errors(
     ) or [[]]
     layers: dict[str, LayerErrors] = {}
     outputs = {name: Agreement() for name in output_names}
-    full_session = RuntimeSession(quantized_model, what="the quantized model")
+    full_session = RuntimeSession(quantized_model, label="the quantized model")
     for part_index, part in enumerate(parts):
         values = {name for choice in part for name in subgraphs.value_names(choice)} | (
             set() if part_index else {*output_names}
@@ -258,7 +258,7 @@ class _LayerSubgraphs:
         original_names = {name: self._originals[name] for _, region in regions for name in region.inputs}
         dtypes = {name: info_by_name[value].dtype or "float32" for name, value in original_names.items()}
         model, names = build_region_model(self._wiring, [region for _, region in regions], dtypes)
-        session = RuntimeSession(model, what="the quantized layers", optimise=False)
+        session = RuntimeSession(model, label="the quantized layers", optimize=False)
 
         def run(original_values: Mapping[str, Any]) -> dict[str, Any]:
             feeds: Feeds = {name: original_values[value] for name, value in original_names.items()}

@@ -108,7 +108,7 @@ class OriginalRuns:
         Raises:
             BadModel: The quantized model does not run on a sample.
         """
-        session = RuntimeSession(quantized_model, what="the quantized model")
+        session = RuntimeSession(quantized_model, label="the quantized model")
         agreements = {name: Agreement() for name in self._outputs}
         for index, feeds in enumerate(self.samples):
             step(index, self.samples.count)

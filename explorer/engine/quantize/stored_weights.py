@@ -47,7 +47,7 @@ def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
         initializers = {name: model.graph.initializers[name] for name in node.inputs}
         output = Value(node.outputs[0], "float32", numbers.shape)
         graph = Graph("", (node,), (), (output,), initializers)
-        session = RuntimeSession(replace(model, graph=graph), what=f"'{numbers.name}'", optimise=False)
+        session = RuntimeSession(replace(model, graph=graph), label=f"'{numbers.name}'", optimize=False)
         values: Array = session.run({})[output.name]
         return values
 

@@ -47,19 +47,19 @@ class Observer:
     Args:
         model: The model to run.
         values: Values to return, with their types if known.
-        what: Name of the model in messages.
+        label: Name of the model in messages.
 
     Raises:
         BadModel: onnxruntime refuses the model.
     """
 
-    def __init__(self, model: Model, values: Sequence[TensorInfo], what: str = "the model") -> None:
+    def __init__(self, model: Model, values: Sequence[TensorInfo], label: str = "the model") -> None:
         inputs = {value.name for value in model.graph.inputs}
         inner = [info for info in values if info.name not in inputs]
         self._input_names = [info.name for info in values if info.name in inputs]
         self._output_names = {info.name: info.name for info in inner}
         self._session = inner and RuntimeSession(
-            _add_outputs(model, inner, self._output_names), what=what, optimise=False
+            _add_outputs(model, inner, self._output_names), label=label, optimize=False
         )
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:

@@ -105,8 +105,8 @@ class RuntimeSession:
 
     Args:
         model: The model to run.
-        what: Name of the model in messages ('the original', "matmul 'fc1'").
-        optimise: Whether graph optimization is enabled. Loading a sub-model that runs once takes less time
+        label: Name of the model in messages ('the original', "matmul 'fc1'").
+        optimize: Whether graph optimization is enabled. Loading a sub-model that runs once takes less time
             without it.
         threads: Number of threads for operators, or None for onnxruntime's default.
         sparing: Whether the memory of a value is freed after its last reader. Otherwise onnxruntime keeps the
@@ -127,12 +127,12 @@ class RuntimeSession:
         self,
         model: Model,
         *,
-        what: str,
-        optimise: bool = True,
+        label: str,
+        optimize: bool = True,
         threads: int | None = None,
         sparing: bool = False,
     ) -> None:
-        self.what = what
+        self.label = label
         model = build_plain_form(model)
         folder = weights_folder(model)
         options = onnxruntime.SessionOptions()
@@ -157,11 +157,11 @@ class RuntimeSession:
             return
         model_bytes = encode_skeleton(model, folder=folder)
         reasons: list[str] = []
-        optimised = optimise and len(model.graph.nodes) <= MAX_OPTIMIZED
-        harmful = _harmful_passes(model) if optimised else ()
-        for name, level in _LEVELS if optimised else _LEVELS[-1:]:
+        is_optimized = optimize and len(model.graph.nodes) <= MAX_OPTIMIZED
+        harmful = _harmful_passes(model) if is_optimized else ()
+        for name, level in _LEVELS if is_optimized else _LEVELS[-1:]:
             options.graph_optimization_level = level
-            self.level = name if optimised else ""
+            self.level = name if is_optimized else ""
             for disabled in ([*harmful], [*harmful, SIGNED_TO_UNSIGNED]):
                 try:
                     self._session = onnxruntime.InferenceSession(
@@ -172,7 +172,7 @@ class RuntimeSession:
                     reasons.append(shorten_error(error))
                     if not is_of_a_pass(error):
                         break
-        raise BadModel(f"onnxruntime cannot load {what}: {reasons[0]}")
+        raise BadModel(f"onnxruntime cannot load {label}: {reasons[0]}")
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Runs the model and returns its outputs by name.
@@ -193,7 +193,7 @@ class RuntimeSession:
             else:
                 results = self._session.run(output_names, dict(feeds), options)
         except Exception as error:
-            raise BadModel(f"onnxruntime cannot run {self.what}: {shorten_error(error)}") from None
+            raise BadModel(f"onnxruntime cannot run {self.label}: {shorten_error(error)}") from None
         return dict(zip(output_names, results, strict=True))
 
     def types(self) -> dict[str, str | None]:

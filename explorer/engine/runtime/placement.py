@@ -221,8 +221,8 @@ def _notes(assignment: Assignment, mixed_calls: Mapping[int, tuple[str, ...]]) -
         yield f"{provider} is built into onnxruntime and cannot be used here"
     if assignment.nodes is None:
         yield "which layers are fused is not told"
-    if not assignment.optimised:
-        yield "so many nodes are not optimised: onnxruntime needs a time that grows with their square"
+    if not assignment.is_optimized:
+        yield "so many nodes are not optimized: onnxruntime needs a time that grows with their square"
 
 
 class _LayerRows:

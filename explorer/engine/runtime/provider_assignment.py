@@ -37,14 +37,14 @@ class Assignment(Struct, frozen=True):
         providers: Provider of each node, by the name that `assignment` gave the node.
         compiled: Groups of node names that a provider runs as one compiled graph.
         nodes: Nodes of the optimized graph, or None if unknown.
-        optimised: Whether the graph was optimized.
+        is_optimized: Whether the graph was optimized.
         unusable: Requested providers that cannot be used on this machine.
     """
 
     providers: Mapping[str, str]
     compiled: tuple[tuple[str, ...], ...]
     nodes: Sequence[Node] | None
-    optimised: bool
+    is_optimized: bool
     unusable: tuple[str, ...]
 
 
@@ -119,7 +119,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     if len(model.graph.nodes) > MAX_OPTIMIZED:
         level = _Level.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory(dir=scratch) as folder_path:
-        target = os.path.join(folder_path, "optimised.onnx")
+        target = os.path.join(folder_path, "optimized.onnx")
         try:
             session = _session(model_bytes, folder, providers, level, target)
             optimized_nodes: Sequence[Node] | None = reader.read(target).graph.nodes
@@ -162,7 +162,7 @@ def _session(model_bytes: bytes, folder: str, providers: Sequence[str], level: A
     if target:
         options.optimized_model_filepath = target
         weights = "session.optimized_model_external_initializers_"
-        options.add_session_config_entry(f"{weights}file_name", "optimised.data")
+        options.add_session_config_entry(f"{weights}file_name", "optimized.data")
         options.add_session_config_entry(f"{weights}min_size_in_bytes", "1024")
     try:
         return onnxruntime.InferenceSession(model_bytes, options, providers=[*providers], enable_fallback=0)

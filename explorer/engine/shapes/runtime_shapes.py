@@ -164,7 +164,7 @@ def _observe_chunk(
     untyped_names = [n for n in names if n not in types]
     if untyped_names:
         # a sequence has no shape; only onnxruntime can type the outputs of its own operators
-        types.update(RuntimeSession(expose(model, untyped_names), what="the model", optimise=False).types())
+        types.update(RuntimeSession(expose(model, untyped_names), label="the model", optimize=False).types())
     shape_nodes = [Node("Shape", [name], [f"{_PREFIX}{name}"]) for name in names if types.get(name)]
     if not shape_nodes:
         return {}
@@ -173,7 +173,7 @@ def _observe_chunk(
         nodes=(*model.graph.nodes, *shape_nodes),
         outputs=tuple(Value(node.outputs[0], "int64", None) for node in shape_nodes),
     )
-    session = RuntimeSession(replace(model, graph=graph), what="the model", optimise=False)
+    session = RuntimeSession(replace(model, graph=graph), label="the model", optimize=False)
     shapes_by_name = session.run(draw(plan_inputs(model, sizes), 0))
     observed_types: dict[str, Type] = {}
     for node in shape_nodes:

@@ -66,21 +66,21 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
         BadModel: onnxruntime cannot load or run the whole or a stage.
     """
     names = [value.name for value in whole.graph.outputs]
-    exact_settings: dict[str, Any] = {"optimise": False, "threads": 1}
-    whole_outputs = RuntimeSession(whole, what="the whole", **exact_settings).run(feeds)
+    exact_settings: dict[str, Any] = {"optimize": False, "threads": 1}
+    whole_outputs = RuntimeSession(whole, label="the whole", **exact_settings).run(feeds)
     stage_outputs = run_stages(stages, feeds, names, **exact_settings)
     random_names = find_random_outputs(whole)
     are_equal, rounded_types = _are_bits_equal(names, whole_outputs, stage_outputs, random_names), ""
     narrow_values = _find_narrow_types([value for stage in stages for value in stage.graph.required_inputs])
     if are_equal is False and narrow_values:
         whole_outputs = RuntimeSession(
-            round_values(whole, narrow_values, names), what="the whole", **exact_settings
+            round_values(whole, narrow_values, names), label="the whole", **exact_settings
         ).run(feeds)
         are_equal, rounded_types = (
             _are_bits_equal(names, whole_outputs, stage_outputs, random_names),
             _format_types(narrow_values),
         )
-    default_whole_outputs = RuntimeSession(whole, what="the whole").run(feeds)
+    default_whole_outputs = RuntimeSession(whole, label="the whole").run(feeds)
     default_stage_outputs = run_stages(stages, feeds, names)
     outputs = _mark_random(
         _compare(whole, names, default_whole_outputs, default_stage_outputs, random_names), random_names
@@ -190,30 +190,30 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
     input_names = [value.name for value in part.graph.required_inputs]
     random_names = find_random_outputs(part)
     exposed = [name for name in dict.fromkeys((*input_names, *names)) if name not in feeds]
-    exact_settings: dict[str, Any] = {"optimise": False, "threads": 1}
+    exact_settings: dict[str, Any] = {"optimize": False, "threads": 1}
     whole_values = {
         **feeds,
-        **RuntimeSession(expose(whole, exposed), what="the whole", **exact_settings).run(feeds),
+        **RuntimeSession(expose(whole, exposed), label="the whole", **exact_settings).run(feeds),
     }
     part_feeds = {name: whole_values[name] for name in input_names}
-    part_values = RuntimeSession(part, what="the part", **exact_settings).run(part_feeds)
+    part_values = RuntimeSession(part, label="the part", **exact_settings).run(part_feeds)
     are_equal, rounded_types = _are_bits_equal(names, whole_values, part_values, random_names), ""
     narrow_values = _find_narrow_types(part.graph.required_inputs)
     if are_equal is False and narrow_values:
         whole_values = {
             **feeds,
             **RuntimeSession(
-                round_values(whole, narrow_values, exposed), what="the whole", **exact_settings
+                round_values(whole, narrow_values, exposed), label="the whole", **exact_settings
             ).run(feeds),
         }
-        part_values = RuntimeSession(part, what="the part", **exact_settings).run(
+        part_values = RuntimeSession(part, label="the part", **exact_settings).run(
             {name: whole_values[name] for name in input_names}
         )
         are_equal, rounded_types = (
             _are_bits_equal(names, whole_values, part_values, random_names),
             _format_types(narrow_values),
         )
-    default_part_values = RuntimeSession(part, what="the part").run(
+    default_part_values = RuntimeSession(part, label="the part").run(
         {name: whole_values[name] for name in input_names}
     )
     evidence = _compare(whole, names, whole_values, default_part_values, random_names)
@@ -254,7 +254,7 @@ def run_stages(
     last_use = {v.name: index for index, stage in enumerate(stages) for v in stage.graph.required_inputs}
     values: dict[str, Array] = dict(feeds)
     for index, stage in enumerate(stages):
-        session = RuntimeSession(stage, what=f"stage {index + 1}", **options)
+        session = RuntimeSession(stage, label=f"stage {index + 1}", **options)
         inputs = {value.name: values[value.name] for value in stage.graph.required_inputs}
         values.update(session.run({name: np.asarray(value) for name, value in inputs.items()}))
         values = {

@@ -282,7 +282,7 @@ class Quantizer:
         if not folded_count:
             return ()
         nodes = f"{folded_count:,} BatchNormalization node{'s' * (folded_count > 1)}"
-        runs = [RuntimeSession(model, what="the model").run(feeds) for model in (original, folded)]
+        runs = [RuntimeSession(model, label="the model").run(feeds) for model in (original, folded)]
         agreements = {name: Agreement() for name in runs[0]}
         add_outputs(agreements, *runs)
         if any(

@@ -111,7 +111,7 @@ def _load(work: Work, model: Model, path: str) -> None:
     """
     report(work.on_progress, work.cancel, "loading it in onnxruntime")
     try:
-        RuntimeSession(model, what="the edited model")
+        RuntimeSession(model, label="the edited model")
     except BadModel as error:
         raise BadModel(error.what, hint="nothing was changed; --no-verify writes it as it is") from None
 

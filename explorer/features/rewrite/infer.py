@@ -93,10 +93,10 @@ def _load(work: Work, original: Model, notes: list[str], model: Model, path: str
     """
     report(work.on_progress, work.cancel, "loading it in onnxruntime")
     try:
-        RuntimeSession(model, what="the model")
+        RuntimeSession(model, label="the model")
     except BadModel as error:
         try:
-            RuntimeSession(original, what="the model")
+            RuntimeSession(original, label="the model")
         except BadModel:
             notes.append("onnxruntime loads neither this model nor the original, so it checked no shape")
             return

@@ -34,11 +34,11 @@ def spoiled_by_optimisation(path: Path) -> Model:
 
 def test_a_model_that_optimisation_spoils_runs_at_a_lower_level(tmp_path: Path) -> None:
     model = spoiled_by_optimisation(tmp_path / "m.onnx")
-    session = RuntimeSession(model, what="the model")
+    session = RuntimeSession(model, label="the model")
     assert session.level == "basic"
-    assert RuntimeSession(model, what="the model", optimise=False).level == ""
+    assert RuntimeSession(model, label="the model", optimize=False).level == ""
     x = t.weight(2, 6)
-    plain = RuntimeSession(model, what="the model", optimise=False).run({"x": x})
+    plain = RuntimeSession(model, label="the model", optimize=False).run({"x": x})
     assert np.array_equal(session.run({"x": x})["y"], plain["y"])
     assert verify(model, model).passed
 
@@ -63,7 +63,7 @@ def test_signed_bytes_without_a_zero_point_stay_what_they_are(
         model = t.model(tmp_path / "m.onnx", nodes, {**inputs, "codes": (6, 2, 4)}, weights, dtypes=types)
     x = t.weight(2, 6)
     feeds = {"x": x} if stored else {"x": x, "codes": codes}
-    y = RuntimeSession(model, what="the model").run(feeds)["y"]
+    y = RuntimeSession(model, label="the model").run(feeds)["y"]
     true = x.astype(np.float64) @ (codes * np.reshape(scales, (-1, 1, 1)).astype(np.float64)).reshape(6, 8)
     assert np.abs(y - true).max() < 1e-5
 
@@ -83,7 +83,7 @@ def test_what_loads_at_no_level_is_refused_in_the_words_of_the_highest(tmp_path:
         dtypes={"x": TensorProto.DOUBLE, "y": TensorProto.DOUBLE},
     )
     with pytest.raises(BadModel, match=r"cannot load the model: .*Tan"):
-        RuntimeSession(model, what="the model")
+        RuntimeSession(model, label="the model")
 
 
 def test_weights_behind_a_link_stay_where_they_lie(tmp_path: Path) -> None:
@@ -97,4 +97,4 @@ def test_weights_behind_a_link_stay_where_they_lie(tmp_path: Path) -> None:
     model = reader.read(str(link))
     assert len(encode_skeleton(model, folder=weights_folder(model))) < weight.nbytes / 4
     x = t.weight(2, 64)
-    assert np.array_equal(RuntimeSession(model, what="the link").run({"x": x})["y"], x @ weight)
+    assert np.array_equal(RuntimeSession(model, label="the link").run({"x": x})["y"], x @ weight)

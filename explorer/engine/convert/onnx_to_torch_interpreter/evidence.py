@@ -82,7 +82,7 @@ def prove(
         BadModel: onnxruntime or torch cannot run the model.
         Cancelled: The user canceled (`job.cancel`).
     """
-    session = RuntimeSession(model, what="the ONNX file")
+    session = RuntimeSession(model, label="the ONNX file")
     names = [value.name for value in model.graph.outputs]
     run_torch = make_torch_runner(module, [v.name for v in model.graph.required_inputs], source)
     layers = (

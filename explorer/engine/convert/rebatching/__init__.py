@@ -107,8 +107,8 @@ def _prove_at_size(
     dims: Mapping[str, int],
     job: ConversionJob,
 ) -> Verification:
-    new_session = RuntimeSession(rewritten_file, what="the written file")
-    original_session = RuntimeSession(model, what="the original")
+    new_session = RuntimeSession(rewritten_file, label="the written file")
+    original_session = RuntimeSession(model, label="the original")
     names = [value.name for value in model.graph.outputs]
 
     def run_rewritten(feeds: Feeds) -> list[Array]:

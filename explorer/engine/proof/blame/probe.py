@@ -139,11 +139,11 @@ class LayerProbe:
         ]
         self.report_progress("loading the original")
         self._first = RuntimeSession(
-            expose(before, [p.before for p in pairs]), what="the original", optimise=False
+            expose(before, [p.before for p in pairs]), label="the original", optimize=False
         )
         self.report_progress("loading the other model")
         self._second = RuntimeSession(
-            expose(after, [p.after for p in pairs]), what="the other model", optimise=False
+            expose(after, [p.after for p in pairs]), label="the other model", optimize=False
         )
         types, types_after = self._first.types(), self._second.types()
         usable = [p for p in pairs if _can_subtract(types[p.before], types_after[p.after])]
@@ -301,7 +301,7 @@ class LayerProbe:
                 for name in input_names
             }
             model, outputs = build_region_model(wiring, regions, dtypes)
-            sides.append((RuntimeSession(model, what=label, optimise=False), outputs, dtypes))
+            sides.append((RuntimeSession(model, label=label, optimize=False), outputs, dtypes))
         (first, outputs, first_dtypes), (second, outputs_after, dtypes_after) = sides
         sessions = _LayerSessions(first, second, outputs, outputs_after, tuple(first_dtypes), dtypes_after)
         self._run_alone(group, layer_inputs, sessions)

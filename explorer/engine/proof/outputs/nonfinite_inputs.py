@@ -199,7 +199,7 @@ def compare_nonfinite(
     """
     if not kinds:
         return
-    first, second = (RuntimeSession(model, what="a model", optimise=False) for model in models)
+    first, second = (RuntimeSession(model, label="a model", optimize=False) for model in models)
     expected = first.run(feeds), second.run({names[name]: value for name, value in feeds.items()})
     for kind in (kind for kind in kinds if kind in EXTREME):
         changed = draw_extreme(feeds, EXTREME[kind], seed)

@@ -204,7 +204,7 @@ def run_all(
     Raises:
         BadModel: onnxruntime cannot load or run the model.
     """
-    session = RuntimeSession(model, what=label, threads=threads, sparing=sparing)
+    session = RuntimeSession(model, label=label, threads=threads, sparing=sparing)
 
     def call(draw: Feeds) -> tuple[Any, ...]:
         results = session.run(draw)
@@ -217,7 +217,7 @@ def run_all(
     # a rounding of 1e-7 sometimes decides between two integers. An input change of that size seldom
     # passes the first quantizer, so the input changes by more, and an unoptimized run adds in another order
     outputs = run_each(call, session.outputs, feeds, step, perturb=_shift_slightly)
-    unoptimized = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
+    unoptimized = RuntimeSession(model, label=label, optimize=False, threads=threads).run(feeds[0])
     changes = (
         measure_rms_change(output, unoptimized[name])
         for output, name in zip(outputs.draws[0], outputs.names, strict=True)

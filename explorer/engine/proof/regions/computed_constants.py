@@ -154,7 +154,7 @@ def _run_nodes(model: Model, nodes: Sequence[Node], constants: Tensors) -> dict[
     tensors = {name: constants[name] for node in nodes for name in node.inputs if name in constants}
     graph = Graph("constants", tuple(nodes), (), tuple(Value(name, None, None) for name in names), tensors)
     constants_model = replace(model, graph=graph, functions={}, extra=())
-    values = RuntimeSession(constants_model, what="the constants", optimise=False).run({})
+    values = RuntimeSession(constants_model, label="the constants", optimize=False).run({})
     return {
         name: build_tensor(name, value)
         for name, value in values.items()

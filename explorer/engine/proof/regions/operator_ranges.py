@@ -112,9 +112,9 @@ class RegionObserver:
             names = dict.fromkeys(name for watch in region.watches for name in watch.reads)
             self._stored.append({name: np.asarray(stored[name].array()) for name in names if name in stored})
             inner = [name for name in names if name not in stored and name not in side.types]
-            what = "a changed region alone"
+            label = "a changed region alone"
             self._sessions.append(
-                RuntimeSession(expose(region.model, inner), what=what, optimise=False, threads=1)
+                RuntimeSession(expose(region.model, inner), label=label, optimize=False, threads=1)
                 if inner
                 else None
             )

@@ -51,7 +51,7 @@ class OriginalValues:
                 self._exposed |= names.keys()
                 self._requested, self._computed, self._latest = names, {}, {}
                 model = expose(self.correspondence.before, sorted(self._exposed))
-                self._session = RuntimeSession(model, what="the original", optimise=False)
+                self._session = RuntimeSession(model, label="the original", optimize=False)
 
     def compute(self, names: Sequence[str], inputs: tuple[RandomInput, ...], seed: int) -> Feeds:
         """Computes the values that these names have in the original.

@@ -126,7 +126,7 @@ class RegionRuns:
         )
         threads = 1 if size < _MAX_ONE_THREAD_BYTES else self._share.threads
         before, after = (
-            RuntimeSession(model, what=_LABEL, optimise=False, threads=threads)
+            RuntimeSession(model, label=_LABEL, optimize=False, threads=threads)
             for model in (before_model, after_model)
         )
 
@@ -278,9 +278,9 @@ class RegionRuns:
         """Whether a run changes if `replacement` takes the place of `model`, one side of the region."""
         input_names = {value.name for value in model.graph.required_inputs}
         twins = {name: twin or name for name, twin in region.twins.items()}
-        unchanged_session = RuntimeSession(model, what=_LABEL, optimise=False, threads=1)
+        unchanged_session = RuntimeSession(model, label=_LABEL, optimize=False, threads=1)
         try:
-            replacement_session = RuntimeSession(replacement, what=_LABEL, optimise=False, threads=1)
+            replacement_session = RuntimeSession(replacement, label=_LABEL, optimize=False, threads=1)
         except BadModel:
             return True  # not a valid model any more
         for inputs in self._original_values.random_inputs:

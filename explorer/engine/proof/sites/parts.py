@@ -95,7 +95,7 @@ def _run_whole(
     for names in portions:
         outputs = [name for name in dict.fromkeys(names) if name not in feeds]
         values = (
-            RuntimeSession(expose(model, outputs), what=label, optimise=False).run(feeds) if outputs else {}
+            RuntimeSession(expose(model, outputs), label=label, optimize=False).run(feeds) if outputs else {}
         )
         yield {**{name: feeds[name] for name in names if name in feeds}, **values}
 
@@ -132,7 +132,7 @@ def create_part_session(
         initializers={n: initializers[n] for n in read_names if n in initializers},
     )
     part = replace(model, graph=graph, functions=find_called_functions(model, nodes), metadata={}, extra=())
-    return RuntimeSession(part, what=label, optimise=False, threads=threads, sparing=True)
+    return RuntimeSession(part, label=label, optimize=False, threads=threads, sparing=True)
 
 
 def find_called_functions(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:

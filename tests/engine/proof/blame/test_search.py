@@ -191,7 +191,7 @@ def test_the_noise_is_that_of_the_original_run_in_float64(tmp_path: Path) -> Non
     fact = blame(before, as_float16(before, tmp_path / "h.onnx"), budget=8000)
     x = {"x": np.random.default_rng(0).standard_normal((3, WIDTH)).astype(np.float32)}
     true = evaluator.run(before, x)["y"]
-    old = RuntimeSession(before, what="it", optimise=False).run(x)["y"]
+    old = RuntimeSession(before, label="it", optimize=False).run(x)["y"]
     last = fact.probes[-1]
     noise = np.sqrt(np.mean((old - true) ** 2) / np.mean(old.astype(float) ** 2))
     assert last.noise == pytest.approx(noise, rel=1e-6)

@@ -25,7 +25,7 @@ from tests.engine.proof import tiled as t
 def agrees(model: Model, tolerance: float = 2e-6, **dims: int) -> None:
     feeds = draw(plan_inputs(model, dims), 0)
     true = evaluator.run(model, feeds)
-    for name, value in RuntimeSession(model, what="it").run(feeds).items():
+    for name, value in RuntimeSession(model, label="it").run(feeds).items():
         assert true[name].dtype == np.float64
         assert true[name].shape == value.shape
         scale = max(float(np.abs(value).max()), 1e-30)

@@ -40,7 +40,7 @@ def test_each_portion_has_what_a_whole_run_has(tmp_path: Path) -> None:
         model = branched(tmp_path / f"{sequence}.onnx", sequence=sequence)
         wanted = [["x", "a"], ["b", "c"], [], ["d", "e", "a"], ["y", "x"]]
         names = sorted({n for names in wanted for n in names} - {"x"})
-        whole = {**X, **RuntimeSession(expose(model, names), what="it", optimise=False).run(X)}
+        whole = {**X, **RuntimeSession(expose(model, names), label="it", optimize=False).run(X)}
         for portion, names in zip(run_in_pieces(model, X, wanted, "it"), wanted, strict=True):
             assert portion.keys() == set(names)
             assert all(np.array_equal(portion[n], whole[n]) for n in names)
