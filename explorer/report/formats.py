@@ -24,7 +24,7 @@ def format_cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
     return (
         format.name,
         format.about,
-        format.recognised,
+        format.recognized_by,
         format.shows,
         "-" if format.chooses else "MACs, memory" if format.analysed else "sizes, values",
         ", ".join(converts) or "-",
@@ -55,7 +55,7 @@ def write_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:
             {
                 "name": format.name,
                 "about": format.about,
-                "recognised_by": format.recognised,
+                "recognised_by": format.recognized_by,
                 "shows": format.shows,
                 "endings": list(format.endings),
                 "analysed": format.analysed,

@@ -38,7 +38,7 @@ def outline(source: str) -> Outline:
         BadModel: The file is not a model or is broken; also raised during the iteration.
         Misuse: The model is not a file.
     """
-    format = registry.recognise(source)
+    format = registry.recognize(source)
     if format.outline is None:
         raise Misuse(
             "this is not a file whose header could be read",
@@ -62,7 +62,7 @@ def code(source: str, module: str = "") -> Outline:
         BadModel: The file is broken.
         Misuse: The file is not TorchScript, or it has no such module.
     """
-    format = registry.recognise(source)
+    format = registry.recognize(source)
     if format.name != "torchscript":
         raise Misuse(
             "only a TorchScript file contains code",
@@ -101,7 +101,7 @@ def check(source: str) -> None:
         BadModel: The file does not exist, and the source is not the name of a model.
     """
     if not os.path.exists(source):
-        registry.recognise(source)
+        registry.recognize(source)
 
 
 def list_choices(source: str) -> Outline | None:
@@ -110,7 +110,7 @@ def list_choices(source: str) -> Outline | None:
     Raises:
         BadModel: The folder contains no model.
     """
-    format = registry.recognise(source)
+    format = registry.recognize(source)
     return format.outline(source) if format.chooses and format.outline is not None else None
 
 

@@ -19,7 +19,7 @@ from explorer.base.errors import Misuse, format_choices
 from explorer.base.options import list_declared_options
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.formats.format import SourceProbe
-from explorer.engine.models.registry import SAVED_MODEL, recognise
+from explorer.engine.models.registry import SAVED_MODEL, recognize
 from explorer.engine.models.unread_formats import UNREAD_FORMATS
 from explorer.facts.conversion import Conversion, ConversionOptions
 from explorer.host import output_files
@@ -282,7 +282,7 @@ def _recognize_unopened_format(path: str) -> str:
     if os.path.isfile(os.path.join(path, SAVED_MODEL)):
         return "saved_model"
     probe = SourceProbe(path)
-    return next((unread.converter for unread in UNREAD_FORMATS if probe.head and unread.recognise(probe)), "")
+    return next((unread.converter for unread in UNREAD_FORMATS if probe.head and unread.recognize(probe)), "")
 
 
 def _open(
@@ -298,7 +298,7 @@ def _open(
     Checks the target and the options first, because opening is slow.
     """
     if path is not None and os.path.exists(path):
-        format = recognise(path).name
+        format = recognize(path).name
         if any(format in c.sources for c in CONVERTERS):  # a folder's format is known only after opening
             find(format, path, target, options, module=None)
     output_files.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())

@@ -130,7 +130,7 @@ class Format:
         name: Value of `ModelInfo.format`.
         about: Description shown to users: 'an ONNX file (.onnx)'.
         label: Label shown next to a model's name: 'ONNX'. '' to show `name`.
-        recognise: Function that tells by content whether a source has this format. It is called for every
+        recognize: Function that tells by content whether a source has this format. It is called for every
             source: files, folders, and names that do not exist. It must be fast and import nothing heavy.
         open: Function that opens a path with `OpenOptions` (`models.opened_model`). It returns an
             `OpenedModel`, or the `TensorIndex` of a file with only tensors. `import_on_call` defers imports.
@@ -139,7 +139,7 @@ class Format:
             no file.
         endings: File name endings. They decide only if no format recognizes the content, as with a missing,
             broken or truncated file. The `open` of the format then reports the problem.
-        recognised: Content that identifies the format, shown to users: 'fields of a protobuf ModelProto'.
+        recognized_by: Content that identifies the format, shown to users: 'fields of a protobuf ModelProto'.
         shows: Facts that are known of a model in this format, shown to users.
         needs: Extra of this package that `open` needs, such as 'torch', or '' for none. An outline needs no
             extra.
@@ -149,13 +149,13 @@ class Format:
 
     name: str
     about: str
-    recognise: Callable[[SourceProbe], bool]
+    recognize: Callable[[SourceProbe], bool]
     open: Callable[[str, Any], Any]
     outline: Callable[[str], Outline] | None = None
     tensors: Callable[[str], TensorIndex] | None = None
     endings: tuple[str, ...] = ()
     label: str = ""
-    recognised: str = ""
+    recognized_by: str = ""
     shows: str = ""
     needs: str = ""
     analysed: bool = True

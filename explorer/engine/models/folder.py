@@ -125,7 +125,7 @@ def _recognize_model(path: str, label: str) -> OutlineRow | None:
             else OutlineRow(label, "model", format_by_name.name, None, probe.size)
         )
     for format in list_formats():
-        if format is not FORMAT and format.recognise(probe):
+        if format is not FORMAT and format.recognize(probe):
             return OutlineRow(
                 label, "model", format.name, None, probe.size if probe.is_file else _sum_folder_bytes(path)
             )
@@ -194,10 +194,10 @@ _MAX_LISTED = 4
 FORMAT = Format(
     "folder",
     "a folder of models",
-    recognise=lambda probe: probe.is_dir,
+    recognize=lambda probe: probe.is_dir,
     open=_open,
     outline=outline,
-    recognised="a folder that is not a model itself",
+    recognized_by="a folder that is not a model itself",
     shows="which models are in it, their formats and sizes",
     analysed=False,
     chooses=True,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.models.header_figures import collect_header_figures
-from explorer.engine.models.registry import SAVED_MODEL, build_saved_model_error, list_formats, recognise
+from explorer.engine.models.registry import SAVED_MODEL, build_saved_model_error, list_formats, recognize
 from explorer.facts.models.listing import ModelFile, ModelListing
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def read_model_file(path: str) -> ModelFile | None:
     size = os.path.getsize(path) if os.path.isfile(path) else None
     header = ModelFile(path, "", size, _read_change_time(path))
     try:
-        format = recognise(path)
+        format = recognize(path)
         header = replace(header, format=format.name)
         if format.chooses and os.path.isfile(os.path.join(path, SAVED_MODEL)):
             refusal = build_saved_model_error(path)
@@ -75,7 +75,7 @@ def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile 
     """
     if not os.path.exists(folder):
         raise BadModel("there is no such folder", where=folder)
-    format = recognise(folder)
+    format = recognize(folder)
     if not format.chooses or format.outline is None:
         listed = [model for model in read([folder]) if model is not None]
         note = ""

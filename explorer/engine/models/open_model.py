@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.engine.formats.tensor_index import TensorIndex
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions, load_rules
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import recognize
 from explorer.engine.models.tensors import TensorFile
 
 
@@ -17,7 +17,7 @@ def open_model(source: str, options: OpenOptions) -> OpenedModel:
         MissingExtra: The model needs a package that is not installed.
     """
     options = load_rules(options)
-    opened = recognise(source).open(source, options)
+    opened = recognize(source).open(source, options)
     return TensorFile(opened, options) if isinstance(opened, TensorIndex) else opened
 
 
@@ -28,5 +28,5 @@ def open_tensors(source: str) -> OpenedModel:
         BadModel: The source is not a model, is broken, or has an unknown format.
         MissingExtra: The model needs a package that is not installed.
     """
-    format, options = recognise(source), OpenOptions()
+    format, options = recognize(source), OpenOptions()
     return TensorFile(format.tensors(source), options) if format.tensors else open_model(source, options)

@@ -34,7 +34,7 @@ def list_formats() -> Iterator[Format]:
         yield format
 
 
-def recognise(source: str) -> Format:
+def recognize(source: str) -> Format:
     """Returns the format of the model that `source` names.
 
     Raises:
@@ -50,7 +50,7 @@ def recognise(source: str) -> Format:
         raise build_lfs_pointer_error(source, probe.head)
     if probe.exists or not find_format_by_ending(source):
         for format in list_formats():
-            if format.recognise(probe):
+            if format.recognize(probe):
                 return format
     format_by_name = find_format_by_ending(source)
     if not probe.exists:

@@ -53,7 +53,7 @@ class UnreadFormat:
     Args:
         name: Name of the format with its article: 'a Keras model'.
         hint: Next step for the user; `{file}` stands for the path of the source.
-        recognise: Function that tells by content whether a source has this format.
+        recognize: Function that tells by content whether a source has this format.
         endings: File name endings. They decide only if no format recognizes the content, as with a damaged
             file.
         converter: Format name under which `explorer convert` reads it, or ''.
@@ -61,7 +61,7 @@ class UnreadFormat:
 
     name: str
     hint: str
-    recognise: Callable[[SourceProbe], bool]
+    recognize: Callable[[SourceProbe], bool]
     endings: tuple[str, ...] = ()
     converter: str = ""
 
@@ -183,7 +183,7 @@ def find_file_error(probe: SourceProbe, by_ending: bool = True) -> BadModel | No
     if not probe.head:  # a name, a folder or an empty file
         return None
     for unread in UNREAD_FORMATS:
-        if unread.recognise(probe):
+        if unread.recognize(probe):
             return _build_error(f"this is {unread.name}", unread.hint, source)
     for unread in UNREAD_FORMATS:
         if by_ending and unread.endings and source.lower().endswith(unread.endings):

@@ -14,7 +14,7 @@ import pytest
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.models import folder
 from explorer.engine.models.listing import read_model_file
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import recognize
 from explorer.session import Session
 
 Sample = Callable[[str], Path]
@@ -47,7 +47,7 @@ def test_its_models_are_found_by_what_is_in_them(models: Path, sample: Sample) -
         ("small.onnx", "onnx", sample("jsc_tiny").stat().st_size),
         (os.path.join("deep", "er", "weights.bin"), "onnx", sample("lenet").stat().st_size),
     ]
-    assert recognise(str(models)).name == "folder"
+    assert recognize(str(models)).name == "folder"
     assert not more(models)
 
 
@@ -115,7 +115,7 @@ def test_a_model_that_git_lfs_did_not_fetch_is_listed_and_says_what_fetches_it(m
     assert set(listed) == {"large.onnx", "large.safetensors", "large.gguf", "large.pt"}
     for name in listed:
         with pytest.raises(BadModel, match=r"a pointer of Git LFS's, .* 12,345 bytes; `git lfs pull`"):
-            recognise(str(models / name))
+            recognize(str(models / name))
         told = read_model_file(str(models / name))
         assert told is not None
         assert "pointer of Git LFS's" in told.note

@@ -47,7 +47,7 @@ HEAVY = (
 
 
 def name_of(source: Path | str) -> str:
-    return registry.recognise(str(source)).name
+    return registry.recognize(str(source)).name
 
 
 def refusal(source: Path | str) -> str:
@@ -66,7 +66,7 @@ def test_every_format_says_of_itself_what_a_person_wants_to_know() -> None:
     assert len({format.name for format in known}) == len(known) == len(registry.MODULES)
     for format in known:
         assert format.about
-        assert format.recognised
+        assert format.recognized_by
         assert format.shows
         assert all(ending == ending.lower() and ending[0] in "._" for ending in format.endings)
 

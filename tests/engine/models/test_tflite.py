@@ -21,7 +21,7 @@ from explorer.engine.formats.tflite.outline import outline
 from explorer.engine.formats.tflite.reader import TfliteFile
 from explorer.engine.models.open_model import open_model
 from explorer.engine.models.opened_model import OpenOptions
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import recognize
 from explorer.facts import Layer
 from explorer.session import Session, compare_files, verify_files
 from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, build, sparse, write
@@ -263,7 +263,7 @@ def test_a_file_of_four_gigabytes_opens_without_its_weights(tmp_path: Path) -> N
 def test_a_file_goes_by_its_content_whatever_it_is_called(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(build(conv()))
-    assert recognise(str(path)).name == "tflite"
+    assert recognize(str(path)).name == "tflite"
 
 
 def test_an_operator_is_called_by_the_first_operator_that_was_fused_into_it(tmp_path: Path) -> None:

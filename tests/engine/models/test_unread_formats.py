@@ -125,7 +125,7 @@ def test_an_onnx_file_is_not_taken_for_core_ml(tmp_path: Path) -> None:
     for producer in ("\n", "\n\t", "pytorch", "\n\nmine", ""):
         model = onnx.helper.make_model(graph, producer_name=producer)
         onnx.save(model, tmp_path / "m.onnx")
-        assert registry.recognise(str(tmp_path / "m.onnx")).name == "onnx", producer
+        assert registry.recognize(str(tmp_path / "m.onnx")).name == "onnx", producer
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter.evidence import prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import load_onnx
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import recognize
 from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.host.optional_packages import require
@@ -43,7 +43,7 @@ def to_torch(
     """
     source = os.fspath(path)
     require("torch", source)
-    kind = recognise(source).name
+    kind = recognize(source).name
     if kind != "onnx":
         raise Misuse(f"to_torch reads ONNX, and this is {kind}", where=source)
     model = build_plain_form(validate(reader.read(source)))

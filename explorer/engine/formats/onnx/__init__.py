@@ -11,7 +11,7 @@ _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 
 """Wire type by field number of ModelProto (onnx.proto). An ONNX file has no magic number to look for."""
 
 
-def _recognise(probe: SourceProbe) -> bool:
+def _recognize(probe: SourceProbe) -> bool:
     """Whether the first bytes of the file parse as fields of a ModelProto."""
     head, offset, complete_fields = probe.head, 0, 0
     while offset < len(head):
@@ -58,10 +58,10 @@ FORMAT = Format(
     "onnx",
     "an ONNX file (.onnx)",
     label="ONNX",
-    recognise=_recognise,
+    recognize=_recognize,
     open=open_graph_file("onnx", "formats.onnx.reader:read"),
     outline=import_on_call("formats.onnx.outline:outline"),
     endings=(".onnx",),
-    recognised="the fields of a protobuf ModelProto",
+    recognized_by="the fields of a protobuf ModelProto",
     shows="graph, initializers, shapes; weights inside or in external files",
 )

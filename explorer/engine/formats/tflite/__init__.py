@@ -14,10 +14,10 @@ FORMAT = Format(
     "tflite",
     "a TensorFlow Lite model (.tflite)",
     label="TensorFlow Lite",
-    recognise=lambda probe: probe.head[4:8] == IDENTIFIER,
+    recognize=lambda probe: probe.head[4:8] == IDENTIFIER,
     open=import_on_call("models.tflite:TfliteModel"),
     outline=import_on_call("formats.tflite.outline:outline"),
     endings=(".tflite",),
-    recognised="'TFL3' after the first four bytes",
+    recognized_by="'TFL3' after the first four bytes",
     shows="operators, tensors, shapes, quantization, subgraphs; weights inside the flatbuffer or after it",
 )

@@ -520,7 +520,7 @@ def _find_first_file(source: str) -> str:
     return os.path.join(source, parts[0])
 
 
-def _recognise(probe: SourceProbe) -> bool:
+def _recognize(probe: SourceProbe) -> bool:
     return probe.head.startswith(_MAGIC) or (probe.is_dir and bool(_list_split_model(probe.source)))
 
 
@@ -564,11 +564,11 @@ FORMAT = Format(
     "gguf",
     "a GGUF file of llama.cpp (.gguf)",
     label="GGUF",
-    recognise=_recognise,
+    recognize=_recognize,
     open=import_on_call("models.torch.transformers:open_gguf"),
     tensors=read_contents,
     outline=_outline,
     endings=(".gguf",),
-    recognised="its first four bytes; a folder: it holds the parts of one model",
+    recognized_by="its first four bytes; a folder: it holds the parts of one model",
     shows="tensors by module: quantization, shapes, bytes, values; metadata; with transformers its module",
 )

@@ -626,7 +626,7 @@ def _outline(source: str) -> Outline:
     return build_outline(stored_index, weights=sum(elements))
 
 
-def _recognise(probe: SourceProbe) -> bool:
+def _recognize(probe: SourceProbe) -> bool:
     if probe.is_file:
         return _is_index(probe)
     if not probe.is_dir:
@@ -663,11 +663,11 @@ FORMAT = Format(
     "huggingface",
     "a Hugging Face folder (config.json, and weights if there are any), or its index of shards",
     label="Hugging Face folder",
-    recognise=_recognise,
+    recognize=_recognize,
     open=import_on_call("models.torch.transformers:open_folder"),
     tensors=read_contents,
     outline=_outline,
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
-    recognised="config.json or an index beside the weights, or only a config.json with a model_type",
+    recognized_by="config.json or an index beside the weights, or only a config.json with a model_type",
     shows="the shards as one model: tensors by module, settings of config.json; with transformers, layers",
 )

@@ -466,7 +466,7 @@ def _is_packed(name: str, names: set[str]) -> bool:
     return name.endswith("_blocks") and f"{name.removesuffix('_blocks')}_scales" in names
 
 
-def _recognise(probe: SourceProbe) -> bool:
+def _recognize(probe: SourceProbe) -> bool:
     length = int.from_bytes(probe.head[:8], "little")
     return len(probe.head) > 9 and 2 <= length <= HEADER_BYTES and probe.head[8:].lstrip()[:1] == b"{"
 
@@ -506,12 +506,12 @@ def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
 FORMAT = Format(
     "safetensors",
     "a safetensors file (.safetensors)",
-    recognise=_recognise,
+    recognize=_recognize,
     open=import_on_call("models.torch.transformers:open_safetensors"),
     tensors=read_contents,
     outline=_outline,
     endings=(".safetensors",),
-    recognised="the length of a JSON header, and the header",
+    recognized_by="the length of a JSON header, and the header",
     shows="tensors by module: types, shapes, bytes, values",
     analysed=False,
 )

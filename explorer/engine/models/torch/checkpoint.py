@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
 
 
-def _recognise(probe: SourceProbe) -> bool:
+def _recognize(probe: SourceProbe) -> bool:
     head = probe.head
     if probe.is_zip:
         # an archive of Keras or with a TensorFlow Lite model, which unread_formats names
@@ -42,7 +42,7 @@ def _check(source: str) -> None:
     probe = SourceProbe(source)
     if not probe.exists:
         raise BadModel("there is no such file", where=source)
-    if not _recognise(probe):
+    if not _recognize(probe):
         raise BadModel(
             "this is not a file that torch wrote",
             where=source,
@@ -67,11 +67,11 @@ def _outline(source: str) -> Outline:
 FORMAT = Format(
     "checkpoint",
     "a checkpoint, state_dict or pickled module of torch.save (.pt, .pth, .bin, .ckpt)",
-    recognise=_recognise,
+    recognize=_recognize,
     open=_open,
     outline=_outline,
     endings=(".pt", ".pth", ".pt2", ".ckpt"),
-    recognised="a zip archive with data.pkl, a pickle with torch's magic number, or a pickle alone",
+    recognized_by="a zip archive with data.pkl, a pickle with torch's magic number, or a pickle alone",
     shows="names, dtypes, shapes, strides and values of the tensors; the tree of a pickled module",
     analysed=False,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from explorer.engine.formats.format import Format, SourceProbe, import_on_call
 
 
-def _recognise(probe: SourceProbe) -> bool:
+def _recognize(probe: SourceProbe) -> bool:
     inner = probe.inner
     return "serialized_exported_program.json" in inner or any(
         name.startswith(("models/", "data/aotinductor/")) and not name.endswith(".tflite") for name in inner
@@ -20,10 +20,10 @@ FORMAT = Format(
     "torch.export",
     "an exported program (.pt2)",
     label="torch.export program",
-    recognise=_recognise,
+    recognize=_recognize,
     open=import_on_call("models.torch.described_program:open_program"),
     outline=import_on_call("formats.torch_files.exported_program:outline"),
-    recognised="a zip archive with models/ or serialized_exported_program.json",
+    recognized_by="a zip archive with models/ or serialized_exported_program.json",
     shows="operators, shapes, the module stack, source lines",
     needs="torch",
 )

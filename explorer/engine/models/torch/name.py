@@ -19,7 +19,7 @@ def is_code(source: str) -> bool:
     return path.endswith(".py") and all(part.isidentifier() for part in attribute.split("."))
 
 
-def _recognise(probe: SourceProbe) -> bool:
+def _recognize(probe: SourceProbe) -> bool:
     if probe.exists:
         return False
     if is_code(probe.source):
@@ -51,9 +51,9 @@ FORMAT = Format(
     "torch",
     "a torchvision model's name, or FILE.py:callable or package.module:callable",
     label="PyTorch module",
-    recognise=_recognise,
+    recognize=_recognize,
     open=_open,
-    recognised="a name that no file has",
+    recognized_by="a name that no file has",
     shows="the module tree as it runs, every operator, shapes",
     needs="torch",
 )

@@ -11,10 +11,10 @@ FORMAT = Format(
     "torchscript",
     "a TorchScript file (.pt)",
     label="TorchScript",
-    recognise=lambda probe: "constants.pkl" in probe.inner and "data.pkl" in probe.inner,
+    recognize=lambda probe: "constants.pkl" in probe.inner and "data.pkl" in probe.inner,
     open=import_on_call("models.torch.described_file:open_script"),
     outline=import_on_call("formats.torch_files.torchscript:outline"),
-    recognised="a zip archive with constants.pkl beside data.pkl",
+    recognized_by="a zip archive with constants.pkl beside data.pkl",
     shows="the module tree, types, the calls of its code",
     needs="torch",
 )

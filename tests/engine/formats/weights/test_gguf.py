@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.formats.weights import gguf as gguf_file
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import recognize
 from explorer.session import Session
 
 RNG = np.random.default_rng(0)
@@ -93,7 +93,7 @@ def test_values_of_quantized_tensors_are_those_of_the_official_package(model: st
 
 
 def test_the_outline_says_the_metadata(model: str) -> None:
-    format = recognise(model)
+    format = recognize(model)
     assert format.outline is not None
     facts = dict(format.outline(model).facts)
     assert facts["general.architecture"] == "llama"

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.format import SourceProbe
 from explorer.engine.formats.weights import huggingface
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import recognize
 from explorer.facts.serving.spec import ServingSpec
 from explorer.session import Session
 
@@ -89,7 +89,7 @@ def test_what_config_says_is_shown(model: Path) -> None:
     assert found["rope_scaling.factor"] == "2.0"
     assert found["id2label"] == "1,000 entries"
     assert huggingface.read_contents(str(model)).producer == "LlamaForCausalLM"
-    outline = recognise(str(model)).outline
+    outline = recognize(str(model)).outline
     assert outline is not None
     assert ("hidden_size", "8") in outline(str(model)).facts
     assert sum(row.kind == "tensor" for row in outline(str(model)).rows) == 14
@@ -190,7 +190,7 @@ def test_a_single_file_of_another_name_is_found_by_its_config(tmp_path: Path) ->
 
 def _kinds(path: Path) -> list[str]:
     format = huggingface.FORMAT
-    return [format.name] if format.recognise(SourceProbe(str(path))) else []
+    return [format.name] if format.recognize(SourceProbe(str(path))) else []
 
 
 def test_other_weights_beside_the_model_are_named(model: Path) -> None:

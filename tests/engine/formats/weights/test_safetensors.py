@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.formats.weights import safetensors as safetensors_file
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import recognize
 from explorer.session import Session
 from tests.fresh import DRAWS_OR_COMPUTES, loaded, tops
 
@@ -172,7 +172,7 @@ def test_only_the_header_is_read_whatever_the_size(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     written(path, {"a.w": entry([size // 8, 2], 0, size)})
     os.truncate(path, path.stat().st_size + size)
-    format = recognise(str(path))
+    format = recognize(str(path))
     before = _read_bytes()
     outline = format.outline(str(path)) if format.outline else None
     assert outline is not None

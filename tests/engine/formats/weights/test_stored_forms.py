@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from explorer.engine.models.registry import recognise
+from explorer.engine.models.registry import recognize
 from explorer.facts import Info
 from explorer.facts.serving.spec import ServingSpec
 from explorer.session import Session
@@ -274,7 +274,7 @@ def test_the_outline_of_a_quantized_folder_has_the_parameters_of_its_module_or_s
 ) -> None:
     config, pieces, _ = FORMS[form]
     path = folders.folder(tmp_path / "m", {**SMALL, "quantization_config": config}, quantized(pieces))
-    outline = recognise(str(path)).outline
+    outline = recognize(str(path)).outline
     assert outline is not None
     told = outline(str(path))
     notes = " ".join(text for key, text in told.facts if key == "note")
@@ -289,7 +289,7 @@ def test_the_outline_of_a_quantized_folder_has_the_parameters_of_its_module_or_s
 def test_a_packed_weight_without_an_axis_is_outlined_as_stored(tmp_path: Path) -> None:
     tensors = [("a.weight", "U8", ()), ("a.weight_scale_2", "F32", ()), ("b.qweight", "I32", ())]
     config = {"quantization_config": {"quant_method": "modelopt", "bits": 4}}
-    outline = recognise(path := str(folders.folder(tmp_path / "m", config, tensors))).outline
+    outline = recognize(path := str(folders.folder(tmp_path / "m", config, tensors))).outline
     assert outline is not None
     assert outline(path).params == 3
 

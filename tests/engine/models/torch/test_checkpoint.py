@@ -27,7 +27,7 @@ from torch import nn  # noqa: E402
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.engine.models.open_model import open_model  # noqa: E402
 from explorer.engine.models.opened_model import OpenOptions  # noqa: E402
-from explorer.engine.models.registry import recognise  # noqa: E402
+from explorer.engine.models.registry import recognize  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.roofline import Machine  # noqa: E402
 from explorer.session import Session  # noqa: E402
@@ -72,7 +72,7 @@ def rows(path: str, **options: Any) -> dict[str, Any]:
 
 def values(path: str) -> dict[str, np.ndarray[Any, Any]]:
     """Every tensor's numbers, as `weights` reads them from the file."""
-    numbers, _ = recognise(path).open(path, _options()).tensors()
+    numbers, _ = recognize(path).open(path, _options()).tensors()
     return {n.name: np.concatenate([*n.slabs()] or [np.zeros(0)]).reshape(n.shape) for n in numbers}
 
 
@@ -147,7 +147,7 @@ def test_strides_are_kept_and_the_numbers_come_in_order(tmp_path: Path) -> None:
     path = saved(state, tmp_path / "m.pt")
     for name, array in values(path).items():
         assert np.array_equal(array, state[name].numpy()), name
-    outline = {row.path: row.note for row in recognise(path).outline(path).rows if row.kind == "tensor"}
+    outline = {row.path: row.note for row in recognize(path).outline(path).rows if row.kind == "tensor"}
     assert "strides (1, 12)" in outline["turned"]
     assert "strides (12, 3)" in outline["part"]
     assert "in the storage of turned" in outline["part"]
@@ -230,7 +230,7 @@ def test_an_optimizer_s_moments_are_no_parameters(training: str) -> None:
 
 
 def test_what_lies_beside_the_tensors_is_said(training: str) -> None:
-    facts = dict(recognise(training).outline(training).facts)
+    facts = dict(recognize(training).outline(training).facts)
     assert facts["epoch"] == "7"
     assert facts["optimizer.param_groups.0.lr"] == "0.125"
     assert "not counted as parameters" in facts["optimizer state"]
@@ -403,7 +403,7 @@ class Evil:
 def test_code_in_a_checkpoint_is_listed_and_never_run(form: str, tmp_path: Path) -> None:
     state = {"w": torch.ones(2), "x": Evil(f"touch {tmp_path / 'ran'}")}
     path = saved(state, tmp_path / "evil.pt", form)
-    outline = recognise(path).outline(path)
+    outline = recognize(path).outline(path)
     assert [row.path for row in outline.rows if row.kind == "tensor"] == ["w"]
     notes = [text for key, text in outline.facts if key == "note"]
     assert any("would run posix.system (called 1 times)" in note for note in notes)
@@ -513,7 +513,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], str], str]] = {
 def test_a_broken_checkpoint_is_one_line_that_says_what_it_is(case: str, tmp_path: Path) -> None:
     make, expected = HOSTILE[case]
     path = make(tmp_path / "broken.pt")
-    for look in (lambda: Session(path).weights(), lambda: list(recognise(path).outline(path).rows)):
+    for look in (lambda: Session(path).weights(), lambda: list(recognize(path).outline(path).rows)):
         with pytest.raises(ExplorerError, match=expected) as error:
             look()
         assert "\n" not in str(error.value)
@@ -548,5 +548,5 @@ def test_an_outline_needs_nothing_that_is_slow_to_import(form: str, tmp_path: Pa
     model = Small()
     path = saved(model, tmp_path / "whole.pt", form)
     assert not tops(loaded("outline", path)) & DRAWS_OR_COMPUTES
-    rows = list(recognise(path).outline(path).rows)
+    rows = list(recognize(path).outline(path).rows)
     assert len(rows) == len(model.state_dict()) + len(list(model.modules()))

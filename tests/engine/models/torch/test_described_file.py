@@ -23,7 +23,7 @@ from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.base.outline import Outline, OutlineRow  # noqa: E402
-from explorer.engine.models.registry import recognise  # noqa: E402
+from explorer.engine.models.registry import recognize  # noqa: E402
 from explorer.facts import Analysis, TileSpec  # noqa: E402
 from explorer.session import Session  # noqa: E402
 from tests.engine.formats.torch_replay.torch_nets import (  # noqa: E402
@@ -86,7 +86,7 @@ def without_torch(made: Any, small: nn.Module, monkeypatch: pytest.MonkeyPatch) 
 
 
 def outline(path: str) -> Outline:
-    found = recognise(path).outline
+    found = recognize(path).outline
     assert found is not None
     return found(path)
 
