@@ -38,8 +38,8 @@ that check nothing.
 """
 
 
-_SPARE = 4 << 20
-_spare = bytearray()
+_RESERVE_BYTES = 4 << 20
+_reserve = bytearray()
 """Reserved memory, which is freed when memory runs out, so that the error can be examined."""
 
 
@@ -52,13 +52,13 @@ def limit_memory(limit: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = min(limit, hard) if hard != resource.RLIM_INFINITY else limit
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    keep_spare()
+    refill_reserve()
 
 
-def keep_spare() -> None:
-    """Reserves memory for the next failure."""
+def refill_reserve() -> None:
+    """Reserves memory for the next failure, up to `_RESERVE_BYTES`."""
     with contextlib.suppress(MemoryError):
-        _spare.extend(bytearray(_SPARE - len(_spare)))
+        _reserve.extend(bytearray(_RESERVE_BYTES - len(_reserve)))
 
 
 def read_limit() -> int | None:
@@ -73,7 +73,7 @@ def read_limit() -> int | None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a failure is a lack of memory, also if a library reports it with its own message."""
-    _spare.clear()
+    _reserve.clear()
     depth = 0
     cause: BaseException | None = error
     while cause is not None and depth < 8:

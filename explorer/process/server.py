@@ -1,6 +1,7 @@
-"""Server of a session: the child's side of `explorer.process.client`, which runs one job after another.
+"""Server of a session: the code of the engine process, which runs one job after another.
 
-A job calls a public method of `Session`. A method that accepts `on_progress` also reports its progress.
+The parent process, which runs `explorer.process.client`, starts the engine process and sends the jobs. A job
+calls a public method of `Session`. A method that accepts `on_progress` also reports its progress.
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ _RESERVED_METHODS = ("close", "restore")
 
 
 def _split_tables(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
-    """Returns a result without its long tables, and the tables by field name."""
-    if not isinstance(result, Struct) or type(result).__name__ == "Analysis":
+    """Returns a result without its long tables, and the tables by field name.
+
+    An analysis keeps its rows: `_list_table_messages` sends them in pages.
+    """
+    if not isinstance(result, Struct) or _is_analysis(result):
         return result, {}
     fields = {name: getattr(result, name) for name in result.__struct_fields__}
     tables: dict[str, Sequence[Any]]
@@ -76,7 +80,10 @@ def _create_throttled_progress(job_id: int, answers: Connection) -> Callable[[Pr
 def _find_method(
     session: Session, method: str, on_progress: Callable[[Progress], None]
 ) -> Callable[..., Any]:
-    """Returns a method of the session, with `on_progress` bound if the method accepts it.
+    """Returns the function for a job, with `on_progress` bound if the function accepts it.
+
+    A job names a public method of the session, with two exceptions: 'locate' is a function of the server, and
+    'analysis' returns packed rows, because these take less time to send.
 
     Raises:
         ValueError: The session has no such method.
@@ -153,17 +160,18 @@ def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
             # open a new session without cached data; at this point no traceback keeps the old data alive
             session = _open_session(setup, session.history())
         if stop_header is not None and session.is_kept:
-            stop_header()  # the analysis is complete, so the preview is of no more use
+            # the analysis comes from the cache, so the client needs no preview of the header
+            stop_header()
         if memory is not None:
-            memory_limit.keep_spare()
+            memory_limit.refill_reserve()
         if failure is not None:
             answers.send(("failed", job_id, failure, session.history()))
             continue
         for message in _list_table_messages(result, tables):
             answers.send((message[0], job_id, message[1], None))
-        result = replace(result, layers=()) if type(result).__name__ == "Analysis" else result
+        result = replace(result, layers=()) if _is_analysis(result) else result
         answers.send(("done", job_id, result, session.history()))
-        del result, tables
+        del result, tables  # free their memory while the server waits for the next job
 
 
 def _list_table_messages(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
@@ -174,15 +182,21 @@ def _list_table_messages(result: Any, tables: Mapping[str, Sequence[Any]]) -> It
     for name, rows in tables.items():
         for start in range(0, len(rows), _ROWS_PER_MESSAGE):
             yield "part", (name, rows[start : start + _ROWS_PER_MESSAGE])
-    if type(result).__name__ == "Analysis":
-        packed: RowPages = result.layers
-        yield from (("rows", rows_message) for rows_message in packed.messages())
+    if _is_analysis(result):
+        pages: RowPages = result.layers
+        yield from (("rows", page) for page in pages.messages())
+
+
+def _is_analysis(result: Any) -> bool:
+    """Whether a result is an `Analysis`. The test by name does without an import of the facts."""
+    return type(result).__name__ == "Analysis"
 
 
 def _fork_header_reader(source: str, header_pipe: int, *other_pipes: Connection) -> Callable[[], None]:
     """Forks a process that reads the model's header; returns a function that stops it.
 
-    The fork comes before the first thread, because a forked copy of a lock that a thread holds stays locked.
+    Call it before the first thread starts. If a thread holds a lock during the fork, the lock stays locked in
+    the new process forever.
     The new process is in the engine's process group, and thus is killed with the engine.
     """
     has_ended = False

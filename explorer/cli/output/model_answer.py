@@ -26,8 +26,9 @@ def open_and_answer(
     args: ParsedArgs,
     progress: ProgressLine,
     ask: Callable[[Session, Info], tuple[Any, ...]],
+    *,
     name: str | Callable[..., dict[str, Any]],
-    subject: str | Callable[..., list[Block]],
+    presenter: str | Callable[..., list[Block]],
     rows: str = "",
     opening: Callable[[Session, ProgressLine], Info] | None = None,
     package: str = REPORT,
@@ -42,8 +43,8 @@ def open_and_answer(
         ask: Function that gets the facts from the session and the totals.
         name: Function that creates the document, or its name in `explorer.report.document` (without such a
             function, the document contains `info` and the fields of the fact). The name is also that of the
-            function in `subject`.
-        subject: Function that creates the blocks, or the name of a module in `package`.
+            function in `presenter`.
+        presenter: Function that creates the blocks, or the name of a module in `package`.
         rows: Key of the list that `--csv` prints; see `Answer`.
         opening: Function that opens the model and returns its totals; by default `Session.open`.
         package: Package of the presenters: the report's package, or a feature's.
@@ -60,9 +61,9 @@ def open_and_answer(
             *facts, name_tool(), digest
         ),
         lambda: (
-            subject(*facts)
-            if callable(subject)
-            else getattr(load_presenter(subject, package), str(name))(*facts)
+            presenter(*facts)
+            if callable(presenter)
+            else getattr(load_presenter(presenter, package), str(name))(*facts)
         ),
         rows,
         csv=None if csv is None else lambda: csv(*facts),

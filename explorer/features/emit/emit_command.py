@@ -42,7 +42,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         facts.append(fact)
         return info, fact
 
-    answer = open_and_answer(args, progress, ask, "emission", "emit_words", "sites", package=__package__)
+    answer = open_and_answer(
+        args, progress, ask, name="emission", presenter="emit_words", rows="sites", package=__package__
+    )
     return Answer(answer.document, answer.page, answer.rows, outcome=facts[0].verdict_kind or "done")
 
 

@@ -16,9 +16,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.nodes(args.layer, kinds=args.op, on_progress=progress)),
-        "nodes",
-        "nodes_words",
-        "nodes",
+        name="nodes",
+        presenter="nodes_words",
+        rows="nodes",
         package=__package__,
         csv=lambda info, fact: load_presenter("nodes_words", __package__).csv_rows(fact),
     )

@@ -50,7 +50,13 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return facts
 
     answer = open_and_answer(
-        args, progress, ask_and_check, "model_mapping", "map_words", "sites", package=__package__
+        args,
+        progress,
+        ask_and_check,
+        name="model_mapping",
+        presenter="map_words",
+        rows="sites",
+        package=__package__,
     )
     answer.warning, answer.outcome = missing, "does not fit" if missing else "done"
     return answer

@@ -103,7 +103,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         ]
 
     name = "profiles" if has_batches else "profile"
-    return open_and_answer(args, progress, ask, document().build_document, blocks, rows)
+    return open_and_answer(args, progress, ask, name=document().build_document, presenter=blocks, rows=rows)
 
 
 def _files_to_write(args: ParsedArgs) -> list[str]:

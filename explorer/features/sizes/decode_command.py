@@ -21,9 +21,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.decode(tokens, on_progress=progress)),
-        "decode",
-        "decode_words",
-        "layers",
+        name="decode",
+        presenter="decode_words",
+        rows="layers",
         package=__package__,
     )
 

@@ -27,9 +27,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.sizes(*range_args, machine=machine, on_progress=progress)),
-        "sizes",
-        "sizes_words",
-        "sizes",
+        name="sizes",
+        presenter="sizes_words",
+        rows="sizes",
         package=__package__,
     )
 

@@ -90,7 +90,12 @@ def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
         import_plots().check(args.plot)
         check_target(args.plot, overwrite=args.force, models=args.models, weights=())
     answer = open_and_answer(
-        args, progress, ask, lambda info, fact, *_: build_plain_document(fact), blocks, "stages"
+        args,
+        progress,
+        ask,
+        name=lambda info, fact, *_: build_plain_document(fact),
+        presenter=blocks,
+        rows="stages",
     )
     return Answer(answer.document, answer.page, answer.rows, outcome=_find_outcome(facts[0]))
 

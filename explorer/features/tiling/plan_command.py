@@ -33,7 +33,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         formulas = args.formulas or None
         return info, session.cost(spec, machine, order=args.order, formulas=formulas, on_progress=progress)
 
-    answer = open_and_answer(args, progress, cost, "plan_cost", "plan_words", "sites", package=__package__)
+    answer = open_and_answer(
+        args, progress, cost, name="plan_cost", presenter="plan_words", rows="sites", package=__package__
+    )
     answer.warning = warning
     return answer
 
@@ -57,7 +59,9 @@ def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
 
         return info, replace(steps, dims=plan.dims)
 
-    return open_and_answer(args, progress, ask, "steps", "steps_words", "steps", package=__package__)
+    return open_and_answer(
+        args, progress, ask, name="steps", presenter="steps_words", rows="steps", package=__package__
+    )
 
 
 def _range(typed: str) -> tuple[int, int]:

@@ -21,9 +21,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             args,
             progress,
             lambda session, info: (info, session.quantize_settings(formats, on_progress=progress)),
-            "quantize_settings",
-            load("words", "quantize_settings"),
-            "layers",
+            name="quantize_settings",
+            presenter=load("words", "quantize_settings"),
+            rows="layers",
         )
     args.refuse(sorted(option.key for option in _FORMAT_OPTIONS), "does not apply to tiles", "add --formats")
     spec = tile_spec(args)
@@ -31,9 +31,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.settings(spec, on_progress=progress)),
-        "settings",
-        "tile_words",
-        "sites",
+        name="settings",
+        presenter="tile_words",
+        rows="sites",
         package=__package__,
     )
 

@@ -28,7 +28,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             measured=spec.measured,
         )
 
-    return open_and_answer(args, progress, ask, "training", "training_words", "layers", package=__package__)
+    return open_and_answer(
+        args, progress, ask, name="training", presenter="training_words", rows="layers", package=__package__
+    )
 
 
 COMMAND = Command(

@@ -68,14 +68,24 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             on_progress=progress,
         )
         input_types = {tensor.name: (tensor.dtype, tensor.shape) for tensor in info.model.inputs}
-        if args.past is None and any(input_types.get(name) != kind for name, kind in answer.sizes.items()):
-            info = session.info_at(answer.sizes, on_progress=progress)
+        file_types = answer.sizes
+        # arrays of other types or shapes than the opened model's: print the totals of the model that ran
+        if args.past is None and any(input_types.get(name) != file_types[name] for name in file_types):
+            info = session.info_at(file_types, on_progress=progress)
         return info, answer
 
-    # a module does not declare its inputs, but a file with inputs does
+    # without input shapes a module cannot be opened, but the arrays of --input have the shapes
     opening = None if args.input is None else open_or_stored
-    rows = "tensors" if args.stat is None and args.axis is None else "statistics"
-    return open_and_answer(args, progress, ask, "activations", "weights_words", rows, opening, __package__)
+    return open_and_answer(
+        args,
+        progress,
+        ask,
+        name="activations",
+        presenter="weights_words",
+        rows="tensors" if args.stat is None and args.axis is None else "statistics",
+        opening=opening,
+        package=__package__,
+    )
 
 
 COMMAND = Command(
@@ -97,7 +107,7 @@ COMMAND = Command(
     ),
     _run,
     usage="activations MODEL",
-    manual="runs the model and prints the same for the outputs of its layers; `-o OUT.npz` saves the"
-    " values; `--backward` prints the gradients",
+    manual="runs the model and prints the statistics of `weights` for the outputs of its layers; `-o OUT.npz`"
+    " saves the values; `--backward` prints the statistics of the gradients",
     group="look",
 )

@@ -56,12 +56,17 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             args,
             progress,
             lambda session, info: (_build_table(args, session),),
-            "table",
-            "look.table",
-            "table",
+            name="table",
+            presenter="look.table",
+            rows="table",
         )
     return open_and_answer(
-        args, progress, lambda session, info: (session.analysis(),), "layers", "look.table", "layers"
+        args,
+        progress,
+        lambda session, info: (session.analysis(),),
+        name="layers",
+        presenter="look.table",
+        rows="layers",
     )
 
 
@@ -84,7 +89,7 @@ def _torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
             blocks = [*load_presenter("look.info").title(rows.info.model), *map(Line, text.splitlines())]
         return blocks
 
-    return open_and_answer(args, progress, ask, "table", page, "table")
+    return open_and_answer(args, progress, ask, name="table", presenter=page, rows="table")
 
 
 def _build_table(args: ParsedArgs, session: Session) -> LayerTable:
@@ -121,8 +126,8 @@ def _build_layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
             session.connections(args.layer),
             session.overlay(args.overlay) if args.overlay else None,
         ),
-        "layer",
-        "look.connections",
+        name="layer",
+        presenter="look.connections",
     )
 
 
@@ -161,7 +166,7 @@ def _build_torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
         answer: dict[str, Any] = (document().table if len(facts) == 3 else document().torchinfo)(*facts)
         return answer
 
-    return open_and_answer(args, progress, ask, build_document, build_page, "differences")
+    return open_and_answer(args, progress, ask, name=build_document, presenter=build_page, rows="differences")
 
 
 COMMAND = Command(

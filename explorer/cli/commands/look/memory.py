@@ -14,9 +14,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.memory()),
-        "memory",
-        "look.memory_words",
-        "steps",
+        name="memory",
+        presenter="look.memory_words",
+        rows="steps",
     )
 
 

@@ -15,16 +15,21 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if not args.fx:
         args.refuse(("input", "seed", "stat"), "it is of the nodes of torch.fx", "--fx")
         return open_and_answer(
-            args, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops"
+            args,
+            progress,
+            lambda session, info: (info, session.ops()),
+            name="ops",
+            presenter="look.ops",
+            rows="ops",
         )
     options = {"stat": args.stat, "input": args.input, "seed": args.seed, "on_progress": progress}
     return open_and_answer(
         args,
         progress,
         lambda session, info: (info, session.fx_graph(**options)),
-        "fx_graph",
-        "look.fx",
-        "nodes",
+        name="fx_graph",
+        presenter="look.fx",
+        rows="nodes",
     )
 
 

@@ -16,9 +16,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.roofline(machine)),
-        "roofline",
-        "look.roofline_words",
-        "layers",
+        name="roofline",
+        presenter="look.roofline_words",
+        rows="layers",
     )
 
 
