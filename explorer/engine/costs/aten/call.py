@@ -119,10 +119,10 @@ class OperatorRecord(Struct, frozen=True):
         gradient: Rule for the matrix products of the backward pass. None means that the operator has no
             product, or that no rule is known for its product.
         one_type: Whether all tensors must have the same dtype.
-        lookup: Whether the operator reads rows of a table; bytes read then equal the bytes returned.
+        gathers: Whether the operator reads rows of a table; bytes read then equal the bytes returned.
         replaces_storage: Whether the operator changes the storage or the size of an argument and returns this
             argument, as `resize_` and `set_` do.
-        auxiliary: Whether results after the first are for the backward pass only and not activations.
+        has_one_activation: Whether results after the first are for the backward pass only.
         has_own_formula: Whether `cost` is used instead of the sum over the ATen operators to which torch
             decomposes this operator.
     """
@@ -130,9 +130,9 @@ class OperatorRecord(Struct, frozen=True):
     cost: Rule = lambda call: FREE
     gradient: GradientRule | None = None
     one_type: bool = False
-    lookup: bool = False
+    gathers: bool = False
     replaces_storage: bool = False
-    auxiliary: bool = False
+    has_one_activation: bool = False
     has_own_formula: bool = False
 
 

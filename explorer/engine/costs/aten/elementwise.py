@@ -120,8 +120,8 @@ def _likelihood(call: AtenCall) -> Cost:
     return cost_formulas.elementwise(label, call.shape("target"), 2 + weighted)
 
 
-def _entries(rule: Rule, words: str, *, auxiliary: bool = False) -> dict[str, OperatorRecord]:
-    return dict.fromkeys(words.split(), OperatorRecord(rule, auxiliary=auxiliary))
+def _entries(rule: Rule, words: str, *, has_one_activation: bool = False) -> dict[str, OperatorRecord]:
+    return dict.fromkeys(words.split(), OperatorRecord(rule, has_one_activation=has_one_activation))
 
 
 POINTWISE, REDUCTION = OperatorRecord(_pointwise), OperatorRecord(_reduction)
@@ -172,7 +172,9 @@ TABLE: Mapping[str, OperatorRecord] = {
     **_entries(build_input_rule("power, sum", 2), "linalg_vector_norm norm"),
     "logsumexp": OperatorRecord(build_input_rule("max, subtract, exp, sum", 4)),
     "renorm": OperatorRecord(build_input_rule("power, sum, scale", 3)),
-    "_weight_norm_interface": OperatorRecord(build_input_rule("square, sum, scale", 3), auxiliary=True),
+    "_weight_norm_interface": OperatorRecord(
+        build_input_rule("square, sum, scale", 3), has_one_activation=True
+    ),
     **_entries(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
     # -- normalizations
     **_entries(_batch_norm, "batch_norm _batch_norm_no_update"),
@@ -181,12 +183,12 @@ TABLE: Mapping[str, OperatorRecord] = {
         """
         native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
         """,
-        auxiliary=True,
+        has_one_activation=True,
     ),
     **_entries(_normalization("layer_norm"), "layer_norm group_norm"),
-    **_entries(_normalization("layer_norm"), "native_layer_norm native_group_norm", auxiliary=True),
+    **_entries(_normalization("layer_norm"), "native_layer_norm native_group_norm", has_one_activation=True),
     "rms_norm": OperatorRecord(_normalization("rms_norm")),
-    "_fused_rms_norm": OperatorRecord(_normalization("rms_norm"), auxiliary=True),
+    "_fused_rms_norm": OperatorRecord(_normalization("rms_norm"), has_one_activation=True),
     **_entries(_normalization("softmax"), "softmax _masked_softmax _softmax _safe_softmax"),
     **_entries(_normalization("log_softmax"), "log_softmax _log_softmax"),
     # -- windows
@@ -197,8 +199,8 @@ TABLE: Mapping[str, OperatorRecord] = {
             " fractional_max_pool3d"
         )
     },
-    "max_pool2d_with_indices": OperatorRecord(_pool("max_pool2d"), auxiliary=True),
-    "max_pool3d_with_indices": OperatorRecord(_pool("max_pool3d"), auxiliary=True),
+    "max_pool2d_with_indices": OperatorRecord(_pool("max_pool2d"), has_one_activation=True),
+    "max_pool3d_with_indices": OperatorRecord(_pool("max_pool3d"), has_one_activation=True),
     **_entries(
         _adaptive_pool,
         """
@@ -214,7 +216,8 @@ TABLE: Mapping[str, OperatorRecord] = {
     "torchvision::roi_align": OperatorRecord(_region_pool),
     **_entries(build_input_rule("add"), "col2im unfold_backward"),
     **dict.fromkeys(
-        ("_embedding_bag", "_embedding_bag_forward_only"), OperatorRecord(_bags, lookup=True, auxiliary=True)
+        ("_embedding_bag", "_embedding_bag_forward_only"),
+        OperatorRecord(_bags, gathers=True, has_one_activation=True),
     ),
     "embedding_renorm_": OperatorRecord(_renormalized),
     # -- several operations on each element
@@ -257,7 +260,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
         _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
         """,
-        auxiliary=True,
+        has_one_activation=True,
     ),
     # -- losses
     "mse_loss": OperatorRecord(_loss("subtract, square", 2)),
@@ -266,8 +269,10 @@ TABLE: Mapping[str, OperatorRecord] = {
     "binary_cross_entropy_with_logits": OperatorRecord(_loss("subtract, multiply, log sigmoid, subtract", 4)),
     "soft_margin_loss": OperatorRecord(_loss("negate, multiply, exp, add, log", 5)),
     "multi_margin_loss": OperatorRecord(_loss("subtract, add, compare", 3)),
-    "multilabel_margin_loss_forward": OperatorRecord(_loss("subtract, subtract, compare", 3), auxiliary=True),
-    **_entries(_likelihood, "nll_loss_forward nll_loss2d_forward", auxiliary=True),
+    "multilabel_margin_loss_forward": OperatorRecord(
+        _loss("subtract, subtract, compare", 3), has_one_activation=True
+    ),
+    **_entries(_likelihood, "nll_loss_forward nll_loss2d_forward", has_one_activation=True),
     "dist": OperatorRecord(_loss("subtract, power", 2)),
 }
 """Records of elementwise operators, by name."""

@@ -24,9 +24,14 @@ from explorer.engine.operators.cost_formulas import Cost
 MAX_ANSWERS = 20_000
 """Maximum number of answers of all operators together."""
 
-Sizes = tuple[tuple[Any, Any, Any], ...]
-"""Shape, strides, and dtype (of a new tensor) or offset relative to its source (of a view)."""
+TensorLayouts = tuple[tuple[Any, Any, Any], ...]
+"""Layouts of result tensors.
 
+A new tensor has a shape, strides and a dtype. A view has a shape, strides and an offset from the start of its
+source.
+"""
+
+_NUMBER_TYPES = frozenset((int, float, bool))
 
 _NAMESPACES = frozenset(("aten", "prim", "prims", "profiler", "inductor", "c10d", "_c10d_functional"))
 """Namespaces of operators that torch defines. Those without a result are checks, and cost nothing."""
@@ -38,21 +43,21 @@ class AtenOperator:
     Attributes:
         name: Name in the schema, with the namespace.
         short: Name without the namespace.
-        moves: Whether it changes size or storage of an argument that it returns.
+        changes_layout: Whether it changes the size or the storage of an argument that it returns.
         mutates: Whether it writes to an argument.
         is_repeatable: Whether sizes and values of the arguments determine its result.
-        auxiliary: Whether only its first result is an activation.
+        has_one_activation: Whether only its first result is an activation; the backward pass reads others.
         gathers: Whether it reads rows of a table.
-        bounded: Whether its result may have to be replaced by an upper bound.
-        random: Whether it draws random numbers.
-        foreign: Whether another library defines it, and no rule has its cost.
-        shapes: Closed form of its result sizes, or None.
+        is_bounded: Whether its result may have to be replaced by an upper bound.
+        is_random: Whether it draws random numbers.
+        is_foreign: Whether another library defines it, and no rule has its cost.
+        layout_rule: Rule that computes the layouts of its results from its arguments, or None.
         answers: Earlier results by signature.
     """
 
     __slots__ = (
-        "answers", "auxiliary", "bounded", "foreign", "gathers", "is_repeatable", "moves", "mutates", "name",
-        "random", "shapes", "short",
+        "answers", "changes_layout", "gathers", "has_one_activation", "is_bounded", "is_foreign", "is_random",
+        "is_repeatable", "layout_rule", "mutates", "name", "short",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -61,13 +66,13 @@ class AtenOperator:
         self.short = self.name.partition("::")[2]
         self.mutates: bool = schema.is_mutable
         self.is_repeatable = func.namespace == "aten"
-        self.random = torch.Tag.nondeterministic_seeded in func.tags
-        self.foreign = func.namespace not in _NAMESPACES and dispatch.find_operator(func) is None
+        self.is_random = torch.Tag.nondeterministic_seeded in func.tags
+        self.is_foreign = func.namespace not in _NAMESPACES and dispatch.find_operator(func) is None
         record = dispatch.find_operator(func) or OperatorRecord()
-        self.moves = torch.Tag.inplace_view in func.tags or record.replaces_storage
-        self.auxiliary, self.gathers = record.auxiliary, record.lookup
-        self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
-        self.shapes: meta_shapes.Rule | None = meta_shapes.RULES.get(func)
+        self.changes_layout = torch.Tag.inplace_view in func.tags or record.replaces_storage
+        self.has_one_activation, self.gathers = record.has_one_activation, record.gathers
+        self.is_bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
+        self.layout_rule: meta_shapes.Rule | None = meta_shapes.RULES.get(func)
         self.answers: dict[Hashable, MetaAnswer] = {}
 
 
@@ -75,44 +80,48 @@ class MetaAnswer:
     """The result of an operator for one signature, and its cost.
 
     Attributes:
-        sizes: Sizes of the tensors to create, or empty if the operator has to be called.
+        layouts: Layouts of the tensors to create, or empty if the operator has to be called.
         kind: `FRESH`, `VIEWS`, `SAME` or `CALLED`.
         container: Type of the result, or None if it is a single tensor.
         cost: Cost of the call.
-        input_sizes: Bytes of each tensor argument.
+        input_bytes: Bytes of each tensor argument.
         outputs: dtype, shape and bytes of each result tensor.
         attributes: Non-tensor arguments, or None until they are requested.
     """
 
-    __slots__ = ("attributes", "container", "cost", "input_sizes", "kind", "outputs", "sizes")
+    __slots__ = ("attributes", "container", "cost", "input_bytes", "kind", "layouts", "outputs")
 
     def __init__(
         self,
         kind: int,
-        sizes: Sizes,
+        layouts: TensorLayouts,
         container: Callable[[Any], Any] | None,
         cost: Cost,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
     ) -> None:
         self.kind = kind
-        self.sizes = sizes
+        self.layouts = layouts
         self.container = container
         self.cost = cost
-        self.input_sizes = tuple(size_of(t) for t in inputs)
+        self.input_bytes = tuple(size_of(t) for t in inputs)
         self.outputs = tuple((format_dtype(t.dtype), tuple(t.shape), size_of(t)) for t in outputs)
         self.attributes: dict[str, Any] | None = None
 
     def replay(self, args: Sequence[Any]) -> Any:
         """Creates the same result for other tensors of the same sizes; not for the kind `CALLED`."""
         if self.kind == FRESH:
-            tensors = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in self.sizes]
+            tensors = [
+                _EMPTY(shape, strides, dtype=dtype, device=_META) for shape, strides, dtype in self.layouts
+            ]
         elif self.kind == SAME:
             return args[0]
         else:
             source = args[0]
             start = source.storage_offset()
-            tensors = [_VIEW(source, s, t, start + d) for s, t, d in self.sizes]
+            tensors = [
+                _VIEW(source, shape, strides, start + offset) for shape, strides, offset in self.layouts
+            ]
         return tensors[0] if self.container is None else self.container(tensors)
 
 
@@ -168,7 +177,7 @@ def read_arguments(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> 
                 is_decided = False
         elif kind is list or kind is tuple:
             # the numbers in a list have one type, as the operator's schema states
-            if value and type(value[0]) in _PLAIN:
+            if value and type(value[0]) in _NUMBER_TYPES:
                 key += (type(value[0]), tuple(value))
             else:
                 key.append(len(value))
@@ -181,19 +190,16 @@ def read_arguments(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> 
     return is_decided
 
 
-_PLAIN = frozenset((int, float, bool))
-
-
 def compute_result(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Returns the result of the operator in closed form, or None if torch has to compute it."""
-    if operator.shapes is None:
+    if operator.layout_rule is None:
         return None
-    sizes = operator.shapes(*args, **kwargs)
-    if sizes is None:
+    layouts = operator.layout_rule(*args, **kwargs)
+    if layouts is None:
         return None
-    if isinstance(sizes, str):  # `meta_shapes.SAME`
+    if isinstance(layouts, str):  # `meta_shapes.SAME`
         return args[0]
-    tensors = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in sizes]
+    tensors = [_EMPTY(shape, strides, dtype=dtype, device=_META) for shape, strides, dtype in layouts]
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
@@ -211,33 +217,39 @@ def store_answer(
         The answer, or None if a later call may have another result.
     """
     container = type(result) if isinstance(result, (tuple, list)) else None
-    parts = result if container is not None else (result,)
-    if not all(isinstance(t, torch.Tensor) and t.is_meta for t in parts):
+    results = result if container is not None else (result,)
+    if not all(isinstance(tensor, torch.Tensor) and tensor.is_meta for tensor in results):
         return None
-    kind, sizes = _choose_replay(operator, args, inputs, parts)
-    outputs = parts[:1] if operator.auxiliary else parts
-    answer = MetaAnswer(kind, sizes, container, cost, inputs, outputs)
+    kind, layouts = _choose_replay(operator, args, inputs, results)
+    outputs = results[:1] if operator.has_one_activation else results
+    answer = MetaAnswer(kind, layouts, container, cost, inputs, outputs)
     operator.answers[key] = answer
     return answer
 
 
 def _choose_replay(
-    operator: AtenOperator, args: Sequence[Any], inputs: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
-) -> tuple[int, Sizes]:
-    """Returns the way to create the result without a call, if the operator has no other effect."""
+    operator: AtenOperator,
+    args: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+) -> tuple[int, TensorLayouts]:
+    """Returns the kind of the answer, and the layouts of the tensors that `replay` creates.
+
+    The kind is `CALLED` if `replay` cannot create the result, or if the call also has an effect.
+    """
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if len(parts) == 1 and parts[0] is source and not operator.moves:
+    if len(results) == 1 and results[0] is source and not operator.changes_layout:
         return SAME, ()
-    if operator.mutates or any(t.is_conj() or t.is_neg() or is_zero_tensor(t) for t in parts):
+    if operator.mutates or any(t.is_conj() or t.is_neg() or is_zero_tensor(t) for t in results):
         return CALLED, ()
-    storages = {storage_key(t.untyped_storage()) for t in inputs}
-    out_storages = {storage_key(t.untyped_storage()) for t in parts}
-    if len(out_storages) == len(parts) and not out_storages & storages:
-        return FRESH, tuple((t.shape, t.stride(), t.dtype) for t in parts)
-    if source is None or not all(_is_view(t, source) for t in parts):
+    input_storages = {storage_key(t.untyped_storage()) for t in inputs}
+    result_storages = {storage_key(t.untyped_storage()) for t in results}
+    if len(result_storages) == len(results) and not result_storages & input_storages:
+        return FRESH, tuple((t.shape, t.stride(), t.dtype) for t in results)
+    if source is None or not all(_is_view(t, source) for t in results):
         return CALLED, ()
     start = source.storage_offset()
-    return VIEWS, tuple((t.shape, t.stride(), t.storage_offset() - start) for t in parts)
+    return VIEWS, tuple((t.shape, t.stride(), t.storage_offset() - start) for t in results)
 
 
 def _is_view(tensor: torch.Tensor, source: torch.Tensor) -> bool:

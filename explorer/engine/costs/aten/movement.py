@@ -59,7 +59,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         OperatorRecord(),
     ),
     **dict.fromkeys(
-        str.split("_unsafe_index embedding gather index index_select take"), OperatorRecord(lookup=True)
+        str.split("_unsafe_index embedding gather index index_select take"), OperatorRecord(gathers=True)
     ),
     **dict.fromkeys(("resize_", "resize_as_", "set_"), OperatorRecord(replaces_storage=True)),
     **dict.fromkeys(("scatter_add", "scatter_reduce"), OperatorRecord(_accumulation("src"))),

@@ -50,19 +50,21 @@ class SizeFigures(Struct, frozen=True):
             tuple(sum_live_bytes(order)),
         )
 
-    def values(self, weights: int, machine: Machine | None) -> Values:
+    def values(self, weight_bytes: int, machine: Machine | None) -> Values:
         """Returns the value of each curve."""
         macs = sum(macs or 0 for macs, _ in self.layers)
         moved = sum(moved or 0 for _, moved in self.layers)
         pairs = ((m, b) for m, b in self.layers if m is not None and b is not None)
-        return _values(macs, moved, max(self.live_bytes, default=0), weights, machine, Counter(pairs))
+        return _compute_values(
+            macs, moved, max(self.live_bytes, default=0), weight_bytes, machine, Counter(pairs)
+        )
 
 
-def _values(
+def _compute_values(
     macs: int,
     moved: int,
     peak: int,
-    weights: int,
+    weight_bytes: int,
     machine: Machine | None,
     layers: Mapping[tuple[int, int], int],
 ) -> Values:
@@ -70,7 +72,7 @@ def _values(
         "macs": Fraction(macs),
         "moved": Fraction(moved),
         "activations": Fraction(peak),
-        "weights": Fraction(weights),
+        "weights": Fraction(weight_bytes),
     }
     if machine is not None:
         rate, bandwidth = Fraction(machine.peak_macs), Fraction(machine.bandwidth)
@@ -79,7 +81,7 @@ def _values(
     return values
 
 
-Count = Callable[[int], SizeFigures]
+AnalyzeSize = Callable[[int], SizeFigures]
 """Analyzes the model at a size."""
 
 
@@ -109,25 +111,25 @@ class ClosedForms(Struct, frozen=True):
             size, size
         )
 
-    def values(self, size: int, weights: int, machine: Machine | None) -> Values:
+    def values(self, size: int, weight_bytes: int, machine: Machine | None) -> Values:
         """Returns the value of each curve at a size."""
         peak = max((polynomial.evaluate(size) for polynomial in self.live_bytes), default=0)
         layers: Counter[tuple[int, int]] = Counter()
         for (macs, moved), count in self.layers.items() if machine is not None else ():
             layers[macs.evaluate(size), moved.evaluate(size)] += count
-        return _values(
-            self.macs.evaluate(size), self.bytes_moved.evaluate(size), peak, weights, machine, layers
+        return _compute_values(
+            self.macs.evaluate(size), self.bytes_moved.evaluate(size), peak, weight_bytes, machine, layers
         )
 
     def list_polynomials(
-        self, name: CurveName, weights: int, machine: Machine | None
+        self, name: CurveName, weight_bytes: int, machine: Machine | None
     ) -> tuple[Polynomial, ...]:
         """Returns the polynomials whose maximum is the curve; empty for the minimum time, which is a sum."""
         polynomials: dict[CurveName, tuple[Polynomial, ...]] = {
             "macs": (self.macs,),
             "moved": (self.bytes_moved,),
             "activations": self.live_bytes,
-            "weights": (Polynomial((weights,)),),
+            "weights": (Polynomial((weight_bytes,)),),
         }
         if machine is not None:
             polynomials["compute"] = (self.macs.multiply(1 / Fraction(machine.peak_macs)),)
@@ -144,17 +146,17 @@ class _Fit(Struct, frozen=True):
     live_bytes: Sequence[Polynomial]
 
     @classmethod
-    def from_sizes(cls, count: Count, sizes: Sequence[int]) -> _Fit | None:
+    def from_sizes(cls, analyze: AnalyzeSize, sizes: Sequence[int]) -> _Fit | None:
         """Fits polynomials to the figures at some sizes. Returns None if other layers run at one size."""
-        samples = [count(size) for size in sizes]
+        samples = [analyze(size) for size in sizes]
         first, size_tuple = samples[0], tuple(sizes)
         if any(not _is_comparable(first, sample) for sample in samples):
             return None
         rows = range(len(first.layers))
         return cls(
             first,
-            [_form(size_tuple, [figures.layers[row][0] for figures in samples]) for row in rows],
-            [_form(size_tuple, [figures.layers[row][1] for figures in samples]) for row in rows],
+            [_fit_form(size_tuple, [figures.layers[row][0] for figures in samples]) for row in rows],
+            [_fit_form(size_tuple, [figures.layers[row][1] for figures in samples]) for row in rows],
             [
                 fit_polynomial(size_tuple, sizes)
                 for sizes in zip(*(figures.live_bytes for figures in samples), strict=True)
@@ -180,14 +182,14 @@ class _Fit(Struct, frozen=True):
             low,
             high,
             layers,
-            _total(self.macs),
-            _total(self.bytes_moved),
+            _sum_forms(self.macs),
+            _sum_forms(self.bytes_moved),
             find_upper_envelope(self.live_bytes, low, high),
         )
 
 
 def find_closed_forms(
-    count: Count, low: int, high: int, check: Collection[int] = (), depth: int = 0
+    analyze: AnalyzeSize, low: int, high: int, check: Collection[int] = (), depth: int = 0
 ) -> list[ClosedForms] | None:
     """Returns closed forms of consecutive ranges, in ascending order, or None if the figures follow none.
 
@@ -195,38 +197,42 @@ def find_closed_forms(
     Bisection finds that size.
 
     Args:
-        count: Analyzes the model at a size.
+        analyze: Analyzes the model at a size.
         low: Smallest size.
         high: Largest size.
         check: Additional sizes at which the forms are checked.
         depth: Number of forms found so far, for larger sizes.
     """
     if high - low < _SHORT_RANGE:
-        return [ClosedForms.constant(size, count(size)) for size in range(low, high + 1)]
-    fit = _Fit.from_sizes(count, _choose_fit_sizes(low, high))
-    mismatches = [] if fit is None else [s for s in _checks(low, high, check) if not fit.matches(s, count(s))]
+        return [ClosedForms.constant(size, analyze(size)) for size in range(low, high + 1)]
+    fit = _Fit.from_sizes(analyze, _choose_fit_sizes(low, high))
+    mismatches = (
+        []
+        if fit is None
+        else [s for s in _choose_check_sizes(low, high, check) if not fit.matches(s, analyze(s))]
+    )
     if fit is not None and not mismatches:
         return [fit.forms(low, high)]
     if fit is not None and mismatches == [low]:
-        return [ClosedForms.constant(low, count(low)), fit.forms(low + 1, high)]
-    upper = high - (high - low) // _UPPER
+        return [ClosedForms.constant(low, analyze(low)), fit.forms(low + 1, high)]
+    upper = high - (high - low) // _UPPER_PARTS
     fit = (
-        _Fit.from_sizes(count, _choose_fit_sizes(upper, high))
-        if depth < _DEEP and high - upper >= _SHORT_RANGE
+        _Fit.from_sizes(analyze, _choose_fit_sizes(upper, high))
+        if depth < _MAX_FORMS and high - upper >= _SHORT_RANGE
         else None
     )
-    if fit is None or not all(fit.matches(s, count(s)) for s in _checks(upper, high, check)):
+    if fit is None or not all(fit.matches(s, analyze(s)) for s in _choose_check_sizes(upper, high, check)):
         return None
-    start = low + bisect_left(range(low, upper), True, key=lambda s: fit.matches(s, count(s)))
-    lower_forms = find_closed_forms(count, low, start - 1, check, depth + 1) if start > low else []
-    is_confirmed = all(fit.matches(s, count(s)) for s in _checks(start, high, check))
+    start = low + bisect_left(range(low, upper), True, key=lambda s: fit.matches(s, analyze(s)))
+    lower_forms = find_closed_forms(analyze, low, start - 1, check, depth + 1) if start > low else []
+    is_confirmed = all(fit.matches(s, analyze(s)) for s in _choose_check_sizes(start, high, check))
     return None if lower_forms is None or not is_confirmed else [*lower_forms, fit.forms(start, high)]
 
 
 _SHORT_RANGE = 12
 """Length of a range below which every size is analyzed, because a form would save nothing."""
-_UPPER, _DEEP = 8, 6
-"""Fraction 1/n of a range in which another form is searched, and the maximum number of forms."""
+_UPPER_PARTS, _MAX_FORMS = 8, 6
+"""Number of parts of a range, whose last part another form is fitted to, and the maximum number of forms."""
 
 
 def _choose_fit_sizes(low: int, high: int) -> tuple[int, ...]:
@@ -235,7 +241,7 @@ def _choose_fit_sizes(low: int, high: int) -> tuple[int, ...]:
     return (low + span // 7 + 1, low + span // 3, low + 2 * span // 3 + 1, high)
 
 
-def _checks(low: int, high: int, additional: Collection[int]) -> list[int]:
+def _choose_check_sizes(low: int, high: int, additional: Collection[int]) -> list[int]:
     """Returns the sizes at which a form is checked."""
     span = high - low
     probes = {low, low + 1, low + span // 50 + 2, low + span // 2, high - 1}
@@ -252,12 +258,12 @@ def _is_comparable(a: SizeFigures, b: SizeFigures) -> bool:
     return same_known and a.labels == b.labels
 
 
-def _form(sizes: tuple[int, ...], values: Sequence[int | None]) -> Polynomial | None:
+def _fit_form(sizes: tuple[int, ...], values: Sequence[int | None]) -> Polynomial | None:
     numbers = tuple([value for value in values if value is not None])
     return fit_polynomial(sizes, numbers) if len(numbers) == len(sizes) else None
 
 
-def _total(forms: Sequence[Polynomial | None]) -> Polynomial:
+def _sum_forms(forms: Sequence[Polynomial | None]) -> Polynomial:
     total = Polynomial(())
     for form, count in Counter(form for form in forms if form is not None).items():
         total += form.multiply(Fraction(count))

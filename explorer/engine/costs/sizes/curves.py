@@ -1,8 +1,8 @@
 """Curves of a model over one size: MACs, memory, minimum time, and the sizes at which curves cross.
 
-A curve follows closed forms or analyses at single sizes. At each crossing of closed forms, and one size
-before it, the model is analyzed again. If an analysis contradicts the forms, all of them are dropped in favor
-of analyses.
+The values of a curve come from closed forms, such as 4*seq**2 + 8*seq, or from analyses of the model at
+single sizes. Closed forms are checked: the model is analyzed at each crossing, and one size before it. If an
+analysis contradicts a form, all values come from analyses.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ PAIRS: tuple[tuple[CurveName, CurveName], ...] = (
 )
 """Pairs of curves with the same unit whose crossings are reported."""
 
-_MAX_CURVES = 3
-"""Maximum number of polynomials in the text of a curve that is their maximum."""
+_MAX_POLYNOMIALS = 3
+"""Maximum number of polynomials in the text of a curve, as in 'max(4*seq, seq**2)'."""
 _SAMPLE_COUNT = 40
 """Number of sizes that are analyzed if there are no closed forms."""
-_OCTAVE = 24
-"""Number of values of a curve between a power of two and the next."""
+_SIZES_PER_DOUBLING = 24
+"""Number of sizes from a power of two to the next at which a closed form is evaluated."""
+_MIN_CACHE_SPAN = 3
+"""Minimum distance of the smallest and the largest size between which the cache is checked to be linear."""
 
 
 class SizeRange(Struct, frozen=True):
@@ -91,30 +93,30 @@ class _Curves:
         cache_bytes: Callable[[int], int] | None,
         machine: Machine | None,
     ) -> None:
-        self.over, self.machine = size_range, machine
-        self.weights = 0
+        self.size_range, self.machine = size_range, machine
+        self.weight_bytes = 0
         self.coverage = 1.0
-        self.counted: set[int] = set()
+        self.analyzed_sizes: set[int] = set()
         self.cache_bytes = cache_bytes and cache(cache_bytes)
 
         @cache
-        def count(size: int) -> SizeFigures:
+        def analyze(size: int) -> SizeFigures:
             examined = examine(size)
-            self.counted.add(size)
-            self.weights = examined.info.totals.weight_bytes
+            self.analyzed_sizes.add(size)
+            self.weight_bytes = examined.info.totals.weight_bytes
             self.coverage = min(self.coverage, examined.info.totals.coverage)
             return SizeFigures.from_analysis(examined)
 
-        self.count = count
+        self.analyze = analyze
         self.forms: list[ClosedForms] = []
         self.cache_form: Polynomial | None = None
 
     def result(self) -> SizeCurves:
         """Computes all curves and crossings."""
-        size_range = self.over
-        check = () if size_range.current is None else (size_range.current,)
+        size_range = self.size_range
+        sizes_to_check = () if size_range.current is None else (size_range.current,)
         self.cache_form = self._fit_cache_form()
-        self.forms = find_closed_forms(self.count, size_range.low, size_range.high, check) or []
+        self.forms = find_closed_forms(self.analyze, size_range.low, size_range.high, sizes_to_check) or []
         crossings = self._find_crossings() if self.forms else None
         if crossings is None:
             self.forms = []
@@ -132,20 +134,21 @@ class _Curves:
             crossings=tuple(crossings),
             others=dict(size_range.others),
             machine=self.machine,
-            counted=tuple(sorted(self.counted)),
+            counted=tuple(sorted(self.analyzed_sizes)),
             closed=bool(self.forms),
             notes=(*size_range.notes, *self._list_notes()),
         )
 
     def _fit_cache_form(self) -> Polynomial | None:
         """Returns the bytes of the cache as a function of the tokens, or None if they are not linear."""
-        low, high = max(1, self.over.low), self.over.high // 2
-        if self.cache_bytes is None or high - low < 3:
+        # half of the range, because a decode step that has the largest size in its cache is one token longer
+        low, high = max(1, self.size_range.low), self.size_range.high // 2
+        if self.cache_bytes is None or high - low < _MIN_CACHE_SPAN:
             return None
         sizes = low, (low + high) // 2, high
         try:
             first, middle, last = (self.cache_bytes(size) for size in sizes)
-        except ExplorerError:  # a model with a maximum text length has no step beyond it
+        except ExplorerError:  # a model has no decode step beyond its maximum text length
             return None
         line = fit_polynomial((low, high), (first, last))
         return line if line.evaluate_numerator(sizes[1]) == middle * line.denominator else None
@@ -156,9 +159,9 @@ class _Curves:
         """Returns the value of each curve at a size, from closed forms, else from an analysis."""
         if self.forms:
             index = bisect_right(self.forms, size, key=lambda form: form.low) - 1
-            values = self.forms[index].values(size, self.weights, self.machine)
+            values = self.forms[index].values(size, self.weight_bytes, self.machine)
         else:
-            values = self.count(size).values(self.weights, self.machine)
+            values = self.analyze(size).values(self.weight_bytes, self.machine)
         if self.cache_form is not None:
             values["kv_cache"] = Fraction(self.cache_form.evaluate(size))
         return values
@@ -166,28 +169,35 @@ class _Curves:
     def _build_curves(self, sizes: Sequence[int]) -> Iterator[SizeCurve]:
         rows = [self.values(size) for size in sizes]
         for name in rows[0]:
-            times = name in ("compute", "memory", "time")
-            read = float if times else int
+            is_time = name in ("compute", "memory", "time")
+            number_type = float if is_time else int
             yield SizeCurve(
-                name, tuple(read(row[name]) for row in rows), "" if times else self._format_curve(name)
+                name,
+                tuple(number_type(row[name]) for row in rows),
+                "" if is_time else self._format_curve(name),
             )
 
     def _format_curve(self, name: CurveName) -> str:
-        """Formats the closed form of a curve that has one form over the full range (except single sizes)."""
+        """Returns the closed form of a curve as text, or '' if it differs between ranges of sizes.
+
+        Ranges of a single size do not count.
+        """
         if name == "kv_cache":
-            return "" if self.cache_form is None else self.cache_form.format(self.over.name)
-        wide = [form for form in self.forms if form.low < form.high]
-        parts = [form.list_polynomials(name, self.weights, None) for form in wide]
-        if not wide:
+            return "" if self.cache_form is None else self.cache_form.format(self.size_range.name)
+        forms = [form for form in self.forms if form.low < form.high]
+        if not forms:
             return ""
-        range_parts = find_upper_envelope(
-            {part for form_parts in parts for part in form_parts}, wide[0].low, wide[-1].high
+        polynomials_by_form = [form.list_polynomials(name, self.weight_bytes, None) for form in forms]
+        maximum = find_upper_envelope(
+            {polynomial for polynomials in polynomials_by_form for polynomial in polynomials},
+            forms[0].low,
+            forms[-1].high,
         )
-        for form, form_parts in zip(wide, parts, strict=True):
-            if not set(find_upper_envelope(range_parts, form.low, form.high)) <= set(form_parts):
+        for form, polynomials in zip(forms, polynomials_by_form, strict=True):
+            if not set(find_upper_envelope(maximum, form.low, form.high)) <= set(polynomials):
                 return ""
-        texts = [part.format(self.over.name) for part in range_parts]
-        if not all(texts) or len(texts) > _MAX_CURVES:
+        texts = [polynomial.format(self.size_range.name) for polynomial in maximum]
+        if not all(texts) or len(texts) > _MAX_POLYNOMIALS:
             return ""
         return f"max({', '.join(texts)})" if len(texts) > 1 else "".join(texts)
 
@@ -207,7 +217,7 @@ class _Curves:
                 candidate_sizes |= {
                     size for a, b in pairs for size in find_sign_changes(a - b, forms.low, forms.high)
                 }
-                candidate_sizes |= {forms.low} if forms.low > self.over.low else set()
+                candidate_sizes |= {forms.low} if forms.low > self.size_range.low else set()
             for size in sorted(candidate_sizes):
                 candidates += self._find_crossing(size, curve, other_curve)
         checked: list[Crossing] = []
@@ -221,7 +231,7 @@ class _Curves:
     def _list_polynomials(self, name: CurveName, forms: ClosedForms) -> tuple[Polynomial, ...]:
         if name == "kv_cache":
             return () if self.cache_form is None else (self.cache_form,)
-        return forms.list_polynomials(name, self.weights, self.machine)
+        return forms.list_polynomials(name, self.weight_bytes, self.machine)
 
     def _find_crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
         """Returns the crossing of two curves at a size, if one exceeds the other from there on."""
@@ -242,7 +252,7 @@ class _Curves:
         return values_after[0] > values_after[1] and not values_before[0] > values_before[1]
 
     def _analyzed_values(self, size: int, crossing: Crossing) -> tuple[Fraction, Fraction]:
-        values = self.count(size).values(self.weights, self.machine)
+        values = self.analyze(size).values(self.weight_bytes, self.machine)
         if self.cache_bytes is not None and "kv_cache" in (crossing.above, crossing.below):
             values["kv_cache"] = Fraction(self.cache_bytes(size))
         return values[crossing.above], values[crossing.below]
@@ -272,24 +282,23 @@ class _Curves:
     # sizes
 
     def _sample_sizes(self) -> list[int]:
-        low, high = self.over.low, self.over.high
+        low, high = self.size_range.low, self.size_range.high
         steps = range(_SAMPLE_COUNT)
         sizes = {round(low * (high / low) ** (step / (_SAMPLE_COUNT - 1))) for step in steps}
         return sorted({low, high, *sizes, *_list_powers_of_two(low, high)})
 
     def _choose_grid(self, crossings: Sequence[Crossing]) -> list[int]:
         """Returns powers of two, sizes between them, both ends, the current size, and sizes at crossings."""
-        low, high, current = self.over.low, self.over.high, self.over.current
+        low, high, current = self.size_range.low, self.size_range.high, self.size_range.current
         sizes = {
             low,
             high,
             *_list_powers_of_two(low, high),
             *([current] if current is not None and low <= current <= high else []),
         }
-        for power in (0, *_list_powers_of_two(low, high)):
-            begin = power or low
+        for begin in (low, *_list_powers_of_two(low, high)):
             end = min(high, 2 * begin)
-            steps = (round(begin * 2 ** (step / _OCTAVE)) for step in range(_OCTAVE))
+            steps = (round(begin * 2 ** (step / _SIZES_PER_DOUBLING)) for step in range(_SIZES_PER_DOUBLING))
             sizes |= {size for size in steps if begin <= size < end}
         sizes |= {crossing.size + step for crossing in crossings for step in (-1, 0)}
         return sorted(sizes)

@@ -661,7 +661,7 @@ class _Watch:
         if operator.name == "aten::_to_copy" and "device" in kwargs and getattr(args[0], "is_meta", False):
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
-        bounded = self.assume_result(func, operator, args, kwargs) if operator.bounded and inputs else None
+        bounded = self.assume_result(func, operator, args, kwargs) if operator.is_bounded and inputs else None
         if bounded is not None and operator.name in data_dependent.VALUES:
             self.unseen_work.note_values_read(self.frames[-1].path, "item", args[0])
             bounded = self.queries.answer(bounded)
@@ -693,25 +693,25 @@ class _Watch:
                     result = kernels.apply_kernel_dtypes(operator.name, func(*args, **kwargs))
                 else:
                     result = packed(dispatch.build_call(func, args, kwargs, None))
-            if operator.random:
+            if operator.is_random:
                 result = self.without_random_values(operator, args, result)
         if answer is None:
             parts = result if isinstance(result, (tuple, list)) else (result,)
             outputs = [t for t in parts if isinstance(t, torch.Tensor)]
-            is_foreign = not outputs and bool(inputs) and operator.foreign
+            is_foreign = not outputs and bool(inputs) and operator.is_foreign
             if not outputs and bounded is None and not is_foreign:
                 return result
             cost = cost_formulas.FREE
             if outputs or is_foreign:
                 cost = dispatch.compute_cost(func, args, kwargs, result)
-            if operator.auxiliary:
+            if operator.has_one_activation:
                 outputs = outputs[:1]
             # an operator without tensor arguments needs a dtype argument
             if key is not None and (inputs or kwargs.get("dtype") is not None):
                 answer = meta_cache.store_answer(operator, key, args, inputs, result, cost)
             if answer is None:
                 answer = meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, inputs, outputs)
-        elif answer.container is None or operator.auxiliary:
+        elif answer.container is None or operator.has_one_activation:
             outputs = [result if answer.container is None else result[0]]
         else:
             outputs = list(result)
@@ -815,7 +815,7 @@ class _Watch:
         inputs: dict[int, int] = {}
         sparse_reasons: list[str] = []
         reason = assumption
-        for index, (t, size) in enumerate(zip(read_tensors, answer.input_sizes, strict=True)):
+        for index, (t, size) in enumerate(zip(read_tensors, answer.input_bytes, strict=True)):
             storage = t.untyped_storage()
             key = storage_key(storage)
             if key in self.weights:
