@@ -5,8 +5,8 @@
 
     trainer = lightning.Trainer(callbacks=[ExplorerSummary()], enable_model_summary=False)
 
-The inputs are those of the callback, or `example_input_array` of the module. Without both they are guessed
-from the first layers of the module.
+The inputs are those that the callback gets, or `example_input_array` of the module. Without both, Explorer
+guesses the inputs from the first layers of the module.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Those in `_COMPUTED` depend on the inputs, so they are not logged for inputs tha
 class ExplorerSummary(Callback):
     """Print the totals of a module when a fit starts, and log them as metrics at step 0.
 
-    A module that cannot be analyzed is trained all the same: a warning says what is wrong with it.
+    If a module cannot be analyzed, training continues, and a warning gives the reason.
 
     Args:
-        inputs: Inputs of the module's forward: a tensor, a tuple of them, or a dict of keyword inputs. None
-            takes `example_input_array` of the module, or guesses the inputs: then only figures of the weights
-            are logged.
+        inputs: Inputs of the module's forward: a tensor, a tuple of tensors, or a dict of keyword inputs. If
+            None, the inputs are `example_input_array` of the module. Without this array the inputs are
+            guessed, and only figures of the weights are logged.
         log: Whether the loggers of the trainer receive the figures.
     """
 
@@ -69,6 +69,7 @@ class ExplorerSummary(Callback):
         sys.stdout.flush()
         if self._log:
             figures = collect_model_figures(info)
+            # a figure with a sign, such as '<= ', is not exact
             metrics = {
                 f"explorer/{name}": float(figure.value)
                 for name in (*_STORED, *(_COMPUTED if inputs is not None else ()))

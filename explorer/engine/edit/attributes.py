@@ -75,8 +75,8 @@ def _get_kind(value: Any) -> str:
     """Returns the kind of an attribute's current value."""
     is_list = isinstance(value, tuple)
     first = value[0] if is_list and value else value
-    kinds = ((bool, "int"), (int, "int"), (float, "float"), (str, "text"))
-    kind = next((name for type_, name in kinds if isinstance(first, type_)), "")
+    type_names = ((bool, "int"), (int, "int"), (float, "float"), (str, "text"))
+    kind = next((name for type_, name in type_names if isinstance(first, type_)), "")
     return f"{kind}s" if is_list and kind else kind
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from explorer.base.errors import Misuse, suggest_only_near
 from explorer.engine.number_formats import integer, microscaling, minifloat, narrow
-from explorer.engine.number_formats.number_format import NumberFormat
+from explorer.engine.number_formats.number_format import NamePattern, NumberFormat
 
 _MODULES = (integer, minifloat, microscaling, narrow)
 
-FAMILIES: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = tuple(
-    family for module in _MODULES for family in module.FAMILY
+NAME_PATTERNS: Sequence[NamePattern] = tuple(
+    pattern for module in _MODULES for pattern in module.NAME_PATTERNS
 )
-"""Regular expressions for the names of each family, with the function that creates the format of a match.
-
-The function raises ValueError with the reason if no format has these parameters.
-"""
+"""Patterns of all families, in the order in which a name is matched."""
 
 EXAMPLES = ("float32", *(name for module in _MODULES for name in module.EXAMPLES))
 """Names for help texts and suggestions."""
@@ -31,10 +28,10 @@ def format_of(name: str, where: str = "--to") -> NumberFormat | None:
     """
     if name == "float32":
         return None
-    for pattern, make in FAMILIES:
+    for pattern, create_format in NAME_PATTERNS:
         if match := re.fullmatch(pattern, name):
             try:
-                return make(match)
+                return create_format(match)
             except ValueError as problem:
                 raise Misuse(f"there is no number format '{name}': {problem}", where=where) from None
     if name != name.lower():

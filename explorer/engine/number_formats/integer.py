@@ -6,11 +6,20 @@ fixed8.4 has 8 bits, 4 of them after the binary point. ufixed8.4 is the same wit
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import numpy as np
 
-from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
+from explorer.engine.number_formats.number_format import (
+    Array,
+    Grid,
+    NamePattern,
+    NumberFormat,
+    Writing,
+    reshape_for_tensor,
+    scale_grid,
+)
 
 MAX_BITS = 24
 """Number of bits of integers that float32, in which the model computes, represents exactly."""
@@ -80,23 +89,25 @@ class Integer(NumberFormat, frozen=True):
         """Returns the codes minus their zero point, in a float dtype that represents them exactly."""
         codes = self._saturated_codes(values, grid)
         if grid.zero.any():
-            codes -= along(grid.zero.astype(codes.dtype), values.shape, grid)
+            codes -= reshape_for_tensor(grid.zero.astype(codes.dtype), values.shape, grid)
         return codes
 
     def of_steps(self, steps: Array, grid: Grid) -> Array:
         """Returns the values of `steps`, computed in place if possible."""
         values = steps.astype(np.float32, copy=False)
-        values *= along(grid.scale, steps.shape, grid)
+        values *= reshape_for_tensor(grid.scale, steps.shape, grid)
         return values
 
     def _saturated_codes(self, values: Array, grid: Grid) -> Array:
         """Returns the saturated codes, in a float dtype that represents them exactly."""
         width = np.float32 if self.bits <= 24 else np.float64
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond the dtype saturate below
-            codes = np.asarray(np.divide(values, along(grid.scale, values.shape, grid), dtype=width))
+            codes = np.asarray(
+                np.divide(values, reshape_for_tensor(grid.scale, values.shape, grid), dtype=width)
+            )
         np.rint(codes, out=codes)
         if grid.zero.any():
-            codes += along(grid.zero.astype(width), values.shape, grid)
+            codes += reshape_for_tensor(grid.zero.astype(width), values.shape, grid)
         return np.clip(codes, self.least, self.largest, out=codes)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
@@ -139,7 +150,10 @@ def _parse_fixed_point(match: re.Match[str]) -> FixedPoint:
     return FixedPoint(match[0], bits, signed, fraction)
 
 
-FAMILY = ((r"(u?)int(4|8|16)", _create_integer), (r"(u?)fixed(\d+)\.(\d+)", _parse_fixed_point))
+NAME_PATTERNS: Sequence[NamePattern] = (
+    (r"(u?)int(4|8|16)", _create_integer),
+    (r"(u?)fixed(\d+)\.(\d+)", _parse_fixed_point),
+)
 
 EXAMPLES = (
     *("int8", "uint8", "int4", "uint4", "int16", "uint16"),

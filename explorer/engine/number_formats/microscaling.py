@@ -7,12 +7,12 @@ conversion.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from explorer.engine.number_formats.minifloat import E4M3, E5M2, SLAB, Minifloat, create_minifloat
-from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
+from explorer.engine.number_formats.number_format import Array, Grid, NamePattern, NumberFormat
 
 BLOCK = 32
 """Number of elements that share an exponent."""
@@ -108,6 +108,6 @@ def _create_microscaling(match: re.Match[str]) -> Microscaling:
     return Microscaling(match[0], element.bits, element)
 
 
-FAMILY = (("|".join(ELEMENTS), _create_microscaling),)
+NAME_PATTERNS: Sequence[NamePattern] = (("|".join(ELEMENTS), _create_microscaling),)
 
 EXAMPLES = tuple(ELEMENTS)

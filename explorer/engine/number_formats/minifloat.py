@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import numpy as np
 
 from explorer.engine.graph.dtypes import get_numpy_type
-from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
+from explorer.engine.number_formats.number_format import (
+    Array,
+    Grid,
+    NamePattern,
+    NumberFormat,
+    Writing,
+    reshape_for_tensor,
+    scale_grid,
+)
 
 SLAB = 1 << 18
 """Number of elements computed at a time, which limits intermediate values to a few MiB."""
@@ -65,14 +74,14 @@ class Minifloat(NumberFormat, frozen=True):
     largest: float
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Returns a grid that maps the larger end of the range to `largest`, or scale 1 if not `scaled`."""
+        """Returns a grid that maps the largest magnitude to `largest`, or scale 1 if not `scaled`."""
         if not self.scaled:
             return Grid(np.ones((), np.float32), np.zeros((), np.int32))
-        return scale_grid(find_larger_end(low, high) / np.float32(self.largest), axis)
+        return scale_grid(find_largest_magnitude(low, high) / np.float32(self.largest), axis)
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the values divided by the scale, rounded, and multiplied by the scale."""
-        scale = along(grid.scale, values.shape, grid)
+        scale = reshape_for_tensor(grid.scale, values.shape, grid)
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond float32 saturate anyway
             rounded = np.asarray(np.divide(values, scale, dtype=np.float32))
         flat = rounded.reshape(-1)
@@ -99,8 +108,8 @@ class Minifloat(NumberFormat, frozen=True):
         return cast(Array, -high), cast(Array, high)
 
 
-def find_larger_end(low: Array, high: Array) -> Array:
-    """Returns the larger magnitude of the ends of a range, as float32."""
+def find_largest_magnitude(low: Array, high: Array) -> Array:
+    """Returns the largest magnitude of the values between `low` and `high`, as float32."""
     return np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
 
 
@@ -132,7 +141,7 @@ class Float8(Minifloat, frozen=True):
         """Returns codes in the dtype of ml_dtypes."""
         unit_grid = Grid(np.ones((), np.float32), np.zeros((), np.int32))
         with np.errstate(over="ignore", invalid="ignore"):
-            scaled = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
+            scaled = np.divide(values, reshape_for_tensor(grid.scale, values.shape, grid), dtype=np.float32)
         return self.rounded(scaled, unit_grid).astype(get_numpy_type(self.element_type))
 
 
@@ -155,7 +164,7 @@ def _create_custom(match: re.Match[str]) -> Minifloat:
     return create_minifloat(match[0], exponent, mantissa)
 
 
-FAMILY = (
+NAME_PATTERNS: Sequence[NamePattern] = (
     (r"b?float16", lambda match: Half(match[0], 16)),
     (r"float8e4m3", lambda match: E4M3),
     (r"float8e5m2", lambda match: E5M2),

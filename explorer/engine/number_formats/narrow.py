@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from explorer.engine.number_formats.integer import Integer
-from explorer.engine.number_formats.minifloat import find_larger_end
-from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
+from explorer.engine.number_formats.minifloat import find_largest_magnitude
+from explorer.engine.number_formats.number_format import (
+    Array,
+    Grid,
+    NamePattern,
+    NumberFormat,
+    Writing,
+    reshape_for_tensor,
+    scale_grid,
+)
 
 SLAB_ELEMENTS = 1 << 20
 """Number of elements summed at a time."""
 
 
 class Binary(NumberFormat, frozen=True):
-    """Two values: +scale for numbers from 0 on, and -scale for others and NaN, as in QONNX's BipolarQuant."""
+    """Two values: +scale for numbers >= 0, -scale for other numbers and NaN, as in QONNX's BipolarQuant."""
 
     scaled: ClassVar[bool] = True
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Returns a grid with half the larger end as scale, the best for uniformly distributed magnitudes."""
-        return _build_grid(find_larger_end(low, high) / np.float32(2), axis)
+        """Returns a grid whose scale is half of the largest magnitude.
+
+        This scale is the best for uniformly distributed magnitudes.
+        """
+        return _build_grid(find_largest_magnitude(low, high) / np.float32(2), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
         """Returns a grid with the mean magnitude as scale, which has the least squared error (XNOR-Net)."""
-        parts = _iterate_channels(values, axis)
-        return _build_grid(np.stack([np.asarray(_sum(part) / max(1, part.size)) for part in parts]), axis)
+        channels = _iterate_channels(values, axis)
+        means = [np.asarray(_sum_magnitudes(channel) / max(1, channel.size)) for channel in channels]
+        return _build_grid(np.stack(means), axis)
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the sign times the scale."""
-        scale = along(grid.scale, values.shape, grid)
+        scale = reshape_for_tensor(grid.scale, values.shape, grid)
         return np.where(values >= 0, scale, -scale)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
@@ -55,27 +67,26 @@ class Ternary(Integer, frozen=True):
         return -1
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Returns a grid whose scale is 2/3 of the larger of |low| and |high|.
+        """Returns a grid whose scale is 2/3 of the largest magnitude.
 
         Each of the codes -1, 0 and 1 then stands for a third of the range.
         """
-        return _build_grid(find_larger_end(low, high) * np.float32(2) / np.float32(3), axis)
+        return _build_grid(find_largest_magnitude(low, high) * np.float32(2) / np.float32(3), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
-        """Returns the scale with the least squared error.
+        """Returns the grid whose scale has the least squared error.
 
         If the n largest magnitudes are rounded to +-scale, their mean is the best scale, and the squared
         error is sum w**2 - (their sum)**2 / n. The best n therefore has the largest (sum)**2 / n.
         """
-        return _build_grid(
-            np.stack([np.asarray(_find_ternary_scale(part)) for part in _iterate_channels(values, axis)]),
-            axis,
-        )
+        channels = _iterate_channels(values, axis)
+        return _build_grid(np.stack([np.asarray(_find_ternary_scale(channel)) for channel in channels]), axis)
 
 
 def _build_grid(scale: Array, axis: int | None) -> Grid:
+    """Returns a grid with these scales in float32; without an axis there is a single scale."""
     scale = scale.astype(np.float32)
     return scale_grid(scale.reshape(()) if axis is None else scale, axis)
 
@@ -85,33 +96,34 @@ def _iterate_channels(values: Array, axis: int | None) -> Iterator[Array]:
     if axis is None:
         yield values.reshape(-1)
         return
-    for part in np.moveaxis(values, axis, 0):
-        yield part.reshape(-1)
+    for channel in np.moveaxis(values, axis, 0):
+        yield channel.reshape(-1)
 
 
-def _sum(values: Array) -> float:
+def _sum_magnitudes(values: Array) -> float:
     """Returns the sum of magnitudes, in float64."""
     pieces = (values[start : start + SLAB_ELEMENTS] for start in range(0, values.size, SLAB_ELEMENTS))
     return float(sum(float(np.abs(piece).sum(dtype=np.float64)) for piece in pieces))
 
 
 def _find_ternary_scale(values: Array) -> float:
+    """Returns the scale with the least squared error, as `Ternary.fitted` explains."""
     ordered = np.abs(values)
     ordered.sort()
-    best, scale, total = 0.0, 0.0, 0.0
-    for stop in range(ordered.size, 0, -SLAB_ELEMENTS):
+    best_gain, scale, total = 0.0, 0.0, 0.0
+    for stop in range(ordered.size, 0, -SLAB_ELEMENTS):  # from the largest magnitude down
         piece = ordered[max(0, stop - SLAB_ELEMENTS) : stop][::-1]
         sums = total + np.cumsum(piece, dtype=np.float64)
         counts = np.arange(ordered.size - stop + 1, ordered.size - stop + 1 + piece.size, dtype=np.float64)
-        gain = sums * sums / counts
-        best_index = int(np.argmax(gain))
-        if gain[best_index] > best:
-            best, scale = float(gain[best_index]), float(sums[best_index] / counts[best_index])
+        gains = sums * sums / counts
+        best_index = int(np.argmax(gains))
+        if gains[best_index] > best_gain:
+            best_gain, scale = float(gains[best_index]), float(sums[best_index] / counts[best_index])
         total = float(sums[-1])
     return scale
 
 
-FAMILY = (
+NAME_PATTERNS: Sequence[NamePattern] = (
     (r"binary", lambda match: Binary(match[0], 1)),
     (r"ternary", lambda match: Ternary(match[0], 2)),
 )

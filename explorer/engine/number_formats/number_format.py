@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 Array = np.ndarray[Any, np.dtype[Any]]
 
 Writing = Literal["linear", "cast", "function"]
+"""How ONNX expresses a format: QuantizeLinear and DequantizeLinear, two Casts, or a function."""
 
 
 class Grid(Struct, frozen=True):
@@ -116,7 +119,7 @@ def ends(values: Array, reduce: np.ufunc, axis: int | None = None, block: int = 
     return np.asarray(reduce.reduce(values, axis=other_axes), np.float32)
 
 
-def along(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:
+def reshape_for_tensor(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:
     """Returns scales or zero points of a grid, in a shape that broadcasts to the tensor's shape."""
     if grid.axis is None or values.ndim == 0:
         return values.reshape(())
@@ -131,3 +134,10 @@ def scale_grid(scale: Array, axis: int | None, zero: Array | None = None) -> Gri
     """Returns the grid with these scales. A scale too small for float32 becomes 1, as exact for zeros."""
     scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
     return Grid(scale, np.zeros(scale.shape, np.int32) if zero is None else zero, axis)
+
+
+NamePattern = tuple[str, Callable[[re.Match[str]], NumberFormat]]
+"""Regular expression for the names of some formats, and the function that creates the format of a match.
+
+The function raises ValueError with the reason if no format has these parameters.
+"""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import DerivedPayload, Node, Tensor
-from explorer.engine.number_formats.number_format import Grid, along
+from explorer.engine.number_formats.number_format import Grid, reshape_for_tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -40,9 +40,9 @@ def _compute_dequantized_bytes(x: Tensor, scale: Tensor, zero: Tensor | None, ax
     zeros = np.zeros((), np.int32) if zero is None else zero.array().astype(np.int32)
     shared = scale.elements == 1
     grid = Grid(scale.array(), zeros, None if shared else axis, block if len(scale.shape) > 1 else 0)
-    steps = along(grid.scale, x.shape, grid)
+    steps = reshape_for_tensor(grid.scale, x.shape, grid)
     codes = x.array().astype(np.int32)
     if zero is not None:
-        codes -= along(grid.zero, x.shape, grid)
+        codes -= reshape_for_tensor(grid.zero, x.shape, grid)
     floats: Array = np.multiply(codes.astype(scale.dtype), steps, dtype=scale.dtype)
     return floats.tobytes()

@@ -246,11 +246,11 @@ def test_a_shard_of_the_source_is_no_target(convert: Convert, tmp_path: Path) ->
 
 def test_types_that_the_other_format_has_not_are_named(convert: Convert, tmp_path: Path) -> None:
     torch.save({"z": torch.zeros(2, dtype=torch.complex128)}, tmp_path / "z.pt")
-    with pytest.raises(BadModel, match="safetensors has no type complex128, which 'z' is of"):
+    with pytest.raises(BadModel, match="safetensors has no type complex128, the type of 'z'"):
         convert("z.pt", "z.safetensors")
     head = json.dumps({"q": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}}).encode()
     (tmp_path / "q.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"\x12\x34")
-    with pytest.raises(BadModel, match="torch has no type float4_e2m1fn, which 'q' is of"):
+    with pytest.raises(BadModel, match="torch has no type float4_e2m1fn, the type of 'q'"):
         convert("q.safetensors", "q.pt")
     fact = convert("q.safetensors", "copy.safetensors")
     assert fact.passed

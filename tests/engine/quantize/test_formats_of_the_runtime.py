@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from explorer.base.errors import Misuse
 from explorer.engine.graph.model import get_dtype_code
 from explorer.engine.number_formats import format_of
-from explorer.engine.number_formats.number_format import Grid, along
+from explorer.engine.number_formats.number_format import Grid, reshape_for_tensor
 from tests import stock
 
 LINEAR = (
@@ -74,7 +74,9 @@ def test_a_format_of_quantize_linear_rounds_as_the_runtime_does(name: str, symme
         grid = number_format.grid(low, high, axis=axis, symmetric=symmetric)
         expected = through_the_runtime(values, grid, number_format.element_type)
         assert np.array_equal(number_format.rounded(values, grid), expected)
-        scale, zero = (along(of, values.shape, grid).astype(np.float32) for of in (grid.scale, grid.zero))
+        scale, zero = (
+            reshape_for_tensor(of, values.shape, grid).astype(np.float32) for of in (grid.scale, grid.zero)
+        )
         codes = number_format.codes(values, grid).astype(np.float32)
         assert np.array_equal((codes - zero) * scale, expected)
 

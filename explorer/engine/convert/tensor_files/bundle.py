@@ -148,7 +148,7 @@ def collect(job: ConversionJob) -> StateDict:
             for key, text in header.metadata.items():
                 metadata.setdefault(key, text)
             if header.unused:
-                description = f"{bytes_text(header.unused)} that no tensor is of"
+                description = f"{bytes_text(header.unused)} that belong to no tensor"
                 unknown.append((os.path.basename(path), description))
         else:
             saved = checkpoint.read(path)

@@ -14,13 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files import write as conversion
 from explorer.engine.convert.tensor_files.bundle import VERSIONS, BundledTensor, StateDict, read_safetensors
+from explorer.engine.convert.tensor_files.write import convert_tensors
 from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.weights.safetensors import DTYPES, HEADER_BYTES
 from explorer.host import output_files
 
-_CODES = {spelling: (code, rank) for rank, (code, (spelling, _)) in enumerate(DTYPES.items())}
+_CODES = {dtype: code for code, (dtype, _) in DTYPES.items()}
+"""Code of each dtype in a safetensors header."""
+_TYPE_RANKS = {dtype: rank for rank, dtype in enumerate(_CODES)}
+"""Position of each dtype from narrow to wide. A file stores tensors of the widest type first."""
 
 
 def convert(job: ConversionJob) -> ConversionResult:
@@ -47,14 +50,14 @@ def convert(job: ConversionJob) -> ConversionResult:
                     file.write(part)
         return notes
 
-    return conversion.convert(job, write, read_safetensors)
+    return convert_tensors(job, write, reread=read_safetensors)
 
 
 def _find_unique_tensors(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[str]]:
     """Returns each tensor under one name, in the order of the format; the metadata; and notes."""
     metadata = dict(bundle.metadata)
     names: dict[object, str] = {}
-    for tensor in sorted(bundle.tensors, key=lambda p: p.name):
+    for tensor in sorted(bundle.tensors, key=lambda tensor: tensor.name):
         if tensor.shared_key is not None:
             names.setdefault(tensor.shared_key, tensor.name)
     tensors, tie_texts, conflicting_names = [], [], []
@@ -76,18 +79,20 @@ def _find_unique_tensors(bundle: StateDict) -> tuple[list[BundledTensor], dict[s
             f" {format_names(tie_texts)} (safetensors.torch.load_model reads that)"
         )
     if conflicting_names:
-        notes.append(f"stored twice, as the metadata has the name: {format_names(conflicting_names)}")
-    tensors.sort(key=lambda p: (-_CODES.get(p.dtype, ("", 0))[1], p.name.encode()))
+        notes.append(
+            f"stored twice, because the metadata has a key of this name: {format_names(conflicting_names)}"
+        )
+    tensors.sort(key=lambda tensor: (-_TYPE_RANKS.get(tensor.dtype, 0), tensor.name.encode()))
     return tensors, metadata, notes
 
 
 def _encode_header(tensors: Sequence[BundledTensor], metadata: Mapping[str, str], source: str) -> bytes:
     """Returns the JSON header as bytes."""
-    unknown = sorted({tensor.dtype for tensor in tensors if tensor.dtype not in _CODES})
-    if unknown:
-        tensor = next(p for p in tensors if p.dtype == unknown[0])
+    unknown_types = sorted({tensor.dtype for tensor in tensors if tensor.dtype not in _CODES})
+    if unknown_types:
+        name = next(tensor.name for tensor in tensors if tensor.dtype == unknown_types[0])
         raise BadModel(
-            f"safetensors has no type {unknown[0]}, which '{printable(tensor.name)}' is of", where=source
+            f"safetensors has no type {unknown_types[0]}, the type of '{printable(name)}'", where=source
         )
     if any(tensor.name == "__metadata__" for tensor in tensors):
         raise BadModel("safetensors has no tensor called '__metadata__'", where=source)
@@ -110,7 +115,7 @@ def _list_header_entries(tensors: Sequence[BundledTensor], metadata: Mapping[str
     offset = 0
     for tensor in tensors:
         entry = {
-            "dtype": _CODES[tensor.dtype][0],
+            "dtype": _CODES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [offset, offset + tensor.nbytes],
         }

@@ -17,9 +17,9 @@ from typing import IO, Any
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files import write as conversion
 from explorer.engine.convert.tensor_files.bundle import BundledTensor, StateDict, read_checkpoint
 from explorer.engine.convert.tensor_files.checkpoint_values import METADATA
+from explorer.engine.convert.tensor_files.write import convert_tensors
 from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.host import output_files
 
@@ -61,14 +61,14 @@ def convert(job: ConversionJob) -> ConversionResult:
     def write(bundle: StateDict) -> Sequence[str]:
         for tensor in bundle.tensors:
             if tensor.dtype not in BYTES:
-                message = f"torch has no type {tensor.dtype}, which '{printable(tensor.name)}' is of"
+                message = f"torch has no type {tensor.dtype}, the type of '{printable(tensor.name)}'"
                 raise BadModel(message, where=job.source)
         _write_archive(
             job.path, bundle, lambda done: job.report_progress("writing tensors", done, len(bundle.tensors))
         )
         return ()
 
-    return conversion.convert(job, write, read_checkpoint)
+    return convert_tensors(job, write, reread=read_checkpoint)
 
 
 def _write_archive(path: str, bundle: StateDict, report_progress: Callable[[int], None]) -> None:

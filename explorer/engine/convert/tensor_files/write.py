@@ -14,7 +14,7 @@ from explorer.engine.convert.tensor_files.bundle import StateDict, check_room, c
 from explorer.facts.conversion import StoredEvidence
 
 
-def convert(
+def convert_tensors(
     job: ConversionJob, write: Callable[[StateDict], Sequence[str]], reread: Callable[[str], StateDict]
 ) -> ConversionResult:
     """Converts the tensors of a job's model.
@@ -60,14 +60,14 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
     differing: list[tuple[str, str]] = []
     digest, nbytes = hashlib.sha256(), 0
     counterpart_keys: dict[Hashable, Hashable] = {}
-    for index, tensor in enumerate(sorted(source_tensors, key=lambda p: p.name)):
+    for index, tensor in enumerate(sorted(source_tensors, key=lambda tensor: tensor.name)):
         counterpart = result_tensors.pop(tensor.name, None)
         if counterpart is None:
             differing.append((tensor.name, "it is not in the result"))
             continue
         if (tensor.dtype, tensor.shape) != (counterpart.dtype, counterpart.shape):
-            texts = [f"{p.dtype} {shape_text(p.shape)}" for p in (tensor, counterpart)]
-            differing.append((tensor.name, f"{texts[0]} became {texts[1]}"))
+            old_type, new_type = (f"{each.dtype} {shape_text(each.shape)}" for each in (tensor, counterpart))
+            differing.append((tensor.name, f"{old_type} became {new_type}"))
             continue
         if tensor.shared_key is not None and counterpart.shared_key is not None:
             if counterpart_keys.get(tensor.shared_key) == counterpart.shared_key:

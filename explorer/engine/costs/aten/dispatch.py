@@ -80,9 +80,9 @@ def compute_cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
     call = build_call(func, args, kwargs, result)
     if operator.one_type:
         # on the meta device, torch accepts a product of float16 with float32
-        kinds = {tensor.dtype: None for tensor in call.tensors()}
-        if len(kinds) > 1:
-            names = " and ".join(str(kind).removeprefix("torch.") for kind in kinds)
+        dtypes = {tensor.dtype: None for tensor in call.tensors()}
+        if len(dtypes) > 1:
+            names = " and ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             raise RuntimeError(f"the operands of a product have to be of one type, not of {names}")
     return operator.cost(call)
 

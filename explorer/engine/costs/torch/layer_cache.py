@@ -206,12 +206,12 @@ def _read_settings(module: nn.Module, key: list[Any], storages: list[int]) -> bo
             attributes.keys() - _INTERNAL
         )
         values = get_values(attributes)
-    kinds = tuple(map(type, values))
-    if not _PLAIN.issuperset(kinds):
+    types = tuple(map(type, values))
+    if not _PLAIN.issuperset(types):
         values = tuple([tuple(value) if type(value) is list else value for value in values])
         if not _PLAIN.issuperset(map(type, values)):
             return False
-    key += (kind, kind.forward, names, kinds, values)
+    key += (kind, kind.forward, names, types, values)
     for registry in (parameters_of(module), buffers_of(module)):
         for name, tensor in registry.items():
             if tensor is None:

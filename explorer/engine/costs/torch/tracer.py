@@ -1151,7 +1151,7 @@ def trace(
     run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     watch.note_result(run.result, (args, kwargs), returned)
     run.variations, run.modes = tuple(dict.fromkeys(variations)), left_modes
-    run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.list_used()
+    run.unseen, run.outsiders = watch.unseen_work.work_by_path, watch.outsiders.list_used()
     return run
 
 

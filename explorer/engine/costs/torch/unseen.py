@@ -128,36 +128,37 @@ class UnseenWork:
     """Collector of the work that a run on shapes may miss.
 
     Attributes:
-        places: Operator name and reason of the missed work, by the path of the module that contains it. Each
-            module has only the first reason.
+        work_by_path: Missed work by the path of the module that does it: a name for the row, and the reason.
+            The name is a method, a type, 'elsewhere' or 'later'. Each module has only the first reason.
     """
 
     def __init__(self) -> None:
-        self.places: dict[str, tuple[str, str]] = {}
+        self.work_by_path: dict[str, tuple[str, str]] = {}
         self._first_read: tuple[str, str] | None = None
         self._read_count = 0  # numbers that Python or NumPy read
         self._arrays: list[_Array] = []
-        # reads whose numbers may return unchanged, by the index of the array; negative keys have no array
+        # reads whose numbers may return unchanged, by the index of the array; a read without an array has a
+        # negative key
         self._pending_reads: dict[int, tuple[str, str, str]] = {}
         self._read_offsets: dict[int, set[int]] = {}  # positions of read elements, by storage
-        self._reads_by_place: Counter[tuple[str, CodeType, int]] = Counter()
+        self._reads_by_location: Counter[tuple[str, CodeType, int]] = Counter()
 
     def note_foreign_tensor(self, path: str) -> None:
         """Records that the module at `path` uses a tensor that no recorded operator produced."""
-        self.places.setdefault(path, ("elsewhere", _FOREIGN_TENSOR))
+        self.work_by_path.setdefault(path, ("elsewhere", _FOREIGN_TENSOR))
 
     def note_started_work(self, path: str) -> None:
         """Records that the module at `path` starts work in another thread or process, or runs in one."""
-        self.places.setdefault(path, ("elsewhere", _STARTED_WORK))
+        self.work_by_path.setdefault(path, ("elsewhere", _STARTED_WORK))
 
     def note_later_work(self, path: str) -> None:
         """Records that the module at `path` leaves code that may compute after the run."""
-        self.places.setdefault(path, LATER_WORK)
+        self.work_by_path.setdefault(path, LATER_WORK)
 
     def note_memory_access(self, path: str, method: str) -> None:
         """Records that the module at `path` reads numbers through a method of a tensor or of a storage."""
         form = EXPORTING_METHODS.get(method, "memory")
-        self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
+        self.work_by_path.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
 
     def note_values_read(self, path: str, method: str, tensor: torch.Tensor, values: Any = None) -> None:
         """Records that Python or NumPy reads the values of a tensor.
@@ -193,10 +194,10 @@ class UnseenWork:
         frame = find_query_frame()
         if frame is None or is_only_compared(frame.f_code, frame.f_lasti):
             return
-        place = path, frame.f_code, frame.f_lasti
-        self._reads_by_place[place] += 1
-        if self._reads_by_place[place] > 1 or self._is_further_element(tensor):
-            self.places.setdefault(path, ("item", _OUTSIDE_TORCH.format(form=_NUMBERS_FORM)))
+        location = path, frame.f_code, frame.f_lasti
+        self._reads_by_location[location] += 1
+        if self._reads_by_location[location] > 1 or self._is_further_element(tensor):
+            self.work_by_path.setdefault(path, ("item", _OUTSIDE_TORCH.format(form=_NUMBERS_FORM)))
 
     def note_number_text(self, path: str, method: str, tensor: torch.Tensor) -> None:
         """Records that the module at `path` makes a text of a single number.
@@ -217,13 +218,13 @@ class UnseenWork:
         # a tensor of one number, or one from a single read number, is not the result of missed work
         if self._first_read is None or self._read_count < 2 or tensor.numel() < 2:
             return
-        if self._end_read_of_array(tensor.data_ptr()):
+        if self._settle_read_of_array(tensor.data_ptr()):
             return
         if not self._arrays and not tensor.is_floating_point() and tensor.dim() < 2:
             return  # a scalar or vector of integers holds positions or counts
         path, method = self._first_read
         form = _ARRAY_FORM if self._arrays else _NUMBERS_FORM
-        self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
+        self.work_by_path.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
 
     def finish(self, result: Any, inputs: Any, is_computed: Callable[[torch.Tensor], bool]) -> None:
         """Checks the model's return value, and records numbers that left torch and did not return.
@@ -235,46 +236,60 @@ class UnseenWork:
         """
         input_ids = set(map(id, _flatten(inputs)))
         for value in _flatten(result, with_containers=True):
-            type_name = type(value).__name__
             if isinstance(value, np.ndarray):
                 self._check_returned_array(value)
-            elif _is_lazy(value) or _computes_with_layers(type(value)):
-                self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
-            elif not isinstance(value, (*_PLAIN_TYPES, torch.Tensor)):
-                methods = _list_methods(value)
-                is_input, is_container = id(value) in input_ids, isinstance(value, _CONTAINERS)
-                if is_container and not methods:
-                    continue
-                parts = [part for _, part in walk_contents(value)]
-                # the elements of a container are checked alone
-                code_types: tuple[Any, ...] = () if is_container else (*_FUNCTION_TYPES, *_LAZY_TYPES)
-                if methods:
-                    code_types += (nn.Module,) if is_input else (nn.Module, nn.Parameter)
-                if any(isinstance(part, code_types) for part in parts) or (
-                    not is_input
-                    and any(isinstance(part, torch.Tensor) for part in parts)
-                    and any(map(_multiplies, methods))
-                ):
-                    self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
-                elif not (is_input or is_container) and not any(
-                    isinstance(part, torch.Tensor) and is_computed(part) for part in parts
-                ):
-                    self.places.setdefault("", (type_name, _NO_TENSOR.format(type=type_name)))
+            elif reason := _find_later_work(value, is_computed, is_input=id(value) in input_ids):
+                type_name = type(value).__name__
+                self.work_by_path.setdefault("", (type_name, reason.format(type=type_name)))
         for path, method, form in self._pending_reads.values():
-            self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
+            self.work_by_path.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
 
     def _check_returned_array(self, array: Any) -> None:
         """Records missed work if the model returns an array other than the unchanged memory of a tensor."""
-        if not self._end_read_of_array(array.__array_interface__["data"][0]) and self._first_read is not None:
-            self.places.setdefault("", (self._first_read[1], _OUTSIDE_TORCH.format(form=_ARRAY_FORM)))
+        address = array.__array_interface__["data"][0]
+        if not self._settle_read_of_array(address) and self._first_read is not None:
+            self.work_by_path.setdefault("", (self._first_read[1], _OUTSIDE_TORCH.format(form=_ARRAY_FORM)))
 
-    def _end_read_of_array(self, address: int) -> bool:
-        """Whether an address is in an unchanged array of a tensor. The read of this array then ends."""
+    def _settle_read_of_array(self, address: int) -> bool:
+        """Whether `address` is in an array that was read from a tensor and still has its numbers.
+
+        The read of this array then missed no work, so it is no longer pending.
+        """
         for index, array in enumerate(self._arrays):
             if array.contains_address(address) and array.is_untouched:
                 self._pending_reads.pop(index, None)
                 return True
         return False
+
+
+def _find_later_work(value: Any, is_computed: Callable[[torch.Tensor], bool], *, is_input: bool) -> str:
+    """Returns the message if a returned value may compute after the run, or ''.
+
+    Args:
+        value: Value that the model returns, other than a NumPy array.
+        is_computed: Function that returns whether the run computed a tensor.
+        is_input: Whether the value is an argument of the model.
+    """
+    if _is_lazy(value) or _computes_with_layers(type(value)):
+        return _DEFERRED
+    if isinstance(value, (*_PLAIN_TYPES, torch.Tensor)):
+        return ""
+    methods = _list_methods(value)
+    is_container = isinstance(value, _CONTAINERS)
+    if is_container and not methods:
+        return ""
+    parts = [part for _, part in walk_contents(value)]
+    # each element of a container is checked as a returned object of its own
+    code_types: tuple[Any, ...] = () if is_container else (*_FUNCTION_TYPES, *_LAZY_TYPES)
+    if methods:
+        code_types += (nn.Module,) if is_input else (nn.Module, nn.Parameter)
+    if any(isinstance(part, code_types) for part in parts):
+        return _DEFERRED
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    if not is_input and tensors and any(map(_multiplies, methods)):
+        return _DEFERRED
+    is_result = is_input or is_container or any(map(is_computed, tensors))
+    return "" if is_result else _NO_TENSOR
 
 
 def _is_lazy(value: Any) -> bool:
@@ -284,9 +299,9 @@ def _is_lazy(value: Any) -> bool:
     )
 
 
-def _computes_with_layers(kind: type) -> bool:
+def _computes_with_layers(class_: type) -> bool:
     """Whether methods of a class read modules or tensors from variables of the function that defines it."""
-    for member in vars(kind).values():
+    for member in vars(class_).values():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         for cell in getattr(function, "__closure__", None) or ():
             if isinstance(read_cell(cell), (nn.Module, torch.Tensor)):
@@ -296,8 +311,8 @@ def _computes_with_layers(kind: type) -> bool:
 
 def _list_methods(value: Any) -> list[FunctionType]:
     """Returns the functions of the methods and properties that a class of the user's code defines."""
-    kinds = [kind for kind in type(value).__mro__ if not is_library_class(kind)]
-    members = {name: member for kind in reversed(kinds) for name, member in vars(kind).items()}
+    classes = [base for base in type(value).__mro__ if not is_library_class(base)]
+    members = {name: member for base in reversed(classes) for name, member in vars(base).items()}
     functions = []
     for name, member in members.items():
         if isinstance(member, property):

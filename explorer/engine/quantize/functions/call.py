@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from explorer.engine.graph.model import Node, Tensor, Value, build_tensor, get_dtype_code
 from explorer.engine.number_formats.minifloat import Half
-from explorer.engine.number_formats.number_format import Array, Grid, along
+from explorer.engine.number_formats.number_format import Array, Grid, reshape_for_tensor
 from explorer.facts import Dim
 
 
@@ -58,5 +58,5 @@ def build_casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> Fo
 def make_broadcastable(values: Array, grid: Grid, shape: Sequence[Dim]) -> Array:
     """Reshape scales or zero points so that they broadcast to the shape of the value."""
     if not grid.block:
-        return along(values, (1,) * len(shape), grid)
-    return along(values, tuple(size if isinstance(size, int) else 1 for size in shape), grid)
+        return reshape_for_tensor(values, (1,) * len(shape), grid)
+    return reshape_for_tensor(values, tuple(size if isinstance(size, int) else 1 for size in shape), grid)
