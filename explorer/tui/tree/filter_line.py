@@ -50,7 +50,6 @@ class FilterLine(Horizontal):
         self._typing_worker: Worker[None] | None = None
         self._completions: list[str] = []
         self._search: object = None
-        self._is_incomplete = False
         self._progress_due, self._is_progress_shown = 0.0, False
 
     @property
@@ -174,7 +173,7 @@ class FilterLine(Horizontal):
 
     def _must_search(self, query: str) -> bool:
         """Whether the tree does not show the matches of a query: it shows others, or a search was stopped."""
-        return query != self._store.query or (self._is_incomplete and self._search is None)
+        return query != self._store.query or (self._tree.model.searched is not None and self._search is None)
 
     def _fault(self, text: str) -> str:
         """Return the reason that a query cannot be parsed, or ''."""
@@ -230,7 +229,7 @@ class FilterLine(Horizontal):
         """Match all layers, show the matches on the way, and report the progress of a long search."""
         model, is_match, slices = self._tree.model, self._matcher(text), Slices(self.app)
         matches: list[int] = []
-        is_shown, typed, self._is_incomplete = False, self._typed, True
+        is_shown, typed, model.searched = False, self._typed, 0
         self._progress_due = time.monotonic() + _PROGRESS
         try:
             for layer in model.layers:
@@ -249,7 +248,7 @@ class FilterLine(Horizontal):
                         return  # the search for the new input follows
         finally:
             self._clear_progress()
-        model.searched, self._is_incomplete = None, False
+        model.searched = None
         self._show_found(model, matches, open_rows, is_continued=is_shown)
         self._report_no_match(text)
 
@@ -310,7 +309,7 @@ class FilterLine(Horizontal):
             label.update(f" {complaint} " if complaint else "")
 
     def _show_all(self) -> None:
-        layer, model, self._is_incomplete = self._tree.current_layer, self._tree.model, False
+        layer, model = self._tree.current_layer, self._tree.model
         model.searched = None
         model.set_filter(None)
         self._tree.cursor = model.reveal(layer.id) if layer is not None else 0
