@@ -124,6 +124,9 @@ async def test_the_first_time_it_asks_and_says_how_many_tilings_these_are() -> N
         await hands.press("S")
         assert isinstance(hands.pilot.app.screen, SweepDialog)
         assert "4 tilings" in hands.dialog()
+        assert "alexnet" in strip(hands, TitleBar)
+        # nothing is counted yet
+        assert not any(text in strip(hands, TitleBar) for text in ("tilings", "front", "no machine"))
         hands.pilot.app.screen.query_one("#sweep-depths", Input).value = "16,32"
         await hands.rest()
         assert "8 tilings" in hands.dialog()

@@ -155,7 +155,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         trials, request = self._trials, self._trials.request
         best = sum(row.pareto for row in trials.rows)
         total = len(trials.rows)
-        count = f"{total:,} choice{'s' * (total != 1)}, {best:,} on the front"
+        count = f"{many_text(total, 'choice')}, {best:,} on the front" if request is not None else ""
         verdict = trials.mixed[0].told if trials.mixed else ""
         ran = next((row.calibration for row in trials.rows if row.calibration), "")
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""

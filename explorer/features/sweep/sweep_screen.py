@@ -187,9 +187,10 @@ class SweepScreen(ParetoScreen[TileSpec]):
     def _title(self, width: int) -> tuple[Line, ...]:
         rows, request = self._tilings.rows, self._tilings.request
         best = sum(row.pareto for row in rows)
-        count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the front"
+        count = f"{many_text(len(rows), 'tiling')}, {best:,} on the front" if request is not None else ""
         machine = next((row.hardware for row in rows if row.hardware), "")
-        machine_text = escape_name(machine) or "no machine: without one there are no cycles"
+        missing = "no machine: without one there are no cycles" if request is not None else ""
+        machine_text = escape_name(machine) or missing
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
         return (
             (
@@ -222,6 +223,8 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
         rows, axes_index = self._tilings.rows, self._tilings.axes
+        if self._tilings.request is None:  # the first dialog is open
+            return []
         if self._chart is None or self._charted != (id(rows), axes_index):
             pairs = axes_of(rows)
             self._chart, self._charted = (
