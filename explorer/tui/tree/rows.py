@@ -155,12 +155,12 @@ class FoldedRows:
         known: Cached result of `list_columns`.
         largest_leaves: Largest known figure of a layer that is not a group, by column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
-        text_cells: Cells that names, kinds and shapes use, by whether the list is flat, whether constants are
-            folded, and whether kinds have a letter (a cache).
-        short_names: Shortened names, by layer, cells, whether the path is shown, and the start that the
-            heading shows (a cache).
-        shared_prefixes: Common starts of names, by cells, whether paths are shown, and whether constants are
-            folded (a cache).
+        text_cells: Cells that names, kinds and shapes use, by whether the list is flat, whether a column
+            shows the kinds, whether constants are folded, and whether kinds have a letter (a cache).
+        short_names: Shortened names, by layer, cells, whether the path is shown, whether a column shows the
+            kinds, and the start that the heading shows (a cache).
+        shared_prefixes: Common starts of names, by cells, whether paths are shown, whether a column shows the
+            kinds, and whether constants are folded (a cache).
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -177,9 +177,9 @@ class FoldedRows:
         self.all_columns: Mapping[str, LayerColumn] | None = None
         self.largest_leaves: dict[str, float] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
-        self.text_cells: dict[tuple[bool, bool, bool], TextCells] = {}
-        self.short_names: dict[tuple[int, int, bool, str], str] = {}
-        self.shared_prefixes: dict[tuple[int, bool, bool], str] = {}
+        self.text_cells: dict[tuple[bool, bool, bool, bool], TextCells] = {}
+        self.short_names: dict[tuple[int, int, bool, bool, str], str] = {}
+        self.shared_prefixes: dict[tuple[int, bool, bool, bool], str] = {}
         self._folds = b""
         self._constants_by_row: dict[int, list[int]] = {}
         self._ranges: list[tuple[int | None, int]] = []

@@ -113,6 +113,11 @@ class Places(Struct, frozen=True):
     columns: tuple[Place, ...]
     bar: int = 0
 
+    @property
+    def has_kind(self) -> bool:
+        """Whether a column shows the kinds."""
+        return any(place.name == "kind" for place in self.columns)
+
     def column_at(self, x: int) -> str:
         """Return the name of the column at cell `x`, or ''."""
         return next((p.name for p in self.columns if p.start <= x <= p.start + p.width), "")
@@ -246,7 +251,8 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
     """Return the cells that names, kinds and shapes use. A few layers stand for all of them."""
     if model.growing or not model.count:
         return _UNKNOWN
-    key = model.flat, model.has_gathered, letters
+    has_kind = "kind" in list_chosen_columns(model)
+    key = model.flat, has_kind, model.has_gathered, letters
     if key not in model.text_cells:
         # the same layers whatever is open, so that a resumed screen looks the same
         first, step = range(min(model.count, 2 * _SAMPLE)), max(1, model.count // _SAMPLE)
@@ -262,7 +268,7 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
             return _UNKNOWN
         names = {
             layer.id: cell_len(
-                collapse_repeats(escape_name(layer.path or layer.name))
+                collapse_repeats(name_in_list(layer, has_kind=has_kind))
                 if model.flat
                 else escape_name(layer.name)
             )
@@ -284,6 +290,13 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
         }
         model.text_cells[key] = TextCells(max(_MIN_USED, name), max(_MIN_USED, indented), columns)
     return model.text_cells[key]
+
+
+def name_in_list(layer: Layer, *, has_kind: bool) -> str:
+    """Return the path of a layer for a flat list. Beside a column of kinds it does not repeat its kind."""
+    path = layer.path or layer.name
+    group = path.removesuffix(f"/{layer.kind}") if has_kind and layer.kind else path
+    return escape_name(group if group.strip("/") else path)
 
 
 def _is_part_of_tiled(model: TreeModel, layer: int) -> bool:

@@ -268,12 +268,18 @@ def draw_tree_head(
         title.append((count * (line_width(title) + len(count) < room), "dim"))
     if model.flat:
         title.append(("  flat", "accent"))
-    if layout is not None and (prefix := _find_shared_prefix(model, layout.name)):
+    if layout is not None and (prefix := _find_shared_prefix(model, layout)):
         title[1:] = [("  flat", "accent")] * model.flat
         room = layout.name - line_width(title) - 3
         title.append((f"  {cut_start(prefix, room)}…", "dim"))
-    if model.hidden_constants:
-        title.append((_hidden_constants_text(model), "dim"))
+    if constants := _hidden_constants_text(model):
+        is_long = (
+            layout is not None
+            and layout.columns
+            and (line_width(title) + len(constants) >= layout.columns[0].start)
+        )
+        # the title of the first column is more useful than the word
+        title.append((constants.rpartition(" ")[0] if is_long else constants, "dim"))
     if layout is None:
         return tuple(title)
     room = (layout.columns[0].start if layout.columns else width) - line_width(title) - 3
@@ -283,22 +289,23 @@ def draw_tree_head(
     return table.draw_heads(model, layout, title)
 
 
-def _find_shared_prefix(model: TreeModel, cells: int) -> str:
+def _find_shared_prefix(model: TreeModel, layout: Places) -> str:
     """Return the common start of the names that the heading shows and the rows lack; '' for none.
 
     These are the names in a flat list, or of the rows outside groups. There is no common start if all names
-    fit in `cells`, or if the heading has no room. Only a few layers are read, because a name that begins
-    differently keeps its start.
+    fit beside the columns, or if the heading has no room. Only a few layers are read, because a name that
+    begins differently keeps its start.
     """
     if model.matches is not None or model.growing or not model.count:
         return ""
-    key = cells, model.flat, model.has_gathered
+    cells, has_kind = layout.name, layout.has_kind
+    key = cells, model.flat, has_kind, model.has_gathered
     if key not in model.shared_prefixes:
         flags, parents, count = model.structure.flags, model.structure.parent, model.count
         spread = range(0, count, max(1, count // _SAMPLE))
         places = {*range(min(count, _SAMPLE)), *spread, count - 1}
         names = {
-            _name_layer(model, model.layers[place])
+            _name_layer(model, model.layers[place], has_kind=has_kind)
             for place in places
             if (not flags[place] & GROUP if model.flat else parents[place] < 0)
             and not model.is_gathered(place)
@@ -309,21 +316,21 @@ def _find_shared_prefix(model: TreeModel, cells: int) -> str:
     return model.shared_prefixes[key]
 
 
-def _name_layer(model: TreeModel, layer: Layer) -> str:
-    """Return the name of a layer, or its path in the flat list."""
-    return escape_name((layer.path if model.flat else "") or layer.name)
+def _name_layer(model: TreeModel, layer: Layer, *, has_kind: bool) -> str:
+    """Return the name of a layer, or its path in the flat list, without the kind if a column `has_kind`."""
+    return table.name_in_list(layer, has_kind=has_kind) if model.flat else escape_name(layer.name)
 
 
-def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str) -> str:
+def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str, *, has_kind: bool) -> str:
     """Return the name of layer `row`, or its path in the flat list, so that it differs from nearby layers.
 
-    The heading shows `prefix`, so the name lacks it.
+    The heading shows `prefix`, so the name lacks it. See `_name_layer` for `has_kind`.
     """
-    full_name = _name_layer(model, model.layers[row])
+    full_name = _name_layer(model, model.layers[row], has_kind=has_kind)
     # a flat list leaves out repeated modules in each path, so that all paths look alike
     if cell_len(full_name) <= room and not prefix and not (model.flat and "/" in full_name):
         return full_name
-    key = row, room, model.flat, prefix
+    key = row, room, model.flat, has_kind, prefix
     text = model.short_names.get(key)
     if text is None:
         if model.flat:
@@ -336,7 +343,7 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str) -> s
             near += [i for i in model.list_anchors(row) if model.structure.parent[i] == group]
         if len(model.short_names) >= _MAX_SHORT_NAMES:
             model.short_names.clear()
-        names = {i: _name_layer(model, model.layers[i]) for i in near}
+        names = {i: _name_layer(model, model.layers[i], has_kind=has_kind) for i in near}
         rows = near[near.index(row) :][: _NEIGHBORS + 1]  # the rows below are drawn next
         rooms = {names[i]: room for i in rows}
         name_set = NameSet(names.values())
@@ -346,7 +353,7 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str) -> s
             else name_set.shorten(rooms, collapsed=model.flat).texts
         )
         for i in rows:
-            model.short_names.setdefault((i, room, model.flat, prefix), texts[names[i]])
+            model.short_names.setdefault((i, *key[1:]), texts[names[i]])
         text = texts[full_name]
     return text
 
@@ -367,17 +374,18 @@ def _format_run_name(first_layer: Layer, last_layer: Layer, room: int) -> str:
 
 
 def _format_row_label(
-    model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int, prefix: str
+    model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int, layout: Places
 ) -> str:
     """Return the label of a row: its name, its path in the flat list, or the number of constants.
 
-    A name of the level that the heading describes lacks the `prefix` that the heading shows.
+    A name of the level that the heading describes lacks the common start that the heading shows.
     """
     if model.is_constants(row):
         return fit(f"+{many_text(model.count_layers(row), 'constant')}", room).rstrip()
     if model.flat or len(members) == 1:
         is_below_group = not model.flat and model.structure.parent[members[0]] >= 0
-        return _shorten_layer_name(model, members[0], room, "" if is_below_group else prefix)
+        prefix = "" if is_below_group else _find_shared_prefix(model, layout)
+        return _shorten_layer_name(model, members[0], room, prefix, has_kind=layout.has_kind)
     return _format_run_name(first, model.layers[members[-1]], room)
 
 
@@ -405,13 +413,12 @@ def draw_table_line(
     indent = (" " if is_tight else "  ") * model.depth(row)
     times = _count_suffix(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
-    prefix = _find_shared_prefix(model, layout.name)
-    name = _format_row_label(model, row, first, members, room, prefix)
+    name = _format_row_label(model, row, first, members, room, layout)
     cell_spans = table.draw_cells(model, row, first, layout, look)
     blank = _count_spaces(cell_spans) - 1 if "…" in name else 0
     if blank > 0:
         # a long name may extend into blank cells of the first columns
-        longer = _format_row_label(model, row, first, members, room + blank, prefix)
+        longer = _format_row_label(model, row, first, members, room + blank, layout)
         extra_cells = max(0, cell_len(longer) - room)
         name, room, cell_spans = (
             (longer, room + extra_cells, _drop_spaces(cell_spans, extra_cells))

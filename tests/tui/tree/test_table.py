@@ -353,9 +353,18 @@ def test_paths_of_a_flat_list_all_look_alike() -> None:
     model.set_flat(True)
     needed = find_whole_width(model)
     names = [line[2:].split("  ")[0] for line in drawn(model, needed)[1:]]
-    assert names[:2] == ["0.0 ConvTranspose", "0.0 BatchNormalization"], "the heading has the common start"
+    assert names[:2] == ["stages.0.0", "stages.0.0"], "the column beside them has the kinds"
     for width in range(60, 200, 20):
-        assert not any("/stages/" in line or "stages.0/stages" in line for line in drawn(model, width))
+        head, *lines = drawn(model, width)
+        assert not any("/stages/" in line or "stages.0/stages" in line for line in lines)
+        assert "kind" in head
+        assert len(set(lines)) == len(lines)
+        assert all(line.count("ConvTranspose") + line.count("BatchNormalization") == 1 for line in lines)
+    model.set_columns(("macs",))
+    assert all("ConvTranspose" in line or "BatchNormalization" in line for line in drawn(model, 60)[1:])
+    model.set_constants(range(4))
+    model.set_columns(())
+    assert drawn(model, 44)[0].split()[:4] == ["Layers", "flat", "+4", "kind"]
 
 
 def test_kinds_inside_tiled_layers_take_no_column_away() -> None:
