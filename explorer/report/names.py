@@ -195,7 +195,11 @@ class NameSet:
                 start = start.rstrip("0123456789")  # a number stays whole
                 if 0 < len(start) < len(part):
                     reduced[index], cut[index] = part[len(start) :], True
-                    text = _join(reduced, branches, cut)
+                    shorter = _join(reduced, branches, cut)
+                    if cell_len(shorter) < cell_len(text):
+                        text = shorter
+                    else:  # an ellipsis in place of a dot gains nothing
+                        reduced[index], cut[index] = part, False
             node = node[part]
         if cell_len(text) <= room:
             return text

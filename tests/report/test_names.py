@@ -82,6 +82,17 @@ def test_names_of_one_series_differ_in_a_narrow_column() -> None:
             assert all(n.strip("_") in re.findall(r"\d+", text) for text in series)
 
 
+def test_an_ellipsis_replaces_more_than_the_dot_between_two_parts() -> None:
+    names = [f"/trunk/trunk.{i}/block/block.{j}" for i in (3, 8, 11) for j in range(4)]
+    name_set = NameSet([*names, *(f"/trunk/trunk.{i}/join" for i in (3, 8, 11)), "/head/head.1"])
+    for room in range(6, 20):
+        texts = name_set.shorten(dict.fromkeys(names, room), collapsed=True).texts
+        for name, text in texts.items():
+            assert "…" not in text or text.replace("…", ".") not in name, (room, text)
+    assert name_set.shorten({names[6]: 10}, collapsed=True).texts[names[6]] == "…8/block.2"
+    assert len(set(name_set.shorten(dict.fromkeys(names, 11), collapsed=True).texts.values())) == len(names)
+
+
 def test_an_operator_that_is_left_of_a_name_begins_with_no_blank() -> None:
     names = ["/stages/0/0/reduce/Conv", "/stages/0/0/Add", "/stages/0/0/skip/Conv"]
     for room in range(6, 24):
