@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from explorer.facts import Layer
+from explorer.tui.text.lines import line_text
 from explorer.tui.tree.search import Query, Search
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import Status
 from tests.tui.hands import Hands, screen
-from tests.tui.scripted import alexnet
+from tests.tui.scripted import ScriptedEngine, alexnet
 
 
 def _rows(hands: Hands) -> list[tuple[str, str]]:
@@ -40,6 +42,31 @@ async def test_a_layer_is_found_by_a_few_letters_and_n_goes_to_the_next() -> Non
         # back to where the search began
         await hands.press("backspace")
         assert hands.at() == "features"
+
+
+async def test_results_in_a_narrow_terminal_show_the_parts_by_which_they_differ() -> None:
+    first = next(layer for layer in alexnet().layers if not layer.group)
+    paths = [
+        f"/{part}/{part}.{stage}/block/block.3/BatchNormalization"
+        for part in ("encoder", "decoder")
+        for stage in (1, 12)
+    ]
+    layers = tuple(
+        replace(first, id=i, parent=None, name=path, path=path, kind="BatchNormalization", depth=0)
+        for i, path in enumerate(paths)
+    )
+    async with screen(ScriptedEngine(replace(alexnet(), layers=layers)), size=(60, 15)) as hands:
+        await hands.press("ctrl+p", *"block.3")
+        assert _rows(hands)[:4] == [("layer", path) for path in sorted(paths, key=len)]
+        parts = [path.split("/")[2] for path in sorted(paths, key=len)]
+        listed = hands.pilot.app.screen.query_one("Choices", LineList)
+
+        def texts(width: int) -> list[str]:
+            return [line_text(listed.row_line(i, width)).split(maxsplit=1)[1].strip() for i in range(4)]
+
+        assert texts(80) == sorted(paths, key=len)
+        assert texts(46) == [f"{part}/block.3 BatchNormalization" for part in parts]
+        assert [text.split("/")[0].split("…")[0] for text in texts(32)] == parts
 
 
 async def test_letters_with_others_between_them_are_enough() -> None:

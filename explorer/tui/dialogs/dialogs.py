@@ -23,6 +23,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
+from explorer.report.names import NameSet
 from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import BLANK, Line, cut_middle, escape_name, fit, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -510,6 +511,7 @@ class Choices(LineList):
     rows: Sequence[MenuItem] = ()
     heads: Sequence[str] = ()
     empty_note = ""
+    _names: tuple[Sequence[MenuItem], NameSet] | None = None
 
     def strip(self, y: int, width: int) -> Strip:
         """Render the row that is visible in line `y`, or the note in an empty list."""
@@ -531,13 +533,21 @@ class Choices(LineList):
         name = min(max(_MIN_TITLE, width // 3), max((len(c.title) for c in all_items), default=0))
         if not choice.tip:
             room = max(0, width - key - 4)
-            title = fit(cut_middle(escape_name(choice.title), room), room)
+            title = fit(self._shorten_title(escape_name(choice.title), room), room)
             return (" " + fit(choice.key, key), "key"), ("  " + title, "text")
         return (
             (" " + fit(choice.key, key), "key"),
             ("  " + fit(escape_name(choice.title), name), "text"),
             ("  " + fit(choice.tip, max(0, width - key - name - 6)), "dim"),
         )
+
+    def _shorten_title(self, title: str, room: int) -> str:
+        """Shorten the name of a layer or tensor so that it differs from those in the other rows."""
+        if cell_len(title) <= room:
+            return title
+        if self._names is None or self._names[0] is not self.rows:
+            self._names = self.rows, NameSet(escape_name(choice.title) for choice in self.rows)
+        return cut_middle(self._names[1].shorten({title: room}).texts[title], room)
 
 
 class PickDialog(Dialog[str]):
@@ -558,7 +568,9 @@ class PickDialog(Dialog[str]):
     ) -> None:
         super().__init__()
         self.TITLE_TEXT, self._heads = title, heads
-        self.HINT = "↑↓ move · Enter choose · Esc close"
+        # without an input, a letter chooses the row of that key
+        has_keys = not typed and any(len(choice.key) == 1 for choice in choices)
+        self.HINT = f"↑↓ move · Enter choose{', or press its key' * has_keys} · Esc close"
         self.choices, self._typed, self._typed_text = tuple(choices), typed, ""
 
     def body(self) -> ComposeResult:

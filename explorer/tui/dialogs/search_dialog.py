@@ -117,4 +117,8 @@ def _menu_item(id: str, result: SearchResult) -> MenuItem:
     layer_count = (
         f"{len(result.layers):,} layers" if result.kind != "layer" and len(result.layers) > 1 else ""
     )
-    return MenuItem(id, result.kind, result.text, layer_count)
+    text = result.text
+    if result.kind == "layer":
+        path, _, kind = text.rpartition("  ")
+        text = path if path.endswith(f"/{kind}") else text  # the path of an ONNX node ends with its kind
+    return MenuItem(id, result.kind, text, layer_count)
