@@ -273,13 +273,10 @@ def draw_tree_head(
         room = layout.name - line_width(title) - 3
         title.append((f"  {cut_start(prefix, room)}…", "dim"))
     if constants := _hidden_constants_text(model):
-        is_long = (
-            layout is not None
-            and layout.columns
-            and (line_width(title) + len(constants) >= layout.columns[0].start)
-        )
-        # the title of the first column is more useful than the word
-        title.append((constants.rpartition(" ")[0] if is_long else constants, "dim"))
+        start = layout.columns[0].start if layout is not None and layout.columns else width
+        if not query and line_width(title) + len(constants) >= start:
+            constants = constants.rpartition(" ")[0]  # the title of the first column is more useful
+        title.append((constants, "dim"))
     if layout is None:
         return tuple(title)
     room = (layout.columns[0].start if layout.columns else width) - line_width(title) - 3
