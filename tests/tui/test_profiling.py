@@ -241,6 +241,22 @@ async def test_the_tree_has_the_measured_time_and_its_share_and_groups_have_thei
         assert names.index("10") < names.index("8") < names.index("0")
 
 
+async def test_the_title_of_the_shares_names_the_time_of_which_they_are_parts(monkeypatch):
+    def slowed_profile(self, *args, **how):
+        fact = scripted_profile(self, *args, **how)
+        fact = replace(fact, wall=replace(fact.wall, low=0.01), wall_seconds=0.02, slowed_seconds=0.005)
+        self.states = states.amend(self.states, self.states.current, profile=fact)
+        return fact
+
+    async with screen(size=(140, 40)) as hands:
+        await hands.press("percent_sign", "enter", "escape")
+        assert "of wall" in hands.strip(PaneHead, "#tree-head")
+        monkeypatch.setattr(ScriptedEngine, "_profile", slowed_profile)
+        await hands.press("percent_sign", "r", "enter", "escape")
+        assert "of kernel" in hands.strip(PaneHead, "#tree-head")
+        assert "of wall" not in hands.strip(PaneHead, "#tree-head")
+
+
 @pytest.mark.slow
 async def test_a_state_that_was_not_timed_has_no_such_columns():
     async with screen(size=(140, 40)) as hands:

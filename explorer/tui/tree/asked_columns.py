@@ -102,6 +102,8 @@ class AskedColumns:
                     model.asked[name] = _ranks(model.providers, model.count)
                 else:
                     model.asked[name] = await store.jobs.ask("column", name, **arguments)
+                if needs in MEASURED and store.profile is not None:
+                    model.set_share_base(store.profile.share_base)
                 self._given[name] = argument
                 model.forget_sums()
             except Cancelled:

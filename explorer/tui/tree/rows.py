@@ -21,6 +21,7 @@ from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.session.cache.rows import (
     ASSUMED,
@@ -95,16 +96,20 @@ _SHARE = Metric("share", "share", "macs", "share")
 def list_columns(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
     """Return all columns of a model by name: the built-in columns, then columns of its overlay and its split.
 
-    Without a model, only the built-in columns are returned.
+    The header of the measured shares names the time of which they are parts. Without a model, only the
+    built-in columns are returned.
     """
     # imported here because the first paint does not need it
     from explorer.settings.columns import COLUMNS, build_overlay_columns
 
-    if model is None or (model.overlay is None and model.stages is None):
+    if model is None or (model.overlay is None and model.stages is None and not model.share_base):
         return COLUMNS
     if model.all_columns is None:
-        outside = {} if model.overlay is None else build_overlay_columns(model.overlay)
-        model.all_columns = {**COLUMNS, **outside, **({} if model.stages is None else stage_columns())}
+        columns = {**COLUMNS, **({} if model.overlay is None else build_overlay_columns(model.overlay))}
+        if model.share_base:
+            head = f"of {model.share_base.removesuffix(' time')}"
+            columns["measured_share"] = replace(COLUMNS["measured_share"], head=head)
+        model.all_columns = {**columns, **({} if model.stages is None else stage_columns())}
     return model.all_columns
 
 
@@ -152,7 +157,8 @@ class FoldedRows:
         overlay: Figures from external files, or None.
         providers: Execution provider of onnxruntime by layer ID, or None if unknown.
         stages: Position of the rows in a split, or None without a split.
-        known: Cached result of `list_columns`.
+        all_columns: Cached result of `list_columns`.
+        share_base: Time of which the measured shares are parts, or '' without a profile.
         largest_leaves: Largest known figure of a layer that is not a group, by column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
         text_cells: Cells that names, kinds and shapes use, by whether the list is flat, whether a column
@@ -175,6 +181,7 @@ class FoldedRows:
         self.providers: Mapping[int, str] | None = None
         self.stages: StageRows | None = None
         self.all_columns: Mapping[str, LayerColumn] | None = None
+        self.share_base = ""
         self.largest_leaves: dict[str, float] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
         self.text_cells: dict[tuple[bool, bool, bool, bool], TextCells] = {}
@@ -185,6 +192,11 @@ class FoldedRows:
         self._ranges: list[tuple[int | None, int]] = []
         self._range_of: dict[tuple[int | None, int], int] = {}
         self._listed: dict[int, Sequence[int]] = {}
+
+    def set_share_base(self, share_base: str) -> None:
+        """Set the time of which the measured shares are parts: 'wall time' or 'kernel time'."""
+        if share_base != self.share_base:
+            self.share_base, self.all_columns = share_base, None
 
     def set_overlay(self, overlay: Overlay | None) -> None:
         """Replace the overlay by another one, or remove it with None."""
