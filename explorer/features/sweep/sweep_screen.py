@@ -189,8 +189,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         best = sum(row.pareto for row in rows)
         count = f"{many_text(len(rows), 'tiling')}, {best:,} on the front" if request is not None else ""
         machine = next((row.hardware for row in rows if row.hardware), "")
-        missing = "no machine: without one there are no cycles" if request is not None else ""
-        machine_text = escape_name(machine) or missing
+        machine_text = escape_name(machine) or "no machine: without one there are no cycles" * bool(request)
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
         return (
             (

@@ -102,13 +102,12 @@ def list_columns(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
     # imported here because the first paint does not need it
     from explorer.settings.columns import COLUMNS, build_overlay_columns
 
-    if model is None or (model.overlay is None and model.stages is None and not model.share_base):
+    if model is None or (model.overlay is None and model.stages is None and not model.share_head):
         return COLUMNS
     if model.all_columns is None:
         columns = {**COLUMNS, **({} if model.overlay is None else build_overlay_columns(model.overlay))}
-        if model.share_base:
-            head = f"of {model.share_base.removesuffix(' time')}"
-            columns["measured_share"] = replace(COLUMNS["measured_share"], head=head)
+        if model.share_head:
+            columns["measured_share"] = replace(COLUMNS["measured_share"], head=model.share_head)
         model.all_columns = {**columns, **({} if model.stages is None else stage_columns())}
     return model.all_columns
 
@@ -158,7 +157,7 @@ class FoldedRows:
         providers: Execution provider of onnxruntime by layer ID, or None if unknown.
         stages: Position of the rows in a split, or None without a split.
         all_columns: Cached result of `list_columns`.
-        share_base: Time of which the measured shares are parts, or '' without a profile.
+        share_head: Header of the measured shares, or '' without a profile.
         largest_leaves: Largest known figure of a layer that is not a group, by column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
         text_cells: Cells that names, kinds and shapes use, by whether the list is flat, whether a column
@@ -181,7 +180,7 @@ class FoldedRows:
         self.providers: Mapping[int, str] | None = None
         self.stages: StageRows | None = None
         self.all_columns: Mapping[str, LayerColumn] | None = None
-        self.share_base = ""
+        self.share_head = ""
         self.largest_leaves: dict[str, float] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
         self.text_cells: dict[tuple[bool, bool, bool, bool], TextCells] = {}
@@ -193,10 +192,10 @@ class FoldedRows:
         self._range_of: dict[tuple[int | None, int], int] = {}
         self._listed: dict[int, Sequence[int]] = {}
 
-    def set_share_base(self, share_base: str) -> None:
-        """Set the time of which the measured shares are parts: 'wall time' or 'kernel time'."""
-        if share_base != self.share_base:
-            self.share_base, self.all_columns = share_base, None
+    def set_share_head(self, head: str) -> None:
+        """Set the header of the measured shares, which names the time of which they are parts."""
+        if head != self.share_head:
+            self.share_head, self.all_columns = head, None
 
     def set_overlay(self, overlay: Overlay | None) -> None:
         """Replace the overlay by another one, or remove it with None."""
