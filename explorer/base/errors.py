@@ -126,7 +126,7 @@ def explain_broken(error: BaseException, where: str = "") -> MissingExtra | None
     from explorer.base.installation import find_import_fault  # only needed after a failure
 
     fault = find_import_fault(error)
-    return None if fault is None else MissingExtra(fault.what, where=where, hint=fault.hint)
+    return None if fault is None else MissingExtra(fault.message, where=where, hint=fault.hint)
 
 
 def explain_missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> MissingExtra:

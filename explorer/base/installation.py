@@ -52,11 +52,12 @@ class Fault:
     """A fault of a package, with its repair.
 
     Args:
+        message: Description of the fault.
         command: Command that repairs it; '' if there is none.
         advice: Next step if there is no command.
     """
 
-    what: str
+    message: str
     command: str
     advice: str = ""
 
@@ -137,8 +138,9 @@ def find_outdated(module: str = "") -> Fault | None:
     Args:
         module: Import name of the only package to check; '' for the packages of every installation.
     """
+    packages = TESTED[1:]  # the first row is Python
     rows = [
-        row for row in TESTED[1:] if (get_module_name(row) == module if module else not get_extra_name(row))
+        row for row in packages if (get_module_name(row) == module if module else not get_extra_name(row))
     ]
     installed = find_distributions()
     faults = (
@@ -160,7 +162,7 @@ def list_missing_files(package: Distribution) -> list[str]:
     except OSError:
         return []
     folders: dict[str, list[tuple[str, bool]]] = {}
-    for line in lines:
+    for line in lines:  # PATH,HASH,SIZE
         path, _, remainder = line.partition(",")
         folder, _, name = path.rpartition("/")
         if _is_code(name) and not path.startswith(("..", "/")) and not _TESTS & {*folder.split("/")}:
@@ -182,7 +184,7 @@ def list_missing_files(package: Distribution) -> list[str]:
     return missing_paths
 
 
-def find_import_place(module: str) -> str | None:
+def find_import_folder(module: str) -> str | None:
     """Finds the folder from which a package would be imported, without importing it.
 
     Returns:
@@ -223,14 +225,14 @@ def find_file_fault(row: VersionRange, package: Distribution | None) -> Fault | 
         row: Row of the package in the table of tested versions.
         package: The installed package, or None if it is not installed.
     """
-    place = find_import_place(get_module_name(row))
+    import_folder = find_import_folder(get_module_name(row))
     if package is None:
-        return None if place else build_missing_fault(row)
-    if place is None and get_module_name(row) in sys.modules:
-        return build_missing_fault(row)  # the caller blocks its import
+        return None if import_folder else build_missing_fault(row)
+    if import_folder is None and get_module_name(row) in sys.modules:
+        return build_missing_fault(row)  # None in sys.modules blocks the import
     label = f"{row.package} {package.version}".strip()
     missing_paths = list_missing_files(package)
-    if missing_paths or not place:
+    if missing_paths or not import_folder:
         problem = (
             f"{len(missing_paths):,} of its files are missing ({missing_paths[0]})"
             if missing_paths
@@ -239,11 +241,14 @@ def find_file_fault(row: VersionRange, package: Distribution | None) -> Fault | 
         if len(missing_paths) == 1:
             problem = f"its file {missing_paths[0]} is missing"
         return Fault(f"{label} is installed but {problem}", format_repair_command(row, package.version))
-    if not _is_same_folder(place, package.folder) and not _is_editable(package):
+    if not _is_same_folder(import_folder, package.folder) and not _is_editable(package):
         message = (
-            f"{row.package} is imported from {place}, not from {package.folder} where {label} is installed"
+            f"{row.package} is imported from {import_folder}, not from {package.folder} where {label} is"
+            " installed"
         )
-        return Fault(message, "", f"take {place} off PYTHONPATH, or rename {get_module_name(row)} there")
+        return Fault(
+            message, "", f"take {import_folder} off PYTHONPATH, or rename {get_module_name(row)} there"
+        )
     return None
 
 

@@ -243,7 +243,7 @@ def _add(problem: Problem, problems: list[Problem]) -> None:
 
 
 def _describe_problem(fault: Fault) -> Problem:
-    return Problem(shorten_path(fault.what), _adapt_pip_command(fault.command), shorten_path(fault.advice))
+    return Problem(shorten_path(fault.message), _adapt_pip_command(fault.command), shorten_path(fault.advice))
 
 
 def _adapt_pip_command(command: str) -> str:
@@ -257,7 +257,7 @@ def _adapt_pip_command(command: str) -> str:
     if pip_path and os.path.dirname(os.path.realpath(pip_path)) == os.path.realpath(folder):
         return command
     python = shorten_path(sys.executable)
-    if installation.find_import_place("pip") is None:
+    if installation.find_import_folder("pip") is None:
         return f"uv pip{command.removeprefix('pip').replace(' install', f' install --python {python}', 1)}"
     return f"{python} -m {command}"
 

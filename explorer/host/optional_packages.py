@@ -92,7 +92,7 @@ def check_version(module: str = "", source: str = "") -> None:
 
     fault = find_outdated(module)
     if fault is not None:
-        raise MissingExtra(fault.what, where=source, hint=fault.hint)
+        raise MissingExtra(fault.message, where=source, hint=fault.hint)
 
 
 def require(package: str, source: str) -> Any:

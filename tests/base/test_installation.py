@@ -164,7 +164,7 @@ def test_a_package_without_wheels_for_this_python_names_another_python(
     row = find_version_range(package)
     assert row is not None
     fault = installation.build_missing_fault(row)
-    assert (lacks or "which is not installed") in fault.what
+    assert (lacks or "which is not installed") in fault.message
     assert fault.command.startswith("python3.13 -m venv" if lacks else "pip install ")
 
 

@@ -31,20 +31,20 @@ class BoxDraft(Struct):
 
     Attributes:
         rows: Rows that the box shows.
-        run: Whether the rows are equal groups that follow each other.
-        summed: Whether the rows are matrix products and the sum that reads them.
+        is_run: Whether the rows are equal groups that follow each other.
+        is_sum: Whether the rows are matrix products and the sum that reads them.
         call: Number of the call of a layer that the box shows, or 0 for all calls.
     """
 
     rows: Sequence[int]
-    run: bool = False
-    summed: bool = False
+    is_run: bool = False
+    is_sum: bool = False
     call: int = 0
 
     @property
     def is_part(self) -> bool:
         """Whether the box combines different neighboring rows."""
-        return len(self.rows) > 1 and not self.run
+        return len(self.rows) > 1 and not self.is_run
 
     def get_rows_span(self, tree: TreeRows) -> Span:
         """Returns the span of all rows of the box."""
@@ -72,25 +72,25 @@ class OpenedGroups:
 
     def __init__(self, unfolded: Iterable[Span] = (), visible: Iterable[Span] = ()) -> None:
         self._unfolded = frozenset(unfolded)
-        self._all = sorted({*self._unfolded, *visible})
+        self._shown_spans = sorted({*self._unfolded, *visible})
 
     def __bool__(self) -> bool:
-        return bool(self._all)
+        return bool(self._shown_spans)
 
     def opens(self, span: Span) -> bool:
-        """Whether a group or part is opened, because it or a span inside it was passed."""
+        """Whether a group or part is opened: it is unfolded, or contains a span that must be visible."""
         if span in self._unfolded:
             return True
-        index = bisect_left(self._all, (span[0], 0))
-        while index < len(self._all) and self._all[index][0] < span[1]:
-            if self._all[index] != span and self._all[index][1] <= span[1]:
+        index = bisect_left(self._shown_spans, (span[0], 0))
+        while index < len(self._shown_spans) and self._shown_spans[index][0] < span[1]:
+            if self._shown_spans[index] != span and self._shown_spans[index][1] <= span[1]:
                 return True
             index += 1
         return False
 
     def needs_own_box(self, span: Span) -> bool:
         """Whether a group must be visible or is opened, so that no run of groups may contain it."""
-        return span in self._all or self.opens(span)
+        return span in self._shown_spans or self.opens(span)
 
 
 def draft_rows(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Iterator[BoxDraft]:
@@ -99,7 +99,7 @@ def draft_rows(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Ite
     A run of equal groups is one box, except for the groups that are opened or must be visible.
     """
     run: list[int] = []
-    remaining = 0
+    remaining = 0  # groups that still belong to the current run
     for row in rows:
         if tree.ends[row] == row + 1:
             if run:
@@ -140,7 +140,7 @@ def _join_sums(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
         makers = {value.maker for value in tree.flow.read.get(row, ())}
         is_sum = len(draft.rows) == 1 and len(products) > 1 and makers.issuperset(products)
         if is_sum:
-            joined.append(BoxDraft((*products, row), summed=True))
+            joined.append(BoxDraft((*products, row), is_sum=True))
         else:
             joined += [*(BoxDraft((product,)) for product in products), draft]
         products = []
@@ -152,7 +152,7 @@ def _join_sums(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
 def _draft_run(rows: list[int]) -> Iterator[BoxDraft]:
     """Yields the draft of a run of equal groups, or nothing if there are no rows."""
     if rows:
-        yield BoxDraft(tuple(rows), run=len(rows) > 1)
+        yield BoxDraft(tuple(rows), is_run=len(rows) > 1)
 
 
 def group_drafts(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
@@ -189,7 +189,7 @@ def open_by_level(
         closed_count = 0
         for index, draft in enumerate(current):
             # tiles and runs of groups are opened only on request
-            can_open = draft.summed or (len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled)
+            can_open = draft.is_sum or (len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled)
             inside = draft_siblings(tree, draft.list_content_rows(tree), opened) if can_open else []
             if inside and len(following) + len(inside) + len(current) - index - 1 <= MAX_BOXES:
                 following += inside
@@ -232,9 +232,11 @@ def unfold_drafts(
         inside: list[BoxDraft] = []
         if opened.opens(span):
             inside = _draft_content(tree, draft, opened)
-        if len(inside) - 1 > room:
-            closed_count += room < 1
-            inside = group_drafts(inside, min(MAX_AUTOMATIC_BOXES, room + 1)) if room > 0 else []
+        if len(inside) - 1 > room and room > 0:
+            inside = group_drafts(inside, min(MAX_AUTOMATIC_BOXES, room + 1))
+        elif len(inside) - 1 > room:
+            inside = []
+            closed_count += 1
         if inside:
             opened_spans.append(span)
             room -= len(inside) - 1
@@ -264,8 +266,7 @@ def draft_neighborhood(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
     flow, own_rows = tree.flow, range(row, tree.ends[row])
     near_rows: set[int] = set()
     last_rows: Sequence[int] = own_rows
-    # the neighborhood of a hidden layer includes other hidden layers
-    is_drawn = tree.count_leaves if tree.count_leaves(row) else lambda neighbor: 1
+    is_hidden = not tree.count_leaves(row)
     for _ in range(steps):
         new_rows: list[int] = []
         for near_row in last_rows:
@@ -275,7 +276,12 @@ def draft_neighborhood(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
             ]
             for neighbor in (*producers, *readers):
                 is_new = neighbor >= 0 and neighbor not in own_rows and neighbor not in near_rows
-                if is_new and tree.ends[neighbor] == neighbor + 1 and is_drawn(neighbor):
+                # only the neighborhood of a hidden layer includes other hidden layers
+                if (
+                    is_new
+                    and tree.ends[neighbor] == neighbor + 1
+                    and (is_hidden or tree.count_leaves(neighbor))
+                ):
                     near_rows.add(neighbor)
                     new_rows.append(neighbor)
         last_rows = new_rows

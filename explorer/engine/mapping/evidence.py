@@ -42,12 +42,16 @@ NestRunner = Callable[[CodeSite, RunInputs], RunResult]
 """Function that runs the nest of a site on values."""
 
 
+_RESIDUAL_STREAM = 6
+"""Second part of the seed of random residuals, so that they differ from other random values of the seed."""
+
+
 class _Run(NamedTuple):
-    """Comparison of one run.
+    """Comparison of one run of a nest with the exact sums, or with a reference that has an error bound.
 
     Attributes:
-        error: Error ratio and limit of floats, or None for integers.
-        fault: Difference of the numbers, or ''.
+        error: Largest error of floats in units of u |A| |B|, and its limit; None for integers.
+        fault: First difference of the numbers as text, or ''.
         counted: Bytes of each counter that the plan has.
     """
 
@@ -61,9 +65,9 @@ def prove_sites(
     sites: Sequence[Site],
     plans: Sequence[SitePlan],
     codes: Sequence[CodeSite],
-    fused: Sequence[FusedEpilogue | None],
+    epilogues: Sequence[FusedEpilogue | None],
     run: NestRunner,
-    drawn: tuple[RandomInput, ...],
+    random_inputs: tuple[RandomInput, ...],
     seed: int,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -75,9 +79,9 @@ def prove_sites(
         sites: Sites of the model.
         plans: Plan of each site.
         codes: Code of each site, with its mapping and the counters of the plan.
-        fused: Epilogue of each site, or None.
+        epilogues: Epilogue of each site, or None.
         run: Function that runs a nest.
-        drawn: Random inputs of the model.
+        random_inputs: Random inputs of the model.
         seed: Seed of all random values.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled between sites.
@@ -87,48 +91,54 @@ def prove_sites(
         Misuse: The code cannot be compiled, ends with an error, or takes too long.
         Cancelled: `cancel` returned True.
     """
-    others = [() if end is None else (end.output, end.residual) for end in fused]
-    products = list_model_products(model, sites, plans, drawn, seed, others)
-    for index, (site, code, end) in enumerate(zip(sites, codes, fused, strict=True)):
+    epilogue_values = [() if end is None else (end.output, end.residual) for end in epilogues]
+    products = list_model_products(model, sites, plans, random_inputs, seed, epilogue_values)
+    for index, (site, code, epilogue) in enumerate(zip(sites, codes, epilogues, strict=True)):
         report(on_progress, cancel, "running code", index, len(sites))
-        yield _prove_site(model, site, code, end, next(products), run, seed)
+        yield _prove_site(model, site, code, epilogue, next(products), run, seed)
 
 
 def _prove_site(
     model: Model,
     site: Site,
     code: CodeSite,
-    end: FusedEpilogue | None,
+    epilogue: FusedEpilogue | None,
     product: ModelProduct | str,
     run: NestRunner,
     seed: int,
 ) -> CodeEvidence:
+    """Runs the nest of a site on the values of a run of the model, if it has them, and on dense random ones.
+
+    After the first run, the operators that follow the product in the model must give the model's own output.
+    """
     started = time.perf_counter()
     runs: list[_Run] = []
-    restored, fault = False, ""
+    has_model_output, fault = False, ""
     if not isinstance(product, str):
-        inputs = product.inputs if end is None else end.inputs(product.inputs, _read_residual(end, product))
+        inputs = product.inputs
+        if epilogue is not None:
+            inputs = epilogue.inputs(inputs, _read_residual(epilogue, product))
         result, reference = run(code, inputs), _get_reference(inputs)
-        runs.append(_compare(code.mapping, end, inputs, result, reference))
+        runs.append(_compare(code.mapping, epilogue, inputs, result, reference))
         fault = runs[0].fault
         if not fault:
             try:
-                if end is None:
+                if epilogue is None:
                     fault = find_output_fault(model, site, product, result.output, reference or _NO_REFERENCE)
                 else:
-                    fault = _find_fused_fault(site, end, inputs, product, reference)
-                restored = not fault
+                    fault = _find_fused_fault(site, epilogue, inputs, product, reference)
+                has_model_output = not fault
             except BadModel as why:
                 fault = f"its output cannot be computed: {why}"
     dense = draw_dense_operands(site, seed)
-    if end is not None:
+    if epilogue is not None:
         shape = (site.batch, site.M, site.N)
-        random = np.random.default_rng((seed, 6)).standard_normal(shape, np.float32)
-        dense = end.inputs(dense, random if end.residual else None)
-    runs.append(_compare(code.mapping, end, dense, run(code, dense), _get_reference(dense)))
+        random = np.random.default_rng((seed, _RESIDUAL_STREAM)).standard_normal(shape, np.float32)
+        dense = epilogue.inputs(dense, random if epilogue.residual else None)
+    runs.append(_compare(code.mapping, epilogue, dense, run(code, dense), _get_reference(dense)))
     differences = _describe_differences(code, runs)
     fault = fault or runs[-1].fault
-    kind, reason = _word_verdict(code, fault, differences, product)
+    kind, reason = _choose_verdict(code, fault, differences, product)
     errors = [run.error for run in runs if run.error is not None]
     worst = max(errors, key=lambda pair: pair[0] / pair[1], default=None)
     M, K, N = code.mapping.size
@@ -146,7 +156,7 @@ def _prove_site(
         limit=None if worst is None else worst[1],
         counters=len(code.counters),
         differences=differences,
-        restored=restored,
+        restored=has_model_output,
         verdict_kind=kind,
         reason=reason,
         seconds=time.perf_counter() - started,
@@ -161,78 +171,86 @@ def _get_reference(inputs: RunInputs) -> Reference | None:
     return None if inputs.A.dtype.kind in "iu" else compute_reference(inputs)
 
 
-def _read_residual(end: FusedEpilogue, product: ModelProduct) -> _Array | None:
+def _read_residual(epilogue: FusedEpilogue, product: ModelProduct) -> _Array | None:
     """Returns the residual of the run, arranged as the product."""
-    if not end.residual:
+    if not epilogue.residual:
         return None
     meaning = product.meaning
-    return meaning.arrange_output(np.broadcast_to(product.values[end.residual], meaning.shape))
+    return meaning.arrange_output(np.broadcast_to(product.values[epilogue.residual], meaning.shape))
 
 
 def _compare(
     mapping: SiteMapping,
-    end: FusedEpilogue | None,
+    epilogue: FusedEpilogue | None,
     inputs: RunInputs,
     result: RunResult,
     reference: Reference | None,
 ) -> _Run:
+    """Compares the output of a run: integers bit for bit, floats with a reference that has an error bound."""
     if reference is None:
         exact = compute_exact_sums(inputs, mapping.accumulator)
-        exact = exact if end is None else compute_output(exact, end, inputs)
+        exact = exact if epilogue is None else compute_output(exact, epilogue, inputs)
         wrong = result.output != exact
         fault = _find_first_wrong(wrong, result.output, exact) if wrong.any() else ""
         return _Run(None, fault, result.counters)
-    whole = reference if end is None else _apply_epilogue(reference, end, inputs)
-    ratio, limit = find_error_ratio([result.output], [whole], mapping.size[1])
+    if epilogue is not None:
+        reference = _apply_epilogue(reference, epilogue, inputs)
+    ratio, limit = find_error_ratio([result.output], [reference], mapping.size[1])
     fault = "" if ratio <= limit else f"error of {ratio:.3g} u (|A| |B|), allowed are {limit:.3g}"
     return _Run((ratio, limit), fault, result.counters)
 
 
-def _apply_epilogue(reference: Reference, end: FusedEpilogue, inputs: RunInputs) -> Reference:
+def _apply_epilogue(reference: Reference, epilogue: FusedEpilogue, inputs: RunInputs) -> Reference:
     """Applies the epilogue to a reference of floats. The absolute values of added terms bound the error."""
-    factor = np.prod([step.low for step in end.steps if step.kind == "scale"])
+    factor = np.prod([step.low for step in epilogue.steps if step.kind == "scale"])
     added: Any = 0.0
     for column in (inputs.bias, inputs.offset):
         added = added + (0.0 if column is None else np.abs(column.astype(np.float64))[:, None])
     added = added + (0.0 if inputs.residual is None else np.abs(inputs.residual.astype(np.float64)))
     product = reference.product * factor
     return Reference(
-        compute_before_rounding(reference.exact, end, inputs), reference.bound * abs(factor) + added, product
+        compute_before_rounding(reference.exact, epilogue, inputs),
+        reference.bound * abs(factor) + added,
+        product,
     )
 
 
 def _find_fused_fault(
-    site: Site, end: FusedEpilogue, inputs: RunInputs, product: ModelProduct, reference: Reference | None
+    site: Site, epilogue: FusedEpilogue, inputs: RunInputs, product: ModelProduct, reference: Reference | None
 ) -> str:
     """Compares the epilogue's output with the model's own. Returns the difference, or '' if there is none.
 
-    The model may compute with floats what the code computes with integers. A code of the model may then be
-    the next one if the exact value lies between two codes.
+    The model may compute with floats what the nest computes with integers. A quantized number of the model
+    may then be one step away from the nest's number, if the exact value lies between the two.
     """
-    theirs = product.meaning.arrange_output(product.values[end.output])
+    model_output = product.meaning.arrange_output(product.values[epilogue.output])
     if reference is not None:
-        ratio, limit = find_error_ratio([theirs], [_apply_epilogue(reference, end, inputs)], site.K)
+        ratio, limit = find_error_ratio(
+            [model_output], [_apply_epilogue(reference, epilogue, inputs)], site.K
+        )
         return (
             "" if ratio <= limit else f"the model's own output has an error of {ratio:.3g} u, not {limit:.3g}"
         )
-    exact = compute_before_rounding(compute_exact_sums(inputs, site.accumulator), end, inputs)
+    exact = compute_before_rounding(compute_exact_sums(inputs, site.accumulator), epilogue, inputs)
     integers = product.meaning.integers
     magnitude_sums = None if integers is None else integers.exact(product.arrays)[1]
     scale: Any = 1.0
     if integers is not None and integers.scale is not None:
         scale = integers.scale(product.meaning.arrange_bias)
-    last = end.steps[-1]
-    quantum = last.low if last.kind == "quantize" else 1.0
-    rounding = 0.5 if last.kind == "quantize" else 0.0
+    last = epilogue.steps[-1]
+    is_quantized = last.kind == "quantize"
+    step = last.low if is_quantized else 1.0
+    rounding_error = 0.5 if is_quantized else 0.0
+    # the error of the model's floats grows with the absolute values of the terms that it adds
     terms = np.abs(exact) if magnitude_sums is None else magnitude_sums * scale + np.abs(exact)
-    allowed = rounding + LIMIT * get_unit_roundoff("float32") * (terms / quantum + np.abs(exact) + 1.0)
-    wrong = ~(np.abs(theirs.astype(np.float64) - exact) <= allowed)
+    allowed = rounding_error + LIMIT * get_unit_roundoff("float32") * (terms / step + np.abs(exact) + 1.0)
+    wrong = ~(np.abs(model_output.astype(np.float64) - exact) <= allowed)
     if not wrong.any() or (integers is not None and integers.saturates(product.arrays)):
         return ""
     index = tuple(np.argwhere(wrong)[0])
     return (
         f"{int(wrong.sum()):,} of {wrong.size:,} numbers are not the model's own: {exact[index]:.6g} instead"
-        f" of {theirs[index]} at product {index[0]}, row {index[1]}, column {index[2]}"
+        f" of {model_output[index]} at product {index[0]}, row {index[1]}, column {index[2]}"
     )
 
 
@@ -256,7 +274,7 @@ def _describe_differences(code: CodeSite, runs: Sequence[_Run]) -> tuple[Counter
     return tuple(differences.values())
 
 
-def _word_verdict(
+def _choose_verdict(
     code: CodeSite, fault: str, differences: Sequence[CounterDifference], product: ModelProduct | str
 ) -> tuple[VerdictKind, str]:
     if fault:
@@ -275,11 +293,11 @@ def _word_verdict(
 
 
 def decide_verdict(sites: Sequence[CodeEvidence], runner: str) -> tuple[VerdictKind, str]:
-    """Builds the verdict on all sites, and words it in one sentence.
+    """Returns the verdict on all sites, and a sentence that states it.
 
     Args:
         sites: Evidence of the sites.
-        runner: What ran the nests; see `CodeProof.runner`.
+        runner: Program that ran the nests; see `CodeProof.runner`.
     """
     kind = find_weakest(site.verdict_kind for site in sites)
     wrong = next((site for site in sites if site.verdict_kind == "different"), None)
@@ -294,10 +312,10 @@ def decide_verdict(sites: Sequence[CodeEvidence], runner: str) -> tuple[VerdictK
         errors = [(site.error or 0.0) / (site.limit or 1.0) for site in sites if not site.exact]
         share = math.ceil(100 * max(errors))
         numbers.append(f"{count_text(len(sites) - exact)} with at most {share} % of the allowed error")
-    by = "walked in NumPy, because there is no C compiler" if runner == "numpy" else "compiled and run"
+    how_run = "walked in NumPy, because there is no C compiler" if runner == "numpy" else "compiled and run"
     counters = sum(site.counters for site in sites)
     text = (
-        f"equal on evidence: {many_text(len(sites), 'matmul')} {by}: {', '.join(numbers)};"
+        f"equal on evidence: {many_text(len(sites), 'matmul')} {how_run}: {', '.join(numbers)};"
         f" all {many_text(counters, 'counter')} of bytes equal the plan"
     )
     return kind, text

@@ -58,9 +58,9 @@ def list_model_products(
     model: Model,
     sites: Sequence[Site],
     plans: Sequence[SitePlan],
-    drawn: tuple[RandomInput, ...],
+    random_inputs: tuple[RandomInput, ...],
     seed: int,
-    others: Sequence[Sequence[str]] = (),
+    extra_values: Sequence[Sequence[str]] = (),
 ) -> Iterator[ModelProduct | str]:
     """Runs a model and yields the product of each site, or the reason why the run does not have it.
 
@@ -68,15 +68,15 @@ def list_model_products(
         model: The model.
         sites: Sites to collect.
         plans: Plan of each site.
-        drawn: Random inputs of the model.
+        random_inputs: Random inputs of the model.
         seed: Seed of the inputs.
-        others: Names of further values to collect for each site, or ().
+        extra_values: Names of further values to collect for each site, or ().
 
     Raises:
         BadModel: onnxruntime cannot run the model.
     """
     wiring = Wiring.from_graph(model.graph)
-    feeds = draw(drawn, seed)
+    feeds = draw(random_inputs, seed)
     originals: list[Original | str] = []
     portions = []
     for index, (site, plan) in enumerate(zip(sites, plans, strict=True)):
@@ -84,9 +84,16 @@ def list_model_products(
         originals.append(original)
         if isinstance(original, str):
             continue
-        names = [*original.inputs, original.output, *site.inputs, *(others[index] if others else ())]
-        is_value = [name for name in names if name in feeds or wiring.find_producer(name) is not None]
-        portions.append(list(dict.fromkeys(is_value)))
+        names = [
+            *original.inputs,
+            original.output,
+            *site.inputs,
+            *(extra_values[index] if extra_values else ()),
+        ]
+        values_to_collect = [
+            name for name in names if name in feeds or wiring.find_producer(name) is not None
+        ]
+        portions.append(list(dict.fromkeys(values_to_collect)))
     runs = run_in_pieces(model, feeds, portions, "the original")
     for site, original in zip(sites, originals, strict=True):
         if isinstance(original, str):

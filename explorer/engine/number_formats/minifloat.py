@@ -23,7 +23,7 @@ SLAB = 1 << 18
 """Number of elements computed at a time, which limits intermediate values to a few MiB."""
 
 MAX_EXPONENT, MAX_MANTISSA = 7, 14
-"""Limits beyond which libraries round float32 differently, because they compute the exponent by a log."""
+"""Maximum numbers of bits. Libraries round larger formats differently: they take the exponent from a log."""
 
 
 class Half(NumberFormat, frozen=True):
@@ -59,8 +59,8 @@ class Minifloat(NumberFormat, frozen=True):
     """value = (-1)**sign x 2**(e - bias) x 1.m, or 2**(1 - bias) x 0.m if e is 0.
 
     By default every code is a number, as in QONNX's FloatQuant, so floatE4M3 reaches 480. `largest` may
-    reserve codes for infinity or NaN, so float8e4m3 reaches 448. Values are rounded to nearest, ties to the
-    even significand (without a mantissa to the larger one, as in IEEE 754), and saturate.
+    reserve codes for infinity or NaN, so float8e4m3 reaches 448. Values are rounded to the nearest number and
+    saturate. A tie goes to the even significand or, in a format without mantissa bits, to the larger one.
 
     Attributes:
         exponent, mantissa: Numbers of bits.

@@ -14,7 +14,7 @@ from explorer.facts import Dim
 
 
 def free(_: Call) -> Cost:
-    """Cost rule of operators that move or describe data."""
+    """Returns the cost of operators that move or describe data."""
     return FREE
 
 
@@ -55,9 +55,9 @@ def per_output_with(per_element: int, detail: str, **optional: int) -> Rule:
     """
 
     def rule(call: Call) -> Cost:
-        extra_inputs = [name.replace("_", " ") for name, index in optional.items() if call.has(index)]
-        label = f"{call.op} ({', '.join((detail, *(f'add the {g}' for g in extra_inputs)))})"
-        return cost_formulas.elementwise(label, call.output(), per_element + len(extra_inputs))
+        names = [name.replace("_", " ") for name, index in optional.items() if call.has(index)]
+        operations = ", ".join((detail, *(f"add the {name}" for name in names)))
+        return cost_formulas.elementwise(f"{call.op} ({operations})", call.output(), per_element + len(names))
 
     return rule
 
@@ -103,12 +103,12 @@ def with_past(length: Dim, past: Dim) -> Dim:
 _QUANTIZE = ELEMENTWISE["quantize"][0]
 
 
-def requantized(cost: Cost, call: Call) -> Cost:
+def add_requantization(cost: Cost, call: Call) -> Cost:
     """Adds the cost of quantizing the result to 8 bits."""
     return cost_formulas.adding(cost, "requantize", call.output(), _QUANTIZE)
 
 
-def activated(cost: Cost, call: Call) -> Cost:
+def add_activation(cost: Cost, call: Call) -> Cost:
     """Adds the cost of the activation that the attribute `activation` names, if any."""
     name = call.attributes.get("activation", "")
     return cost_formulas.adding(cost, str(name), call.output()) if name and name != "none" else cost
@@ -119,12 +119,12 @@ UNPACKING_REASON = (
 )
 
 
-def unpacking(cost: Cost) -> Cost:
+def mark_unpacking_unknown(cost: Cost) -> Cost:
     """Marks the elementwise operations as unknown, because the weight's packed format is not known."""
     return replace(cost, elementwise_ops=None, status="unknown", reason=cost.reason or UNPACKING_REASON)
 
 
-def swiglu(call: Call) -> tuple[int, str]:
+def count_swiglu_operations(call: Call) -> tuple[int, str]:
     """Returns the number of operations per element of onnxruntime's SwiGLU, and their names."""
     limits = ["limit the gate", "limit the value"] if call.attributes.get("limit", 0.0) > 0 else []
     shift = ["shift"] if call.attributes.get("activation_beta", 0.0) else []

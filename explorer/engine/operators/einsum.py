@@ -19,7 +19,7 @@ _MAX_OPERANDS = 32
 
 
 def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
-    """Cost of an Einstein summation in its cheapest order of pairwise contractions.
+    """Returns the cost of an Einstein summation in its cheapest order of pairwise contractions.
 
     An index that occurs in one operand and not in the output is summed first, as elementwise operations. A
     pair of operands then takes the product of its index sizes: in MACs if an index is summed, otherwise in

@@ -60,14 +60,14 @@ def _operand_gradient(macs: int, purpose: GradientPurpose) -> Gradient:
 
 
 def product_gradient(macs: int, first: GradientPurpose, second: GradientPurpose) -> Gradient:
-    """Gradient of a product of two operands with `macs` forward MACs."""
+    """Returns the gradient of a product of two operands with `macs` forward MACs."""
     return _operand_gradient(macs, first) + _operand_gradient(macs, second)
 
 
 def attention(
     scores: int, values: int, query: GradientPurpose, key: GradientPurpose, value: GradientPurpose
 ) -> Gradient:
-    """Gradient of softmax(Q K^T) V.
+    """Returns the gradient of softmax(Q K^T) V.
 
     The scores need a gradient if the query or the key needs one. A fused kernel recomputes the scores in its
     backward pass; this is a cost of the kernel and not counted.
@@ -91,7 +91,7 @@ def recurrent(
     state: GradientPurpose,
     weights: Sequence[GradientPurpose],
 ) -> Gradient | None:
-    """Gradient of a recurrent operator with one or several layers.
+    """Returns the gradient of a recurrent operator with one or several layers.
 
     Between steps and layers every gradient is needed. The gradients of the first layer's input and of the
     initial state are counted only if they are needed.

@@ -45,7 +45,7 @@ def _scores(count: str | int, *, labels: str = "") -> ShapeRule:
 
 
 def _votes_shape(call: Call) -> Answer:
-    """Shape rule of SVMClassifier: a label and the scores.
+    """Infers the output types of SVMClassifier: a label and the scores.
 
     There is one score for each class, or for each pair of classes if there are no probabilities.
     """
@@ -61,7 +61,7 @@ def _votes_shape(call: Call) -> Answer:
 
 
 def _features_shape(call: Call) -> Answer:
-    """Shape rule of FeatureVectorizer, which concatenates the columns of all inputs."""
+    """Infers the output type of FeatureVectorizer, which concatenates the columns of all inputs."""
     source = call.shape_or_none(0)
     rows = source[0] if source and len(source) > 1 else 1 if source else None
     return (("float32", (rows, sum(call.ints("inputdimensions") or ()) or None)),)
@@ -108,7 +108,7 @@ def _linear(call: Call) -> Cost:
 
 
 def _kernels(call: Call, rows: Shape, features: Dim, vectors: int) -> Cost:
-    """Cost of the kernel of each input with each support vector."""
+    """Returns the cost of the kernel of each input with each support vector."""
     kind = call.attributes.get("kernel_type", "LINEAR")
     cost = cost_formulas.counted([("rows", rows), ("support vectors", (vectors,)), ("features", (features,))])
     if kind == "RBF":
@@ -140,7 +140,7 @@ def _svm_regressor(call: Call) -> Cost:
 
 
 def _svm_classifier(call: Call) -> Cost:
-    """Cost of a one-against-one classifier, in which each pair of classes uses the vectors of both."""
+    """Returns the cost of a one-against-one classifier: each pair of classes uses the vectors of both."""
     attributes = call.attributes
     rows, features = _rows(call)
     vectors = _support_vectors(call, features)
@@ -208,7 +208,7 @@ def _trees(
 
 
 def _tree_ensemble(call: Call) -> Cost:
-    """Cost of TreeEnsemble (opset 5), which lists interior nodes and leaves separately."""
+    """Returns the cost of TreeEnsemble (opset 5), which lists interior nodes and leaves separately."""
     attributes = call.attributes
     leaf_flags = list(zip(attributes["nodes_trueleafs"], attributes["nodes_falseleafs"], strict=True))
     child_pairs = list(zip(attributes["nodes_truenodeids"], attributes["nodes_falsenodeids"], strict=True))
@@ -230,7 +230,10 @@ def _tree_ensemble(call: Call) -> Cost:
 
 
 def _legacy_trees(call: Call) -> Cost:
-    """Cost of TreeEnsembleClassifier and TreeEnsembleRegressor, which list nodes and leaves together."""
+    """Returns the cost of a TreeEnsembleClassifier or TreeEnsembleRegressor.
+
+    Their attributes list nodes and leaves together.
+    """
     attributes = call.attributes
     prefix = "class" if call.op.endswith("Classifier") else "target"
     names = list(zip(attributes["nodes_treeids"], attributes["nodes_nodeids"], strict=True))

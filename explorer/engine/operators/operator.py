@@ -73,12 +73,12 @@ GradientRule = Callable[[BackwardNode], Gradient | None]
 
 
 def multiply_first_two(node: BackwardNode) -> Gradient:
-    """Gradient rule of an operator that multiplies its first two inputs."""
+    """Returns the gradients of an operator that multiplies its first two inputs."""
     return product_gradient(node.macs, node.gradient_purpose(0), node.gradient_purpose(1))
 
 
 def blocked(_: BackwardNode) -> Gradient:
-    """Gradient rule of operators without a gradient: step functions and outputs independent of values."""
+    """Returns no gradients, for step functions and for outputs that do not depend on values."""
     return Gradient()
 
 

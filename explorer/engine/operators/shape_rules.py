@@ -85,7 +85,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
 
 
 def like_first_input(call: Call) -> Answer:
-    """Shape rule for one output with the type of the first input; None for several outputs."""
+    """Infers the type of a single output, which is that of the first input; None for several outputs."""
     return (call.type(0),) if call.output_count == 1 else None
 
 

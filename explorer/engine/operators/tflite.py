@@ -90,7 +90,10 @@ def _conv(call: Call) -> Cost:
 
 
 def _depthwise(call: Call) -> Cost:
-    """Cost of DEPTHWISE_CONV_2D with a weight (1, h, w, out). Each output channel reads one input channel."""
+    """Returns the cost of DEPTHWISE_CONV_2D with a weight (1, h, w, out).
+
+    Each output channel reads one input channel.
+    """
     weight, output = call.shape(1), call.output()
     if len(weight) != 4 or len(output) != 4:
         return cost_formulas.unknown("weight and output of the convolution do not have four dimensions")
@@ -103,7 +106,7 @@ def _depthwise(call: Call) -> Cost:
 
 
 def _conv_transpose(call: Call) -> Cost:
-    """Cost of TRANSPOSE_CONV, whose inputs are output size, weight (out, h, w, in), data and bias."""
+    """Returns the cost of TRANSPOSE_CONV. Inputs: output size, weight (out, h, w, in), data and bias."""
     weight, source = call.shape(1), call.shape(2)
     if _are_known(weight[-1], source[-1]) and weight[-1] != source[-1]:
         return cost_formulas.unknown(
@@ -116,7 +119,7 @@ def _conv_transpose(call: Call) -> Cost:
 
 
 def _conv_3d(call: Call) -> Cost:
-    """Cost of CONV_3D, whose weight is (d, h, w, in / groups, out)."""
+    """Returns the cost of CONV_3D, whose weight is (d, h, w, in / groups, out)."""
     weight = call.shape(1)
     if len(weight) != 5:
         return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
@@ -126,7 +129,7 @@ def _conv_3d(call: Call) -> Cost:
 
 
 def _conv_3d_transpose(call: Call) -> Cost:
-    """Cost of CONV_3D_TRANSPOSE, with the inputs of TRANSPOSE_CONV and a weight (d, h, w, out, in)."""
+    """Returns the cost of CONV_3D_TRANSPOSE: as TRANSPOSE_CONV, with a weight (d, h, w, out, in)."""
     weight, source = call.shape(1), call.shape(2)
     if len(weight) != 5:
         return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
@@ -139,7 +142,10 @@ def _conv_3d_transpose(call: Call) -> Cost:
 
 
 def _fully_connected(call: Call) -> Cost:
-    """Cost of FULLY_CONNECTED with a weight (out, in); the input is reshaped to rows of `in` elements."""
+    """Returns the cost of FULLY_CONNECTED with a weight (out, in).
+
+    The input is reshaped to rows of `in` elements.
+    """
     source, weight = call.shape(0), call.shape(1)
     if len(weight) != 2:
         return cost_formulas.unknown("the weight of the fully connected layer does not have two dimensions")
@@ -177,7 +183,7 @@ def _count_present(call: Call, indices: Sequence[int]) -> int:
 
 
 def _lstm(call: Call, rows: Shape, start: int = 0) -> Cost:
-    """Cost of an LSTM.
+    """Returns the cost of an LSTM.
 
     Args:
         call: Operator.
@@ -224,7 +230,10 @@ def _sequence_lstm(call: Call) -> Cost:
 
 
 def _single_lstm(call: Call) -> Cost:
-    """Cost of LSTM, which runs one step. Its basic form has one weight for all gates, input and state."""
+    """Returns the cost of LSTM, which runs one step.
+
+    Its basic form has one weight for all gates, input and state.
+    """
     if call.attributes.get("kernel_type", "FULL") != "BASIC":
         return _lstm(call, call.shape(0)[:1])
     batch, weight = call.shape(0)[:1], call.shape(2)
@@ -237,7 +246,7 @@ def _single_lstm(call: Call) -> Cost:
 
 
 def _bidirectional_lstm(call: Call) -> Cost:
-    """Cost of BIDIRECTIONAL_SEQUENCE_LSTM. An optional auxiliary input has its own weights."""
+    """Returns the cost of BIDIRECTIONAL_SEQUENCE_LSTM. An optional auxiliary input has its own weights."""
     costs = [_lstm(call, _sequence_shape(call)), _lstm(call, _sequence_shape(call), 17)]
     for start in (40, 44):
         # weights of the auxiliary input, one per gate
@@ -252,7 +261,10 @@ def _bidirectional_lstm(call: Call) -> Cost:
 
 
 def _rnn(call: Call, rows: Shape, start: int = 1) -> Cost:
-    """Cost of an RNN, whose input weights, recurrent weights and bias are the inputs from index `start`."""
+    """Returns the cost of an RNN.
+
+    Its input weights, recurrent weights and bias are the inputs from index `start`.
+    """
     cost = cost_formulas.total(
         [
             cost_formulas.counted([("steps", rows), ("H x in", call.shape(start))]),
@@ -273,7 +285,7 @@ def _bidirectional_rnn(call: Call) -> Cost:
 
 
 def _svdf(call: Call) -> Cost:
-    """Cost of SVDF: a product with the features, a product with the recent states, a sum over the rank."""
+    """Returns the cost of SVDF: products with the features and the recent states, a sum over the rank."""
     batch, features, time = call.shape(0)[:1], call.shape(1), call.shape(2)
     cost = cost_formulas.total(
         [
@@ -366,7 +378,7 @@ def _quantize(call: Call) -> Cost:
 
 
 def _rfft(call: Call) -> Cost:
-    """Cost of RFFT2D: real transforms of the rows, then complex transforms of the columns."""
+    """Returns the cost of RFFT2D: real transforms of the rows, then complex transforms of the columns."""
     source, output = call.shape(0), call.output()
     if len(source) < 2 or len(output) < 2:
         return cost_formulas.unknown("the input or output of the transform has fewer than two dimensions")
@@ -378,13 +390,13 @@ def _rfft(call: Call) -> Cost:
 
 
 def _lookup_sparse(call: Call) -> Cost:
-    """Cost of EMBEDDING_LOOKUP_SPARSE, which scales and adds every row that it looks up."""
+    """Returns the cost of EMBEDDING_LOOKUP_SPARSE, which scales and adds every row that it looks up."""
     rows, width = call.shape(0), call.output()[1:]
     return cost_formulas.elementwise("EMBEDDING_LOOKUP_SPARSE (scale, add)", (*rows, *width), 2)
 
 
 def _suppression(call: Call) -> Cost:
-    """Cost of comparing every pair of boxes; intersection over union takes 15 operations."""
+    """Returns the cost of comparing every pair of boxes; intersection over union takes 15 operations."""
     number = call.shape(0)[0]
     pairs = number * (number - 1) // 2 if isinstance(number, int) else None
     cost = cost_formulas.elementwise(f"{call.op} (intersection over union of a pair)", (pairs,), 15)

@@ -27,15 +27,15 @@ class InnerLoops(Struct, frozen=True):
 
     def grid(self, blocks: TileGrid, place: TilePlace) -> TileGrid:
         """Return the tiles of the next level inside a tile matmul, which may be smaller at an edge."""
-        product = blocks.product(place, place.depth)
-        rows, depth, cols = (stop - first for first, stop in (product.rows, product.depth, product.cols))
-        tm, tk, tn = self.tile
-        return TileGrid(TileAxis(rows, tm), TileAxis(depth, tk), TileAxis(cols, tn))
+        matmul = blocks.product(place, place.depth)
+        rows, depth, cols = (stop - first for first, stop in (matmul.rows, matmul.depth, matmul.cols))
+        tile_m, tile_k, tile_n = self.tile
+        return TileGrid(TileAxis(rows, tile_m), TileAxis(depth, tile_k), TileAxis(cols, tile_n))
 
     def move(
         self, blocks: TileGrid, place: TilePlace, inner_step: int, count: int, order: str
     ) -> tuple[TilePlace, int]:
-        """Move by a number of inner steps, into the next or the previous tile where one ends.
+        """Move by a number of inner steps, if necessary into later or earlier tile matmuls.
 
         Args:
             blocks: Tiles of the site.
@@ -45,7 +45,7 @@ class InnerLoops(Struct, frozen=True):
             order: Order of the loops of the site.
 
         Returns:
-            The tile matmul and the inner step, at most the first or the last.
+            The new tile matmul and inner step. The move ends at the first and at the last step of the site.
         """
         step, last = blocks.find_step(place, order), blocks.products - 1
         target = inner_step + count
@@ -79,8 +79,8 @@ class InnerLoops(Struct, frozen=True):
             (f"  {self.order}", "accent"),
             (f"  new: {' '.join(changed) or 'nothing'}", "dim"),
         )
-        product = grid.product(place, place.depth)
-        spans = product.rows, product.depth, product.cols
+        matmul = grid.product(place, place.depth)
+        spans = matmul.rows, matmul.depth, matmul.cols
         size = sizes_text(tuple(stop - first for first, stop in spans))
         axes = (("m", place.row, grid.m), ("k", place.depth, grid.k), ("n", place.col, grid.n))
         bars: Line = tuple((f" {name} {_bar(index, axis.count)}", "bar") for name, index, axis in axes)

@@ -30,7 +30,7 @@ def attention(
     scale: bool = True,
     past: int = 0,
 ) -> Cost:
-    """Cost of softmax(Q K^T) V. MACs = B x Hq x Lq x Lk x (Dqk + Dv).
+    """Returns the cost of softmax(Q K^T) V. MACs = B x Hq x Lq x Lk x (Dqk + Dv).
 
     In grouped-query attention, Hq is the number of query heads. The cost is that of dense attention, even
     with a causal mask; the formula then also has the MACs of the unmasked pairs.

@@ -17,7 +17,7 @@ from explorer.facts import Dim, Shape
 
 
 def conv(output: Shape, weight: Shape, *, bias: bool = False) -> Cost:
-    """Cost of a convolution with any number of spatial dimensions and groups, with or without a batch.
+    """Returns the cost of a convolution with any number of dimensions and groups, with or without a batch.
 
     MACs = B x Cout x prod(out) x (Cin / groups) x prod(kernel).
 
@@ -43,7 +43,7 @@ def conv(output: Shape, weight: Shape, *, bias: bool = False) -> Cost:
 
 
 def conv_transpose(source: Shape, weight: Shape, output: Shape | None = None, *, bias: bool = False) -> Cost:
-    """Cost of a transposed convolution, which multiplies every *input* element by the entire kernel.
+    """Returns the cost of a transposed convolution, which multiplies every *input* element by the kernel.
 
     MACs = B x Cin x prod(in) x (Cout / groups) x prod(kernel).
 
@@ -70,7 +70,7 @@ def conv_transpose(source: Shape, weight: Shape, output: Shape | None = None, *,
 
 
 def pooling(what: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
-    """Cost of pooling: `per_tap` elementwise operations per output element and window tap.
+    """Returns the cost of pooling: `per_tap` elementwise operations per output element and window tap.
 
     Taps that fall into the padding are counted, too. `what` is the name of the operator in the formula.
     """

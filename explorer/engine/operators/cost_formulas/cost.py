@@ -81,7 +81,7 @@ def why_unknown(terms: Sequence[Term]) -> str:
 
 
 def counted(terms: Sequence[Term]) -> Cost:
-    """Cost with as many MACs as the product of the terms."""
+    """Returns the cost whose MACs are the product of the terms."""
     value, text = product(terms)
     if value is None:
         return Cost(None, 0, text, "unknown", why_unknown(terms))
@@ -120,7 +120,10 @@ def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> 
 
 
 def elementwise(what: str, shape: Shape | None, per_element: int = 1) -> Cost:
-    """Cost with 0 MACs and `per_element` operations per element of `shape` (of the input for a reduction)."""
+    """Returns the cost of `per_element` operations for each element of `shape`, without MACs.
+
+    The shape is that of the output, or of the input for a reduction.
+    """
     return adding(Cost(), what, shape, per_element)
 
 

@@ -9,7 +9,7 @@ from explorer.facts import Dim, Shape
 def fourier(
     transforms: Shape, samples: Dim, frequencies: Dim, *, complex_in: bool, complex_out: bool = True
 ) -> Cost:
-    """Cost of a discrete Fourier transform by its definition, in which each frequency sums all samples.
+    """Returns the cost of a discrete Fourier transform by its definition: each frequency sums all samples.
 
     MACs = transforms x frequencies x samples x real products. A real sample times a complex factor is 2 real
     products, a complex sample 4. The cost is a bound, because a fast transform takes fewer MACs, depending on

@@ -26,7 +26,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def matmul(a: Shape, b: Shape) -> Cost:
-    """Cost of a matrix product as in numpy.matmul. MACs = prod(batch) x M x K x N.
+    """Returns the cost of a matrix product as in numpy.matmul. MACs = prod(batch) x M x K x N.
 
     Args:
         a: Shape of the left operand, (*batch, M, K) or (K,).
@@ -59,7 +59,7 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> Cost:
-    """Cost of a general matrix product, alpha A B + beta C. MACs = M x K x N.
+    """Returns the cost of a general matrix product, alpha A B + beta C. MACs = M x K x N.
 
     Args:
         a: Shape of A, (M, K), or (K, M) with `trans_a`.
@@ -89,7 +89,7 @@ def gemm(
 
 
 def linear(source: Shape, features: Dim, *, bias: bool = False) -> Cost:
-    """Cost of a linear layer, x W^T + b on the last axis. MACs = prod(rows) x in x out.
+    """Returns the cost of a linear layer, x W^T + b on the last axis. MACs = prod(rows) x in x out.
 
     Args:
         source: Shape of the input, (*rows, in).

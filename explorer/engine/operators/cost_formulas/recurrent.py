@@ -34,7 +34,7 @@ def recurrent(
     projection: int = 0,
     bias: bool = True,
 ) -> Cost:
-    """Cost of an LSTM, GRU or RNN of one or several layers.
+    """Returns the cost of an LSTM, GRU or RNN of one or several layers.
 
     MACs = T x B x directions x sum over the layers of gates x H x (input + state). Each layer after the first
     reads the concatenated directions of the previous layer. An LSTM with a projection to P features has a

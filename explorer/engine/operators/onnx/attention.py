@@ -55,7 +55,7 @@ def _packed_shape(past: int, dtype: int = 0) -> ShapeRule:
 
 
 def _multi_head_shape(call: Call) -> Answer:
-    """Shape rule of MultiHeadAttention.
+    """Infers the output types of MultiHeadAttention.
 
     The query is (B, S, hidden). Key and value have the same layout or (B, heads, S, head width), or are
     packed with the query into one tensor.
@@ -114,7 +114,7 @@ def _grouped_shape(*, has_growing_cache: bool) -> ShapeRule:
 
 
 def _packed_heads(call: Call) -> Answer:
-    """Shape rule of PackedMultiHeadAttention.
+    """Infers the output types of PackedMultiHeadAttention.
 
     The query is (tokens, hidden), or one tensor (tokens, heads, 3, head width) has query, key and value.
     """
@@ -167,7 +167,7 @@ def _attention_cost(
     mask: bool = False,
     softcap: bool = False,
 ) -> Cost:
-    """Cost of softmax(Q K^T) V.
+    """Returns the cost of softmax(Q K^T) V.
 
     Args:
         h: Sizes of the attention.
@@ -186,7 +186,7 @@ def _attention_cost(
 
 
 def _attention(call: Call) -> Cost:
-    """Cost of ONNX Attention (opset 23) with Q, K and V of shape (B, H, L, D) or (B, L, H x D)."""
+    """Returns the cost of ONNX Attention (opset 23). Q, K and V have shape (B, H, L, D) or (B, L, H x D)."""
     attributes = call.attributes
     q, k, v = call.shape(0), call.shape(1), call.shape(2)
     if len(q) == 4:
@@ -204,7 +204,7 @@ def _attention(call: Call) -> Cost:
 
 
 def _flex(call: Call) -> Cost:
-    """Cost of FlexAttention, or unknown if it has subgraphs that change the scores."""
+    """Returns the cost of FlexAttention, or unknown if it has subgraphs that change the scores."""
     if call.attributes.get("score_mod") is not None or call.attributes.get("prob_mod") is not None:
         return unknown_cost("the graphs that modify its scores are not analyzed")(call)
     q, k, v = call.shape(0), call.shape(1), call.shape(2)
@@ -212,7 +212,7 @@ def _flex(call: Call) -> Cost:
 
 
 def _multi_head(call: Call) -> Cost:
-    """Cost of com.microsoft's MultiHeadAttention, which adds biases but has no projection."""
+    """Returns the cost of com.microsoft's MultiHeadAttention, which adds biases but has no projection."""
     heads = call.attributes["num_heads"]
     q = call.shape(0)
     if len(q) == 5:
@@ -303,7 +303,10 @@ def _with_projection(*, mask: int, past: int, extra: int = -1) -> Rule:
 
 
 def _packed_attention(call: Call) -> Cost:
-    """Cost of Attention on the concatenated tokens of all sequences, whose lengths are known at run time."""
+    """Returns the cost of Attention on the concatenated tokens of all sequences.
+
+    The lengths of the sequences are known at run time only.
+    """
     heads = call.attributes["num_heads"]
     source, weight, offsets = call.shape(0), call.shape(1), call.shape(3)
     sizes = call.attributes.get("qkv_hidden_sizes") or (divide(weight[1], 3),) * 3
@@ -326,7 +329,7 @@ def _packed_multi_head(call: Call) -> Cost:
 
 
 def _padded_cost(offsets: Shape, heads: int, dqk: Dim, dv: Dim, mask: bool) -> Cost:
-    """Cost of attention with every sequence padded to the longest, as an upper bound."""
+    """Returns the cost of attention with every sequence padded to the longest, as an upper bound."""
     batch, length = offsets
     return cost_formulas.bounded(
         _attention_cost(_Heads((batch,), heads, heads, length, length, dqk, dv), mask=mask), _PADDING
@@ -385,7 +388,7 @@ def _add_preparation(cost: Cost, h: _Heads, call: Call, norm: int = -1) -> Cost:
 
 
 def _sparse(call: Call) -> Cost:
-    """Cost of SparseAttention, with dense attention as the bound; a table lists the blocks of pairs."""
+    """Returns the cost of dense attention as the bound of SparseAttention; a table lists its blocks."""
     h, total_length = _grouped(call), call.number(7)
     cost = _add_preparation(
         _attention_cost(h, total=total_length if total_length is not None else call.shape(3)[2]), h, call
@@ -394,7 +397,7 @@ def _sparse(call: Call) -> Cost:
 
 
 def _paged(call: Call) -> Cost:
-    """Cost of PagedAttention: every token attends to all positions for which its sequence has pages."""
+    """Returns the cost of PagedAttention: a token attends to all positions in the pages of its sequence."""
     attributes, h = call.attributes, _grouped(call)
     h = replace(h, lk=h.lq, dv=attributes.get("v_head_size") or h.dv)
     pages, size = call.shape(7)[1], call.shape(3)[1]
@@ -430,7 +433,7 @@ def _selected(indices_input: int, norm_input: int, *, is_paged: bool) -> Rule:
 
 
 def _decoder_multi_head(call: Call) -> Cost:
-    """Cost of decoding one token with self-attention to the cache or with cross-attention."""
+    """Returns the cost of decoding one token with self-attention to the cache or with cross-attention."""
     heads = call.attributes["num_heads"]
     q = call.shape(0)
     width: Dim = q[2] if call.has(1) else divide(q[2], 3)
@@ -450,7 +453,7 @@ def _decoder_multi_head(call: Call) -> Cost:
 
 
 def _ordered(call: Call) -> Cost:
-    """Cost of QOrderedAttention: three projections in 8 bits, then attention."""
+    """Returns the cost of QOrderedAttention: three projections in 8 bits, then attention."""
     heads = call.attributes["num_heads"]
     source = call.shape(0)
     widths = [call.shape(i)[1] for i in (5, 6, 7)]
@@ -487,7 +490,7 @@ def _gradient(node: BackwardNode) -> Gradient | None:
 
 
 def _projected_gradient(node: BackwardNode) -> Gradient | None:
-    """Gradient of onnxruntime's Attention, which includes the projection by its own weight."""
+    """Returns the gradient of onnxruntime's Attention, which includes the projection by its own weight."""
     source, weight = node.shape(0), node.shape(1)
     if source is None or weight is None:
         return None

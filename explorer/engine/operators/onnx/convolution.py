@@ -11,7 +11,7 @@ from explorer.engine.graph.layouts import MS, NCHWC, NHWC
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import activated, data_movement, requantized
+from explorer.engine.operators.cost_rules import add_activation, add_requantization, data_movement
 from explorer.engine.operators.gradients import Gradient, GradientPurpose, product_gradient
 from explorer.engine.operators.operator import BackwardNode, Operator, multiply_first_two
 from explorer.engine.operators.shape_rules import count_window_positions, like
@@ -89,7 +89,7 @@ def _transposed_shape(call: Call, weight_index: int = 1, dtype_index: int = 0) -
 
 
 def _blocked_shape(call: Call) -> Answer:
-    """Shape rule of a convolution whose weight is padded to whole blocks of channels."""
+    """Infers the output type of a convolution whose weight is padded to whole blocks of channels."""
     source, weight = call.shape_or_none(0), call.shape_or_none(1)
     kernel = call.ints("kernel_shape") or (weight[2:] if weight else None)
     if source is None or weight is None or kernel is None or len(source) != len(weight):
@@ -137,7 +137,7 @@ def _causal_shape(state_index: int) -> ShapeRule:
 
 
 def _word_shape(call: Call) -> Answer:
-    """Shape rule of WordConvEmbedding: (sentences, words, letters) to one vector for each word."""
+    """Infers the output type of WordConvEmbedding: (sentences, words, letters) to one vector for a word."""
     letters, weight = call.shape_or_none(0), call.shape_or_none(1)
     is_known = letters is not None and weight is not None
     return ((call.dtype(1), (*letters[:-1], weight[0]) if is_known and letters and weight else None),)
@@ -187,8 +187,8 @@ def _conv(
         cost = cost_formulas.conv(call.output(), call.shape(weight), bias=bias >= 0 and call.has(bias))
         if residual >= 0 and call.has(residual):
             cost = cost_formulas.adding(cost, "residual", call.output())
-        cost = requantized(cost, call) if requantize else cost
-        return activated(cost, call) if activation else cost
+        cost = add_requantization(cost, call) if requantize else cost
+        return add_activation(cost, call) if activation else cost
 
     return rule
 
@@ -200,7 +200,7 @@ def _conv_transpose(weight: int = 1, bias: int = 2, *, requantize: bool = False)
             return fault
         cost = cost_formulas.conv_transpose(call.shape(0), call.shape(weight), None)
         cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(bias) else cost
-        return requantized(cost, call) if requantize else cost
+        return add_requantization(cost, call) if requantize else cost
 
     return rule
 
@@ -214,17 +214,17 @@ def _deform_conv(call: Call) -> Cost:
 
 
 def _causal_conv(call: Call) -> Cost:
-    """Cost of a depthwise convolution: one product for each tap and output element."""
+    """Returns the cost of a depthwise convolution: one product for each tap and output element."""
     cost = cost_formulas.counted([("out", call.output()), ("kernel", call.shape(1)[2:])])
     cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(_CAUSAL_BIAS[call.op]) else cost
-    return activated(cost, call)
+    return add_activation(cost, call)
 
 
 _CAUSAL_BIAS = {"CausalConvWithState": 2, "VarlenCausalConvWithState": 3}
 
 
 def _word_conv(call: Call) -> Cost:
-    """Cost of WordConvEmbedding: a convolution over each word's letters, tanh, and the maximum per word."""
+    """Returns the cost of WordConvEmbedding: a convolution over the letters of a word, tanh, a maximum."""
     letters, weight = call.shape(0), call.shape(1)
     length, window = letters[-1], weight[2]
     window_count = length - window + 1 if isinstance(length, int) and isinstance(window, int) else None

@@ -7,7 +7,7 @@ from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule, ShapeRule
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import free, per_output, per_output_with, swiglu
+from explorer.engine.operators.cost_rules import count_swiglu_operations, free, per_output, per_output_with
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import (
     broadcast,
@@ -48,7 +48,10 @@ def _broadcast_all_inputs(dtype: str | int = 0, since: int = 7) -> ShapeRule:
 
 
 def _half_shape(call: Call) -> Answer:
-    """Shape rule of gates that multiply one half of the last axis with the activation of the other half."""
+    """Infers the output type of a gate.
+
+    A gate multiplies one half of the last axis with the activation of the other half.
+    """
     source = call.shape_or_none(0)
     return ((call.dtype(0), None if source is None else (*source[:-1], dims.quotient(source[-1], 2))),)
 
@@ -90,19 +93,19 @@ def _all_inputs(call: Call) -> Cost:
 
 
 def _distances(call: Call) -> Cost:
-    """Cost of CDist: subtract, square and sum for every pair and coordinate, without MACs."""
+    """Returns the cost of CDist: subtract, square and sum for every pair and coordinate, without MACs."""
     return cost_formulas.elementwise(
         "CDist (difference, power, sum)", (*call.output(), *call.shape(0)[-1:]), 3
     )
 
 
 def _gated_shape(call: Call) -> Answer:
-    """Shape rule of SwiGLU with gate and value as two inputs or concatenated along the last axis."""
+    """Infers the output type of SwiGLU. Gate and value are two inputs, or share the last axis of one."""
     return (call.type(0),) if call.has(1) else _half_shape(call)
 
 
 def _gated(call: Call) -> Cost:
-    count, detail = swiglu(call)
+    count, detail = count_swiglu_operations(call)
     return cost_formulas.elementwise(f"SwiGLU ({detail})", call.output(), count)
 
 

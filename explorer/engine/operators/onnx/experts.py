@@ -8,7 +8,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule, Type
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
-from explorer.engine.operators.cost_rules import divide, swiglu, unpacking
+from explorer.engine.operators.cost_rules import count_swiglu_operations, divide, mark_unpacking_unknown
 from explorer.engine.operators.operator import Operator, Packed, get_bits, multiply_first_two
 from explorer.engine.operators.shape_rules import like
 from explorer.engine.symbolic import dimensions as dims
@@ -72,9 +72,12 @@ def _unpacked(shape: Shape, bits: int) -> Dim:
 
 
 def _packed_mixture(call: Call) -> Cost:
-    """Cost of MoEPacked. Its weights are bytes: (experts, inner, bytes), then (experts, width, bytes)."""
+    """Returns the cost of MoEPacked.
+
+    Its weights are bytes: (experts, inner, bytes), then (experts, width, bytes).
+    """
     source, inner = call.shape(0), call.shape(2)[1]
-    return unpacking(
+    return mark_unpacking_unknown(
         cost_formulas.counted(
             [
                 ("tokens", source[:-1]),
@@ -87,7 +90,7 @@ def _packed_mixture(call: Call) -> Cost:
 
 
 def _router_shape(call: Call) -> Answer:
-    """Shape rule for up to three outputs of (tokens, experts)."""
+    """Infers the types of up to three outputs of (tokens, experts)."""
     source, bias = call.shape_or_none(0), call.shape_or_none(1)
     tokens = None if source is None else dims.product(source[:-1])
     shape: Shape = (tokens, None if bias is None else bias[0])
@@ -96,7 +99,7 @@ def _router_shape(call: Call) -> Answer:
 
 
 def _router(call: Call) -> Cost:
-    """Cost of sigmoid scores of expert groups. With several outputs, no experts are selected."""
+    """Returns the cost of sigmoid scores of expert groups. With several outputs, no experts are selected."""
     attributes, source, experts = call.attributes, call.shape(0), call.shape(1)[0]
     tokens = source[:-1]
     cost = cost_formulas.linear(source, experts) if call.has(2) else Cost()
@@ -117,7 +120,7 @@ def _router(call: Call) -> Cost:
 
 
 def _shared_shape(call: Call) -> Answer:
-    """Shape rule for the router scores and for the shared expert's activation (half of the other columns)."""
+    """Infers the types of the router scores and of the shared expert's activation (half the columns)."""
     source, weight, router = call.shape_or_none(0), call.shape_or_none(1), call.integer("router_size", -1)
     if source is None or weight is None:
         return None
@@ -128,7 +131,7 @@ def _shared_shape(call: Call) -> Answer:
 
 
 def _shared(call: Call) -> Cost:
-    count, detail = swiglu(call)
+    count, detail = count_swiglu_operations(call)
     cost = cost_formulas.matmul(call.shape(0), call.shape(1))
     return cost_formulas.adding(cost, detail, call.output(1), count)
 

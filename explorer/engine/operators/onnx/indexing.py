@@ -119,7 +119,7 @@ def _embedding(call: Call) -> Answer:
 
 
 def _packed_tokens(call: Call) -> Answer:
-    """Shape rule of RemovePadding, whose number of remaining tokens depends on data."""
+    """Infers the output types of RemovePadding, whose number of remaining tokens depends on data."""
     source = call.shape_or_none(0)
     if source is None or len(source) != 3:
         return None
@@ -138,7 +138,7 @@ def _scatter(call: Call) -> Cost:
 
 
 def _committed(call: Call) -> Answer:
-    """Shape rule of SpeculativePrefixCommit, whose tokens are of one sequence or (batch, rows)."""
+    """Infers the output types of SpeculativePrefixCommit, with tokens of one sequence or (batch, rows)."""
     tokens = call.shape_or_none(0)
     batch: Shape | None = None if tokens is None else tokens[:1] if len(tokens) == 2 else (1,)
     return (("int32", batch), call.type(3), call.type(4))[: call.output_count]

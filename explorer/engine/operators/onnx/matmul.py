@@ -11,7 +11,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
-from explorer.engine.operators.cost_rules import activated, requantized, unpacking
+from explorer.engine.operators.cost_rules import add_activation, add_requantization, mark_unpacking_unknown
 from explorer.engine.operators.einsum import einsum
 from explorer.engine.operators.gradients import Gradient, product_gradient
 from explorer.engine.operators.operator import BackwardNode, Operator, multiply_first_two
@@ -58,7 +58,7 @@ def _transpose_operand(shape: Shape, swaps_matrix: object, swaps_batch: object) 
 
 
 def _fused_shape(call: Call) -> Answer:
-    """Shape rule of a product whose attributes may transpose the operands."""
+    """Infers the output type of a product whose attributes may transpose the operands."""
     a, b = call.shape_or_none(0), call.shape_or_none(1)
     a = a and _transpose_operand(a, call.integer("transA", 0), call.integer("transBatchA", 0))
     b = b and _transpose_operand(b, call.integer("transB", 0), call.integer("transBatchB", 0))
@@ -84,7 +84,7 @@ def _gemm_shape(call: Call, second: int = 1) -> Answer:
 
 
 def _qgemm_shape(call: Call) -> Answer:
-    """Shape rule of QGemm.
+    """Infers the output type of QGemm.
 
     A scale and a zero point follow A, B and the bias (inputs 1, 2, 4, 5, 7 and 8). Input 8, the zero point of
     the result, decides the type of the result: its own type, or float32 without it.
@@ -143,7 +143,7 @@ def _last_axis(size: str | tuple[int, int]) -> ShapeRule:
 
 
 def _three_products(call: Call) -> Answer:
-    """Shape rule of MatMulNBitsQkv, which computes query, key and value from one input."""
+    """Infers the output types of MatMulNBitsQkv, which computes query, key and value from one input."""
     source, dtype = call.shape_or_none(0), call.dtype(0)
     if source is None:
         return None
@@ -154,7 +154,7 @@ def _three_products(call: Call) -> Answer:
 
 
 def _float_blob_product(call: Call) -> Answer:
-    """Shape rule of MatMulFpQ4, whose third input is the shape of the packed weight."""
+    """Infers the output type of MatMulFpQ4, whose third input is the shape of the packed weight."""
     source, shape = call.shape_or_none(0), call.elements(2)
     if source is None:
         return None
@@ -186,7 +186,7 @@ def _matmul(*, bias: int = -1, quantizes: bool = False, rescales: bool = False) 
 
 
 def _qlinear_matmul(call: Call) -> Cost:
-    return requantized(cost_formulas.matmul(call.shape(0), call.shape(3)), call)
+    return add_requantization(cost_formulas.matmul(call.shape(0), call.shape(3)), call)
 
 
 def _fused_matmul(call: Call) -> Cost:
@@ -195,7 +195,7 @@ def _fused_matmul(call: Call) -> Cost:
     b = _transpose_operand(call.shape(1), attributes.get("transB"), attributes.get("transBatchB"))
     cost = cost_formulas.matmul(a, b)
     has_alpha = attributes.get("alpha", 1.0) != 1.0
-    return activated(cost_formulas.adding(cost, "alpha", call.output()) if has_alpha else cost, call)
+    return add_activation(cost_formulas.adding(cost, "alpha", call.output()) if has_alpha else cost, call)
 
 
 def _sparse_matmul(call: Call) -> Cost:
@@ -232,11 +232,16 @@ def _projected(source: Shape, k: Dim, n: Dim, *, bias: bool, per_weight: int = _
 
 
 def _packed_by_format(call: Call) -> Cost:
-    return unpacking(cost_formulas.matmul(call.shape(0), (call.attributes["K"], call.attributes["N"])))
+    return mark_unpacking_unknown(
+        cost_formulas.matmul(call.shape(0), (call.attributes["K"], call.attributes["N"]))
+    )
 
 
 def _lora_matmul(call: Call) -> Cost:
-    """Cost of a product plus a low-rank adapter. An adapter whose second weight is empty adds nothing."""
+    """Returns the cost of a product plus a low-rank adapter.
+
+    An adapter whose second weight is empty adds nothing.
+    """
     source, k, n, rank = call.shape(0), call.attributes["K"], call.attributes["N"], call.shape(4)[0]
     costs = [_projected(source, k, n, bias=False)]
     if 0 in call.shape(5):
@@ -276,11 +281,11 @@ def _fused_products(widths: Sequence[tuple[str, int]], *, is_gated: bool) -> Rul
 
 
 def _output_by_depth(call: Call) -> Cost:
-    """Cost of QOrderedMatMul: every output element sums over K, in any memory order of the operands."""
+    """Returns the cost of QOrderedMatMul: each output element sums over K, in any memory order."""
     cost = cost_formulas.counted([("out", call.output()), ("K", call.shape(0)[-1:])])
     cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(5) else cost
     cost = cost_formulas.adding(cost, "add C", call.output()) if call.has(6) else cost
-    return requantized(cost, call)
+    return add_requantization(cost, call)
 
 
 def _gemm(call: Call, second: int = 1, bias: int = 2) -> Cost:
@@ -297,14 +302,18 @@ def _gemm(call: Call, second: int = 1, bias: int = 2) -> Cost:
 
 
 def _gemm_float8(call: Call) -> Cost:
-    cost = activated(_gemm(call), call)
+    cost = add_activation(_gemm(call), call)
     scales = sum(call.has(i) for i in (3, 4, 5))
     return cost_formulas.adding(cost, "scales", call.output(), scales) if scales else cost
 
 
 def _qgemm(call: Call) -> Cost:
     cost = _gemm(call, 3, 6)
-    return requantized(cost, call) if call.has(8) else cost_formulas.adding(cost, "rescale", call.output())
+    return (
+        add_requantization(cost, call)
+        if call.has(8)
+        else cost_formulas.adding(cost, "rescale", call.output())
+    )
 
 
 def _einsum(call: Call) -> Cost:
@@ -312,7 +321,7 @@ def _einsum(call: Call) -> Cost:
 
 
 def _affine_grid(call: Call) -> Cost:
-    """Cost of AffineGrid: every grid point, extended by a 1, times the matrix of its image."""
+    """Returns the cost of AffineGrid: every grid point, extended by a 1, times the matrix of its image."""
     theta, grid = call.shape(0), call.output()
     return cost_formulas.counted([("batch", grid[:1]), ("points", grid[1:-1]), ("matrix", theta[1:])])
 
@@ -332,7 +341,11 @@ OPERATORS = (
     Operator("Einsum", _einsum, shape=_einsum_shape, gradient=_einsum_gradient),
     Operator("AffineGrid", _affine_grid, settings=(1,)),
     Operator(
-        "FusedGemm", lambda call: activated(_gemm(call), call), MS, _gemm_shape, gradient=multiply_first_two
+        "FusedGemm",
+        lambda call: add_activation(_gemm(call), call),
+        MS,
+        _gemm_shape,
+        gradient=multiply_first_two,
     ),
     Operator("GemmFloat8", _gemm_float8, MS, _gemm_shape),
     Operator("QGemm", _qgemm, MS, _qgemm_shape, quantized=True),

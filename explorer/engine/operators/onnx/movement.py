@@ -155,7 +155,7 @@ def _unsqueeze(call: Call) -> Answer:
 
 
 def concat(call: Call) -> Answer:
-    """Shape rule of Concat."""
+    """Infers the output type of Concat."""
     shapes = [call.shape_or_none(i) for i in range(len(call.inputs))]
     known_shapes = [s for s in shapes if s is not None]
     dtype = call.dtype(0)
@@ -367,7 +367,7 @@ def _expand_dims(call: Call) -> Answer:
 
 
 def _unfold(call: Call) -> Answer:
-    """Shape rule of UnfoldTensor: windows of `size` elements at every `step`, as a new last axis."""
+    """Infers the output type of UnfoldTensor: windows of `size` elements at each `step`, as a new axis."""
     source = call.shape_or_none(0)
     if source is None:
         return ((call.dtype(0), None),)
@@ -431,7 +431,7 @@ def _eye_like(call: Call) -> Answer:
 
 
 def _random_shape(call: Call) -> Answer:
-    """Shape rule of random tensors whose shape is an attribute."""
+    """Infers the output types of random tensors whose shape is an attribute."""
     shape = call.ints("shape")
     return None if shape is None else ((DTYPES[call.integer("dtype", 1)].name, shape),)
 

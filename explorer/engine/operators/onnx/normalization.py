@@ -27,7 +27,7 @@ def _layer_shape(call: Call) -> Answer:
 
 
 def _skip_shape(call: Call) -> Answer:
-    """Shape rule of SkipLayerNormalization: outputs 0 and 3 (the sum) have the input's type."""
+    """Infers the output types of SkipLayerNormalization: outputs 0 and 3 (the sum) have the input's type."""
     kind = call.type(0)
     return (kind, UNKNOWN, UNKNOWN, kind)[: call.output_count]
 
@@ -49,7 +49,7 @@ def _embed_shape(dtype: int) -> ShapeRule:
 
 
 def _pre_mix_shape(call: Call) -> Answer:
-    """Shape rule that merges C streams into one: (..., C, H) or, with an attribute for C, (..., C x H)."""
+    """Infers the type of C streams merged into one: (..., C, H) or, with an attribute for C, (..., C x H)."""
     source, branches = call.shape_or_none(0), call.integer("num_branches", 0)
     if source is None:
         return ((call.dtype(0), None),)
@@ -58,7 +58,7 @@ def _pre_mix_shape(call: Call) -> Answer:
 
 
 def _low_rank_shape(call: Call) -> Answer:
-    """Shape rule of three outputs: the merged stream, one gate per stream, and the streams."""
+    """Infers the types of three outputs: the merged stream, one gate per stream, and the streams."""
     source, branches = call.shape_or_none(0), call.integer("num_branches", 0)
     gates = None if source is None else (*source[:-1], branches)
     return (*(_pre_mix_shape(call) or ()), (call.dtype(0), gates), call.type(0))[: call.output_count]
@@ -124,7 +124,7 @@ def _branch_norm(call: Call) -> Cost:
 
 
 def _engram(call: Call) -> Cost:
-    """Cost of EngramGate: per row, a dot product of two normalized vectors gates the value."""
+    """Returns the cost of EngramGate: per row, a dot product of two normalized vectors gates the value."""
     key = call.shape(0)
     cost = cost_formulas.counted([("rows", key[:-1]), ("dot product", key[-1:])])
     cost = cost_formulas.adding(cost, "normalize key and query", key, 2 * _RMS[0])
@@ -148,7 +148,7 @@ def _post_mix(call: Call) -> Cost:
 
 
 def _low_rank_mix(call: Call) -> Cost:
-    """Cost of HyperConnectionLowRankMix.
+    """Returns the cost of HyperConnectionLowRankMix.
 
     The streams (..., C x H) are normalized, gated through a low-rank product and summed. A further product
     computes the gates for the next layer.

@@ -16,7 +16,10 @@ from explorer.facts import Dim, Shape
 
 
 def _position_bias(call: Call) -> Answer:
-    """Shape rule of RelativePositionBias: (1, heads, query length, key length), with lengths from inputs."""
+    """Infers the output type of RelativePositionBias: (1, heads, query length, key length).
+
+    The lengths come from inputs.
+    """
     table = call.shape_or_none(0)
     lengths = [c[0] if (c := call.elements(index)) else None for index in (1, 2)]
     return ((call.dtype(0), (1, None if table is None else table[1], *map(dims.dim, lengths))),)
@@ -26,7 +29,7 @@ ROTATION = 3  # operations per element: two products and their sum
 
 
 def _rotated(call: Call) -> Cost:
-    """Cost of a rotary embedding: two products and their sum for each rotated element.
+    """Returns the cost of a rotary embedding: two products and their sum for each rotated element.
 
     `rotary_embedding_dim` limits the number of rotated elements in a head.
     """
@@ -49,7 +52,7 @@ def _rotated_pair(call: Call) -> Cost:
 
 
 def _normal_rotary_shape(call: Call) -> Answer:
-    """Shape rule of RMSNormRotary: a slice of (B, S, heads, stride) to (B, S, heads x width)."""
+    """Infers the output types of RMSNormRotary: a slice of (B, S, heads, stride) to (B, S, heads x width)."""
     source = call.shape_or_none(0)
     if source is None:
         return None
@@ -71,7 +74,7 @@ def _normal_rotary(call: Call) -> Cost:
 
 
 def _gated_position_bias(call: Call) -> Cost:
-    """Cost of GatedRelativePositionBias: gates for each head and position scale a table of positions."""
+    """Returns the cost of GatedRelativePositionBias: gates of heads and positions scale a table."""
     heads = call.attributes["num_heads"]
     query, weight = call.shape(0), call.shape(3)
     rows: Shape = (*query[:-1], heads)

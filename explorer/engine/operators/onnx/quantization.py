@@ -37,19 +37,22 @@ def _dynamic_shape(call: Call) -> Answer:
 
 
 def _cast_back(call: Call) -> Answer:
-    """Shape rule of DequantizeWithOrder: float32, unless the attribute `to` names another type."""
+    """Infers the output type of DequantizeWithOrder: that of the attribute `to`, by default float32."""
     code = call.attributes.get("to", 1)
     return ((DTYPES[code].name, call.shape_or_none(0)),) if code in DTYPES else None
 
 
 def _quantized_concat(call: Call) -> Answer:
-    """Shape rule of QLinearConcat: scale and zero point of the result, then (input, scale, zero) triples."""
+    """Infers the output type of QLinearConcat.
+
+    Its inputs are the scale and the zero point of the result, then (input, scale, zero) triples.
+    """
     answer = concat(replace(call, inputs=call.inputs[2::3], opset=21))
     return answer and ((call.dtype(1), answer[0][1]),)
 
 
 def _gather_blocks(call: Call) -> Answer:
-    """Shape rule of GatherBlockQuantized, in whose table a byte may contain several values of a row."""
+    """Infers the output type of GatherBlockQuantized. A byte of its table may hold several values."""
     table, index = call.shape_or_none(0), call.shape_or_none(1)
     if table is None or index is None:
         return ((call.dtype(2), None),)
@@ -60,7 +63,7 @@ def _gather_blocks(call: Call) -> Answer:
 
 
 def _gather_packed(call: Call) -> Answer:
-    """Shape rule of GatherPacked: each row of the table has K values in a packed format."""
+    """Infers the output type of GatherPacked: each row of the table has K values in a packed format."""
     index, code = call.shape_or_none(1), call.integer("output_dtype", 16)
     dtype = DTYPES[code].name if code in DTYPES else None
     return ((dtype, None if index is None else (*index, call.integer("K", -1))),)

@@ -31,7 +31,7 @@ def _recurrent_shape(call: Call) -> Answer:
 
 
 def _linear_shape(call: Call) -> Answer:
-    """Shape rule of LinearAttention.
+    """Infers the output types of LinearAttention.
 
     Query and key are (B, T, heads x key width), the value is (B, T, heads x value width).
     """
@@ -83,7 +83,7 @@ def _bound_by_lengths(cost: Cost, call: Call, length: Dim) -> Cost:
 
 
 def _linear_attention(call: Call) -> Cost:
-    """Cost of LinearAttention.
+    """Returns the cost of LinearAttention.
 
     Each key head has a state of key width x value width. A token writes it once, and every query head of the
     group reads it.
@@ -119,7 +119,7 @@ def _gated_delta_net(call: Call) -> Cost:
 def _state_cost(
     tokens: Shape, heads: Dim, kv_heads: Dim, dqk: Dim, dv: Dim, update_rule: str, decay: Shape
 ) -> Cost:
-    """Cost of reading and updating the state of linear attention.
+    """Returns the cost of reading and updating the state of linear attention.
 
     Args:
         tokens: Batch and sequence dimensions.
@@ -172,7 +172,7 @@ def _mamba_shape(call: Call) -> Answer:
 
 
 def _mamba(call: Call) -> Cost:
-    """Cost of a depthwise convolution of four taps, a decaying state per head and a gated normalization."""
+    """Returns the cost of a depthwise convolution of four taps, a decaying state, a gated normalization."""
     heads, width, state, channels = _mamba_sizes(call)
     rows: Shape = call.shape(0)[:1]
     conv = cost_formulas.counted([("convolution: rows", rows), ("channels", (channels,)), ("taps", (4,))])

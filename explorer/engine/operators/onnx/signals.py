@@ -17,7 +17,10 @@ from explorer.facts import Dim, Shape
 
 
 def _stft_shape(call: Call) -> Answer:
-    """Shape rule of STFT: (batch, frames, frequencies, 2). A one-sided spectrum has length // 2 + 1."""
+    """Infers the output type of STFT: (batch, frames, frequencies, 2).
+
+    A one-sided spectrum has length // 2 + 1 frequencies.
+    """
     signal, window, dtype = call.shape_or_none(0), call.shape_or_none(2), call.dtype(0)
     step, length = call.elements(1), call.elements(3)
     if signal is None or len(signal) < 2:
@@ -35,14 +38,14 @@ def _stft_shape(call: Call) -> Answer:
 
 
 def _window(call: Call) -> Answer:
-    """Shape rule of a window function: the input holds the length."""
+    """Infers the output type of a window function: the input holds the length."""
     content = call.elements(0)
     size = size_of(content[0]) if content and content[0] is not None else None
     return ((DTYPES[call.integer("output_datatype", 1)].name, (size,)),)
 
 
 def _fourier_shape(call: Call) -> Answer:
-    """Shape rule of Rfft, (..., n) to (..., n // 2 + 1, 2), and of its inverse Irfft."""
+    """Infers the output type of Rfft, (..., n) to (..., n // 2 + 1, 2), and of its inverse Irfft."""
     source = call.shape_or_none(0)
     if source is None or call.integer("signal_ndim", 1) != 1 or not call.integer("onesided", 1):
         return None
@@ -145,7 +148,7 @@ def _stft(call: Call) -> Cost:
 
 
 def _real_fft(call: Call) -> Cost:
-    """Cost of Rfft, real (..., n) to complex (..., n // 2 + 1, 2), and of its inverse Irfft."""
+    """Returns the cost of Rfft, real (..., n) to complex (..., n // 2 + 1, 2), and of its inverse Irfft."""
     if call.attributes.get("signal_ndim", 1) != 1:
         return cost_formulas.unknown("a transform of several dimensions is not followed")
     source, is_inverse = call.shape(0), call.op == "Irfft"
@@ -157,7 +160,7 @@ def _real_fft(call: Call) -> Cost:
 
 
 def _determinant(call: Call) -> Cost:
-    """Cost of Gaussian elimination.
+    """Returns the cost of Gaussian elimination.
 
     Each row below a pivot takes one division, and each of its remaining elements a product and a sum.
     """
@@ -178,7 +181,7 @@ def _side(shape: Shape) -> Dim:
 
 
 def _inverse(call: Call) -> Cost:
-    """Cost of Gauss-Jordan elimination.
+    """Returns the cost of Gauss-Jordan elimination.
 
     Each of M pivots scales a row of 2M elements and subtracts it from every other row.
     """

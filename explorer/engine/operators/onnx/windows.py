@@ -144,7 +144,7 @@ def _non_max_suppression(call: Call) -> Answer:
 
 
 def _reorder_input(call: Call) -> Answer:
-    """Shape rule of ReorderInput, which splits channels into blocks.
+    """Infers the output type of ReorderInput, which splits channels into blocks.
 
     The output has whole blocks of channels. The convolution that reads it sets their number.
     """
@@ -218,7 +218,7 @@ def _resize(call: Call) -> Cost:
 
 
 def _antialiased(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
-    """Cost of Resize with antialias, whose filter widens by the factor by which an axis shrinks."""
+    """Returns the cost of Resize with antialias: its filter widens by the factor by which an axis shrinks."""
     widths: list[Dim] = []
     for size, output_size in zip(source, output, strict=True):
         if size == output_size:
@@ -277,7 +277,10 @@ def _max_roi_pool(call: Call) -> Cost:
 
 
 def _suppression(call: Call) -> Cost:
-    """Cost of comparing every pair of boxes for every class; intersection over union takes 15 operations."""
+    """Returns the cost of comparing each pair of boxes for each class.
+
+    Intersection over union takes 15 operations.
+    """
     boxes, scores = call.shape(0), call.shape(1)
     number = boxes[1]
     pairs = number * (number - 1) // 2 if isinstance(number, int) else None

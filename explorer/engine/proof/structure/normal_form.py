@@ -17,21 +17,24 @@ import numpy as np
 from explorer.engine.graph.model import Graph, Tensor
 from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.structure.identities import IDENTITIES
-from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
-from explorer.engine.proof.structure.opset_forms import OLDER
-from explorer.engine.proof.structure.static_shapes import STATIC
+from explorer.engine.proof.structure.normal_node import ABSENT, Ints, NormalNode, Rule
+from explorer.engine.proof.structure.opset_forms import OLDER_OPSET_RULES
+from explorer.engine.proof.structure.static_shapes import STATIC_SHAPE_RULES
 
 
 def normalize(node: NormalNode) -> None:
-    """Brings a node to normal form, in place."""
+    """Brings a node to normal form, in place.
+
+    It ends as soon as a rule finds that the node's output equals an existing value.
+    """
     node.attributes = {**get_default_attributes(node.domain, node.op, node.opset), **node.attributes}
     node.attributes.pop("consumed_inputs", None)
-    for rules in () if node.domain else (OLDER, IDENTITIES):
+    for rules in () if node.domain else (OLDER_OPSET_RULES, IDENTITIES):
         for rule in rules.get(node.op, ()):
             rule(node)
             if node.equal_value is not None:
                 return
-    static_rules = () if node.domain else STATIC.get(node.op, ())
+    static_rules = () if node.domain else STATIC_SHAPE_RULES.get(node.op, ())
     for rule in (*_RULES.get((node.domain, node.op), ()), *static_rules):
         rule(node)
         if node.equal_value is not None:
@@ -121,15 +124,14 @@ def _normalize_slice(node: NormalNode) -> None:
     steps = node.read_integers(4)
     if steps is not None and all(step == 1 for step in steps):
         node.remove_input(4)
-    axes = (
-        node.read_integers(3) if len(node.inputs) > 3 and node.inputs[3] != 0 else tuple(range(len(starts)))
-    )
+    has_axes = len(node.inputs) > 3 and node.inputs[3] != ABSENT
+    axes = node.read_integers(3) if has_axes else tuple(range(len(starts)))
     if axes is None:
         return
     rank = node.rank(0)
     if rank is not None:
         axes = tuple(axis + rank if axis < 0 else axis for axis in axes)
-    ends, counts = node.read_integers(2), len(starts)
+    ends = node.read_integers(2)
     if (
         ends is not None
         and not any(starts)
@@ -137,10 +139,10 @@ def _normalize_slice(node: NormalNode) -> None:
         and len(node.inputs) < 5
     ):
         node.equal_value = node.inputs[0]
-    node.inputs += [0] * (4 - len(node.inputs))
+    node.inputs += [ABSENT] * (4 - len(node.inputs))
     node.inputs[3] = ("axes", axes)
     node.inputs[1] = ("starts", starts)
-    if ends is not None and len(ends) == counts:
+    if ends is not None and len(ends) == len(starts):
         node.inputs[2] = ("ends", ends)
 
 
@@ -218,8 +220,8 @@ def _normalize_window(node: NormalNode) -> None:
 def _normalize_average_pool(node: NormalNode) -> None:
     """Removes count_include_pad if there are no pads."""
     attributes = node.attributes
-    is_exact = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
-    if is_exact and "pads" not in attributes:
+    has_explicit_pads = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
+    if has_explicit_pads and "pads" not in attributes:
         attributes.pop("count_include_pad", None)
 
 
@@ -233,7 +235,7 @@ def _normalize_max_pool(node: NormalNode) -> None:
 
 def _sort_operands(node: NormalNode) -> None:
     if len(node.inputs) == 2:
-        node.inputs.sort(key=lambda number: (isinstance(number, tuple), number))
+        node.inputs.sort(key=lambda value: (isinstance(value, tuple), value))  # numbers, then forms
 
 
 def _swap_operands(op: str) -> Rule:

@@ -12,6 +12,9 @@ from explorer.engine.graph.model import Tensor
 
 Ints = tuple[int, ...]
 
+ABSENT = 0
+"""Value number of an absent input."""
+
 _MAX_ELEMENTS = 64
 """Maximum number of elements of a stored tensor that is read as axes, sizes or a scalar."""
 
@@ -24,7 +27,7 @@ class NormalNode(Struct):
         domain, op: Domain and operator.
         opset: Opset version of the domain in the model.
         inputs: Value numbers of the inputs. A rule may replace the number of a stored input by a form,
-            which is a (name, value) pair. 0 is an absent input.
+            which is a (name, value) pair.
         attributes: Attribute values by name, with references resolved. Absent attributes are omitted.
         outputs: Number of outputs, without unnamed outputs at the end.
         stored: Function that returns the stored tensor of an input, or None for other values.
@@ -85,18 +88,18 @@ class NormalNode(Struct):
     def set_form(self, index: int, name: str, value: Any) -> None:
         """Replaces an input by a form, and removes the attribute with the same name."""
         self.attributes.pop(name, None)
-        self.inputs += [0] * (index + 1 - len(self.inputs))
+        self.inputs += [ABSENT] * (index + 1 - len(self.inputs))
         self.inputs[index] = name, value
 
     def remove_input(self, index: int) -> None:
         """Makes an input absent."""
         if index < len(self.inputs):
-            self.inputs[index] = 0
+            self.inputs[index] = ABSENT
         self.remove_trailing_absent_inputs()
 
     def remove_trailing_absent_inputs(self) -> None:
         """Removes absent inputs from the end."""
-        while self.inputs and self.inputs[-1] == 0:
+        while self.inputs and self.inputs[-1] == ABSENT:
             self.inputs.pop()
 
     def remove_trivial(self, name: str, trivial: Callable[[Any], bool]) -> None:

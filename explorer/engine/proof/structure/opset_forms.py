@@ -237,7 +237,7 @@ def _normalize_batch_normalization(node: NormalNode) -> None:
         node.attributes["before"] = 14
 
 
-OLDER: Mapping[str, Sequence[Rule]] = {
+OLDER_OPSET_RULES: Mapping[str, Sequence[Rule]] = {
     "AveragePool": (_mark_older_nodes(19, "ceil_mode", 0),),
     "BatchNormalization": (_normalize_batch_normalization,),
     "Clip": (_normalize_clip,),

@@ -212,7 +212,7 @@ def _list_nearest(old: int, new: int, mode: str, rounding: str) -> Ints | None:
     return tuple(min(max(_NEAREST[rounding](place), 0), old - 1) for place in places)
 
 
-STATIC: Mapping[str, Sequence[Rule]] = {
+STATIC_SHAPE_RULES: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(_RESHAPED_SIZES, (_normalize_reshape,)),
     "Expand": (_remove_empty_expand,),
     "Gather": (_normalize_gather,),
