@@ -30,7 +30,7 @@ FUNCTION_VALUES_VERSION = 10
 """First IR version in which a function can declare its values."""
 
 _FunctionKey = tuple[str, str, str]
-_Place = tuple[_FunctionKey | None, tuple[tuple[int, str], ...]]
+_GraphKey = tuple[_FunctionKey | None, tuple[tuple[int, str], ...]]
 """A graph of a model: key of its function or None, then index of each node and name of its body."""
 
 
@@ -187,7 +187,7 @@ class _Declarer:
         self.model = model
         self.dim_sizes = dim_sizes
         self.fresh = fresh
-        self.tables: dict[_Place, dict[int, ShapeTable]] = {}
+        self.tables: dict[_GraphKey, dict[int, ShapeTable]] = {}
         self.rows: list[ValueDeclaration] = []
         self.graphs = 0
         self.known_before = 0
@@ -202,14 +202,14 @@ class _Declarer:
         nodes: Sequence[Node],
         table: ShapeTable,
         opsets: Mapping[str, int],
-        place: _Place,
+        graph_key: _GraphKey,
         calls: tuple[_FunctionKey, ...] = (),
     ) -> None:
         """Collects the types of a graph, of its bodies, and of the functions that it calls.
 
         Equal calls share one table, which is collected once.
         """
-        tables = self.tables.setdefault(place, {})
+        tables = self.tables.setdefault(graph_key, {})
         if id(table) in tables:
             return
         tables[id(table)] = table
@@ -217,19 +217,21 @@ class _Declarer:
         for index, node in enumerate(nodes):
             if functions and node.key in functions:
                 if node.key not in calls:
-                    inner_nodes, inner = inference.infer_call_table(node, table)
+                    inner_nodes, inner_table = inference.infer_call_table(node, table)
                     inner_opsets = {**opsets, **functions[node.key].opsets}
                     self.collect(
-                        inference, inner_nodes, inner, inner_opsets, (node.key, ()), (*calls, node.key)
+                        inference, inner_nodes, inner_table, inner_opsets, (node.key, ()), (*calls, node.key)
                     )
                 continue
-            for name, body, inner in inference.infer_inner_tables(node, table, opsets):
-                root, path = place
-                self.collect(inference, body.nodes, inner, opsets, (root, (*path, (index, name))), calls)
+            for name, body, inner_table in inference.infer_inner_tables(node, table, opsets):
+                root, path = graph_key
+                self.collect(
+                    inference, body.nodes, inner_table, opsets, (root, (*path, (index, name))), calls
+                )
 
-    def find_type(self, place: _Place, name: str) -> ValueType:
+    def find_type(self, graph_key: _GraphKey, name: str) -> ValueType:
         """Returns the type of a value, as far as all tables of its graph agree."""
-        tables = list(self.tables.get(place, {}).values())
+        tables = list(self.tables.get(graph_key, {}).values())
         if not tables:
             return ValueType()
         others = [table.containers.get(name) for table in tables]
@@ -266,7 +268,7 @@ class _Declarer:
     def build_graph(
         self,
         graph: Graph,
-        place: _Place,
+        graph_key: _GraphKey,
         names: tuple[str, ...],
         inputs: tuple[Value, ...] | None = None,
     ) -> Graph:
@@ -274,16 +276,18 @@ class _Declarer:
         declared = {value.name: value for value in graph.values}
         output_names = {value.name for value in graph.outputs}
         computed, rows = self.add_rows(graph.nodes, names)
-        nodes = self.build_bodies(graph.nodes, place, names)
+        nodes = self.build_bodies(graph.nodes, graph_key, names)
         written: dict[str, Value] = {}
         for name in computed:
             if name not in output_names:
-                value = self.declare(declared.get(name), name, place, rows)
+                value = self.declare(declared.get(name), name, graph_key, rows)
                 if value is not None:
                     written[name] = value
-        outputs = tuple([self.declare(v, v.name, place, rows, is_output=True) or v for v in graph.outputs])
+        outputs = tuple(
+            [self.declare(v, v.name, graph_key, rows, is_output=True) or v for v in graph.outputs]
+        )
         if inputs is None:
-            inputs = tuple([self.declare(v, v.name, place, rows) or v for v in graph.inputs])
+            inputs = tuple([self.declare(v, v.name, graph_key, rows) or v for v in graph.inputs])
         # declarations of inputs, outputs and stored tensors stay; the file orders the others
         values = [
             written.pop(value.name) if value.name in written else _bind_value(value, self.dim_sizes)
@@ -306,9 +310,11 @@ class _Declarer:
         self.rows += [ValueDeclaration(name, "/".join(names), "", "", "unknown") for name in computed]
         return computed, rows
 
-    def build_bodies(self, nodes: Sequence[Node], place: _Place, names: tuple[str, ...]) -> Sequence[Node]:
+    def build_bodies(
+        self, nodes: Sequence[Node], graph_key: _GraphKey, names: tuple[str, ...]
+    ) -> Sequence[Node]:
         """Rebuilds the bodies of nodes. The list is the same if no node has a body."""
-        root, path = place
+        root, path = graph_key
         changed: dict[int, Node] = {}
         for index, node in enumerate(nodes):
             bodies = list_bodies(node)
@@ -324,19 +330,19 @@ class _Declarer:
 
     def build_function(self, function: Function) -> Function:
         """Rebuilds a function with declarations."""
-        place: _Place = (function.key, ())
+        graph_key: _GraphKey = (function.key, ())
         path_name = name_function(self.model, function)
         names = (path_name,) if path_name else (f"{function.name}()",)
         if self.model.ir_version < FUNCTION_VALUES_VERSION:
             self.has_old_functions = self.has_old_functions or function.domain != DOMAIN
-            nodes = self.build_bodies(function.nodes, place, names)
+            nodes = self.build_bodies(function.nodes, graph_key, names)
             return function if nodes is function.nodes else replace(function, nodes=nodes, record=None)
         declared = {value.name: value for value in function.values}
         computed, rows = self.add_rows(function.nodes, names)
-        nodes = self.build_bodies(function.nodes, place, names)
+        nodes = self.build_bodies(function.nodes, graph_key, names)
         values: list[Value] = []
         for name in (*function.inputs, *computed):
-            value = self.declare(declared.pop(name, None), name, place, rows)
+            value = self.declare(declared.pop(name, None), name, graph_key, rows)
             if value is not None:
                 values.append(value)
         values += () if self.fresh else declared.values()
@@ -348,7 +354,7 @@ class _Declarer:
         self,
         value: Value | None,
         name: str,
-        place: _Place,
+        graph_key: _GraphKey,
         rows: Mapping[str, int],
         *,
         is_output: bool = False,
@@ -358,12 +364,12 @@ class _Declarer:
         Args:
             value: Declaration in the file, or None.
             name: Name of the value.
-            place: Graph of the value.
+            graph_key: Graph of the value.
             rows: Index of the row of each computed value, which is filled in.
             is_output: Whether the value is an output of a graph, which needs a declaration.
         """
         before = ValueType() if value is None else self.read(value)
-        inferred = self.find_type(place, name)
+        inferred = self.find_type(graph_key, name)
         base = ValueType() if self.fresh else before
         after, is_corrected = _merge(base, inferred)
         if is_output and not after.text:

@@ -385,7 +385,7 @@ def _list_notes(
     for place, variant in other_runs.with_other_values:
         if variant.was_cut_short or _changes_totals(variant, total):
             places[place] = None
-    branches = [p for p in places if run.queries.get(p, "branch") == "branch"]
+    branches = [place for place in places if run.queries.get(place, "branch") == "branch"]
     notes = [
         f"assumed: the branch at {describe_place(place)} takes the path that costs more" for place in branches
     ]

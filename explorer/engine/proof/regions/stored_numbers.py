@@ -87,15 +87,15 @@ class StoredDifference(Struct, frozen=True):
         text: Description of the difference.
         largest: Largest relative difference.
         large: Whether the difference exceeds the rounding of another order of computation.
-        place: Index of the node in the second region, and the input index or attribute name. None in a body
-            or a function.
+        location: Index of the node in the second region, and the input index or attribute name. None in a
+            body or a function.
         original: Tensor or attribute value in the first region, or None if the attribute is absent.
     """
 
     text: str
     largest: float
     large: bool
-    place: tuple[int, int | str] | None = None
+    location: tuple[int, int | str] | None = None
     original: Any = None
 
 
@@ -144,19 +144,19 @@ def compare_stored(before: Model, after: Model, is_same: Same) -> StoredDifferen
 
 def restore(model: Model, difference: StoredDifference) -> Model:
     """Undoes one difference: puts the first region's number into the second region."""
-    assert difference.place is not None
-    index, place = difference.place
+    assert difference.location is not None
+    index, slot = difference.location  # a slot is the name of an attribute or the index of an input
     node, initializers = model.graph.nodes[index], dict(model.graph.initializers)
-    if isinstance(place, str):
-        attributes = {name: value for name, value in node.attributes.items() if name != place}
+    if isinstance(slot, str):
+        attributes = {name: value for name, value in node.attributes.items() if name != slot}
         node = node.replace_attributes(
-            attributes if difference.original is None else {**attributes, place: difference.original}
+            attributes if difference.original is None else {**attributes, slot: difference.original}
         )
     else:
-        inputs = [*node.inputs, *[""] * (place + 1 - len(node.inputs))]
-        inputs[place] = "" if difference.original is None else f"{inputs[place]}/restored/{place}"
+        inputs = [*node.inputs, *[""] * (slot + 1 - len(node.inputs))]
+        inputs[slot] = "" if difference.original is None else f"{inputs[slot]}/restored/{slot}"
         if difference.original is not None:
-            initializers[inputs[place]] = replace(difference.original, name=inputs[place], record=None)
+            initializers[inputs[slot]] = replace(difference.original, name=inputs[slot], record=None)
         node = node.replace_values(inputs, node.outputs)
     nodes = (*model.graph.nodes[:index], node, *model.graph.nodes[index + 1 :])
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
@@ -212,23 +212,23 @@ class _Comparison:
                 if x in input_dependent[0] or y in input_dependent[1]:
                     continue
                 x_tensor, y_tensor = constants[0].get(x), constants[1].get(y)
-                place = (position, index) if top else None
+                location = (position, index) if top else None
                 if x_tensor is not None and y_tensor is not None:
                     if index in layout_inputs and x_tensor.dtype.startswith("int"):
                         continue
                     if index < len(is_transposed) and is_transposed[index] and x in self.sizes[0]:
-                        y_tensor, y, place = transpose_matrix(y_tensor), "", None
+                        y_tensor, y, location = transpose_matrix(y_tensor), "", None
                     elif index < len(is_transposed) and is_transposed[index]:
                         x_tensor, x = transpose_matrix(x_tensor), ""
                     elif not a.domain and find_operator(a.op).position == "each":
                         x_tensor, y_tensor = _broadcast(x_tensor, y_tensor)
                     yield from self._compare_weights(
-                        f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place
+                        f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), location
                     )
                 elif (
                     (x_tensor is None) != (y_tensor is None) and not (x and y) and index not in layout_inputs
                 ):
-                    yield from _describe_one_sided(a.op, x_tensor, y_tensor, place)
+                    yield from _describe_one_sided(a.op, x_tensor, y_tensor, location)
             yield from self._compare_attributes(a, b, constants, position if top else None)
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
@@ -247,7 +247,7 @@ class _Comparison:
                 node.attributes[name] if name in node.attributes else _find_default(model, node, name)
                 for model, node in zip(self.sides, (a, b), strict=True)
             )
-            label, place = f"'{name}' of {a.op}", None if position is None else (position, name)
+            label, location = f"'{name}' of {a.op}", None if position is None else (position, name)
             if isinstance(x, Graph) and isinstance(y, Graph):
                 inner_constants = [
                     collect_constants(g.nodes, g.initializers, *s.maps)
@@ -255,30 +255,30 @@ class _Comparison:
                 ]
                 yield from self._compare_nodes((x.nodes, y.nodes), inner_constants, ((), ()))
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
-                yield from self._compare_tensors(label, x, y, place)
+                yield from self._compare_tensors(label, x, y, location)
             elif type(x) is not type(y) or x != y:
                 share = _compute_largest_share(x, y)
                 original = a.attributes.get(name)
-                yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, original)
+                yield StoredDifference(f"{label} differs", share, not share <= CLOSE, location, original)
 
     def _compare_weights(
         self,
         label: str,
         names: tuple[str, str],
         tensors: tuple[Tensor, Tensor],
-        place: tuple[int, int] | None,
+        location: tuple[int, int] | None,
     ) -> Iterator[StoredDifference]:
         """Yields the differences between two inputs, of which one may be a folded weight."""
         for index in (0, 1):
             if names[index] in self.sizes[index]:
                 counterpart, size = tensors[1 - index], self.sizes[index][names[index]]
                 if text := describe_folded_change(names[index], tensors[index], counterpart, size):
-                    yield StoredDifference(text, np.inf, True, place, tensors[0])
+                    yield StoredDifference(text, np.inf, True, location, tensors[0])
                 return
-        yield from self._compare_tensors(label, *tensors, place)
+        yield from self._compare_tensors(label, *tensors, location)
 
     def _compare_tensors(
-        self, label: str, first: Tensor, second: Tensor, place: tuple[int, int | str] | None
+        self, label: str, first: Tensor, second: Tensor, location: tuple[int, int | str] | None
     ) -> Iterator[StoredDifference]:
         if first.dtype != second.dtype or first.elements != second.elements:
             raise _NoCounterpart
@@ -290,7 +290,7 @@ class _Comparison:
             yield StoredDifference(f"{label} differs", np.inf, True)
             return
         if a.tobytes() != b.tobytes():
-            yield describe_difference(label, a, b, place, first)
+            yield describe_difference(label, a, b, location, first)
 
 
 class _NoCounterpart(Exception):
@@ -357,7 +357,7 @@ def _expand(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _describe_one_sided(
-    op: str, first: Tensor | None, second: Tensor | None, place: tuple[int, int] | None
+    op: str, first: Tensor | None, second: Tensor | None, location: tuple[int, int] | None
 ) -> Iterator[StoredDifference]:
     """Yields the difference for an input that only one of two nodes has."""
     constant = first if first is not None else second
@@ -373,17 +373,17 @@ def _describe_one_sided(
         has_no_effect = not values.any()
     if not has_no_effect:
         lacking_side = "the second lacks" if first is not None else "the first lacks"
-        yield StoredDifference(f"{lacking_side} a constant of {op}", np.inf, True, place, first)
+        yield StoredDifference(f"{lacking_side} a constant of {op}", np.inf, True, location, first)
 
 
 def describe_difference(
-    label: str, a: Array, b: Array, place: tuple[int, int | str] | None, original: Tensor
+    label: str, a: Array, b: Array, location: tuple[int, int | str] | None, original: Tensor
 ) -> StoredDifference:
     """Describes the difference between two tensors of the same type."""
     count = int(np.count_nonzero(a != b))
     text = f"{label} differs" + (f" in {count:,} of {many_text(a.size, 'number')}" if a.size > 1 else "")
     if a.dtype.kind in "iub":
-        return StoredDifference(text, np.inf, True, place, original)
+        return StoredDifference(text, np.inf, True, location, original)
     relative_limit = (
         min(CLOSE, _ROUNDINGS / 2 * float(np.finfo(a.dtype).eps)) if a.dtype.kind == "f" else CLOSE
     )
@@ -400,7 +400,7 @@ def describe_difference(
             exceeds_limit = exceeds_limit or bool(
                 (~(gap <= np.maximum(relative_limit * old, absolute_limit))).any()
             )
-    return StoredDifference(text, share, exceeds_limit, place, original)
+    return StoredDifference(text, share, exceeds_limit, location, original)
 
 
 def _iterate_slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:

@@ -288,7 +288,7 @@ class RegionTester:
         large = [difference for difference in stored_differences.differences if difference.large]
         for difference in large[:_MAX_STORED_DIFFERENCES]:
             # two differences may cancel, as when a factor moves from one weight to the next
-            is_only_difference = len(stored_differences.differences) == 1 or difference.place is None
+            is_only_difference = len(stored_differences.differences) == 1 or difference.location is None
             if is_only_difference or not self._runs.distinguishes(
                 region, before, restore(stored_differences.sides[1], difference)
             ):
