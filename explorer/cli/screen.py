@@ -116,12 +116,12 @@ def _need_terminal(hint: str) -> None:
 
 
 def _check_source(source: str) -> None:
-    """Reject a path that does not exist, without opening the screen."""
+    """Reject a path that does not exist and a file that is no model, without opening the screen."""
     code, _, callable_name = source.rpartition(":")
     if callable_name and code.endswith(".py"):
+        if os.path.exists(code):
+            return
         source = code
-    if os.path.exists(source):
-        return
-    if hint := suggest_only_near(source, VERBS):
+    if not os.path.exists(source) and (hint := suggest_only_near(source, VERBS)):
         raise Misuse("no such verb or model", where=source, hint=hint)
     headers.check(source)

@@ -95,13 +95,19 @@ def has_model_ending(name: str) -> bool:
 
 
 def check(source: str) -> None:
-    """Refuses a source that does not exist.
+    """Refuses a source that does not exist, and a file whose format is not known.
 
     Raises:
-        BadModel: The file does not exist, and the source is not the name of a model.
+        BadModel: The file does not exist or is no model, and the source is not the name of a model.
+        Misuse: torchvision has no model of this name.
     """
-    if not os.path.exists(source):
-        registry.recognize(source)
+    if os.path.isdir(source):
+        return
+    registry.recognize(source)
+    if not os.path.exists(source) and source.isidentifier():
+        from explorer.engine.models.torch.torchvision_names import check_name  # imports the facts
+
+        check_name(source)
 
 
 def list_choices(source: str) -> Outline | None:

@@ -77,6 +77,9 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["resnet18", "nosuch.onnx"], "nosuch.onnx: no such file"),
         (["resnet18", "resnet34"], "explorer diff resnet18 resnet34 --tree prints instead"),
         (["a", "b", "c"], "c: one model too many"),
+        (["qwertyish", "resnet34"], "qwertyish: no file and no torchvision model has this name"),
+        (["resnet34", "qwertyish"], "explorer --help the verbs"),
+        (["resnet43"], "did you mean 'resnet34'?"),
         (["inof", "m.onnx"], "did you mean 'info'?"),
         (["quantise", "m.onnx", "-o", "x.onnx"], "quantise: no such verb; did you mean 'quantize'?"),
         (["covnert", "--onnx", "17"], "covnert: no such verb; did you mean 'convert'?"),
@@ -101,6 +104,18 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
 )
 def test_a_wrong_word_is_one_line_that_says_what_to_type(run: Run, typed: list[str], said: str) -> None:
     assert said in refused(run(*typed))
+
+
+def test_a_file_that_is_no_model_is_refused_before_the_screen(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text("def small(): ...\n")
+    Path("notes.onnx").touch()
+    assert "net.py:small" in refused(run("net.py"))
+    assert "notes.onnx: the file is empty" in refused(run("notes.onnx"))
+    assert "missing.py" in refused(run("missing.py:small"))
+    assert "explorer info net.py:small prints instead" in refused(run("net.py:small"))
 
 
 @pytest.mark.parametrize("option", ["--draws", "-o"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 
-from explorer.base.errors import BadModel
+from explorer.base.errors import BadModel, Misuse, suggest_only_near
 from explorer.host import input_files
 from explorer.host.confinement import find_blobs_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Iterable
 
 
 def list_files_by_text() -> dict[str, str]:
@@ -23,6 +24,17 @@ def list_files_by_text() -> dict[str, str]:
     except OSError:  # the current folder was removed
         return {}
     return {text.lower(): name for name in names for text in (name, os.path.splitext(name)[0])}
+
+
+def build_unknown_name_error(name: str, model_names: Iterable[str]) -> Misuse:
+    """Returns the error for a name that is neither a file nor one of torchvision's models."""
+    files = list_files_by_text()
+    return Misuse(
+        "no file and no torchvision model has this name",
+        where=name,
+        hint=suggest_only_near(name.lower(), [*model_names, *files], files)
+        or "explorer list prints the models here and torchvision's names, explorer --help the verbs",
+    )
 
 
 def is_inside(path: str, folder: str) -> bool:

@@ -51,7 +51,7 @@ def load(path: str, *, trust: bool) -> Rules:
 def find_problem(cost: object) -> str:
     """Describes the problem with the result of a rule; '' if it is a valid cost."""
     if not isinstance(cost, Cost):
-        return f"a {type(cost).__name__}, not a Cost"
+        return f"an object of type {type(cost).__name__}, not a Cost"
     for name in ("macs", "elementwise_ops"):
         value = getattr(cost, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):

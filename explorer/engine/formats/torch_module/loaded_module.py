@@ -21,7 +21,7 @@ from msgspec import Struct
 from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse, suggest_name, suggest_only_near
-from explorer.engine.formats.files import list_files_by_text
+from explorer.engine.formats.files import build_unknown_name_error
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import (
     convert_subclasses,
@@ -257,13 +257,7 @@ def _load_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
 
     model_names = models.list_models()
     if name not in model_names:
-        files = list_files_by_text()
-        raise Misuse(
-            "no file and no torchvision model has this name",
-            where=name,
-            hint=suggest_only_near(name.lower(), [*model_names, *files], files)
-            or "explorer list prints the models here and torchvision's names, explorer --help the verbs",
-        )
+        raise build_unknown_name_error(name, model_names)
     options, note = _OPTIONS.get(name, ({}, ""))
     builder = models.get_model_builder(name)
     pretrained = None if weights is None else _weights(name, weights)
@@ -332,7 +326,7 @@ def _load_callable(source: str, seed: int) -> LoadedModule:
         target = getattr(target, name_part)
     if not callable(target):
         raise Misuse(
-            f"'{attribute}' is a {type(target).__name__}, not a callable that returns an nn.Module",
+            f"'{attribute}' is of type {type(target).__name__}, not a callable that returns an nn.Module",
             where=source,
         )
     loaded = LoadedModule(source, lambda: nn.Identity(), f"random, seed {seed}", seed, weights_from="random")
@@ -340,17 +334,35 @@ def _load_callable(source: str, seed: int) -> LoadedModule:
         return wrap_module(target, source=source)
 
     def build() -> nn.Module:
+        if missing := _list_required_arguments(target):
+            call = f"{attribute}({', '.join(f'{name}=...' for name in missing)})"
+            raise Misuse(
+                f"'{attribute}' cannot be called without the argument{'s' * (len(missing) > 1)}"
+                f" {', '.join(missing)}",
+                where=source,
+                hint=f"write a function without arguments: def model(): return {call}",
+            )
         result = target()
         # a callable may return the module together with example inputs
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], nn.Module):
             result, loaded.example = result
         if not isinstance(result, nn.Module):
-            kind = type(result).__name__
-            raise Misuse(f"'{attribute}' returned a {kind}, not an nn.Module", where=source)
+            message = f"'{attribute}' returned an object of type {type(result).__name__}, not an nn.Module"
+            raise Misuse(message, where=source, hint="return the nn.Module, or it and an example input")
         return result
 
     loaded.build = build
     return loaded
+
+
+def _list_required_arguments(target: Callable[..., Any]) -> list[str]:
+    """Returns the names of the arguments without which `target` cannot be called."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):  # some callables in C have no signature
+        return []
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in several]
 
 
 def wrap_module(

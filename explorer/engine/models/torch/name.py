@@ -39,6 +39,10 @@ def _open(source: str, options: OpenOptions) -> OpenedModel:
     files = list_files_by_text() if is_file_name else {}
     if near := suggest_only_near(source.lower(), files, files):
         raise Misuse("no such file", where=source, hint=near)
+    if ":" not in source:
+        from explorer.engine.models.torch.torchvision_names import check_name  # imports the facts
+
+        check_name(source)
     from explorer.host.optional_packages import require  # not needed to list formats
 
     require("torch", source)

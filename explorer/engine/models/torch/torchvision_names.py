@@ -11,6 +11,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
+from explorer.engine.formats.files import build_unknown_name_error
 from explorer.facts.models.listing import NamedModel
 from explorer.host import input_files
 
@@ -23,25 +24,54 @@ _MAX_SOURCE_BYTES = 4 << 20
 
 def list_torchvision_models() -> tuple[NamedModel, ...] | None:
     """Returns the models that torchvision registers, sorted by name, or None if it is not installed."""
+    files = _list_source_files()
+    if files is None:
+        return None
+    params_by_name = {name: params for file in files for name, params in _list_models_in_file(file)}
+    return tuple(NamedModel(name, params_by_name[name]) for name in sorted(params_by_name))
+
+
+def check_name(name: str) -> None:
+    """Refuses a name that torchvision does not register. Without torchvision, every name passes.
+
+    Only files that contain the name are parsed: this is quick enough for each start.
+
+    Raises:
+        Misuse: torchvision has no such model.
+    """
+    files = _list_source_files()
+    if files is not None and all(
+        name != registered for file in files for registered, _ in _list_models_in_file(file, name)
+    ):
+        names = [model.name for model in list_torchvision_models() or ()]
+        raise build_unknown_name_error(name, names)
+
+
+def _list_source_files() -> list[str] | None:
+    """Returns the source files of torchvision's models, or None if torchvision is not installed."""
     try:
         spec = importlib.util.find_spec("torchvision")
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.submodule_search_locations:
         return None
-    params_by_name: dict[str, int | None] = {}
-    for folder, _, files in os.walk(os.path.join(spec.submodule_search_locations[0], "models")):
-        for file in sorted(files):
-            if file.endswith(".py"):
-                params_by_name.update(_list_models_in_file(os.path.join(folder, file)))
-    return tuple(NamedModel(name, params_by_name[name]) for name in sorted(params_by_name))
+    root = os.path.join(spec.submodule_search_locations[0], "models")
+    return [
+        os.path.join(folder, file)
+        for folder, _, files in os.walk(root)
+        for file in sorted(files)
+        if file.endswith(".py")
+    ]
 
 
-def _list_models_in_file(path: str) -> Iterator[tuple[str, int | None]]:
-    """Yields the names that a source file registers, with their numbers of parameters."""
+def _list_models_in_file(path: str, text: str = "") -> Iterator[tuple[str, int | None]]:
+    """Yields the names that a source file with `text` registers, with their numbers of parameters."""
     try:
         with input_files.open_text(path, internal=True) as file:
-            tree = ast.parse(file.read(_MAX_SOURCE_BYTES))
+            source = file.read(_MAX_SOURCE_BYTES)
+        if text not in source:
+            return
+        tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
         return
     shared = {

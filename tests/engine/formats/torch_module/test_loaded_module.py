@@ -90,6 +90,10 @@ ready = nn.Sequential(nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5), nn.ReLU()
 def with_inputs():
     return nn.Conv2d(3, 4, 3), (torch.zeros(1, 3, 20, 30),)
 
+def sized(n, *, k, bias=True, **more):
+    return nn.Linear(n, k, bias)
+
+
 def a_number():
     return 3
 
@@ -307,8 +311,13 @@ def test_the_users_own_module_is_left_as_it_is(nets: Path) -> None:
         ("my_nets:", Misuse, "package.module:callable"),
         ("my_net:Small", Misuse, "did you mean 'my_nets'"),
         ("nowhere.at.all:f", Misuse, "there is no module 'nowhere'"),
-        ("my_nets:a_number", Misuse, "returned a int, not an nn.Module"),
+        ("my_nets:a_number", Misuse, "returned an object of type int, not an nn.Module"),
         ("my_nets:torch", Misuse, "not a callable"),
+        (
+            "my_nets:sized",
+            Misuse,
+            "write a function without arguments: def model(): return sized(n=..., k=...)",
+        ),
         ("my_nets:broken", BadModel, "ValueError: no luck today"),
         ("needs_more:f", BadModel, "No module named 'a_package_nobody_has'"),
     ],
