@@ -140,7 +140,7 @@ def _basic_blocks(
         elif isinstance(block, Fields):
             # a rounded figure stands beside its exact form, an exact one stands alone
             rows = [
-                (f.label, f.figure, "" if exact else f.exact.removesuffix(" B"), f.remark) for f in block.rows
+                (f.label, f.figure, "" if exact else f.exact.replace(" B", ""), f.remark) for f in block.rows
             ]
             yield Table(_FIELD, rows)
         elif isinstance(block, Table):

@@ -101,9 +101,8 @@ def check(source: str) -> None:
         BadModel: The file does not exist or is no model, and the source is not the name of a model.
         Misuse: torchvision has no model of this name.
     """
-    if os.path.isdir(source):
-        return
-    registry.recognize(source)
+    if not os.path.isdir(source):
+        registry.recognize(source)
     if not os.path.exists(source) and source.isidentifier():
         from explorer.engine.models.torch.torchvision_names import check_name  # imports the facts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -272,7 +273,8 @@ def test_without_an_output_the_command_tells_the_choice_by_modules(
     assert told["command"].endswith("jsc.py_jsc_tiny_quantized.pt2 --to int8")
     assert main.main(["quantize", SAMPLE, "--to", "int8", "--quiet"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "This is only the choice for the modules of an nn.Module" in said
+    assert "no file was written. -o FILE.pt2 quantizes the modules" in said
+    assert re.search(r"468 B -> (\d+) B 468 -> \1 ", said)
     assert main.main(["settings", SAMPLE, "--formats", "--to", "int8", "--json", "--quiet"]) == 0
     assert [one["form"] for one in json.loads(capsys.readouterr().out)["layers"]] == ["module"]
     assert main.main(["quantize", SAMPLE, "--to", "int8", "--form", "qdq", "--json", "--quiet"]) == 0

@@ -152,9 +152,10 @@ def check_name(path: str, *formats: str, also: str = "") -> None:
     if path.lower().endswith(tuple(ending for name in formats for ending in _TARGET_FORMATS[name][1])):
         return
     ending = os.path.splitext(path)[1]
-    message = f"no such model is written as '{ending}'" if ending else "its name has no ending"
-    possible = [f"{_TARGET_FORMATS[name][0]} ({', '.join(_TARGET_FORMATS[name][1])})" for name in formats]
-    raise Misuse(message, where=path, hint=f"it can be {'; '.join(filter(None, (*possible, also)))}")
+    message = f"the ending {ending} is not possible here" if ending else "its name has no ending"
+    possible = [f"{', '.join(_TARGET_FORMATS[name][1])} ({_TARGET_FORMATS[name][0]})" for name in formats]
+    hint = f"possible endings: {'; '.join(possible)}{also and f'; {also}'}"
+    raise Misuse(message, where=path, hint=hint)
 
 
 def _find_by_ending(converters: Sequence[Converter], target: str) -> Converter | None:

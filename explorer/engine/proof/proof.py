@@ -287,6 +287,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         grounds = Grounds(
             sites=proofs,
             draws=task.draws,
+            has_loops=plan is not None and any(site.calls != 1 for site in plan.sites),
             size_count=len(tried),
             planned=len({make_site_key(site) for site in plan.sites}) if plan is not None else 0,
             nodes=correspondence.count_certain_nodes(correspondence.used_sites),

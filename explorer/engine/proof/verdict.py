@@ -27,6 +27,7 @@ class Grounds(Struct, frozen=True):
         torch_outputs: Evidence of the outputs of the torch model.
         regions: Evidence of the changed regions.
         draws: Number of inputs on which the whole models ran.
+        has_loops: Whether a site runs several times in one pass.
         size_count: Number of sets of sizes at which the sites ran; 1 if no size is open.
         planned: Number of sites that the plan names.
         nodes: Number of nodes that are equal by construction, or None if only runs were compared.
@@ -41,6 +42,7 @@ class Grounds(Struct, frozen=True):
     torch_outputs: tuple[OutputEvidence, ...] = ()
     regions: tuple[RegionEvidence, ...] = ()
     draws: int = 1
+    has_loops: bool = False
     size_count: int = 1
     planned: int = 0
     nodes: int | None = None
@@ -148,7 +150,8 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
         if exact:
             error = "their sums are exact"
         together = f" at {grounds.size_count} sizes together" if grounds.size_count > 1 else ""
-        checked = f"{many_text(products, 'tile matmul')}{together} checked bit for bit"
+        loops = ", those that run several times counted once," if grounds.has_loops else ""
+        checked = f"{many_text(products, 'tile matmul')}{loops}{together} checked bit for bit"
         meaning = "each tile equals its part of the operand"
         parts.append(f"{many_text(len(sites), 'matmul')}, {checked} ({meaning}); {error}")
     if len(sites) < grounds.planned:

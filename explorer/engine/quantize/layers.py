@@ -266,9 +266,7 @@ def _check_operands(
                 raise _NotQuantizable("it is empty")
         else:
             if operand.value in constant_names:
-                raise _NotQuantizable(
-                    "its weight is computed of what is stored: fold it first (explorer fold)"
-                )
+                raise _NotQuantizable("its weight is computed from stored tensors: run explorer fold first")
             info = shapes.get(operand.value)
             dtype = info.dtype if info is not None else None
         if dtype not in (None, *FLOATS):

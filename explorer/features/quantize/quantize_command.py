@@ -59,7 +59,7 @@ COMMAND = Command(
     ("MODEL",),
     ("--output", *FORMATS, *CALIBRATION, *_DYNAMIC, "--force", "--shapes", *OPENING, *TABLE),
     (
-        "explorer quantize model.onnx --to int8                        (only the choice)",
+        "explorer quantize model.onnx --to int8                        (only the plan)",
         "explorer quantize model.onnx -o int8.onnx --to int8 --calibrate samples.npz",
         "explorer quantize model.onnx -o fixed.onnx --to weight=fixed8.4,input=fixed8.4",
         "explorer quantize model.onnx -o w4.onnx --to int4 --block 32 --op MatMul",
@@ -70,6 +70,6 @@ COMMAND = Command(
     usage="quantize MODEL -o FILE --to FORMAT",
     manual="stores weights, inputs and biases of layers in another number format, and prints the error of"
     " each layer; writes ONNX for onnxruntime, or for `.pt2` or `.pt` a module of PyTorch's own operators;"
-    " without `-o` prints only the choice",
+    " without `-o` prints only the plan",
     group="change",
 )

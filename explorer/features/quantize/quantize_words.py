@@ -162,12 +162,12 @@ def _source_text(fact: Quantization) -> str:
         accumulator_text = " and the accumulator bits" if fact.accumulator_bits else ""
         if fact.modules:
             return (
-                "This is only the choice for the modules of an nn.Module. -o FILE.pt2 writes it and measures"
-                f" the errors{accumulator_text}. -o FILE.onnx or --form quantizes its ONNX export."
+                "This is a plan: nothing ran, and no file was written. -o FILE.pt2 quantizes the modules and"
+                f" measures the errors{accumulator_text}. -o FILE.onnx or --form quantizes the ONNX export."
             )
         return (
-            "This is only the choice; nothing ran. -o FILE writes the model and measures the errors"
-            f"{accumulator_text}."
+            "This is a plan: nothing ran, and no file was written. -o FILE writes the model and measures"
+            f" the errors{accumulator_text}."
         )
     figures = "ranges and errors" if fact.outputs else "ranges"
     ran = f"{figures} from {printable(fact.calibration)}; " if fact.calibration else ""
@@ -304,7 +304,7 @@ def _unchanged_table(fact: Quantization) -> Table:
 def totals(fact: Quantization) -> Fields:
     """Build the fields for weight bytes and BitOPs, before and after."""
     changes = (("weight bytes", fact.totals.weight_bytes, size), ("BitOPs", fact.totals.bitops, count))
-    remarks = {"weight bytes": "as hardware needs them; the file also has zero points of 0"}
+    remarks = {"weight bytes": "as hardware needs them: without zero points that are 0"}
     return Fields(
         [
             Field(

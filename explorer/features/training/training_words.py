@@ -106,6 +106,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
         Line(),
         _build_moment_table(first),
         Paragraph(f"A letter in 'parts' is 1/{_BAR_WIDTH} of the peak: {_PART_LETTERS}.", "quiet"),
+        Paragraph("Here, parameters include buffers, such as running statistics.", "quiet"),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
     ]

@@ -168,7 +168,10 @@ def _build_before_blocks(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -
         Heading("Before", tensor_text),
         *_grids(indices, lambda position: number(fact.values[position])),
         Line(),
-        Heading("Difference", "units in the last place behind it" if ulps is not None else ""),
+        Heading(
+            "Difference",
+            "each followed by its size in ULPs, units in the last place" if ulps is not None else "",
+        ),
         Fields(rows),
         *_grids(
             indices,

@@ -306,7 +306,9 @@ class Models:
         from explorer.engine import convert  # imported late: most uses of a session do not need it
 
         self.check_output_path(path, overwrite, *inputs)
-        convert.check_name(path, "onnx", also="an nn.Module: quantize, or tile --to torch (.pt2, .pt)")
+        convert.check_name(
+            path, "onnx", also="for an nn.Module also .pt2 and .pt, with quantize or tile --to torch"
+        )
 
     # opened models and analyses
 

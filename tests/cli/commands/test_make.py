@@ -122,7 +122,9 @@ def test_an_option_that_would_do_nothing_is_refused(
 ) -> None:
     words = ["linear:2x3x4", "-o", str(tmp_path / "m.onnx"), "--batch", "8"]
     assert "set the number of rows" in said(capsys, *words, code=2)
-    assert "no such model is written as '.txt'" in said(capsys, words[0], "-o", "m.txt", code=2)
+    assert "the ending .txt is not possible here; possible endings: .onnx (ONNX)" in said(
+        capsys, words[0], "-o", "m.txt", code=2
+    )
     assert not list(tmp_path.iterdir())
 
 

@@ -140,7 +140,7 @@ def test_the_table_says_what_is_lost_and_what_was_left(
     assert "output dB" in text
     assert "?" not in text
     only = run("quantize", sample("bert_tiny"))
-    assert "This is only the choice; nothing ran" in only
+    assert "This is a plan: nothing ran, and no file was written" in only
     assert " dB" not in only
     assert "RMS" not in only
 

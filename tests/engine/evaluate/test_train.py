@@ -121,7 +121,7 @@ def test_what_cannot_be_trained_is_one_line_and_nothing_is_written(here, capsys,
 def test_a_checkpoint_is_not_written_under_the_ending_of_a_model(here, capsys):
     before = sorted(here.iterdir())
     assert main(["train", "nets_to_train:net", "--data", "d.npz", "-o", "x.onnx"]) == 2
-    assert "no such model is written as '.onnx'; it can be a state_dict (.pt" in capsys.readouterr().err
+    assert "the ending .onnx is not possible here; possible endings: .pt, .pth" in capsys.readouterr().err
     assert sorted(p for p in here.iterdir() if p.name != "__pycache__") == before
 
 

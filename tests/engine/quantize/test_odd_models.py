@@ -334,7 +334,9 @@ def test_a_weight_that_is_computed_is_left_until_it_is_folded(between: str, tmp_
     (w,) = weights({"w": ((7, 7), 1)}).values()
     stored = {"h": w.astype(np.float16)} if "Cast" in between else {"w": w, "s": np.array([7, 7])}
     with Session(made(text, stored, tmp_path / "m.onnx")) as session:
-        with pytest.raises(ExplorerError, match="its weight is computed of what is stored: fold it first"):
+        with pytest.raises(
+            ExplorerError, match="its weight is computed from stored tensors: run explorer fold first"
+        ):
             session.quantize_choice(QuantizeSpec())
         session.fold()
         (layer,) = session.quantize_choice(QuantizeSpec()).layers

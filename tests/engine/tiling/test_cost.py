@@ -385,7 +385,7 @@ def test_what_stays_untiled_and_sizes_that_are_open_are_said() -> None:
     left = SkippedSite("conv", "Conv", "not asked for")
     plan = plan_of(site(64, 64, 64), skipped=(left,), dims={"batch": 8, "other": 2}, free=("batch",))
     said = " ".join(compute_plan_cost(plan).assumptions)
-    assert "Untiled, and in no figure: Conv conv: not asked for." in said
+    assert "Not tiled, and not in these figures: Conv conv: not asked for." in said
     assert "batch = 8" in said
     assert "other" not in said
 

@@ -84,7 +84,8 @@ class NonfiniteDifference(Struct, frozen=True):
         count = (
             f"{self.differing:,} of {many_text(self.size, 'element')} of output '{printable(self.output)}'"
         )
-        return f"where an input is {inputs}, {count} differ{'' if self.is_defined else ' in onnxruntime'}"
+        kernels = "" if self.is_defined else " in the kernels of onnxruntime"
+        return f"where an input is {inputs}, {count} differ between the models{kernels}"
 
 
 def insert_nonfinite(feeds: Feeds, number: float, seed: int) -> Iterator[dict[str, Array]]:

@@ -458,7 +458,7 @@ def _list_assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
     for op, reason in reasons:
         names = [skip.name for skip in plan.skipped if (skip.op, skip.reason) == (op, reason)]
         others = f" and {len(names) - 1:,} more" if names[1:] else ""
-        yield f"Untiled, and in no figure: {op} {names[0]}{others}: {reason}."
+        yield f"Not tiled, and not in these figures: {op} {names[0]}{others}: {reason}."
     free = [name for name in plan.dims if name in plan.free]
     if free:
         yield "Figures are for " + ", ".join(f"{name} = {plan.dims[name]:,}" for name in free) + "."

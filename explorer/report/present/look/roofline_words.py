@@ -78,7 +78,7 @@ def figures(
         Field("Memory-bound layers", plain(fact.memory_bound), "" if brief else _UNCOUNTED, "memory-bound"),
     ]
     if fact.unknown:
-        rows.append(Field(Span("Unknown", "warning"), plain(fact.unknown), "in no figure above"))
+        rows.append(Field(Span("Unknown", "warning"), plain(fact.unknown), "not in the figures above"))
     return Fields(rows)
 
 

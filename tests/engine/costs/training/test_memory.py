@@ -260,6 +260,7 @@ def test_a_module_is_left_as_it_was() -> None:
 def test_the_command_sets_batches_side_by_side(said: Any) -> None:
     text = said("training", "vgg16", "--batch", "1,128", "--card", "8G", "--checkpoint", "features")
     assert "Memory over time" in text
+    assert "parameters include buffers" in text
     assert "up to batch" in text
     assert "MACs again" in text
 
