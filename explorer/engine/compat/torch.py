@@ -774,11 +774,21 @@ class RecordedCalls:
         self.calls: list[tuple[Any, Any, Any, Any]] = []
         self.result: Any = None
         self.tensors = 0
+        self._constants: dict[int, tuple[torch.Tensor, _TensorRef]] = {}
 
     def number(self) -> _TensorRef:
         """Creates the reference of a new tensor."""
         self.tensors += 1
         return _TensorRef(self.tensors - 1)
+
+    def create_constant(self, tensor: torch.Tensor) -> _TensorRef:
+        """Records that the function creates a tensor of its own, such as zeros for missing biases."""
+        if id(tensor) not in self._constants:
+            reference = self.number()
+            keywords = {"dtype": tensor.dtype, "device": torch.device("meta")}
+            self.calls.append((torch.ops.aten.zeros.default, (list(tensor.shape),), keywords, [reference]))
+            self._constants[id(tensor)] = tensor, reference
+        return self._constants[id(tensor)][1]
 
     def repeat(self, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Repeats the calls with tensors of the recorded shapes; returns the function's result."""
@@ -862,7 +872,9 @@ class _OnCpu(torch.Tensor):
         parts = wrapped_result if isinstance(wrapped_result, tuple | list) else (wrapped_result,)
 
         def place(tensor: Any) -> Any:
-            return tensor.place if isinstance(tensor, _OnCpu) else tensor
+            if isinstance(tensor, _OnCpu):
+                return tensor.place
+            return calls.create_constant(tensor) if tensor.is_floating_point() and tensor.dim() else tensor
 
         recorded_args, recorded_kwargs = map_tensors((args, kwargs or {}), place)
         if "device" in recorded_kwargs:

@@ -47,6 +47,14 @@ def choose_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return {**kwargs, "device": _CPU} if keep_values else kwargs
 
 
+def is_new_floating_point(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator creates a floating-point tensor of zeros, ones or another number."""
+    if name not in _FILLING_OPERATORS and name != "aten::empty":
+        return False
+    default = torch.get_default_dtype() if name != "aten::full" else _choose_dtype(args[1])
+    return bool((kwargs.get("dtype") or default).is_floating_point)
+
+
 def _choose_dtype(value: Any) -> torch.dtype:
     return torch.float32 if isinstance(value, float) else torch.int64
 

@@ -71,29 +71,43 @@ def _run_recurrent_layer(func: Any, args: Any, kwargs: Any) -> Any:
     if args[-1] if args else kwargs.get("train", False):
         source = args[0]
         steps, rows = (int(n) for n in source.shape[:2])
-        size = _estimate_workspace(steps, rows, int(source.shape[2]), int(args[10]), source.dtype, args[1:5])
+        size = _estimate_workspace(
+            *(steps, rows, int(source.shape[2]), int(args[10]), source.dtype), args[1:5], bool(args[12])
+        )
     return (*outputs, empty.new_empty(size, dtype=torch.uint8))
 
 
 def _estimate_workspace(
-    steps: int, rows: int, width: int, hidden: int, dtype: torch.dtype, weights: Iterable[torch.Tensor]
+    steps: int,
+    rows: int,
+    width: int,
+    hidden: int,
+    dtype: torch.dtype,
+    weights: Iterable[torch.Tensor],
+    has_biases: bool,
 ) -> int:
     """Returns the workspace bytes of one layer in one direction, extrapolated for long sequences."""
     shapes = tuple(tuple(w.shape) for w in weights)
     macs_per_step = rows * sum(math.prod(shape) for shape in shapes if len(shape) == 2)
     max_steps = _PROBE_MACS // max(1, macs_per_step)
     if steps <= max(max_steps, 8):
-        return _probe_workspace(steps, rows, width, hidden, dtype, shapes)
+        return _probe_workspace(steps, rows, width, hidden, dtype, shapes, has_biases)
     # growth per step between two lengths; each part is rounded up to full pages
     short_steps, long_steps = max(2, max_steps // 2), max(4, max_steps)
-    first = _probe_workspace(short_steps, rows, width, hidden, dtype, shapes)
-    last = _probe_workspace(long_steps, rows, width, hidden, dtype, shapes)
+    first = _probe_workspace(short_steps, rows, width, hidden, dtype, shapes, has_biases)
+    last = _probe_workspace(long_steps, rows, width, hidden, dtype, shapes, has_biases)
     return last + (last - first) * (steps - long_steps) // (long_steps - short_steps)
 
 
 @lru_cache(maxsize=64)
 def _probe_workspace(
-    steps: int, rows: int, width: int, hidden: int, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]
+    steps: int,
+    rows: int,
+    width: int,
+    hidden: int,
+    dtype: torch.dtype,
+    shapes: tuple[tuple[int, ...], ...],
+    has_biases: bool,
 ) -> int:
     # the kernel only creates its workspace if gradients are enabled
     with torch.enable_grad():
@@ -101,7 +115,7 @@ def _probe_workspace(
         outputs = torch.ops.aten.mkldnn_rnn_layer(
             torch.zeros(steps, rows, width, dtype=dtype),
             *(torch.zeros(shape, dtype=dtype) for shape in shapes),
-            *(state, state, False, [], 2, hidden, 1, True, False, False, True),
+            *(state, state, False, [], 2, hidden, 1, has_biases, False, False, True),
         )
     return int(outputs[3].untyped_storage().nbytes())
 

@@ -14,6 +14,9 @@ from explorer.engine.compat.torch import map_tensors
 
 _META = torch.device("meta")
 
+_MAX_ZEROS = 1 << 24
+"""Number of elements up to which an operator runs on zeros."""
+
 
 def is_mixed(args: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether some tensors have values and others do not. Scalar tensors fit both kinds."""
@@ -53,6 +56,34 @@ def call_without_values(
     positional, named = map_tensors((tuple(args), dict(kwargs)), twin_of)
     result = function(*positional, **named)
     return map_tensors(result, lambda tensor: originals.get(id(tensor), (tensor,))[0])
+
+
+def run_on_zeros(function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Runs an operator without a meta kernel on zeros, and returns meta tensors of the same shapes.
+
+    Raises:
+        NotImplementedError: The tensors are too large.
+    """
+    twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    elements = 0
+
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal elements
+        elements += tensor.numel()
+        if elements > _MAX_ZEROS:
+            raise NotImplementedError(f"{function} has no kernel for tensors without values")
+        zeros = torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+        twins[id(zeros)] = zeros, tensor
+        return zeros
+
+    positional, named = map_tensors((tuple(args), dict(kwargs)), fill)
+
+    def drop_values(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in twins:
+            return twins[id(tensor)][1]
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+
+    return map_tensors(function(*positional, **named), drop_values)
 
 
 def _is_movable(tensor: torch.Tensor) -> bool:

@@ -35,9 +35,10 @@ from explorer.engine.compat.torch import (
     storage_key,
 )
 from explorer.engine.costs.aten import device_questions, dispatch, kernels, storages
-from explorer.engine.costs.aten.constant_values import choose_device
+from explorer.engine.costs.aten.constant_values import choose_device, is_new_floating_point
+from explorer.engine.costs.aten.data_dependent import VALUES_BESIDE
 from explorer.engine.costs.training.memory import Allocation, MemoryChange, compute_moments
-from explorer.engine.costs.training.mixed_values import call_without_values, is_mixed
+from explorer.engine.costs.training.mixed_values import call_without_values, is_mixed, run_on_zeros
 from explorer.engine.formats.torch_module import jagged
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -80,7 +81,7 @@ def match_checkpoints(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, 
     paths = [
         path
         for path, module in loaded.meta().named_modules()
-        if path and type(module).forward is not nn.Module.forward and not isinstance(module, nn.ModuleList)
+        if path and _has_forward(module) and not isinstance(module, nn.ModuleList)
     ]
     matches: set[str] = set()
     for glob in globs:
@@ -92,6 +93,11 @@ def match_checkpoints(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, 
         matches |= glob_matches
     inner = {path for path in paths if any(path.startswith(f"{outer}.") for outer in matches)}
     return tuple(path for path in paths if path in matches - inner)
+
+
+def _has_forward(module: nn.Module) -> bool:
+    """Whether a module has its own forward. The class of a TorchScript module has no readable attribute."""
+    return isinstance(module, torch.jit.ScriptModule) or type(module).forward is not nn.Module.forward
 
 
 def measure_step_memory(
@@ -109,8 +115,12 @@ def measure_step_memory(
         SimulationError: The model does not run forward and backward on shapes.
     """
     model, failure = loaded.meta(), ""
-    modes: tuple[Literal["train", "eval"], ...] = ("train", "eval")
-    for mode in modes:
+    # a tensor with values that the model creates takes no gradient without values: `zeros.index_add_(...)`
+    attempts: tuple[tuple[Literal["train", "eval"], bool], ...] = (
+        *(("train", True), ("train", False)),
+        *(("eval", True), ("eval", False)),
+    )
+    for mode, keeps_values in attempts:
         args, kwargs = bound_inputs.build_arguments(device="meta", max_kept_elements=_MAX_KEPT_ELEMENTS)
         input_tensors = [t for _, t in walk_tensors([args, kwargs])]
         if any(map(jagged.is_strided, input_tensors)):
@@ -120,8 +130,10 @@ def measure_step_memory(
             with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):
                 if mode == "train":
                     model.train()
-                fact = _simulate(model, args, kwargs, optimizer, size, mode, checkpoints)
-                return fact, _describe_limits(model, failure)
+                fact = _simulate(
+                    *(model, args, kwargs, optimizer, size, mode, checkpoints), keeps_values=keeps_values
+                )
+                return fact, _describe_limits(model, failure if mode == "eval" else "")
         except ExplorerError:
             raise
         except Exception as error:
@@ -158,11 +170,13 @@ def _simulate(
     batch: int | None,
     mode: Literal["train", "eval"],
     checkpoints: Sequence[str],
+    *,
+    keeps_values: bool,
 ) -> StepMemory:
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise SimulationError("no parameter is trained")
-    watch = _AllocationObserver()
+    watch = _AllocationObserver(keeps_values)
     for path, module in model.named_modules():
         for stored_tensor in (*parameters_of(module).values(), *buffers_of(module).values()):
             if stored_tensor is not None:
@@ -180,7 +194,7 @@ def _simulate(
         stack.enter_context(_observe_modules(model, watch, checkpoints))
         stack.enter_context(storages.watch_storages(lambda method: None))
         stack.enter_context(_CpuKernels())
-        stack.enter_context(attention_by(partial(kernels.run, _ATTENTION)))
+        stack.enter_context(attention_by(_run_attention))
         stack.enter_context(watch)
         result = model(*args, **kwargs)
         outcome = [t for _, t in walk_tensors(result) if t.requires_grad]
@@ -223,10 +237,15 @@ def create_state(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]
 
 
 class _AllocationObserver(DispatchMode):
-    """Records allocations and deallocations of operators on the meta device."""
+    """Records allocations and deallocations of operators on the meta device.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_values: Whether floating-point tensors that the model creates on the CPU keep their values.
+    """
+
+    def __init__(self, keeps_values: bool = True) -> None:
         super().__init__()
+        self._keeps_values = keeps_values
         self.phase: Phase = "forward"
         self.stack = [""]
         self.start: list[Allocation] = []
@@ -284,14 +303,16 @@ class _AllocationObserver(DispatchMode):
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Sets the kind and the module of an allocation."""
-        for part in list_inner_tensors(tensor):
+        for part in (*list_inner_tensors(tensor), *_list_sparse_parts(tensor)):
             self.rename(part, kind, path)
+        if tensor.layout is not torch.strided:
+            return
         entry = self._allocations.get(storage_key(tensor.untyped_storage()))
         if entry is not None:
             entry[0].kind, entry[0].path = kind, path
 
     def _record(self, tensor: torch.Tensor) -> None:
-        for part in list_inner_tensors(tensor):
+        for part in (*list_inner_tensors(tensor), *_list_sparse_parts(tensor)):
             self._record(part)
         if is_wrapper(tensor) or not _has_memory(tensor):
             return
@@ -314,15 +335,18 @@ class _AllocationObserver(DispatchMode):
         if func.name().startswith("aten::_to_copy") and args[0].is_meta and "device" in kwargs:
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
+        elif not self._keeps_values and is_new_floating_point(func.name().partition(".")[0], args, kwargs):
+            kwargs = {**kwargs, "device": torch.device("meta")}
         elif not any(tensor.is_meta for tensor in flatten_tensors(args)):
             kwargs = choose_device(func.name().partition(".")[0], args, kwargs)
         run = partial(_run_operator, func)
+        needs_values = func.name().partition(".")[0] in VALUES_BESIDE
         try:
             outputs = run(*args, **kwargs)
             # some kernels ignore the device of an operand and return uninitialized numbers
-            is_without_values = _is_on_cpu(outputs, args) and is_mixed(args, kwargs)
+            is_without_values = not needs_values and _is_on_cpu(outputs, args) and is_mixed(args, kwargs)
         except RuntimeError:
-            if not is_mixed(args, kwargs):
+            if needs_values or not is_mixed(args, kwargs):
                 raise
             is_without_values = True
         if is_without_values:
@@ -340,7 +364,12 @@ class _AllocationObserver(DispatchMode):
 
 
 def _run_operator(func: Any, *args: Any, **kwargs: Any) -> Any:
-    return kernels.run_operator(func, args, kwargs)
+    try:
+        return kernels.run_operator(func, args, kwargs)
+    except NotImplementedError:
+        if not func.name().partition(".")[0].endswith("_backward"):
+            raise
+        return run_on_zeros(func, args, kwargs)
 
 
 def _is_on_cpu(outputs: Any, args: Any) -> bool:
@@ -358,7 +387,14 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
     A scalar on the CPU (such as an optimizer's step counter) stays on the CPU on any device.
     """
-    return tensor.is_meta or (tensor.layout is torch.strided and tensor.is_cpu and tensor.dim() > 0)
+    return tensor.layout is torch.strided and (tensor.is_meta or (tensor.is_cpu and tensor.dim() > 0))
+
+
+def _list_sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Returns indices and values of a sparse gradient, such as that of `nn.Embedding(sparse=True)`."""
+    if tensor.layout is not torch.sparse_coo or not tensor.is_meta:
+        return ()
+    return tensor._indices(), tensor._values()
 
 
 @contextmanager
@@ -394,6 +430,19 @@ def _observe_modules(
                 module.__dict__["forward"] = original
 
 
+def _run_kernel(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Runs a function that selects a kernel; tensors with values, such as a mask, lose them."""
+    run = partial(kernels.run, func)
+    if is_mixed(args, kwargs):
+        return call_without_values(run, args, kwargs, integers=False)
+    return run(*args, **kwargs)
+
+
+def _run_attention(*args: Any, **kwargs: Any) -> Any:
+    """Runs attention that torch's own functions call, such as those of `nn.MultiheadAttention`."""
+    return _run_kernel(_ATTENTION, args, kwargs)
+
+
 class _CpuKernels(TorchFunctionMode):
     """Runs functions that select a kernel, or a dtype under autocast, as on a CPU; for example attention."""
 
@@ -407,9 +456,9 @@ class _CpuKernels(TorchFunctionMode):
             return answered
         func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
         chooses_kernel = name in kernels.FUNCTIONS
-        run = partial(kernels.run, func) if chooses_kernel or torch.is_autocast_enabled("cpu") else func
-        if chooses_kernel and is_mixed(args, kwargs):
-            return call_without_values(run, args, kwargs, integers=False)
+        run = partial(kernels.run, func) if torch.is_autocast_enabled("cpu") else func
+        if chooses_kernel:
+            return _run_kernel(func, args, kwargs)
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:

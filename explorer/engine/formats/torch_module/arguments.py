@@ -86,7 +86,9 @@ class BoundInputs(Struct, frozen=True):
             dtype = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]
             if device == "meta":
-                empty = torch.empty(shape, dtype=dtype, device="meta")
+                empty = torch.empty_strided(
+                    shape, _choose_strides(shape, example), dtype=dtype, device="meta"
+                )
                 arguments.append(empty if example is None else sparse.mark_sparse(empty, example))
             elif dtype.is_floating_point or dtype.is_complex:
                 arguments.append(torch.rand(shape, generator=generator, dtype=torch.float32).to(dtype))
@@ -188,6 +190,20 @@ def move_to_device(arguments: Any, device: torch.device | None) -> Any:
 
 def _matches_input(tensor: Any, info: TensorInfo) -> bool:
     return shape_of(tensor) == info.shape and format_dtype(tensor.dtype) == info.dtype and not tensor.is_meta
+
+
+def _choose_strides(shape: Sequence[int], example: torch.Tensor | None) -> Sequence[int]:
+    """Returns strides for a tensor of `shape`, with the memory format of `example`, or the default ones.
+
+    Whether `contiguous()` or a view of an input copies it depends on the strides.
+    """
+    if example is None or example.layout is not torch.strided or example.dim() != len(shape):
+        return torch.empty(shape, device="meta").stride()
+    strides = example.stride()
+    if tuple(example.shape) == tuple(shape):
+        return strides
+    order = sorted(range(len(shape)), key=lambda axis: -strides[axis])
+    return torch.empty_permuted(tuple(shape), order, device="meta").stride()
 
 
 def _keeps_values(tensor: torch.Tensor, max_elements: int) -> bool:

@@ -310,3 +310,22 @@ def test_the_measured_line_lies_over_the_counted_areas(tmp_path: Path, said: Any
     assert "measured on the CPU" in picture.read_text()
     said("plot", *words[:3], "--what", "memory-over-time", "-o", str(picture), "--force")
     assert "measured on the CPU" not in picture.read_text()
+
+
+class HalfScripted(nn.Module):
+    """A layer, and a compiled TorchScript part whose gradients torch cannot compute without values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.jit.script(nn.Sequential(nn.Linear(14, 18), nn.Sigmoid()))
+        self.last = nn.Linear(18, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.first(x)).exp()
+
+
+def test_a_torchscript_part_of_a_module_has_a_figure_or_a_reason() -> None:
+    with Session(HalfScripted(), inputs=torch.zeros(6, 14)) as session:
+        memory = session.training_memory()
+    assert memory.steps[0].counted == "autograd" or "counted by the outputs of layers" in memory.notes[0]
+    assert memory.steps[0].kept_bytes >= 6 * 18 * 4

@@ -299,6 +299,75 @@ class WordsBefore(nn.Module):
         return self.attend(x, (packed[:, None, :, None] == packed[:, None, None]))
 
 
+class PaddedRows(nn.Module):
+    """Attention of a module that hides padding and the words behind each word, without scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(24, 3, batch_first=True)
+
+    def forward(self, x: Any, padding: Any) -> Any:
+        steps = x.shape[1]
+        hidden = torch.ones(steps, steps, dtype=torch.bool).triu(1)
+        return self.attention(x, x, x, key_padding_mask=padding, attn_mask=hidden, need_weights=False)[0]
+
+
+class Neighbors(nn.Module):
+    """Sums of messages along edges, written into zeros that the model creates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message, self.score = nn.Linear(7, 10), nn.Linear(7, 1)
+
+    def forward(self, x: Any, edges: Any) -> Any:
+        sums, counts = torch.zeros(len(x), 10), torch.zeros(len(x))
+        shares = self.score(x)[edges[0], 0].exp()
+        sums.index_add_(0, edges[1], self.message(x)[edges[0]] * shares[:, None])
+        counts.scatter_add_(0, edges[1], shares)
+        table = torch.empty(2, len(x))
+        table[0] = counts
+        table[1] = sums.mean(1)
+        return (sums / (1 + counts[:, None])).tanh(), table.exp()
+
+
+class Labels(nn.Module):
+    """Recurrent scores and a loss over alignments, whose gradient has no kernel for shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps, self.head = nn.GRU(6, 14), nn.Linear(14, 8)
+
+    def forward(self, x: Any) -> Any:
+        scores = self.head(self.steps(x)[0]).log_softmax(-1)
+        targets = torch.arange(1, 7).reshape(2, 3)
+        return F.ctc_loss(scores, targets, (len(x),) * 2, (3, 3)), F.multi_margin_loss(
+            scores[0], targets[:, 0]
+        )
+
+
+class Packed(nn.Module):
+    """Rows of different lengths, packed for a recurrent layer without biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.LSTM(9, 11, 2, bias=False, batch_first=True), nn.Linear(11, 4)
+
+    def forward(self, x: Any, lengths: Any) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(nn.utils.rnn.pad_packed_sequence(self.layers(packed)[0], batch_first=True)[0])
+
+
+class OwnOrder(nn.Module):
+    """Copies its input only if the elements are in another order than its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(14, 6)
+
+    def forward(self, x: Any) -> Any:
+        return self.product(x.contiguous()).sin() * self.product(x.transpose(1, 2).reshape(-1, 14)).mean()
+
+
 def words(*shape: int) -> Any:
     return torch.arange(int(torch.tensor(shape).prod())).reshape(shape) % 29
 
@@ -342,6 +411,27 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "experts": (Experts, (torch.zeros(2, 20, 32),)),
     "words that see the words before them": (WordsBefore, (words(2, 18),)),
     "sums by place": (SumsByPlace, (torch.zeros(2, 10, 16),)),
+    "padding and later words hidden": (
+        PaddedRows,
+        (torch.zeros(3, 14, 24), torch.arange(14).repeat(3, 1) > torch.tensor([[13], [9], [11]])),
+    ),
+    "sums along edges": (Neighbors, (torch.zeros(13, 7), words(2, 40) % 13)),
+    "a loss over alignments": (Labels, (torch.zeros(20, 2, 6),)),
+    "packed rows": (Packed, (torch.zeros(3, 12, 9), torch.tensor([12, 4, 7]))),
+    "an LSTM without biases": (
+        lambda: First(nn.LSTM(12, 20, 2, bias=False), 20),
+        (torch.zeros(18, 3, 12),),
+    ),
+    "sparse gradients": (
+        lambda: nn.Sequential(nn.Embedding(30, 12, sparse=True), nn.Linear(12, 5), nn.Tanh()),
+        (words(4, 9),),
+    ),
+    "a transposed input": (OwnOrder, (torch.zeros(4, 14, 14).transpose(1, 2),)),
+    "an expanded input": (OwnOrder, (torch.zeros(1, 1, 14).expand(4, 14, 14),)),
+    "an image with channels last": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(300, 7), nn.Sigmoid()),
+        (torch.zeros(2, 3, 10, 10).to(memory_format=torch.channels_last),),
+    ),
     "a decoder layer": (
         lambda: nn.TransformerDecoderLayer(32, 4, 64, 0.0, batch_first=True),
         (torch.zeros(2, 20, 32), torch.zeros(2, 28, 32)),
