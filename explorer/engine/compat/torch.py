@@ -128,11 +128,11 @@ def is_about_meta(error: BaseException) -> bool:
 def is_about_devices(error: BaseException) -> bool:
     """Whether an error says that a function does not take tensors of two devices.
 
-    Assumes: the text of such an error contains the word 'device'.
+    Assumes: the text of such an error contains the word 'device', or 'Device'.
     Seen: torch 2.9 to 2.15.
     Otherwise: False, so that the model is refused with torch's message; `--partial` counts it all the same.
     """
-    return "device" in str(error)
+    return "device" in str(error).lower()
 
 
 def storage_key(storage: Any) -> int:

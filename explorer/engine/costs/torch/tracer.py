@@ -206,6 +206,7 @@ class _Watch:
         given_storages: Storages of inputs and parameters, which exist before the run.
         bound_reasons: Reason why the size of a storage is not exact, by its address.
         meta_copies: CPU tensors and their copies without values, by id of the tensor.
+        copied_storages: Storage of a CPU tensor by the storage of its copy: one tensor of the model.
         stale_storages: CPU storages with outdated values, because an operator wrote to their meta copies.
         value_assumption: Latest assumption about a queried value, or ''.
         assumed: Number of times that each assumption was made.
@@ -253,6 +254,7 @@ class _Watch:
         self.given_storages: frozenset[int] = frozenset()
         self.bound_reasons: dict[int, str] = {}
         self.meta_copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.copied_storages: dict[int, int] = {}
         self.assumed: Counter[str] = Counter()
         self.policy = policy
         self.queries = ValueQueries(policy)
@@ -347,7 +349,8 @@ class _Watch:
             self.frames.append(
                 _Frame(registered.path, row if registered.is_leaf else None, registered.is_torch_leaf)
             )
-            is_watching_functions = is_popped and not registered.hides_functions
+            hides_functions = registered.hides_functions and not torch.is_autocast_enabled("cpu")
+            is_watching_functions = is_popped and not hides_functions
             if is_watching_functions:
                 push_function_mode(self.functions)
             try:
@@ -461,7 +464,7 @@ class _Watch:
         if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
             return self.run_recurrent(name, args, kwargs)
         if frame.is_torch_leaf or self.function:
-            result = func(*args, **kwargs)
+            result = self.run_with_cpu_types(func, args, kwargs)
             if name in constant_values.LISTS:
                 self.note_read(result, lifted=True)
             return result
@@ -499,7 +502,7 @@ class _Watch:
             kwargs = {**kwargs, "device": "cpu"}
         try:
             try:
-                result = func(*args, **kwargs)
+                result = self.run_with_cpu_types(func, args, kwargs)
             except (AssertionError, RuntimeError) as error:
                 # some functions reject tensors of two devices before they call an operator
                 if not is_about_devices(error) or not self.has_mixed_values(args, kwargs):
@@ -523,6 +526,13 @@ class _Watch:
                 self.trail.record_outputs(row, result)
             self.finish_function(row, name, args, kwargs, result)
         return result
+
+    def run_with_cpu_types(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs a function. Autocast for the CPU ignores meta tensors, so the CPU's operators run on them."""
+        attends_for_gradients = func is _ATTENTION and self.gradients is not None
+        if torch.is_autocast_enabled("cpu") and not attends_for_gradients:
+            return kernels.run(func, *args, **kwargs)
+        return func(*args, **kwargs)
 
     def run_functions(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """Runs an operator that calls functions, such as a branch; each call inside gets its own row."""
@@ -717,7 +727,21 @@ class _Watch:
             outputs = list(result)
         row = self.find_current_row(operator.short)
         self.record_operator(row, operator, func, args, kwargs, inputs, outputs, answer, result, bounded)
+        if not self.function and row.module is None:
+            self.finish_operator(row, inputs, outputs)
         return result
+
+    def finish_operator(
+        self, row: Row, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> None:
+        """Adds the results of an operator that no function calls, such as one of TorchScript, to its row."""
+        results = [t for t in outputs if storage_key(t.untyped_storage()) not in self.stored]
+        row.activation += _count_bytes(results)
+        if self.gradients is not None:
+            self.gradients.result(row, results)
+        if not row.outputs:
+            row.outputs = describe_tensors(results, "output")
+            row.inputs = describe_function_inputs(list(inputs), {}, self.is_weight)
 
     def without_random_values(self, operator: meta_cache.AtenOperator, args: Any, result: Any) -> Any:
         """Returns the result of a random operator without values: another run would draw others."""
@@ -932,10 +956,12 @@ class _Watch:
             if key in self.stored:
                 stored_read += size
             else:
-                read_keys.append(key)
+                read_keys.append(self.copied_storages.get(key, key))
         row.read += read
         row.stored_read += stored_read
         row.written += written
+        if self.copied_storages:
+            outputs = [(self.copied_storages.get(key, key), info, size) for key, info, size in outputs]
         event = OperatorEvent(row, tuple(read_keys), tuple(outputs))
         self.events.append(event)
         if self.tape is not None:
@@ -979,6 +1005,9 @@ class _Watch:
                 reason = self.bound_reasons.get(storage_key(value.untyped_storage()))
                 key = storage_key(meta_copy.untyped_storage())
                 self.live_storages[key] = meta_copy.untyped_storage()
+                original_key = storage_key(value.untyped_storage())
+                if original_key not in self.stored:
+                    self.copied_storages[key] = original_key
                 if reason is not None:
                     self.bound_reasons[key] = reason
             return value_and_copy[1]
@@ -1148,7 +1177,8 @@ def trace(
     run.inputs, run.trail = inputs, watch.trail or run.trail
     results = [inner for _, t in walk_tensors(run.result) for inner in list_inner_tensors(t) or (t,)]
     returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
-    run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
+    kept_keys = [storage_key(t.untyped_storage()) for t in returned]
+    run.kept = tuple(watch.copied_storages.get(key, key) for key in kept_keys)
     watch.note_result(run.result, (args, kwargs), returned)
     run.variations, run.modes = tuple(dict.fromkeys(variations)), left_modes
     run.unseen, run.outsiders = watch.unseen_work.work_by_path, watch.outsiders.list_used()

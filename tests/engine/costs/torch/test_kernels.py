@@ -168,3 +168,88 @@ def test_a_layer_with_a_sparse_weight_is_not_taken_for_a_dense_one_of_its_shape(
     with Session(model, inputs=torch.zeros(3, 12), cache=False) as session:
         rows = session.layers().layers
     assert [row.status for row in rows if not row.group] == ["exact", "bound", "exact"]
+
+
+class Narrow(nn.Module):
+    """A layer and a product in bfloat16, as autocast chooses, and a loss in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.weight = nn.Linear(12, 20), nn.Parameter(torch.zeros(20, 5))
+
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return F.mse_loss(self.layer(x) @ self.weight, x[:, :5])
+
+
+def test_autocast_makes_the_sizes_that_it_makes_on_a_processor() -> None:
+    with Session(Narrow(), inputs=torch.zeros(6, 12), cache=False) as session:
+        rows = {row.path: row for row in session.analysis().layers}
+    assert [rows[name].outputs[0].dtype for name in ("layer", "matmul", "mse_loss")] == [
+        "bfloat16",
+        "bfloat16",
+        "float32",
+    ]
+    assert [rows[name].activation_bytes for name in ("layer", "matmul", "mse_loss")] == [240, 60, 4]
+    # the layer casts its input, its weight and its bias; the product casts its weight; the loss the product
+    assert rows["layer"].bytes_written == (6 * 12 + 12 * 20 + 20) * 2 + 240
+    assert rows["matmul"].bytes_written == 20 * 5 * 2 + 60
+    assert rows["mse_loss"].bytes_written == 6 * 5 * 4 + 4
+
+
+class PartlyScripted(nn.Module):
+    """A part that is compiled with TorchScript, or not."""
+
+    def __init__(self, scripted: bool) -> None:
+        super().__init__()
+        part = nn.Sequential(nn.Conv1d(4, 6, 3), nn.Tanh(), nn.MaxPool1d(2))
+        self.part = torch.jit.script(part) if scripted else part
+
+    def forward(self, x: Any) -> Any:
+        return self.part(x).flatten(1)
+
+
+def test_the_results_of_a_torchscript_part_are_activations() -> None:
+    given = torch.zeros(2, 4, 20)
+    plain, scripted = totals(PartlyScripted(False), given), totals(PartlyScripted(True), given)
+    every = (2 * 6 * 18 * 2 + 2 * 6 * 9 * 2) * 4
+    assert plain.activation_bytes_sum + plain.activation_bytes_functional == every
+    # TorchScript also adds and drops an axis for the pooling of one dimension
+    assert scripted.activation_bytes_sum + scripted.activation_bytes_functional >= every
+    assert scripted.activation_bytes_peak == plain.activation_bytes_peak
+
+
+class Fills(nn.Module):
+    """Writes products into a tensor that it creates on the processor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        table = torch.zeros(40, 16)
+        table.addmm_(x, self.product.weight)
+        table[1:] += 1
+        return table
+
+
+def test_a_tensor_that_the_model_fills_is_in_memory_once() -> None:
+    assert totals(Fills(), torch.zeros(40, 16)).activation_bytes_peak == 2 * 40 * 16 * 4
+
+
+class Picks(nn.Module):
+    """Picks scores at places that the model creates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(9, 7)
+
+    def forward(self, x: Any) -> Any:
+        return self.scores(x).take_along_dim(torch.arange(10).reshape(5, 2) % 7, 1)
+
+
+def test_a_function_takes_places_with_values_beside_scores_without() -> None:
+    with Session(Picks(), inputs=torch.zeros(5, 9), cache=False) as session:
+        info = session.info()
+    assert (info.totals.macs, info.totals.status, info.totals.coverage) == (5 * 9 * 7, "exact", 1)
+    assert info.model.outputs[0].shape == (5, 2)

@@ -357,6 +357,18 @@ class Packed(nn.Module):
         return self.head(nn.utils.rnn.pad_packed_sequence(self.layers(packed)[0], batch_first=True)[0])
 
 
+class Chosen(nn.Module):
+    """Takes products along an axis, at places that the model creates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(10, 12)
+
+    def forward(self, x: Any) -> Any:
+        places = torch.tensor([[3, 1, 8], [0, 0, 11], [2, 5, 7], [9, 4, 4]])
+        return torch.take_along_dim(self.product(x).exp(), places, 1).sqrt()
+
+
 class OwnOrder(nn.Module):
     """Copies its input only if the elements are in another order than its own."""
 
@@ -415,6 +427,7 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
         PaddedRows,
         (torch.zeros(3, 14, 24), torch.arange(14).repeat(3, 1) > torch.tensor([[13], [9], [11]])),
     ),
+    "products at places": (Chosen, (torch.zeros(4, 10),)),
     "sums along edges": (Neighbors, (torch.zeros(13, 7), words(2, 40) % 13)),
     "a loss over alignments": (Labels, (torch.zeros(20, 2, 6),)),
     "packed rows": (Packed, (torch.zeros(3, 12, 9), torch.tensor([12, 4, 7]))),
