@@ -360,7 +360,7 @@ def test_the_values_of_many_regions_are_fetched_in_few_runs(
     run = RuntimeSession.run
 
     def counted(self: RuntimeSession, *given: Any) -> Any:
-        runs.append(self.what)
+        runs.append(self.label)
         return run(self, *given)
 
     monkeypatch.setattr(RuntimeSession, "run", counted)
