@@ -16,14 +16,14 @@ def build_command(module: str, *words: str) -> list[str]:
     return [sys.executable, "-P", __file__, module, *words]
 
 
-def die_with_parent(alive: int) -> None:
+def die_with_parent(parent_pipe: int) -> None:
     """Makes the system kill this process when the other end of a pipe closes for any reason.
 
     Linux can do this with a signal. On other systems a thread waits for the end of the pipe; it cannot run
     while native code holds the interpreter's lock.
 
     Args:
-        alive: Read end of the pipe. The parent process holds the write end.
+        parent_pipe: Read end of the pipe. The parent process holds the write end.
     """
     import fcntl
     import os
@@ -31,18 +31,18 @@ def die_with_parent(alive: int) -> None:
     import signal
 
     if hasattr(fcntl, "F_SETSIG"):
-        fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(alive, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | os.O_ASYNC)
+        fcntl.fcntl(parent_pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(parent_pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_ASYNC)
     else:
         import threading
 
         def wait() -> None:
-            select.select([alive], [], [])
+            select.select([parent_pipe], [], [])
             os.kill(os.getpid(), signal.SIGKILL)
 
         threading.Thread(target=wait, name="parent", daemon=True).start()
-    if select.select([alive], [], [], 0)[0]:
+    if select.select([parent_pipe], [], [], 0)[0]:
         os._exit(2)
 
 

@@ -99,7 +99,9 @@ class ModelGraphs:
             flow = examined.flow
             if flow is None:
                 order = examined.schedule
-                reason = order.incomplete_reason or "which layer reads what another makes is not known"
+                reason = (
+                    order.incomplete_reason or "it is unknown which layers read the tensors of each layer"
+                )
                 raise Misuse(reason, where=source, hint=order.hint)
             self._last = examined, TreeRows(examined.analysis.layers, flow)
         return self._last[1]
@@ -116,23 +118,21 @@ def _read_program_figures(model: Any, source: str, figure: str) -> NodeFigures:
     """
     if figure not in _NODE_FIGURES:
         raise Misuse(
-            f"'{printable(figure)}' is known of layers, and not of the nodes of a program",
+            f"the nodes of a program have no '{printable(figure)}'",
             where="--color",
-            hint="macs, params, activations, weights and ops are",
+            hint="pass one of macs, params, activations, weights and ops",
         )
     if model.options.past is not None:
         raise Misuse("node data describes a full pass", where="--decode", hint="leave it out")
     if model.format == "torch.export":
         if model.options.dims or model.options.input_shapes:
-            raise Misuse(
-                "the nodes of a program are told at the sizes that it was exported with", where=source
-            )
+            raise Misuse("the figures of a program's nodes are those at the exported sizes", where=source)
         nodes = read_node_figures(source)
     elif model.format == "torchscript":
         raise Misuse(
-            "Model Explorer shows exported programs, and no TorchScript",
+            "Model Explorer does not show TorchScript, only exported programs",
             where=source,
-            hint="explorer convert MODEL -o OUT.onnx, and the graph of that",
+            hint="explorer convert MODEL -o OUT.onnx, then explorer graph OUT.onnx",
         )
     else:
         nodes = model.node_figures()

@@ -116,7 +116,16 @@ class Epilogues:
 
 
 class _Chain:
-    """Steps of an epilogue under construction."""
+    """Steps of an epilogue under construction.
+
+    The methods that add a step return whether it can be fused.
+
+    Attributes:
+        sums: dtype of the sums of the product.
+        float_dtype: dtype of floats: that of the sums, or float32 after integer sums.
+        has_floats: Whether the values after the last step are floats.
+        output: Type of the values after the last step.
+    """
 
     def __init__(self, reader: NodeReader, site: Site, meaning: ProductSpec) -> None:
         self.reader, self.site, self.meaning = reader, site, meaning
@@ -125,8 +134,8 @@ class _Chain:
         self.columns: dict[str, _Array] = {}
         self.residual = ""
         self.sums = np.dtype(site.accumulator)
-        self.real = self.sums if self.sums.kind == "f" else np.dtype(np.float32)
-        self.is_real = self.sums.kind == "f"
+        self.float_dtype = self.sums if self.sums.kind == "f" else np.dtype(np.float32)
+        self.has_floats = self.sums.kind == "f"
         self.output = site.accumulator
         self.is_complete = False
 
@@ -145,20 +154,22 @@ class _Chain:
         if isinstance(meaning.bias, int):
             return False
         self.ops.append("bias")
-        return self._column("bias", meaning.bias.astype(self.real) * self.real.type(meaning.beta), self.sums)
+        return self._add_column_step(
+            "bias", meaning.bias.astype(self.float_dtype) * self.float_dtype.type(meaning.beta), self.sums
+        )
 
     def _start_integers(self, node: Node) -> bool:
         meaning, integers = self.meaning, self.meaning.integers
         assert integers is not None
-        if integers.zero is None or isinstance(meaning.bias, int) or self._has_other_zeros(node):
+        if integers.zero is None or isinstance(meaning.bias, int) or self._has_weight_zero_point(node):
             return False
         if not isinstance(meaning.right, np.ndarray) and integers.zero:
             return False
         bias = np.zeros((), np.int64) if meaning.bias is None else meaning.bias
-        if bias.any() and not self._column("bias", bias, self.sums):
+        if bias.any() and not self._add_column_step("bias", bias, self.sums):
             return False
         if node.op in _QUANTIZED:
-            return self._requantize(node)
+            return self._add_requantization(node)
         if integers.scale is None:
             return node.op in ("MatMulInteger", "ConvInteger")
         if float(node.attributes.get("alpha", 1.0)) < 0:
@@ -167,11 +178,11 @@ class _Chain:
         factors = _extract_column(integers.scale(meaning.arrange_bias))
         if factors is None:
             return False
-        self._scale(factors.astype(np.float32))
-        self.output, self.is_real = "float32", True
-        return self._float_bias(node)
+        self._add_scale_step(factors.astype(np.float32))
+        self.output, self.has_floats = "float32", True
+        return self._add_float_bias(node)
 
-    def _has_other_zeros(self, node: Node) -> bool:
+    def _has_weight_zero_point(self, node: Node) -> bool:
         """Whether the weight has a zero point other than 0."""
         names = []
         if node.op in _QUANTIZED:
@@ -179,18 +190,19 @@ class _Chain:
         elif node.op in ("MatMulInteger", "ConvInteger"):
             names = [node.inputs[3]] if len(node.inputs) > 3 else []
         else:
-            makers = [self.reader.wiring.find_producer(name) for name in node.inputs[:2]]
-            weights = [m for m in makers if m is not None and self.reader.number(m.inputs[0]) is not None]
-            activations = [m for m in makers if m is not None and m not in weights]
-            for maker in weights or activations[1:]:
-                names += list(maker.inputs[2:3])
+            producers = [self.reader.wiring.find_producer(name) for name in node.inputs[:2]]
+            nodes = [producer for producer in producers if producer is not None]
+            weights = [each for each in nodes if self.reader.number(each.inputs[0]) is not None]
+            activations = [each for each in nodes if each not in weights]
+            for producer in weights or activations[1:]:
+                names += list(producer.inputs[2:3])
         for name in filter(None, names):
             zero = self.reader.number(name)
             if zero is None or zero.any():
                 return True
         return False
 
-    def _requantize(self, node: Node) -> bool:
+    def _add_requantization(self, node: Node) -> bool:
         scale_index, zero_index = _QUANTIZED[node.op]
         inputs = [*node.inputs, *[""] * 9]
         if not inputs[scale_index]:
@@ -207,13 +219,13 @@ class _Chain:
         )
         if column is None:
             return False
-        self._scale(column)
-        self._quantize(1.0, zero)
+        self._add_scale_step(column)
+        self._add_quantize_step(1.0, zero)
         self.ops.append(node.op)
         return True
 
-    def _float_bias(self, node: Node) -> bool:
-        """Adds a bias that is not an integer of the sums; the meaning has it in no other place."""
+    def _add_float_bias(self, node: Node) -> bool:
+        """Adds the float bias of an operator with integer sums, unless it is among the integers already."""
         beta = float(node.attributes.get("beta", 1.0))
         bias = self.reader.number(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
         if bias is None or not beta:
@@ -221,7 +233,7 @@ class _Chain:
         self.ops.append("bias")
         if self._has_integer_bias():
             return True
-        return self._column("offset", np.float32(beta) * bias.astype(np.float32), self.real)
+        return self._add_column_step("offset", np.float32(beta) * bias.astype(np.float32), self.float_dtype)
 
     def _has_integer_bias(self) -> bool:
         """Whether the sums have a bias besides the effect of the left operand's zero point."""
@@ -237,19 +249,24 @@ class _Chain:
 
     def add(self, node: Node, value: str, shape_of: Any) -> bool:
         """Adds an operator of the graph. Returns whether it can be fused."""
-        if node.domain or not self.is_real or shape_of(node.outputs[0]) != self.meaning.shape:
+        if node.domain or not self.has_floats or shape_of(node.outputs[0]) != self.meaning.shape:
             return False
-        fuse = {"Relu": self._relu, "Clip": self._clip, "Add": self._add, "QuantizeLinear": self._codes}
+        fuse = {
+            "Relu": self._add_relu,
+            "Clip": self._add_clip,
+            "Add": self._add_operand,
+            "QuantizeLinear": self._add_quantize,
+        }
         if node.op not in fuse or not fuse[node.op](node, value):
             return False
         self.ops.append(node.op)
         return True
 
-    def _relu(self, node: Node, value: str) -> bool:
+    def _add_relu(self, node: Node, value: str) -> bool:
         self.steps.append(EpilogueStep("relu"))
         return True
 
-    def _clip(self, node: Node, value: str) -> bool:
+    def _add_clip(self, node: Node, value: str) -> bool:
         limits = [node.attributes.get("min", -np.inf), node.attributes.get("max", np.inf)]
         for index, name in enumerate(node.inputs[1:3]):
             number = self.reader.number(name) if name else None
@@ -262,7 +279,7 @@ class _Chain:
         self.steps.append(EpilogueStep("clip", float(limits[0]), float(limits[1])))
         return True
 
-    def _add(self, node: Node, value: str) -> bool:
+    def _add_operand(self, node: Node, value: str) -> bool:
         names = [name for name in node.inputs if name != value]
         if len(names) != 1:
             return False
@@ -282,11 +299,11 @@ class _Chain:
         kind = "offset" if "bias" in self.columns or self.sums.kind != "f" else "bias"
         if column is None or kind in self.columns:
             return False
-        self.columns[kind] = column.astype(self.real)
+        self.columns[kind] = column.astype(self.float_dtype)
         self.steps.append(EpilogueStep(kind))
         return True
 
-    def _codes(self, node: Node, value: str) -> bool:
+    def _add_quantize(self, node: Node, value: str) -> bool:
         if self.sums.kind == "f":
             return False  # rounding errors of the sums would move codes
         scale = self.reader.number(node.inputs[1])
@@ -294,12 +311,12 @@ class _Chain:
         zero = self.reader.number(name) if name else np.zeros((), np.uint8)
         if scale is None or zero is None or scale.size != 1 or str(zero.dtype) not in _CODES:
             return False
-        self._quantize(float(scale.reshape(())), zero)
+        self._add_quantize_step(float(scale.reshape(())), zero)
         return True
 
     # -- parts
 
-    def _column(self, kind: str, values: _Array, dtype: np.dtype[Any]) -> bool:
+    def _add_column_step(self, kind: str, values: _Array, dtype: np.dtype[Any]) -> bool:
         column = _extract_column(self.meaning.arrange_bias(values))
         if column is None:
             return False
@@ -307,7 +324,7 @@ class _Chain:
         self.steps.append(EpilogueStep(kind))
         return True
 
-    def _scale(self, column: _Array) -> None:
+    def _add_scale_step(self, column: _Array) -> None:
         first = column.reshape(-1)[0]
         if first and (column == first).all():
             self.steps.append(EpilogueStep("scale", float(first)))
@@ -315,7 +332,7 @@ class _Chain:
         self.columns["scale"] = column.astype(np.float32)
         self.steps.append(EpilogueStep("scale"))
 
-    def _quantize(self, scale: float, zero: _Array) -> None:
+    def _add_quantize_step(self, scale: float, zero: _Array) -> None:
         self.steps.append(EpilogueStep("quantize", scale, float(zero.reshape(-1)[0])))
         self.output, self.is_complete = str(zero.dtype), True
 
@@ -323,12 +340,16 @@ class _Chain:
         """Returns the epilogue, which computes `value`, or None without a step."""
         if not self.steps:
             return None
-        sizes = {"bias": self.sums.itemsize, "scale": self.real.itemsize, "offset": self.real.itemsize}
+        sizes = {
+            "bias": self.sums.itemsize,
+            "scale": self.float_dtype.itemsize,
+            "offset": self.float_dtype.itemsize,
+        }
         record = Epilogue(
             tuple(self.ops),
             self.output,
             bias_bytes=sum(sizes[kind] for kind in self.columns),
-            residual_bytes=self.real.itemsize if self.residual else 0,
+            residual_bytes=self.float_dtype.itemsize if self.residual else 0,
         )
         column = {kind: np.ascontiguousarray(values) for kind, values in self.columns.items()}
         return FusedEpilogue(

@@ -18,7 +18,7 @@ from explorer.report.terms import field_terms
 
 FRONT = "◆"
 """Mark of a row on the Pareto front."""
-_REPEATED = 1_000
+_MAX_LINES = 1_000
 """Maximum number of lines for one product. A larger batch is one line with its count in the name."""
 
 
@@ -31,7 +31,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     """
     rows = fact.rows
     models = dict.fromkeys((row.model, row.opening) for row in rows)
-    head = [Span(many_text(len(rows), "tiling"), "strong"), Span(f"   of {_models_text(models)}", "quiet")]
+    head = [Span(many_text(len(rows), "tiling"), "strong"), Span(f"   of {_format_models(models)}", "quiet")]
     machines = dict.fromkeys(row.hardware for row in rows if row.hardware)
     if len(machines) == 1:
         head.append(Span(f"   on {printable(next(iter(machines)))}", "quiet"))
@@ -39,22 +39,22 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     blocks: list[Block] = [Line(tuple(head)), Line(), table]
     blocks.append(Line())
     if not all(row.error for row in rows):
-        blocks.append(Paragraph(_legend(rows), "quiet"))
+        blocks.append(Paragraph(_format_legend(rows), "quiet"))
     blocks += _describe_fitting(rows)
     if not machines:
         blocks.append(Paragraph("Without a machine there are no cycles: --machine npu.toml", "quiet"))
-    blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
+    blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _count_failures(rows)]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
     comparison = [] if figures is None else [Line(), *figure_blocks(figures)]
     return [*blocks, *comparison, Line(), Line(tuple(describe_computed_rows(fact)), 2)]
 
 
-def _models_text(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
+def _format_models(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
     names = [" ".join(filter(None, (printable(name), printable(words)))) for name, words in models]
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2:,} more"
 
 
-def _legend(rows: Sequence[SweepRow]) -> str:
+def _format_legend(rows: Sequence[SweepRow]) -> str:
     objectives = [name for name in OBJECTIVES if any(getattr(row, name) is not None for row in rows)]
     objectives_text = (
         f"{', '.join(objectives[:-1])} or {objectives[-1]}" if len(objectives) > 1 else "".join(objectives)
@@ -83,7 +83,7 @@ def _describe_fitting(rows: Sequence[SweepRow]) -> list[Block]:
     return [Paragraph(f"{fitting_text}.", "quiet")]
 
 
-def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
+def _count_failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
     reasons = [row.error or (field_terms(row.verdict) if row.verified is None else "") for row in rows]
     return Counter(filter(None, reasons)).most_common(5)
 
@@ -93,7 +93,7 @@ def tile_text(row: SweepRow) -> str:
     return sizes_text(row.tile)
 
 
-def _proof(row: SweepRow) -> Cell:
+def _build_proof_cell(row: SweepRow) -> Cell:
     if row.verified is None:
         return Span("not run" if row.verdict else "", "warning")
     kind = row.verdict_kind or _KINDS[row.verified]
@@ -125,7 +125,7 @@ _COLUMNS: tuple[SweepColumn, ...] = (
     ),
     (Column("cycles", "right"), lambda row: count(row.cycles, row.sign)),
     (Column("time", "right", drop=4), lambda row: seconds(row.seconds, row.sign)),
-    (Column("proof", drop=3), _proof),
+    (Column("proof", drop=3), _build_proof_cell),
     (
         Column("worst error", "right", drop=5),
         lambda row: "" if row.worst_error is None else f"{row.worst_error:.2g}",
@@ -189,7 +189,7 @@ def scalesim(layers: Sequence[SweepLayer]) -> str:
     The format has no counts, so each product of a batch gets a line. A batch of more than a thousand, or of
     unknown size, is one line with the count in its name.
     """
-    rows = (f"{name}, {layer.M}, {layer.N}, {layer.K}," for name, layer in _lines_of(layers))
+    rows = (f"{name}, {layer.M}, {layer.N}, {layer.K}," for name, layer in _list_lines(layers))
     return "\n".join(["Layer, M, N, K,", *rows, ""])
 
 
@@ -207,18 +207,18 @@ def scalesim_layout(layers: Sequence[SweepLayer]) -> str:
     columns += [f"Filter: {axis} {line} Order" for line in ("Intraline", "Interline") for axis in kernel]
     values = [1] * len(factors) + 2 * list(range(len(axes))) + 2 * list(range(len(kernel)))
     text = ", ".join(map(str, values))
-    rows = (f"{name.replace('DP', 'D P')}, {text}," for name, _ in _lines_of(layers))
+    rows = (f"{name.replace('DP', 'D P')}, {text}," for name, _ in _list_lines(layers))
     return "\n".join([", ".join(["Layer", *columns, ""]).rstrip(), *rows, ""])
 
 
-def _lines_of(layers: Sequence[SweepLayer]) -> Iterator[tuple[str, SweepLayer]]:
+def _list_lines(layers: Sequence[SweepLayer]) -> Iterator[tuple[str, SweepLayer]]:
     """Yield a name and a product for each line of a topology."""
     has_models = len({layer.model for layer in layers}) > 1
     for layer in layers:
         name = f"{layer.model}: {layer.name}" if has_models else layer.name
         name = " ".join(printable(name).replace(",", ";").split()) or "product"
         times = layer.batch * (1 if layer.calls is None else layer.calls)
-        if layer.calls is None or times > _REPEATED:
+        if layer.calls is None or times > _MAX_LINES:
             count = "?" if layer.calls is None else f"{times}"
             yield f"{name} (x {count})", layer
         else:

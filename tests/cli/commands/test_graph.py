@@ -581,7 +581,7 @@ def test_node_data_of_a_pytorch_model_goes_by_the_nodes_that_model_explorer_make
         # what runs twice reads its parameters twice
         twice = sum(p.numel() for p in module.layer.parameters())
         assert sum(found["params"].values()) == totals.params + twice
-        with pytest.raises(Misuse, match="'read' is known of layers"):
+        with pytest.raises(Misuse, match="the nodes of a program have no 'read'"):
             session.node_figures("read")
     torch.export.save(program, tmp_path / "m.pt2")
     with Session(str(tmp_path / "m.pt2")) as session:
@@ -594,7 +594,7 @@ def test_node_data_of_a_pytorch_model_goes_by_the_nodes_that_model_explorer_make
     torch.jit.trace(module.conv, x).save(tmp_path / "m.pt")
     with (
         Session(str(tmp_path / "m.pt"), input_shapes={"input": (None, (1, 3, 8, 8))}) as session,
-        pytest.raises(Misuse, match="no TorchScript"),
+        pytest.raises(Misuse, match="does not show TorchScript"),
     ):
         session.node_figures()
 

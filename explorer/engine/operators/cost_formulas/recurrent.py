@@ -53,25 +53,25 @@ def recurrent(
     """
     gates, state_ops = RECURRENT[kind]
     state: Dim = projection or hidden
-    outer: list[Term] = [("steps", (length,)), ("batch", (batch,)), ("directions", (directions,))]
+    common: list[Term] = [("steps", (length,)), ("batch", (batch,)), ("directions", (directions,))]
     costs = []
     for layer in range(layers):
         width = inputs if layer == 0 else (state * directions if isinstance(state, int) else None)
         are_known = isinstance(width, int) and isinstance(state, int)
         label = f"(in {width} + state {state})"
         value, text = product(
-            [*outer, ("gates", (gates,)), ("H", (hidden,)), (label, (width + state if are_known else None,))]  # type: ignore[operator]
+            [*common, ("gates", (gates,)), ("H", (hidden,)), (label, (width + state if are_known else None,))]  # type: ignore[operator]
         )
-        # the label itself is the sum of two numbers, so the value behind it is left out
+        # `product` writes the value after each label, but this label already shows the numbers of the sum
         text = text.replace(f"{label} {width + state}" if are_known else f"{label} ?", label)  # type: ignore[operator]
         cost = (
             Cost(value, 0, text)
             if value is not None
-            else Cost(None, 0, text, "unknown", why_unknown([*outer, ("", (width, hidden))]))
+            else Cost(None, 0, text, "unknown", why_unknown([*common, ("", (width, hidden))]))
         )
         costs.append(cost)
         if projection:
-            costs.append(counted([*outer, ("P", (projection,)), ("H", (hidden,))]))
+            costs.append(counted([*common, ("P", (projection,)), ("H", (hidden,))]))
     per_unit = gates * (2 + 2 * bias) + state_ops
     units: Shape = (length, batch, directions, layers, hidden)
     return adding(total(costs), "gates and state", units, per_unit)

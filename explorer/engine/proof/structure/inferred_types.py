@@ -29,7 +29,7 @@ class TypeLookup:
     """
 
     def __init__(self, model: Model) -> None:
-        self._model = replace(model, graph=_strip_types(model.graph, inputs=True))
+        self._model = replace(model, graph=_strip_types(model.graph, keep_inputs=True))
 
     def __call__(self, path: Path, name: str) -> TensorInfo | None:
         """Returns the type of a value in the graph at `path`, or None if unknown."""
@@ -65,22 +65,22 @@ class TypeLookup:
         return {subgraph.path: subgraph.shapes for subgraph in subgraphs}
 
 
-def _strip_types(graph: Graph, *, inputs: bool) -> Graph:
-    """Removes the declared types from a graph and its bodies. `inputs` keeps the types of its inputs."""
+def _strip_types(graph: Graph, *, keep_inputs: bool) -> Graph:
+    """Removes the declared types from a graph and its bodies, except those of its inputs if `keep_inputs`."""
     nodes = list_stored_nodes(graph.nodes)
     stripped_nodes = [_strip_bodies(node) for node in nodes]
     is_unchanged = all(a is b for a, b in zip(nodes, stripped_nodes, strict=True))
     return replace(
         graph,
         nodes=graph.nodes if is_unchanged else combine_nodes(stripped_nodes),
-        inputs=graph.inputs if inputs else tuple(map(_drop_type, graph.inputs)),
+        inputs=graph.inputs if keep_inputs else tuple(map(_drop_type, graph.inputs)),
         outputs=tuple(map(_drop_type, graph.outputs)),
         values=(),
     )
 
 
 def _strip_bodies(node: Node) -> Node:
-    bodies = {name: _strip_types(body, inputs=False) for name, body in list_bodies(node)}
+    bodies = {name: _strip_types(body, keep_inputs=False) for name, body in list_bodies(node)}
     return replace_bodies(node, bodies) if bodies else node
 
 
