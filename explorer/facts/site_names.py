@@ -9,9 +9,14 @@ def format_site(name: str, layer: str) -> str:
 
 
 def find_scope(name: str) -> str:
-    """Finds the module in an exporter's node name: /classifier/classifier.1/Gemm is in classifier.1."""
-    scope = ""
+    """Finds the module in an exporter's node name: /a/a.1/conv/conv.2/Conv is in a.1.conv.2."""
+    scope = last = ""
     for piece in name.strip("/").split("/"):
-        nested = not scope or piece == scope or piece.startswith(scope + ".")
-        scope = piece if nested else f"{scope}.{piece}"
+        if not scope or piece == scope or piece.startswith(scope + "."):
+            scope = piece
+        elif piece.startswith(last + "."):  # a part of the last module, named from that module on
+            scope = scope.removesuffix(last) + piece
+        else:
+            scope = f"{scope}.{piece}"
+        last = piece
     return scope
