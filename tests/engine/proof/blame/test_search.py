@@ -420,7 +420,7 @@ def test_deep_layers_of_one_group_are_tried_together(tmp_path: Path, monkeypatch
     real = probe.RuntimeSession
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        made.append(kwargs["what"])
+        made.append(kwargs["label"])
         return real(*args, **kwargs)
 
     monkeypatch.setattr(probe, "RuntimeSession", counted)
