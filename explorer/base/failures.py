@@ -23,7 +23,9 @@ def find_known_failure(error: Exception) -> ExplorerError | None:
     if is_about_array_size(error):
         return BadModel("a tensor of this model is larger than any memory")
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        return BadModel("a name in this model holds half of a character, which cannot be written")
+        return BadModel(
+            "a name in this model contains half of a character (a surrogate) and cannot be written"
+        )
     return explain_broken(error)
 
 

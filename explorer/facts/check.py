@@ -121,12 +121,12 @@ class ModelCheck(Fact, frozen=True):
 
     @property
     def verdict(self) -> CheckVerdict:
-        """Worst verdict of the budgets: 'missed', then 'unknown'."""
+        """Worst verdict of the budgets: 'missed' is worse than 'unknown', and 'unknown' than 'met'."""
         return find_worst(row.verdict for row in self.budgets)
 
 
 def find_worst(verdicts: Iterable[CheckVerdict]) -> CheckVerdict:
-    """Returns the worst verdict: 'missed', then 'unknown', then 'met'."""
+    """Returns the worst verdict: 'missed' is worse than 'unknown', and 'unknown' than 'met'."""
     present = set(verdicts)
     return "missed" if "missed" in present else "unknown" if "unknown" in present else "met"
 
@@ -138,7 +138,7 @@ class Check(Fact, frozen=True):
         models: Checked models.
         baseline: Path of the baseline, or '' without one.
         updated: Whether the figures were written into the baseline.
-        verdict: Worst verdict of the models: 'missed', then 'unknown'.
+        verdict: Worst verdict of the models: 'missed' is worse than 'unknown', and 'unknown' than 'met'.
     """
 
     models: tuple[ModelCheck, ...]

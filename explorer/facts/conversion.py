@@ -97,7 +97,8 @@ class RebatchSpec(Spec, frozen=True):
         Mapping[str, int],
         option(
             "which axis of an input is its batch, such as x:1 (default: the first of each)",
-            manual="which axis of an input is its batch: `x:1`; then the other inputs have no batch"
+            manual="which axis of an input is its batch, such as `x:1`; inputs without this option"
+            " have no batch"
             " (default: the first axis of every input)",
             metavar="NAME:AXIS",
             flag="--axis",

@@ -28,7 +28,7 @@ _FileName = Annotated[str, Meta(pattern=r"^(site_\d{3,6}\.c)?$")]
 
 
 class CodeCounter(Fact, frozen=True):
-    """A counter of bytes moved, as the plan has it.
+    """A counter of moved bytes, with the number in the plan.
 
     Attributes:
         level: Index of the level from 0, from the outermost in; the last is the array.

@@ -182,7 +182,7 @@ class MemoryMachine(Spec, frozen=True):
         first_read: Whether the first visit of a sum reads it from the memory outside, if the sum has several
             visits, as ZigZag counts. By default the first visit starts from zero without a read.
         registers: Whether the array holds its tiles while other loops turn. Without registers, each product
-            of the array reads both operands and the sum anew, as Timeloop counts.
+            of the array reads both operands and the sum again, as Timeloop counts.
     """
 
     hardware: Hardware
@@ -237,8 +237,8 @@ class SiteMapping(Spec, frozen=True):
         dtype: Number type of A, and of B unless `right` is given.
         right: Number type of B, such as a weight of 4 bits, or '' if it is that of A.
         accumulator: Number type of the sums.
-        macs: Multiply-accumulates that the operator needs in one run, or 0 for all of its size. Packed
-            groups need fewer, because zeros lie between them.
+        macs: Multiply-accumulates that the operator needs in one run, or 0 for the product of its sizes.
+            Packed groups need fewer, because zeros lie between them.
         levels: Levels from the outermost in. The last one is the array.
         epilogue: Operators that are fused into the last visit of each sum.
     """

@@ -56,7 +56,7 @@ class StatisticsSpec(Spec, frozen=True):
             "statistics of each index of this axis, such as 0 for the output channels of a weight",
             metavar="N",
             label="axis",
-            placeholder="none; 0 tells output channels apart",
+            placeholder="none; 0 gives each output channel a row",
             reader="axis",
         ),
     ] = None

@@ -350,7 +350,7 @@ def _list_extras(packages: Sequence[PackageInfo]) -> Iterator[ExtraInfo]:
 def _check_folders(problems: list[Problem]) -> Iterator[FolderInfo]:
     folder_kinds: tuple[tuple[Kind, str], ...] = (
         ("config", "machines cannot be saved"),
-        ("cache", "models are analyzed anew each time"),
+        ("cache", "models are analyzed again each time"),
         ("state", "sessions cannot be resumed"),
     )
     for kind, loss in folder_kinds:

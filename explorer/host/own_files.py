@@ -90,6 +90,6 @@ def make_folder(path: str) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     if hasattr(os, "getuid") and status.st_uid != os.getuid():
-        raise PermissionError(errno.EPERM, "it belongs to somebody else", path)
+        raise PermissionError(errno.EPERM, "it belongs to another user", path)
     if status.st_mode & 0o077 and hasattr(os, "getuid"):
         os.chmod(path, PRIVATE_FOLDER)

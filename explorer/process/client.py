@@ -138,7 +138,7 @@ class EngineProcess:
 
     @property
     def resident(self) -> int:
-        """Resident memory of the child in bytes, or 0 if no child is running or the system does not tell."""
+        """Resident memory of the child in bytes, or 0 if no child is running or it is unknown."""
         return heaps.measure_resident_bytes(self.pid) if self.pid is not None else 0
 
     def stop_if_idle(self) -> bool:

@@ -29,7 +29,7 @@ _LISTED = re.compile(r"-*(?:(?:in|out|weight):|(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<
 
 
 class Word(NamedTuple):
-    """A piece of the text with its position. `sign` tells whether it is an operator or a parenthesis.
+    """A piece of the text with its position. `sign` is true for an operator or a parenthesis.
 
     A term such as 'macs > 1 k' is joined from pieces. `joints` has the offset and the position of each
     piece after the first.

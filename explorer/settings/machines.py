@@ -254,7 +254,7 @@ def read_measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
             try:
                 measured_by_name[name] = msgspec.convert(entry[MEASURED], build_type(MeasuredMachine))
             except msgspec.ValidationError as error:
-                hint = "explorer machines --measure --force writes it anew"
+                hint = "explorer machines --measure --force writes it again"
                 raise Misuse(str(error), where=f"{path}, [machine.{name}.{MEASURED}]", hint=hint) from None
     return measured_by_name
 

@@ -16,7 +16,7 @@ from explorer.settings.tiling import escape_glob
 ARRAY = "array"
 """Name of the innermost level of a mapping."""
 
-MAP_ANEW = "map the model anew: explorer map MODEL -o FILE"
+MAP_ANEW = "map the model again: explorer map MODEL -o FILE"
 """Next step where a mapping file does not belong to a model or a machine."""
 
 

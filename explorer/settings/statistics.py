@@ -127,7 +127,7 @@ def _parse_choice(label: str, typed: str, where: str) -> Choice:
         )
     if not statistic.argument:
         if colon:
-            raise Misuse(f"'{name}' takes nothing behind a colon", where=where)
+            raise Misuse(f"'{name}' takes no value after a colon", where=where)
         return Choice(label, name)
     if statistic.argument == "Q":
         try:
@@ -135,7 +135,9 @@ def _parse_choice(label: str, typed: str, where: str) -> Choice:
         except ValueError:
             share = -1.0
         if not 0 <= share <= 1:
-            raise Misuse(f"'{label}' names no share from 0 to 1", where=where, hint=f"{name}:0.97")
+            raise Misuse(
+                f"'{label}' needs a share from 0 to 1 after the colon", where=where, hint=f"{name}:0.97"
+            )
         return Choice(label, name, share)
     sigmas = _SIGMA.match(text)
     if sigmas is None:

@@ -339,7 +339,7 @@ def test_no_file_is_left_when_it_is_stopped(tmp_path: Path) -> None:
 def test_a_profile_that_could_not_be_written_whole_is_a_line(tmp_path: Path) -> None:
     cut = tmp_path / "profile.json"
     cut.write_text('[\n{"cat" : "Node","dur" :5,"ts" :1,"ph" : "X","name" :"a_kernel_time","args" : {"op_na')
-    with pytest.raises(BadModel, match="could not write its profile whole; is the disk full"):
+    with pytest.raises(BadModel, match="could not write its complete profile; is the disk full"):
         list(read_kernel_runs(str(cut)))
 
 

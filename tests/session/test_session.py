@@ -107,9 +107,7 @@ def test_totals_that_hold_an_upper_bound_say_so(tmp_path: Path, sample: Sample) 
     with Session(path) as session:
         info = session.info()
         assert info.totals.macs == 3 * 2 * 30
-        assert info.model.notes == (
-            "3 layers are counted at an upper bound, which the totals hold: they are the most",
-        )
+        assert info.model.notes == ("3 layers are counted at an upper bound, so the totals are upper bounds",)
     with Session(str(sample("lenet"))) as session:
         assert not [note for note in session.info().model.notes if "bound" in note]
 

@@ -32,7 +32,7 @@ FACT = Conversion(
     file_bytes=2048,
     how="copying 2 tensors",
     stored=STORED,
-    notes=("as the metadata says, b is a",),
+    notes=("tied by the metadata: b is a",),
     command="explorer convert a.safetensors -o a.pt",
 )
 

@@ -80,5 +80,5 @@ def test_a_step_is_a_state_even_of_a_state(session):
     session.edit([EditStep("delete", "Relu")])
     assert [entry.label for entry in session.history().entries[1:]] == [
         "edit: node '/conv1/Conv' is 'stem'",
-        "edit: Relu '/Relu': '/conv1/Conv_output_0' passes where '/Relu_output_0' was",
+        "edit: Relu '/Relu': its readers now read '/conv1/Conv_output_0' instead of '/Relu_output_0'",
     ]

@@ -248,7 +248,7 @@ def test_times_that_nobody_knows_are_no_zeros() -> None:
     some = words(
         draw_roofline_page(rank_points(replace(roofline(alexnet(), MACHINE), coverage=0.5)), 0, [0], 100, 50)
     )
-    assert some.count("≥") == 3, "each is a sum of what is known"
+    assert some.count("≥") == 3, "each is a sum of the known part"
 
 
 def test_the_cursor_of_the_roofline_stays_in_view() -> None:
@@ -413,7 +413,7 @@ def test_the_axis_of_the_timeline_names_the_modules_where_they_begin() -> None:
     assert [name for _, name in part_names(paths, 130)][:2] == ["layer0.0", "layer0.1"]
     paths = [f"/inception_block_{i}/branch{j}/Conv" for i in range(6) for j in range(4)]
     assert [name for _, name in part_names(paths, 60)] == [f"…block_{i}" for i in range(6)], (
-        "cut, but told apart"
+        "cut, but distinguished"
     )
     assert part_names(paths, 30) == [], "too little is left of them"
 

@@ -80,7 +80,7 @@ async def test_arrows_change_a_tile_and_the_figures_are_those_of_the_nest(size: 
         assert best.levels[0].keep == "C"
         await hands.press("space")
         assert words(hands, "#map-costs") != costs
-        assert "edited; b takes" in words(hands, "TitleBar") or size[0] < 80
+        assert "edited; b returns" in words(hands, "TitleBar") or size[0] < 80
         await hands.press("b")
         assert shown._mapping == best
         assert words(hands, "#map-costs") == costs
@@ -249,7 +249,7 @@ async def test_a_fused_epilogue_is_in_the_figures_and_in_the_code() -> None:
         await hands.press("enter")
         assert hands.engine.asked[-1][2]["fuse"] == "epilogue"
         await hands.press("escape", "N")
-        assert "fused: nothing follows that can be" in words(hands, "TitleBar")
+        assert "fused: no operator that follows can be fused" in words(hands, "TitleBar")
 
 
 async def test_a_search_stops_with_escape_and_with_the_view() -> None:

@@ -206,7 +206,7 @@ async def test_an_error_is_read_to_its_end_where_there_are_few_lines(session):
         await hands.press("Q")
         await hands.burst(*"fixed9.400")
         said = " ".join(hands.dialog().split())
-        assert "behind the point, not 400" in said
+        assert "follow the point, not 400" in said
         await hands.burst("ctrl+u", *"int8")
         assert "layers 5 of 5" in " ".join(hands.dialog().split())
         assert top(hands).query_one(QuantizedLayers).display

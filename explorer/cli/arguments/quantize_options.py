@@ -58,7 +58,7 @@ FORMAT_SWEEP = (
     *list_declared_group(QuantizeSpec, "scales"),
     Option(
         "--take",
-        "write the number formats of a row, or of the one that was found, for quantize --config;\n"
+        "write the number formats of a row (found: the row of --bits and --snr) for quantize --config;\n"
         "with --train the weights of a row, for --weights-file",
         "ROW:FILE",
         manual="write the number formats of a row by its number, or of the one that was `found` under"

@@ -7,7 +7,7 @@ from explorer.cli.arguments.options import OPENING, Option
 
 SCREEN = Command(
     "",
-    "Look inside a neural network, tile its matmuls to the size that hardware can do,\n"
+    "Look inside a neural network, tile its matmuls to the tile size that your hardware supports,\n"
     "prove numerically that nothing changed, and see what changed in the graph.",
     ("[MODEL]", "[BESIDE]"),
     (

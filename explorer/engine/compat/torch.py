@@ -190,7 +190,7 @@ def schema_of(operator: Any) -> Any:
         return operator._schema
     except AttributeError:
         name, _, overload = operator.name().partition(".")
-        with unmet("torch", "it does not tell the arguments of its operators"):
+        with unmet("torch", "it does not list the arguments of its operators"):
             return torch._C._get_schema(name, overload)
 
 
@@ -239,7 +239,7 @@ def flex_attention_in_parts() -> Any:
     Seen: torch 2.14.
     Otherwise: one clear error, which becomes the reason in the row of the attention.
     """
-    with unmet("torch", "it computes flex_attention in another way"):
+    with unmet("torch", "this version computes flex_attention in another way"):
         from torch._higher_order_ops.flex_attention import math_attention
     return math_attention
 
@@ -296,7 +296,7 @@ def module_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
     Seen: torch 2.9 to 2.15.
     Otherwise: one clear error when they are replaced.
     """
-    with unmet("torch", "its modules do not keep their tensors where they did"):
+    with unmet("torch", "its modules keep their tensors in another place"):
         return {name: vars(module)[name] for name in MODULE_DICTS}
 
 
@@ -324,7 +324,7 @@ def forward_pre_hooks(module: nn.Module) -> list[Any]:
     Seen: torch 2.9 to 2.15.
     Otherwise: one clear error, because a module with unknown hooks is not quantized.
     """
-    with unmet("torch", "it does not tell the hooks of a module"):
+    with unmet("torch", "it does not list the hooks of a module"):
         return list(module._forward_pre_hooks.values())
 
 
@@ -473,7 +473,7 @@ def hide_from_modes() -> Iterator[None]:
     Seen: torch 2.9 to 2.15.
     Otherwise: one clear error, because these calls would be counted as part of the model.
     """
-    with unmet("torch", "it does not take off those who watch its operators"):
+    with unmet("torch", "it cannot switch off the modes that watch its operators"):
         modes = _python_dispatch._disable_current_modes
     with modes():
         yield

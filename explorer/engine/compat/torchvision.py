@@ -35,7 +35,7 @@ def _mask_of_whole_image(original: Any, note: Note) -> Any:
 
     @functools.wraps(original)
     def paste(mask: Any, box: Any, im_h: int, im_w: int) -> Any:
-        note("mask pasting: every box taken as large as the image")
+        note("mask pasting: every box counts as large as the image")
         padded = int(mask.shape[-1])
         border = (padded / max(padded - 2, 1) - 1) / 2
         largest_box = [
@@ -57,7 +57,7 @@ def _remembering_images(original: Any, note: Note) -> Any:
         for missing in _missing:
             note(
                 f"torchvision {read_installed_version('torchvision')} has no {missing}:"
-                " every box taken to have a side of 1"
+                " every box counts with a side of 1"
             )
         previous, _STATE.image = _STATE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
         try:
@@ -75,7 +75,7 @@ def _heatmaps_of_whole_images(original: Any, note: Note) -> Any:
     def locate(maps: Any, rois: Any) -> Any:
         if _STATE.image is None or not rois.is_meta:
             return original(maps, rois)
-        note("keypoints: every box taken as large as the image")
+        note("keypoints: every box counts as large as the image")
         height, width = _STATE.image
         image_boxes = torch.tensor([[0.0, 0.0, width, height]], device="cpu").repeat(len(rois), 1)
         return original(maps, image_boxes)

@@ -173,7 +173,7 @@ def _refuse_module(format: str, source: str) -> None:
         "a pickled module runs with --trust; for a state_dict name the code:"
         " FILE.py:callable or package.module:callable"
     )
-    raise Misuse("no nn.Module can be made of it without running its code", where=source, hint=hint)
+    raise Misuse("an nn.Module can be built from it only by running its code", where=source, hint=hint)
 
 
 def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -193,14 +193,14 @@ def _list_branch_notes(model: Model, condition_values: Mapping[str, set[bool]]) 
     one_sided_count = sum(len(values) < 2 for values in condition_values.values())
     texts = []
     if one_sided_count:
-        outcome = "each went one way" if one_sided_count > 1 else "went one way"
+        outcome = "each took the same branch" if one_sided_count > 1 else "took the same branch"
         texts.append(
             f"{many_text(one_sided_count, 'condition')} {outcome} in all runs:"
             " the other branch was not compared"
         )
     if inner:
         texts.append(
-            f"{many_text(inner, 'condition')} inside other branches: which way each went is not known"
+            f"{many_text(inner, 'condition')} inside other branches: the branch that each took is unknown"
         )
     return tuple(texts)
 

@@ -100,8 +100,9 @@ class ModuleChoice(Struct, frozen=True):
             )
             quantization = self.replace_bytes_before(quantization)
             note = (
-                f"Only the choice, by shapes alone: its weights are {self.dtype}, of which no value was read;"
-                " what can be written is float32."
+                f"This is only the choice, computed from shapes. The weights are {self.dtype}, and"
+                " their values were not read."
+                " Only float32 weights can be written."
             )
             return replace(quantization, modules=True, by_shapes=True, notes=(note,))
         grids, bits = Grids({}), spec.accumulator
@@ -320,8 +321,8 @@ def _require_float32(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     loaded = _get_module(opened, spec)
     kinds = _list_weight_types(loaded)
     if kinds and "float32" not in kinds:  # reading all weights is slow, so check first
-        message = f"its weights are {' and '.join(kinds)}, and number formats are given to float32"
-        hint = "without -o explorer quantize tells bytes and BitOPs of the choice"
+        message = f"its weights are {' and '.join(kinds)}, but only float32 weights can be quantized"
+        hint = "without -o, explorer quantize prints the bytes and BitOPs of the choice"
         raise Misuse(message, where=opened.source, hint=hint)
     return loaded
 

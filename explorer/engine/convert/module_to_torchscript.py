@@ -56,7 +56,10 @@ def convert(job: ConversionJob) -> ConversionResult:
     )
 
 
-_TRACED = "a trace holds what ran with these inputs: decisions that depend on values or sizes are fixed"
+_TRACED = (
+    "a trace records the operators that ran with these inputs: branches that depend on values or"
+    " sizes are fixed"
+)
 
 
 _JIT: Any = torch.jit

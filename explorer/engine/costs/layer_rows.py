@@ -27,7 +27,7 @@ _MAX_SHARERS = 16
 """Maximum number of other layers with the same parameter that a row lists."""
 
 _BELOW = "some layers below are upper bounds"
-_BELOW_ASSUMED = "some layers below count assumed values"
+_BELOW_ASSUMED = "some layers below rest on assumed values"
 
 
 def find_subtree_end(layers: Sequence[Layer], row: int) -> int:

@@ -203,13 +203,13 @@ def add_bounds_note(info: Info, bound_counts: BoundCounts) -> Info:
         )
     note = f"{subject} counted {condition}"
     if info.totals.status == "exact":
-        note += "; MACs in total do not depend on it"
+        note += "; the total of MACs is exact"
     elif assumed:
-        note += ": the totals may be more or less"
+        note += ": the true totals may be higher or lower"
     else:
-        note += ", which the totals hold: they are the most"
+        note += ", so the totals are upper bounds"
     if info.totals.coverage < 1:
-        note += " of what is known"
+        note += " of the known part"
     return replace(info, model=replace(info.model, notes=(*info.model.notes, note)))
 
 

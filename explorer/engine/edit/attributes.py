@@ -31,9 +31,9 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
     old_value = node.attributes.get(name)
     new_value = None if step.to == "" else _parse_value(step, node, kind)
     if new_value is None and (required or old_value is None):
-        reason = f"{node.op} has to have it" if required else "it has none"
+        reason = f"{node.op} requires it" if required else "it has none"
         raise Misuse(
-            f"'{name}' of {target.text} cannot be taken away: {reason}", where=FLAG, hint="give a value"
+            f"'{name}' of {target.text} cannot be removed: {reason}", where=FLAG, hint="give a value"
         )
     if new_value == old_value:
         raise Misuse(f"'{name}' of {target.text} is {_format_value(new_value)} already", where=FLAG)
@@ -58,13 +58,13 @@ def _get_declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str,
         raise Misuse(
             f"{node.op} has no attribute '{name}'",
             where=FLAG,
-            hint=suggest_name(name, list(operator.attributes)) or "it has none at all",
+            hint=suggest_name(name, list(operator.attributes)) or "the operator has no attributes",
         )
     kind, required = declared or ("", False)
     kind = kind or _get_kind(node.attributes.get(name))
     if not kind:
         raise Misuse(
-            f"nobody declares of which type '{name}' of {node.op} is",
+            f"the type of '{name}' of {node.op} is not declared anywhere",
             where=FLAG,
             hint="only an attribute that the node has already can be set here",
         )

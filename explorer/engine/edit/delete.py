@@ -28,7 +28,7 @@ _PASSING = frozenset({"Identity", "Dropout"})
 """Operators whose first output equals their first input in inference."""
 
 _POSSIBLE = (
-    "only what nothing reads can be deleted, or a node whose output has the type and shape of one input"
+    "a node can be deleted only if nothing reads it, or if its output has the type and shape of one input"
 )
 
 
@@ -64,7 +64,7 @@ def delete(
     edited = _rewire(edited, target, used_outputs[0], replacement)
     return replace_body(
         model, scope, edited
-    ), f"{node.op} {target.text}: '{replacement}' passes where '{used_outputs[0]}' was"
+    ), f"{node.op} {target.text}: its readers now read '{replacement}' instead of '{used_outputs[0]}'"
 
 
 def _find_replacement_input(
@@ -148,8 +148,8 @@ def _rewire(body: Body, target: FoundNode, output: str, replacement: str) -> Bod
         return rename_values(body, {output: replacement}, FLAG)
     if replacement in list_results(body) or all(replacement not in node.outputs for node in body.nodes):
         raise Misuse(
-            f"{target.node.op} {target.text} cannot be deleted: it makes the output '{output}' of"
-            f" '{replacement}', which has to keep its name, too",
+            f"{target.node.op} {target.text} cannot be deleted: it computes the output '{output}' from"
+            f" '{replacement}', and both names must stay",
             where=FLAG,
         )
     if isinstance(body, Graph):

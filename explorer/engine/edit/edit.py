@@ -79,7 +79,7 @@ def _check_names(model: Model) -> Model:
     try:
         return validate(model)
     except BadModel as error:
-        raise Misuse(f"that makes no model: {error.what}", where=model.path) from None
+        raise Misuse(f"the edited model is invalid: {error.what}", where=model.path) from None
 
 
 def _correct_types(original_model: Model, edited_model: Model, description: str) -> EditedModel:

@@ -266,7 +266,7 @@ def _open_table(path: str, labels: str, inputs: Sequence[str], width: Width) -> 
     label_name = labels or ("" if (inputs and names[-1] in inputs) or len(names) == width() else names[-1])
     input_names = [name for name in names if name != label_name and (not inputs or name in inputs)]
     if not input_names:
-        raise Misuse("no column is left that goes in", where=path)
+        raise Misuse("no column is left for the inputs", where=path)
     columns: dict[str, Any] = {TABLE: [names.index(name) for name in input_names]}
     columns |= {label_name: names.index(label_name)} if label_name else {}
     row_iterators: list[Iterator[Array]] = []

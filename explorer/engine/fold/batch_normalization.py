@@ -83,7 +83,7 @@ def _read_affine(work: FoldingGraph, node: Node) -> Affine:
     """
     get_attribute = node.attributes.get
     if work.model.opset < _INFERENCE_OPSET:
-        raise NotFoldable(f"opset {work.model.opset} has another BatchNormalization")
+        raise NotFoldable(f"BatchNormalization of opset {work.model.opset} has another definition")
     if get_attribute("training_mode", 0) or any(node.outputs[1:]):
         raise NotFoldable("it trains: training_mode = 1")
     if not get_attribute("spatial", 1):
@@ -109,7 +109,7 @@ def _fold_into_producer(work: FoldingGraph, index: int, node: Node, affine: Affi
     if producer is None or producer_index is None:
         raise NotFoldable(f"'{source}' is an input")
     if producer.domain or producer.op not in (*_OPERATORS, *_ROW_OPERATORS):
-        raise NotFoldable(f"it stands behind {producer.op}")
+        raise NotFoldable(f"it follows {producer.op}")
     _check_single_reader(work, producer, source)
     if producer.op in _ROW_OPERATORS:
         _fold_into_rows(work, index, node, affine, producer_index, producer)
@@ -146,9 +146,7 @@ def _fold_into_rows(
     """
     info = work.types.get(node.inputs[0])
     if info is None or info.shape is None or len(info.shape) != 2 or info.conflict:
-        raise NotFoldable(
-            f"what {producer.op} '{producer.label}' makes has not, for all that is known, two axes"
-        )
+        raise NotFoldable(f"the output of {producer.op} '{producer.label}' is not known to have two axes")
     product, product_index, bias = (
         _find_biased_product(work, producer) if producer.op == "Add" else (producer, producer_index, "")
     )
@@ -207,7 +205,7 @@ def _find_biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]
         if node is not None and index is not None and node.op == "MatMul" and not node.domain:
             _check_single_reader(work, node, product)
             return node, index, bias
-    raise NotFoldable("it stands behind Add")
+    raise NotFoldable("it follows Add")
 
 
 def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affine) -> None:
@@ -216,7 +214,7 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
     reader_indices = work.list_readers(output)
     readers = [reader for index in reader_indices if (reader := work.nodes[index]) is not None]
     if reason := work.explain_visibility(output):
-        raise NotFoldable(f"what it makes {reason}")
+        raise NotFoldable(f"its result {reason}")
     if not readers:
         raise NotFoldable("no layer reads it")
     new_parameters: list[NewParameters] = []
@@ -333,7 +331,7 @@ def _fold_norm_before_conv(node: Node, weight: Tensor, bias: Array, affine: Affi
     get_attribute = node.attributes.get
     padded = any(get_attribute("pads", ())) or get_attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     if padded and affine.shift.any():
-        raise NotFoldable(f"Conv '{node.label}' behind it pads with zeros, which it would shift")
+        raise NotFoldable(f"Conv '{node.label}' after it pads with zeros, which folding would shift")
     groups, (rows, columns) = int(get_attribute("group", 1)), weight.shape[:2]
     _check_channels(affine, groups * columns)
     scale, shift, size = (
@@ -352,7 +350,7 @@ def _fold_norm_before_conv(node: Node, weight: Tensor, bias: Array, affine: Affi
 def _fold_norm_before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     get_attribute = node.attributes.get
     if get_attribute("transA", 0):
-        raise NotFoldable(f"Gemm '{node.label}' behind it turns its input")
+        raise NotFoldable(f"Gemm '{node.label}' after it transposes its input")
     axis = 1 if get_attribute("transB", 0) else 0
     _check_channels(affine, weight.shape[axis])
     product_bias, magnitude = np.zeros(weight.shape[1 - axis]), np.zeros(weight.shape[1 - axis])

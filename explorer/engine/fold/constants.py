@@ -98,10 +98,10 @@ def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     if any_draws_random(work.model, [node]):
         return "it draws random numbers"
     if node.op in _ROUNDING_OPERATORS:
-        return "it makes numbers of stored codes"
+        return "it converts stored codes to numbers"
     output_names = {value.name for value in work.model.graph.outputs}
     if reason := next((work.explain_visibility(name) for name in node.outputs if name in output_names), ""):
-        return f"what it makes {reason}"
+        return f"its result {reason}"
     types = work.types
     sizes = [_count_stored_bytes(types.get(name)) for name in node.outputs if name]
     if None in sizes:

@@ -46,5 +46,5 @@ def _bypass_node(work: FoldingGraph, index: int, node: Node) -> str:
         work.remove(index)
         work.rename(source, output)
     else:
-        return f"'{output}' {reason}, and '{source}' cannot be called so"
+        return f"'{output}' {reason}, and '{source}' cannot get that name"
     return ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MANY_RUNS = (
     "parameters and bytes are at most these: {name} is a view, and its bytes lie in more pieces than are"
-    " told apart"
+    " distinguished"
 )
 """Note for a model with tensors whose bytes are only an upper bound."""
 

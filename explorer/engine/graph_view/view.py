@@ -238,7 +238,7 @@ def _build_drawing(
     if missing:
         notes.append(f"{missing:,} edges have no room and are not drawn")
     if drawing.omitted_ports:
-        notes.append("of what stands outside, of inputs and of outputs the first are drawn")
+        notes.append("only the first of the neighbors outside, inputs and outputs are drawn")
     placed_boxes = [
         replace(box, rank=place.rank, order=place.order, x=place.x, y=place.y)
         for box, place in zip(boxes, layout.places, strict=True)

@@ -146,7 +146,7 @@ def _parse_fixed_point(match: re.Match[str]) -> FixedPoint:
         why = f"fixed point has {1 + signed} to {MAX_BITS} bits, which float32 holds exactly, not {bits}"
         raise ValueError(why)
     if fraction > MAX_FRACTION:
-        raise ValueError(f"at most {MAX_FRACTION} bits can be behind the point, not {fraction}")
+        raise ValueError(f"at most {MAX_FRACTION} bits can follow the point, not {fraction}")
     return FixedPoint(match[0], bits, signed, fraction)
 
 

@@ -29,12 +29,12 @@ OPERATORS = (
     ),
     Operator(
         "Adagrad Adam Gradient Momentum",
-        unknown_cost("a step of training, of which no operator of a forward pass is part"),
+        unknown_cost("it is part of a training step, not of a forward pass"),
         "ai.onnx.preview.training",
     ),
     Operator(
         "BeamSearch GreedySearch Sampling WhisperBeamSearch",
-        unknown_cost("it runs a whole model until a text ends"),
+        unknown_cost("it runs a complete model until the text ends"),
         MS,
     ),
     Operator("EPContext Snpe", unknown_cost("it holds a model compiled for one machine"), MS),

@@ -115,7 +115,7 @@ def add_activation(cost: Cost, call: Call) -> Cost:
 
 
 UNPACKING_REASON = (
-    "the cost of unpacking a weight depends on its packed format, of which the node gives only a number"
+    "the cost of unpacking a weight depends on its packed format, which the node gives only as a number"
 )
 
 

@@ -34,7 +34,7 @@ def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
         return cost_formulas.unknown(parsed)
     operands, output, sizes = parsed
     if len(operands) > _MAX_OPERANDS:
-        return cost_formulas.unknown(f"the best order of {len(operands):,} operands is not searched for")
+        return cost_formulas.unknown(f"the best order of {len(operands):,} operands is not computed")
     is_symbolic = any(not isinstance(d, int) for d in sizes.values())
     known_sizes = {k: d if isinstance(d, int) else 1 for k, d in sizes.items()}
     reduced, presum = [], 0

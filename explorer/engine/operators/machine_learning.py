@@ -163,7 +163,7 @@ def _svm_classifier(call: Call) -> Cost:
     if attributes.get("prob_a"):
         cost = cost_formulas.adding(cost, "sigmoid of a pair", (*rows, pairs), 3)
         if classes > 2:
-            reason = "how often the probabilities of the pairs are balanced depends on the data"
+            reason = "the number of steps that balance the probabilities depends on the data"
             return replace(cost, elementwise_ops=None, status="unknown", reason=reason)
     return _add_score_work(cost, call, rows, classes if attributes.get("prob_a") else pairs, labels=True)
 
@@ -204,7 +204,9 @@ def _trees(
     per_row = comparisons + trees * max_weights + scores * per_score
     label = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
     cost = cost_formulas.elementwise(label, (*rows, per_row))
-    return cost_formulas.bounded(cost, "a row takes one path through each tree; counted are the longest")
+    return cost_formulas.bounded(
+        cost, "a row takes one path through each tree; the longest paths are counted"
+    )
 
 
 def _tree_ensemble(call: Call) -> Cost:
@@ -270,7 +272,7 @@ def _tf_idf(call: Call) -> Cost:
         return replace(cost_formulas.unknown(cost_formulas.why_unknown([("", shape)])), macs=0)
     ngrams, longest = 0, min(attributes["max_gram_length"], length)
     if longest > _MAX_GRAM_LENGTH:
-        return replace(cost_formulas.unknown(f"groups of {longest:,} words are not worked out"), macs=0)
+        return replace(cost_formulas.unknown(f"the cost of groups of {longest:,} words is unknown"), macs=0)
     for n in range(attributes["min_gram_length"], longest + 1):
         # consecutive words of an n-gram are 1 to max_skip_count + 1 positions apart
         steps = min(attributes["max_skip_count"] + 1, (length - 1) // (n - 1)) if n > 1 else 1
@@ -278,7 +280,9 @@ def _tf_idf(call: Call) -> Cost:
     cost = cost_formulas.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, ngrams))
     if attributes.get("mode", "TF") != "TF":
         cost = cost_formulas.adding(cost, "weights", call.output())
-    return cost_formulas.bounded(cost, "how many n-grams are known depends on the data; counted are all")
+    return cost_formulas.bounded(
+        cost, "the number of known n-grams depends on the data; all n-grams are counted"
+    )
 
 
 _TREES = tuple(

@@ -542,7 +542,7 @@ _COSTS: Mapping[str, Rule] = {
     "STABLEHLO_REDUCE": per_input(),
     "STABLEHLO_REDUCE_WINDOW": _hlo_window,
     "STABLEHLO_SORT": _SORT,
-    "STABLEHLO_CUSTOM_CALL": unknown_cost("what it calls is not in the file"),
+    "STABLEHLO_CUSTOM_CALL": unknown_cost("the function that it calls is not in the file"),
 }
 
 _SETTINGS: Mapping[str, tuple[int, ...]] = {

@@ -105,7 +105,7 @@ def read_kernel_runs(path: str) -> Iterator[KernelRun]:
                 _add(run, name, event, inner)
     if last != "]":
         raise BadModel(
-            "onnxruntime could not write its profile whole",
+            "onnxruntime could not write its complete profile",
             hint="is the disk full? TMPDIR=FOLDER names another place",
         )
     if run.kernels:

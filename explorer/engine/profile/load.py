@@ -140,7 +140,7 @@ def _switches() -> int:
 
 
 def _busy() -> tuple[float, float] | None:
-    """Returns the seconds for which the processors that we may use were busy, and our own part of them."""
+    """Returns the seconds for which the available processors were busy, and the part of this process."""
     import psutil
 
     try:

@@ -132,7 +132,7 @@ def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:
     if name != BIAS.name:
         return format_of(name, where)
     if part != "bias":
-        message = f"{name} is for a bias, whose scale is the product of two"
+        message = f"{name} is only for a bias, whose scale is the product of the scales of weight and input"
         raise Misuse(message, where=where, hint=f"the {part} takes int16, or fixed24.12")
     return BIAS
 
@@ -194,7 +194,7 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
         del formats["bias"]  # no integer accumulator has the scale of this bias
     if not formats:
         missing_part = next((part for part in ("weight", "bias") if parts.get(part)), "")
-        why = f"it has no stored {missing_part}" if missing_part else "no part of it is asked for"
+        why = f"it has no stored {missing_part}" if missing_part else "none of its parts is selected"
         return replace(choice, reason=why)
     choice = replace(choice, **formats)
     dtype = layer.operands[0].dtype
@@ -205,7 +205,9 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
     if form in ("qdq", "chain") and (
         function_formats := [fmt.name for fmt in formats.values() if fmt.writing == "function"]
     ):
-        return replace(choice, reason=f"QuantizeLinear has no {function_formats[0]}: only a function says it")
+        return replace(
+            choice, reason=(f"QuantizeLinear has no {function_formats[0]}: only a function expresses it")
+        )
     if form == "auto" and _fits_nbits(choice):
         return replace(choice, form="nbits")
     forms: Mapping[str, WrittenForm] = {"function": "function", "chain": "chain"}
@@ -249,15 +251,15 @@ def _explain_no_qoperator(choice: LayerChoice) -> str:
     if any(fmt is None or fmt.element_type not in ("int8", "uint8") for fmt in factor_formats):
         return "a QOperator multiplies bytes: its input and its weight need int8 or uint8"
     if layer.operands_of("bias") and choice.bias is not BIAS and not is_bias_added(choice):
-        return "the bias of a QOperator is of integers, and stored"
+        return "the bias of a QOperator must be stored as integers"
     if (dtype := layer.operands[0].dtype) != "float32":
-        return f"a QOperator stands between floats of 32 bits, not {dtype}"
+        return f"a QOperator needs float32 inputs and outputs, not {dtype}"
     alpha, beta = _get_gemm_factors(layer)
     has_factors = beta != 1 or (
         alpha != 1 and layer.operands_of("bias")
     )  # QGemm multiplies the bias by alpha, too
     if layer.op == "Gemm" and (not layer.operands_of("weight") or layer.operands[0].tensor or has_factors):
-        return "QGemm takes a stored weight on the right, no beta, and no alpha beside a bias"
+        return "QGemm needs a stored weight on the right, beta = 1, and with a bias alpha = 1"
     factor_types = [fmt.element_type for o in layer.operands if (fmt := getattr(choice, o.part)) is not None]
     if layer.op == "MatMul" and factor_types == ["int8", "uint8"]:
         return "onnxruntime has no QLinearMatMul of int8 on the left and uint8 on the right"
@@ -320,7 +322,7 @@ def _explain_unselected(
         elif spec.sites and id(layer) not in site_ids:
             reasons[id(layer)] = "it is not chosen"
         elif layer.needs_selection and not by_op and not spec.sites:
-            reasons[id(layer)] = f"left unless it is named: --op {layer.op}"
+            reasons[id(layer)] = f"unchanged unless you select it: --op {layer.op}"
     return reasons
 
 

@@ -220,7 +220,7 @@ def _notes(assignment: Assignment, mixed_calls: Mapping[int, tuple[str, ...]]) -
     for provider in assignment.unusable:
         yield f"{provider} is built into onnxruntime and cannot be used here"
     if assignment.nodes is None:
-        yield "which layers are fused is not told"
+        yield "which layers are fused is unknown"
     if not assignment.is_optimized:
         yield "so many nodes are not optimized: onnxruntime needs a time that grows with their square"
 

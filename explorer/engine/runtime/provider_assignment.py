@@ -105,7 +105,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     """
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise MissingExtra(
-            f"onnxruntime {onnxruntime.__version__} does not tell which provider runs what",
+            f"onnxruntime {onnxruntime.__version__} does not report which provider runs which node",
             hint="pip install 'onnxruntime>=1.24'",
         )
     if not model.graph.nodes:  # onnxruntime cannot load a graph without nodes

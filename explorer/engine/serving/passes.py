@@ -148,7 +148,7 @@ class Passes:
             analysis = self._analyze_prompt(tokens, 1)
             if analysis.schedule.incomplete_reason:
                 raise BadModel(
-                    f"it fails over a prompt of {tokens:,} tokens: {analysis.schedule.incomplete_reason}"
+                    f"it fails on a prompt of {tokens:,} tokens: {analysis.schedule.incomplete_reason}"
                 )
             self._layers[tokens] = {
                 x.path: x.macs for x in analysis.analysis.layers if not x.group and x.macs
@@ -167,9 +167,7 @@ class Passes:
         self.on_pass(len(self._macs) + len(self._prompts))
         analysis = self._analyze_prompt(tokens, batch)
         if analysis.schedule.incomplete_reason:
-            raise BadModel(
-                f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.incomplete_reason}"
-            )
+            raise BadModel(f"it fails on prompts of {tokens:,} tokens: {analysis.schedule.incomplete_reason}")
         return analysis.analysis.layers
 
     def _analyze_prompt(self, tokens: int, batch: int) -> AnalysisResult:

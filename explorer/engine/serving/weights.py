@@ -115,7 +115,7 @@ _FULL_USE = 0.95
 
 
 def _count_matrix_elements(parameters: Collection[nn.Parameter]) -> int:
-    """Counts the elements of the weights of highest rank: in a stack of experts, the stacked matrices."""
+    """Counts the elements of the weights with the most dimensions: matrices, or stacks of expert matrices."""
     rank = max(p.dim() for p in parameters)
     return sum(p.numel() for p in parameters if p.dim() == rank)
 

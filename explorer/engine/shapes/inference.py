@@ -761,7 +761,7 @@ class Inference:
         """
         if not table.conflicts.keys() >= set(node.outputs):
             self.impossible.append(f"{node.op} '{node.label}' cannot run: {reason}")
-            self.notes.append(f"{self.impossible[-1]}; behind it sizes are not known")
+            self.notes.append(f"{self.impossible[-1]}; the sizes after it are unknown")
         for name in node.outputs:
             table.conflicts[name] = reason
             if name:

@@ -119,11 +119,11 @@ class OnnxPass(Struct):
             message = " ".join(str(error).split())[:200]
             self.notes.append(f"shape inference refuses {refused.op} '{refused.label}': {message}")
         if self.died:
-            self.notes.append("shape inference died of a part of this model, and was not asked again")
+            self.notes.append("shape inference crashed on a part of this model and was not started again")
         elif not self._given_up:
             self._given_up = True
             self.notes.append(
-                "shape inference refuses a part of this model; its shapes are known only as far as declared"
+                "shape inference refuses a part of this model; only its declared shapes are known"
             )
         return None
 

@@ -137,7 +137,7 @@ def _select_runnable_nodes(model: Model) -> tuple[Graph, tuple[str, ...]]:
     notes: tuple[str, ...] = ()
     if missing:
         names = ", ".join(list(missing)[:4])
-        notes = (f"shapes behind {names} could not be observed: the runtime has no such operator",)
+        notes = (f"shapes after {names} could not be observed: the runtime does not have this operator",)
     return replace(graph, nodes=tuple(runnable), values=()), notes
 
 

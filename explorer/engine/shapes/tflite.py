@@ -76,7 +76,7 @@ class FileShapes(Inference):
             name for name, size in read.sizes.items() if dim_sizes[name] == size and name not in requested
         ]
         unchanged_sizes = _format_sizes(dim_sizes, unchanged_dims)
-        note = f"sizes that may change are taken as the file has them: {unchanged_sizes}"
+        note = f"variable sizes have the values in the file: {unchanged_sizes}"
         self.main = self._make_shapes(
             types, contents, model.graph, dim_sizes, (*([note] if unchanged_dims else ()), *notes)
         )

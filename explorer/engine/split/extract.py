@@ -123,7 +123,7 @@ def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges)
         raise Misuse(
             f"no path leads from {', '.join(spec.start)} to {', '.join(spec.end)}",
             where="--from --to",
-            hint="explorer graph MODEL --from A --to B draws what does",
+            hint="explorer graph MODEL --from A --to B draws the layers between two points",
         )
     return between
 

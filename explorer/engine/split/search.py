@@ -217,11 +217,12 @@ class StageSearch:
             return self._fixed_cost
         if not self.seconds:
             raise Misuse(
-                "nothing says how long a layer takes",
+                "the times of the layers are unknown",
                 where="--by time",
                 code="untimed",
-                hint="name a machine: --machine NAME; or explorer profile MODEL first, opened alike"
-                " (of a model that is your own code nothing is kept)",
+                hint="name a machine: --machine NAME; or run explorer profile MODEL first, with the same"
+                " options"
+                " (for a model of your own code, measured times are not kept)",
             )
         return costs.make_cost_by_kind(self._make_stage_seconds(stages))
 
@@ -309,10 +310,10 @@ class StageSearch:
         if not places:
             if why := next(iter(self.subject.closed.values()), ""):
                 raise Misuse(
-                    f"no place is left for a cut: {why}", where="split", hint="balance something else"
+                    f"a cut is not possible anywhere: {why}", where="split", hint="balance something else"
                 )
-            suggest_remedy = self.suggest_remedy("its values have no size of their own")
-            raise Misuse("no size of the tensors at a cut is known", where="split", **suggest_remedy)
+            suggest_remedy = self.suggest_remedy("its values have no known sizes")
+            raise Misuse("the sizes of the tensors at the cuts are unknown", where="split", **suggest_remedy)
         if not self.spec.at:
             return places
         modules = [self._find_cut_module(row) for row in self.units.rows]
@@ -432,7 +433,7 @@ class StageSearch:
             )
             if unit is None or unit == 0 or unit in places:
                 raise Misuse(
-                    f"no stage can begin with '{name}'", where="--cuts", hint="name layers behind the first"
+                    f"no stage can begin with '{name}'", where="--cuts", hint="name layers after the first"
                 )
             if unit in self.subject.closed:
                 why = self.subject.closed[unit]

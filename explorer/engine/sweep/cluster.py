@@ -141,7 +141,9 @@ def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str
     def look() -> None:
         stop_if(cancel)
         if time.monotonic() > deadline:
-            raise EngineDied("the scheduler answers no more, as if it were stopped", where=where, hint=hint)
+            raise EngineDied(
+                "the scheduler does not answer any more, as if it were stopped", where=where, hint=hint
+            )
 
     try:
         workers_by_address = wait_for_answer(client, client.scheduler.identity(), look)["workers"]
@@ -238,6 +240,6 @@ def _read_outcome(
     if isinstance(error, distributed.scheduler.KilledWorker):
         return EngineDied("the workers that tried it ended, perhaps because memory ran out")
     if future.cancelled():
-        hint = "the same command goes on from what is kept"
+        hint = "the same command continues from the kept rows"
         raise EngineDied("the scheduler ended", where=where, hint=hint)
     return ExplorerError(f"{type(error).__name__}: {error}")

@@ -245,11 +245,14 @@ def _check(path: str, changed: bool) -> None:
 def _translate_error(error: sqlite3.Error, path: str) -> ExplorerError:
     reasons = {
         "SQLITE_BUSY": ("another program holds it", "try again when that is done"),
-        "SQLITE_FULL": ("the disk is full", "make room and say the same again: what is kept stays"),
+        "SQLITE_FULL": (
+            "the disk is full",
+            "make room and run the same command again: finished rows are kept",
+        ),
         "SQLITE_READONLY": ("may not be written", "name another file for the results"),
         "SQLITE_CANTOPEN": ("cannot be opened", "name another file for the results"),
         "SQLITE_NOTADB": ("this holds no results of a sweep", "name another file for the results"),
-        "SQLITE_CORRUPT": ("the file is broken", "take it away and sweep again"),
+        "SQLITE_CORRUPT": ("the file is broken", "remove it and sweep again"),
     }
     name = getattr(error, "sqlite_errorname", "")
     message, hint = reasons.get(name, (f"cannot be used: {error}", ""))

@@ -162,7 +162,7 @@ def _explain_unsupported_sizes(site: Site, choice: SiteChoice, opset: int) -> st
     sizes_text = f"{' and '.join(site.dynamic)} {'is' if len(site.dynamic) == 1 else 'are'} open"
     hint = f"bind {'it' if len(site.dynamic) == 1 else 'them'} with --dim"
     if opset < MIN_OPSET:
-        return f"opset {opset} cannot pad by as much as a run needs, and {sizes_text}: {hint}"
+        return f"opset {opset} cannot pad to a size that is known only during a run, and {sizes_text}: {hint}"
     if choice.form not in ("auto", "scan"):
         return f"{sizes_text}, which only form scan can write: {hint}"
     return ""

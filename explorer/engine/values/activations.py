@@ -341,18 +341,19 @@ def _describe_inexact(tensor_stats: Sequence[TensorStats], collector: _Collector
             "histograms" if collector.options.axis is None else "quantiles over all indices, and histograms,"
         )
     note = (
-        f"{estimated_figures} of {many_text(max(estimated_count, searched_count), 'output')} are to 0.4 % of"
-        f" a value, as their numbers over all samples do not fit in"
-        f" {MAX_STORED_BYTES >> 20} MiB; all else is exact"
+        f"{estimated_figures} of {many_text(max(estimated_count, searched_count), 'output')} have an"
+        " error of up to 0.4 % of"
+        f" a value, because the numbers of all samples do not fit in"
+        f" {MAX_STORED_BYTES >> 20} MiB; all other figures are exact"
     )
     unsteady_count = len(collector.searches) - searched_count
     if unsteady_count:
         outputs = many_text(unsteady_count, "output")
-        note += f"; {outputs} had other numbers in a further run, which finds quantiles"
+        note += f"; {outputs} changed in the second run, which computes quantiles"
     return (
         note
         if searched_count or unsteady_count
-        else f"{note}, and chosen quantiles are, by further runs (--stat)",
+        else f"{note}, and quantiles selected by --stat, which take further runs",
     )
 
 

@@ -67,7 +67,7 @@ def _explain_unread(dtype: str) -> str:
     """Returns the reason why numbers of this type cannot be read, or '' if they can."""
     if dtype in _PLAIN or ggml_blocks.can_dequantize(dtype):
         return ""
-    return f"nobody here knows how {dtype} is packed"
+    return f"Explorer does not know how {dtype} is packed"
 
 
 def _build_numbers(

@@ -278,13 +278,9 @@ class _HookState:
             self.request.take(build_numbers(tensor, name, layer=path), call, name)
             return
         if not tensor.requires_grad:
-            self.reason_by_path[path] = (
-                "nothing flows back to it: its output depends on no parameter and no input"
-            )
+            self.reason_by_path[path] = "it has no gradient: its output depends on no parameter and no input"
             return
-        self.reason_by_path.setdefault(
-            path, "nothing flows back to it: the loss does not depend on its output"
-        )
+        self.reason_by_path.setdefault(path, "it has no gradient: the loss does not depend on its output")
 
         def take_gradient(gradient: torch.Tensor) -> None:
             self.done += 1
@@ -306,9 +302,9 @@ class _HookState:
                 numbers = build_numbers(gradient, name, layer=owner or type(module).__name__)
                 self.request.take_weight(numbers, 0, name)
             elif not parameter.requires_grad:
-                self.reason_by_path[name] = "it is frozen: no gradient of it is asked for"
+                self.reason_by_path[name] = "it is frozen (requires_grad is false), so it has no gradient"
             else:
-                self.reason_by_path[name] = "nothing flows back to it: the loss does not depend on it"
+                self.reason_by_path[name] = "it has no gradient: the loss does not depend on it"
 
     def make_failure_hook(self, path: str) -> Any:
         """Returns a hook that stores the innermost module in which an exception was raised."""

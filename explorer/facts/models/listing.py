@@ -33,7 +33,7 @@ class ModelFile(Fact, frozen=True):
         modified: Time of the last change in seconds since 1970. For a folder, that of its newest file.
         params: Number of stored parameters: elements of tensors with a type of weights. A tensor counts once
             if the header shows that several names share it. `info` may count a graph slightly differently,
-            because it knows the readers of each tensor. None if the header does not tell or was not read.
+            because it knows the readers of each tensor. None if the header lacks it or was not read.
         types: Number types of the tensors, most bytes first.
         quantization: Quantization of the weights, if the header records it: 'QDQ', 'mostly Q4_K, medium'.
         note: Reason why details are missing, or ''.

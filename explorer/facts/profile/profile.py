@@ -164,8 +164,8 @@ class LayerTime(Fact, frozen=True):
         within: Path of another layer with a kernel that also does the work of this layer, or '' if this layer
             has its own kernel.
         holds: Paths of other layers that are computed by this layer's kernel.
-        allocated_bytes: Bytes that the kernels of the layer allocated, or None if the profiler does not tell.
-        peak_bytes: Largest number of bytes in use at one time, or None if the profiler does not tell.
+        allocated_bytes: Bytes that the kernels of the layer allocated, or None if not reported.
+        peak_bytes: Largest number of bytes in use at one time, or None if not reported.
         backward_seconds: Part of `seconds` that belongs to the backward pass of a training step, or None if
             the layer does not run there.
     """
@@ -220,9 +220,9 @@ class OperatorTime(Fact, frozen=True):
         layers: Number of layers that have kernels of this operator.
         self_seconds: Seconds without the operators that it calls, or None if it is the same as `seconds`.
         allocated_bytes: Bytes that the operator itself allocated minus the bytes that it freed, or None if
-            the profiler does not tell.
+            not reported.
         total_bytes: Bytes that the operator and the operators that it calls allocated minus the bytes that
-            they freed, or None if the profiler does not tell.
+            they freed, or None if not reported.
     """
 
     op: str

@@ -170,7 +170,8 @@ FLAME_KEYS = key_group(
     ("flame_beside(1)", ("right", "l"), "→ l", "Box to the right", "On the same level"),
     ("flame_up", ("up", "k"), "↑ k", "Outer box", "The box above"),
     ("flame_down", ("down", "j"), "↓ j", "Inner box", "The widest of the boxes below"),
-    ("flame_into", ("enter",), "Enter", "Zoom in", "A box over the whole width; a layer: to it in the tree"),
+    ("flame_into", ("enter",), "Enter", "Zoom in", "Draw the box over the full width; for a layer, go"
+                                                   " to it in the tree"),
     ("flame_back", ("backspace",), "Backspace", "Back", "What was drawn before"),
     ("flame_whole", ("0",), "0", "The whole model", "All of it again"),
     ("flame_figure", ("c",), "c", "Next figure", "Measured time, MACs, parameters, weights, activations"),

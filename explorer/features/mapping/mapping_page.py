@@ -80,7 +80,7 @@ def state_span(search: MappingSearch | None, cost: MappingCost | None, place: in
         place: Index of the mapping in the front of the search, or -1.
     """
     if cost is not None and not cost.fits:
-        return "does not fit; b takes the best back", "bad"
+        return "does not fit; b returns to the best", "bad"
     if search is None or cost is None:
         return "", "dim"
     if cost.mapping == search.best[0].mapping:
@@ -89,7 +89,7 @@ def state_span(search: MappingSearch | None, cost: MappingCost | None, place: in
             return f"the optimum {count}", "dim"
         share = share_of_bound(search)
         return f"best found {count}" + (f", {share} of the least" if share else ""), "dim"
-    return "on the Pareto front" if place >= 0 else "edited; b takes the best back", "dim"
+    return "on the Pareto front" if place >= 0 else "edited; b returns to the best", "dim"
 
 
 def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
@@ -244,5 +244,5 @@ def front_plot(
     lines = [cut_line(cell_line(spans), width) for spans in scatter_lines(plot, width, max(height - 2, 0))]
     position = f"{at + 1:,} of {len(front):,}" if at >= 0 else f"{many_text(len(front), 'mapping')}"
     energy = f", {energy_text(current.pj)}" if current is not None and current.pj is not None else ""
-    keys = "  [ ] walk along it" if len(front) > 1 else ""
+    keys = "  [ ] move along it" if len(front) > 1 else ""
     return [*lines, cut_line(((f" {position}{energy}", "text"), (keys, "dim")), width)]

@@ -186,7 +186,7 @@ class MappingView(MappingSearchView):
         limits = f", {self._constrain}" if self._constrain else ""
         if self._fuse and self._mapping is not None:
             limits += f", fused {' '.join(self._mapping.epilogue.ops)}".removesuffix(" ")
-            limits += "" if self._mapping.epilogue.ops else ": nothing follows that can be"
+            limits += "" if self._mapping.epilogue.ops else ": no operator that follows can be fused"
         return title_lines(
             self._sites,
             self._index,

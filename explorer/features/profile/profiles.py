@@ -226,7 +226,7 @@ def _machine_notes(profile: Profile, machine: MeasuredMachine) -> list[str]:
     if any((layer.efficiency or 0) > 1 for layer in profile.layers):
         why = (
             f"the machine was loaded when it was measured ({machine.load}):"
-            " explorer machines --measure --force measures it anew"
+            " explorer machines --measure --force measures it again"
             if machine.loaded
             else "their kernels compute fewer MACs (Winograd), or read counted bytes from a cache"
         )

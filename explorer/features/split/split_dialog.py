@@ -175,7 +175,7 @@ class SplitDialog(FormDialog[SplitRequest]):
         machine_names = ", ".join(machine.name for machine in machines_named) or self._machine
         where_text = f", on {machine_names}" if machine_names else ""
         sentence = f"{count_text}, with the largest stage as small as possible{where_text}."
-        return [(sentence, "dim"), ("The cuts are searched anew.", "dim")]
+        return [(sentence, "dim"), ("The best cuts are searched again.", "dim")]
 
     def answer(self) -> SplitRequest:
         """Return the content of the fields; check that they can be parsed."""

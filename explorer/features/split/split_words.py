@@ -110,7 +110,7 @@ def describe_cut_rounding(rounded: str) -> str:
     """Return a clause about rounding to the type `rounded` at the cuts, or '' if `rounded` is ''."""
     if not rounded:
         return ""
-    return f", with its values at the cuts rounded to {rounded}: inside of a graph the runtime keeps float32"
+    return f", with its values at the cuts rounded to {rounded}: inside a graph the runtime keeps float32"
 
 
 def report_optimized_errors(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
@@ -273,7 +273,9 @@ def pipeline_figures(fact: Split) -> list[Block]:
 
 def _build_timed_fields(fact: PipelineForecast) -> list[Field]:
     batches_text = f"{fact.micro_batches:,} micro-batches"
-    step = f"{fact.schedule}, backward twice forward; bubble {share_text(fact.training_bubble, 1.0)}"
+    step = (
+        f"{fact.schedule}, backward counted as twice forward; bubble {share_text(fact.training_bubble, 1.0)}"
+    )
     return [
         Field("Latency", seconds(fact.latency), "of one micro-batch alone", "latency"),
         Field(
@@ -291,7 +293,7 @@ def _build_untimed_fields(fact: PipelineForecast) -> list[Field]:
     """Build the fields that need no times, because they only depend on the MACs of the stages."""
     ideal = fact.latency / fact.period if fact.period else 1.0
     batches_text = f"{fact.micro_batches:,} micro-batches"
-    step = f"{fact.schedule}, backward twice forward"
+    step = f"{fact.schedule}, backward counted as twice forward"
     return [
         Field(
             "Bubble",

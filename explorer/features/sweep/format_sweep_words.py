@@ -92,10 +92,10 @@ def _commands(fact: FormatSweep, written_path: str | None, plotted: str | None) 
     if written_path is not None:
         yield Line((Span("formats written to ", "quiet"), Span(printable(written_path), "strong")), 2)
         command = f"explorer quantize MODEL -o FILE --config {printable(written_path)}"
-        yield Line((Span("they are taken by  ", "quiet"), Span(command, "strong")), 2)
+        yield Line((Span("apply them with   ", "quiet"), Span(command, "strong")), 2)
     elif row is not None and row.command:
         first = f"--take {number}:formats.toml writes its file, then  " if "--config" in row.command else ""
-        yield Line((Span(f"row {number} is taken by  {first}", "quiet"), Span(row.command, "strong")), 2)
+        yield Line((Span(f"apply row {number} with  {first}", "quiet"), Span(row.command, "strong")), 2)
 
 
 FormatColumn = tuple[Column, Callable[[int, FormatRow], Cell]]

@@ -53,7 +53,7 @@ _TILE, _SITES, _EDGES, _FORM, _GROUPED, _MAPPING, _LEVEL = (
 )
 _NEXT_STEPS: Mapping[ErrorCode, str] = {
     "other_machine": "m chooses the machine, or the file that describes it",
-    "other_model": "U maps this matmul anew, and w there writes the file",
+    "other_model": "U maps this matmul again, and w there writes the file",
 }
 """Next step in the dialog by the code of an error."""
 _DELAY_SECONDS = 0.15

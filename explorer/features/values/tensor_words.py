@@ -24,7 +24,7 @@ def tensor_values(fact: TensorValues) -> list[Block]:
         *(Paragraph(text, "quiet") for text in fact.inputs),
     ]
     if fact.calls > 1:
-        blocks.append(Paragraph(f"the first of {fact.calls:,} that its layer put out", "quiet"))
+        blocks.append(Paragraph(f"the first of {fact.calls:,} outputs of its layer", "quiet"))
     if fact.slice:
         blocks.append(
             Line((Span("slice ", "quiet"), fact.slice, Span(f"  {shape_text(fact.shape)}", "quiet")), 2)
@@ -80,7 +80,7 @@ def _scales(fact: TensorValues) -> list[Block]:
     blocks: list[Block] = []
     scales, zeros, offsets = fact.scales or (), fact.zero_points or (), fact.offsets or ()
     if len(set(zip(scales, zeros, strict=False))) > 1:
-        blocks += [Line(), Heading("Scales", "zero points behind them")]
+        blocks += [Line(), Heading("Scales", "each with its zero point")]
         blocks += _grids(
             fact.indices,
             lambda position: (f"{number(scales[position])} ", Span(str(zeros[position]), "quiet")),

@@ -73,7 +73,7 @@ def stored(session: Facade) -> Info:
     """
     opened: Any = session.parts.models.open_state()
     if not session.parts.models.from_torch:
-        raise Misuse("only an nn.Module has inputs that nobody knows", where=session.parts.models.source)
+        raise Misuse("only an nn.Module can have unknown inputs", where=session.parts.models.source)
     info: Info = opened.stored()
     return info
 

@@ -291,7 +291,7 @@ def _missing_edges_reason(examined: AnalysisResult) -> str:
     """Returns the reason why the edges are unknown."""
     failed = examined.schedule.incomplete_reason
     if "decode" in examined.info.assumptions:
-        failed = "the step is worked out from runs over whole texts"
+        failed = "the step is computed from runs over complete texts"
     return "which layer feeds which is not known" + (f": {failed}" if failed else "")
 
 

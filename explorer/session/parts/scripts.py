@@ -123,9 +123,9 @@ def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) ->
     lines = [
         "#!/bin/sh",
         f"# What was done to {_on_one_line(source)}, as commands of {tool}:"
-        " every file that this writes is the",
-        "# session's, byte for byte, as long as the model and the program are the same. It writes into the",
-        "# folder where it is started; another model may be given as its argument.",
+        " every file that this script writes equals the",
+        "# session's, byte for byte, if the model and the program are unchanged. It writes into the",
+        "# folder where it is started; pass another model as its argument.",
         "set -euC",
         f"model={shlex.quote(model)}",
         "[ $# -eq 0 ] || model=$1",
@@ -142,7 +142,11 @@ def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) ->
         parent_text = "" if step.parent == last else f", made of {step.parent or 'the model'}"
         lines += ["", f"# {number}: {_on_one_line(entry.label)}{name_text}{parent_text}"]
         if entry.change not in list_offers("changes"):
-            raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")
+            raise Misuse(
+                "the record of this state does not contain how it was made",
+                where=entry.label,
+                hint="save it as ONNX",
+            )
         words, config = load("changes", entry.change).words(entry, write_path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END_MARK}'", config.rstrip("\n"), _END_MARK]

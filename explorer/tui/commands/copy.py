@@ -51,14 +51,14 @@ class CopyAsCommand(ScreenCommand):
             "r": ("The row", "of the tree, as shown", self._row),
             "t": ("The tree", "all rows that are open, as text", lambda: read_text(self.tree)),
             "p": ("The page", "of the tab, as text", self._page),
-            "m": ("The page as Markdown", "of the layer with its tables; of a list as code", self._markdown),
+            "m": ("The page as Markdown", "of a layer as tables; of a list as a code block", self._markdown),
             "c": ("The command", "that does or prints it", self._command),
         }
 
     def _list_screen_texts(self, screen: SubScreen[Any]) -> Copies:
         copies: dict[str, tuple[str, str, Callable[[], str]]] = {
             "p": ("The page", "as text", screen.page_text),
-            "m": ("The page as Markdown", "with its tables, or as code", lambda: _page_markdown(screen)),
+            "m": ("The page as Markdown", "as tables, or as a code block", lambda: _page_markdown(screen)),
         }
         if screen.has_table:
             copies["s"] = ("The table as CSV", "every row, as --csv prints it", screen.page_csv)

@@ -240,7 +240,7 @@ STAYS = {
         f"h = MatMul (x, w) y = {NORM}",
         {"w": (4, 4), **BN},
         {"x": "float[2,4,4] x", "y": "float[2,4,4] y"},
-        "has not, for all that is known, two axes",
+        "is not known to have two axes",
     ),
     "a bias that is not a row": (
         f"q = MatMul (x, w) h = Add (q, c) y = {NORM}",
@@ -384,7 +384,7 @@ def test_identity_keeps_the_names_that_a_caller_knows(
     fact = told(capsys, source, "-o", target)
     assert fact["steps"][0]["what"] == "2 Identity removed"
     left = {one["op"]: one["reason"] for one in fact["steps"][0]["left"]}
-    assert "cannot be called so" in left["Identity"]
+    assert "cannot get that name" in left["Identity"]
     assert "on" in left["Dropout"]
     assert [one.name for one in onnx.load(target).graph.output] == ["y", "z", "m", "u"]
     assert operators(target) == ["Relu", "Identity", "Dropout", "Not", "Dropout", "Neg"]

@@ -162,7 +162,7 @@ def test_without_a_machine_the_least_time_is_unknown_and_the_reason_stands_below
     words = ("--columns", "input,output,kernel,params,trainable,macs,read,written,time", "--sort", "read")
     assert {row["time"] for row in table(capsys, LENET, *words)} == {""}
     assert main(["layers", LENET, *words]) == 0
-    assert "Least time: ?, as it needs a machine: name one with --machine" in capsys.readouterr().out
+    assert "Least time: ?, because it needs a machine: name one with --machine" in capsys.readouterr().out
     assert main(["layers", LENET, *words, "--machine", "a100"]) == 0
     assert "needs a machine" not in capsys.readouterr().out
     # no machine would help: the sizes are open

@@ -136,7 +136,7 @@ def test_the_table_says_what_is_lost_and_what_was_left(
 ) -> None:
     """Work is known although the model leaves its sizes open: it is that of the samples."""
     text = run("quantize", sample("bert_tiny"), "-o", tmp_path / "q.onnx")
-    assert "left unless it is named: --op Gather" in text
+    assert "unchanged unless you select it: --op Gather" in text
     assert "output dB" in text
     assert "?" not in text
     only = run("quantize", sample("bert_tiny"))

@@ -163,7 +163,7 @@ def test_a_sequence_that_stands_first_is_named_by_an_option(
     ("alike", "old", "new", "code", "says"),
     [
         (False, 2, "8", 1, "different"),
-        (True, 2, "8", 3, "other rows each"),
+        (True, 2, "8", 3, "differ between runs"),
         (False, 4, "2", 1, "different"),
         (False, 4, "1", 1, "different"),
     ],

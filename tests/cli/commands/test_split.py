@@ -298,7 +298,7 @@ def test_csv_has_a_row_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
         (["-n", "2", "--at", "conv9"], "no module is called 'conv9'"),
         (["--cuts", "fc9"], "no layer is called 'fc9'"),
         (["--cuts", "conv1"], "no stage can begin with 'conv1'"),
-        (["-n", "2", "--by", "time"], "nothing says how long a layer takes"),
+        (["-n", "2", "--by", "time"], "the times of the layers are unknown"),
         (["-n", "3", "--machine", "h100,a100"], "2 machines are not one for each stage"),
         (["--cuts", "pool,fc1", "--machine", "h100,a100"], "2 machines are not one for each stage"),
         (["-n", "2", "--machine", "nosuch"], "no machine is called 'nosuch'"),

@@ -95,5 +95,5 @@ def test_a_detection_model_of_a_torchvision_without_its_loops_is_marked_as_assum
     with of_torchvision.install_replacements(notes.append):
         assert roi_heads.RoIHeads.forward(heads, {}, [], [(4, 4)]) == "ran"
     assert len(notes) == 1
-    assert "has no paste_mask_in_image: every box taken to have a side of 1" in notes[0]
+    assert "has no paste_mask_in_image: every box counts with a side of 1" in notes[0]
     assert of_torchvision.part_of(SimpleNamespace()) == ""  # type: ignore[arg-type]

@@ -104,9 +104,9 @@ def test_what_a_module_has_is_told_without_its_dictionaries() -> None:
     assert compat.parameters_of(bare) == given
     assert compat.buffers_of(bare) == compat.buffers_of(model)
     assert compat.children_of(bare) == compat.children_of(model)
-    with pytest.raises(BadModel, match="it does not tell the hooks of a module"):
+    with pytest.raises(BadModel, match="it does not list the hooks of a module"):
         compat.forward_pre_hooks(bare)
-    with pytest.raises(BadModel, match="its modules do not keep their tensors where they did"):
+    with pytest.raises(BadModel, match="its modules keep their tensors in another place"):
         compat.module_dicts(bare)
 
 
@@ -141,7 +141,7 @@ def test_leaves_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_way_past_those_who_watch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("torch.utils._python_dispatch._disable_current_modes")
     with (
-        pytest.raises(BadModel, match="does not take off those who watch its operators"),
+        pytest.raises(BadModel, match="cannot switch off the modes that watch its operators"),
         compat.hide_from_modes(),
     ):
         pass

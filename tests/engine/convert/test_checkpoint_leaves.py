@@ -120,7 +120,7 @@ def test_a_tensor_that_is_kept_as_others_is_shown_and_written_as_those(
     assert {key: made[key].nbytes for key in sizes} == sizes
     about = json.loads(converted_metadata(tmp_path / "a.safetensors")["t"])
     assert set(about) == {"class", "dtype", "shape", "inner", "attributes"}
-    assert any("code that loads them has to put them together" in note for note in fact.notes)
+    assert any("the code that loads them must rebuild them" in note for note in fact.notes)
 
 
 def test_attributes_of_a_subclass_become_metadata(convert: Convert, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_tensors_inside_objects_and_lists_are_written(convert: Convert, tmp_path
     assert fact.passed
     made = safetensors_torch.load_file(tmp_path / "a.safetensors")
     assert set(made) == {"weight", "bias", "caches.0", "caches.1.k", "holder.mean"}
-    assert any("left behind: the code and the settings of torch.nn" in note for note in fact.notes)
+    assert any("not written: the code and the settings of torch.nn" in note for note in fact.notes)
 
 
 def bare_storage(path: Path) -> None:

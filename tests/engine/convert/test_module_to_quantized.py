@@ -146,7 +146,7 @@ def test_recurrent_layers_attention_and_tables_have_weights_alone() -> None:
     said = {layer.name: (layer.weight, layer.input, layer.reason) for layer in fact.layers}
     assert said["steps"] == said["attention"] == ("fixed8.4", "", "")
     assert said["up"] == ("fixed8.4", "fixed8.4", "")
-    assert said["table"][2] == "left unless it is named: --op Embedding"
+    assert said["table"][2] == "unchanged unless you select it: --op Embedding"
     assert said["normed"][2] == "its weight is made by a parametrization"
     for name, value in made.state_dict().items():
         rounded = name.startswith(("steps.weight", "attention.in_proj_weight", "attention.out_proj.weight"))

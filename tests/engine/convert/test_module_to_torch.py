@@ -88,7 +88,7 @@ def test_a_trace_that_lost_a_decision_is_not_kept_and_a_script_keeps_it(convert:
     traced = convert(nets.Deciding().eval(), "d.pt", inputs=torch.rand(2, 8))
     assert not traced.passed
     assert traced.output == ""
-    assert any("decisions that depend on values" in note for note in traced.notes)
+    assert any("branches that depend on values" in note for note in traced.notes)
     scripted = convert(nets.Deciding().eval(), "d.pt", inputs=torch.rand(2, 8), method="script")
     assert scripted.output == "d.pt"
 

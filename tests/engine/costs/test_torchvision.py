@@ -143,7 +143,7 @@ def test_every_explained_difference_is_one_of_an_entry_that_exists() -> None:
 @pytest.mark.slow
 def test_masks_are_pasted_as_large_as_the_image() -> None:
     analysis = examine(load("maskrcnn_resnet50_fpn")).analysis
-    assert "mask pasting: every box taken as large as the image (100 times)" in analysis.info.model.notes
+    assert "mask pasting: every box counts as large as the image (100 times)" in analysis.info.model.notes
     pasted = [layer for layer in analysis.layers if layer.kind == "interpolate"]
     largest = max((layer.outputs[0].shape[-1] for layer in pasted), default=0)
     # a mask of 28 has a border of 1 around it: the box of 800 grows by 30 / 28, and ends on whole pixels
@@ -155,7 +155,7 @@ def test_masks_are_pasted_as_large_as_the_image() -> None:
 @pytest.mark.slow
 def test_keypoints_are_located_in_heatmaps_as_large_as_the_image() -> None:
     analysis = examine(load("keypointrcnn_resnet50_fpn")).analysis
-    assert "keypoints: every box taken as large as the image (1 times)" in analysis.info.model.notes
+    assert "keypoints: every box counts as large as the image (1 times)" in analysis.info.model.notes
     enlarged = [layer for layer in analysis.layers if layer.kind == "interpolate" and layer.status == "bound"]
     boxes = enlarged[-1]  # the loop over the boxes is one row
     assert boxes.outputs[0].shape == (17, 1, 800, 800)

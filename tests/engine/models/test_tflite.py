@@ -176,7 +176,7 @@ def test_a_size_may_be_given_by_name_and_is_the_files_otherwise() -> None:
     with Session(kept("batched"), dims={BATCH: 3}) as session:
         three = session.info()
     assert one.assumptions["dims"] == {BATCH: 1}
-    assert any("as the file has them: batch = 1" in note for note in one.model.notes)
+    assert any("have the values in the file: batch = 1" in note for note in one.model.notes)
     assert three.totals.macs == 3 * (one.totals.macs or 0)
     assert [t.shape for t in three.model.outputs] == [(3, 5)]
     assert three.totals.coverage == 1

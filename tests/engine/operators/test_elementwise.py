@@ -141,7 +141,7 @@ def test_what_moves_data_costs_nothing_even_if_no_shape_is_known(count: Count) -
 @pytest.mark.parametrize(
     ("domain", "op", "why"),
     [
-        (MS, "BeamSearch", "a whole model"),
+        (MS, "BeamSearch", "a complete model"),
         (MS, "EPContext", "compiled"),
         (MS, "Snpe", "compiled"),
         ("", "EfficientNMS_TRT", "not public"),

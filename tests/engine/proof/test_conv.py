@@ -191,7 +191,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "one weight off by one unit in the last place": (one_ulp, "1 of .* elements differ"),
     "the output turned": (
         turned("channels_first", (0, 3, 2, 1)),
-        "not where they belong|comes from elsewhere",
+        "not where they belong|is from another place",
     ),
     "the image turned": (turned("images_channels_last", (0, 3, 2, 1)), "of the input"),
     "no bias": (without_bias, "the bias is missing"),

@@ -396,7 +396,7 @@ def test_two_draws_of_an_operator_are_two_values(tmp_path: Path) -> None:
     assert verify(a, a).verdict_kind == "equal"
     found = verify(a, b)
     assert found.verdict_kind == "different"
-    assert "random numbers change what the first puts out, and the second draws none" in found.verdict
+    assert "random numbers change the output of the first, but the second draws none" in found.verdict
 
 
 def test_numbers_added_at_random_are_a_difference_however_small(tmp_path: Path) -> None:

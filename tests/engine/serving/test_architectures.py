@@ -132,9 +132,7 @@ def test_code_that_keeps_its_cache_to_itself_is_refused_with_what_it_lacks() -> 
     config = small("recurrent_gemma", num_hidden_layers=3, lru_width=64, num_key_value_heads=1)
     with torch.device("meta"):
         own = module_cache.find_own_cache(AutoModelForCausalLM.from_config(config).eval())
-    with pytest.raises(
-        Misuse, match=r"takes a cache and returns none, .*; a step is counted behind the cache"
-    ):
+    with pytest.raises(Misuse, match=r"takes a cache but returns none, .*; return the cache from forward"):
         own.step(PROMPT)
 
 
@@ -158,7 +156,7 @@ def test_code_that_mixes_sequences_is_counted_as_it_runs_and_what_they_take_apar
     assert step == batch * batch * alone
     found = module_step.analyze_step_with_cache(own, own.step(past, batch), past, batch).info
     assert found.totals.macs == step
-    assert f"{batch} sequences apart take {batch * alone:,} MACs" in found.model.notes[-1]
+    assert f"{batch} separate sequences take {batch * alone:,} MACs" in found.model.notes[-1]
     one = module_step.analyze_step_with_cache(own, own.step(past), past, 1).info
     assert (one.totals.macs, one.model.notes) == (alone, ())
 

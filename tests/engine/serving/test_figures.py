@@ -232,7 +232,7 @@ def test_what_depends_on_the_text_has_a_sign_and_its_reason() -> None:
     found = serve("longcat_flash", ServingSpec(20, (30,)), **sizes, num_attention_heads=4)
     assert (found.prefill.sign, found.decode.sign) == ("~ ", "~ ")
     (why,) = [note for note in found.notes if note.startswith("figures with a sign depend on values")]
-    assert "gets the same share" in why
+    assert "are spread evenly" in why
 
 
 @pytest.mark.slow

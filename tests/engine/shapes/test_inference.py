@@ -280,7 +280,7 @@ def test_behind_an_operator_that_cannot_run_at_the_size_asked_for_nothing_is_cla
         assert found.values["r"].shape is None
         assert found.values["r"].conflict == why
         assert "z" not in found.values or found.values["z"].shape is None
-        assert list(found.notes) == [f"{op} 'fixed' cannot run: {why}; behind it sizes are not known"]
+        assert list(found.notes) == [f"{op} 'fixed' cannot run: {why}; the sizes after it are unknown"]
 
 
 def test_a_reshape_that_fits_the_size_asked_for_is_followed(build: Build) -> None:

@@ -124,10 +124,10 @@ def test_shorthands_are_the_statistics_that_they_stand_for() -> None:
     ("said", "words"),
     [
         ("variance", "not a statistic"),
-        ("mean:2", "takes nothing behind a colon"),
-        ("quantile", "no share from 0 to 1"),
-        ("quantile:1.5", "no share from 0 to 1"),
-        ("quantile:nan", "no share from 0 to 1"),
+        ("mean:2", "takes no value after a colon"),
+        ("quantile", "needs a share from 0 to 1"),
+        ("quantile:1.5", "needs a share from 0 to 1"),
+        ("quantile:nan", "needs a share from 0 to 1"),
         ("range:3", "no number of standard deviations"),
         ("", "the value is empty"),
     ],
@@ -265,7 +265,7 @@ def test_samples_that_come_to_other_numbers_in_a_further_run_have_rough_quantile
     assert not whole.tensors[0].quantiles_exact
     assert along.tensors[0].chosen["quantile:0.5"] == (None,) * 64
     for fact in (whole, along):
-        assert "1 output had other numbers in a further run" in " ".join(fact.notes)
+        assert "1 output changed in the second run" in " ".join(fact.notes)
 
 
 def test_numbers_of_16_bits_are_exact_however_many_there_are(tmp_path: Path, monkeypatch: Any) -> None:

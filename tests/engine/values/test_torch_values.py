@@ -585,7 +585,7 @@ def test_gradients_are_those_of_torch(loss: str, batch: int | None, tmp_path: Pa
     assert (roles["twice"], roles["twice.weight"]) == ("gradient", "weight gradient")
     assert any("each of the 3 runs by itself" in note for note in found.notes) == (batch is not None)
     for name in ("idle", "idle.weight"):
-        assert dict(found.skipped)[name].startswith("nothing flows back to it")
+        assert dict(found.skipped)[name].startswith("it has no gradient")
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
@@ -595,7 +595,7 @@ def test_layers_without_parameters_and_frozen_ones_have_gradients(tmp_path: Path
         found = session.activations(loss="sum")
     seen = flowing(found)
     assert set(seen) == {("0", 0), ("1", 0)}
-    assert dict(found.skipped)["0.weight"] == "it is frozen: no gradient of it is asked for"
+    assert dict(found.skipped)["0.weight"] == "it is frozen (requires_grad is false), so it has no gradient"
     assert (seen["1", 0].minimum, seen["1", 0].maximum) == (1.0, 1.0)
     assert not any(p.requires_grad for p in model.parameters())
 

@@ -71,7 +71,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """Return the table of torchsummary. A graph, which torchsummary cannot read, has our own figures."""
+    """Return the table of torchsummary. For a graph, the figures are Explorer's."""
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         rows = _build_table(args, session)
@@ -182,7 +182,7 @@ COMMAND = Command(
             reads="names",
             manual="columns between commas, from left to right: `input,output,kernel,params,trainable,macs,"
             "share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,dtype,"
-            "calls,status` and others (an unknown name lists them)",
+            "calls,status` and others (a wrong name prints the full list)",
         ),
         Option(
             "--filter", "only layers that match, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"

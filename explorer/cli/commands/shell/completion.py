@@ -21,7 +21,7 @@ COMMAND = Command(
     ("--version", "--help"),
     (
         "explorer completion bash    (in ~/.bashrc: source <(explorer completion bash))",
-        "explorer completion zsh     (in ~/.zshrc, behind compinit: source <(explorer completion zsh))",
+        "explorer completion zsh     (in ~/.zshrc, after compinit: source <(explorer completion zsh))",
         "explorer completion fish    (in config.fish: explorer completion fish | source)",
     ),
     _run,

@@ -136,7 +136,7 @@ def _prove_at_size(
     kind = find_weakest(["unproven", evidence.verdict_kind])
     if kind == evidence.verdict_kind:
         return evidence
-    verdict = "not proved: the original gives other rows each time it is run on the same inputs"
+    verdict = "not proved: the rows of the original differ between runs on the same inputs"
     return replace(evidence, passed=False, verdict_kind=kind, verdict=verdict)
 
 
@@ -172,7 +172,7 @@ def _stack_outputs(parts: Sequence[Any], axis: BatchAxis | None, old: int, size:
     if any(
         part.ndim <= axis.axis or part.shape[axis.axis] != axis.outer * old * axis.inner for part in parts
     ):
-        raise BadModel("an output of the original has not the shape that was inferred", where="rebatch")
+        raise BadModel("an output of the original does not have the inferred shape", where="rebatch")
     leading, trailing = parts[0].shape[: axis.axis], parts[0].shape[axis.axis + 1 :]
     split_parts = [part.reshape(*leading, axis.outer, old, axis.inner, *trailing) for part in parts]
     rows = np.concatenate(split_parts, axis=axis.axis + 1).take(np.arange(size), axis.axis + 1)

@@ -111,7 +111,7 @@ def _run(model: Model, rewriting: Rewriting) -> RebatchedModel:
     for value in graph.outputs:
         if value.name in rewriting.size_values:
             raise RewriteError(
-                f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
+                f"output '{printable(value.name)}' contains the size of the batch", len(graph.nodes)
             )
     nodes, initializers = _drop_unused(rewriting.nodes, rewriting.initializers, graph)
     rewritten = Graph(

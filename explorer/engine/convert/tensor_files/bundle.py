@@ -195,7 +195,7 @@ def read_checkpoint(path: str) -> StateDict:
     roles_beside = sorted(set(saved_tensors.roles.values()))
     count = sum(1 for t in saved_tensors.contents.tensors if t.name in saved_tensors.roles)
     if roles_beside:
-        notes.append(f"{many_text(count, 'tensor')} beside the model left behind: {', '.join(roles_beside)}")
+        notes.append(f"{many_text(count, 'tensor')} beside the model not written: {', '.join(roles_beside)}")
     attributes = getattr(state, "state", None)
     attributes = attributes if isinstance(attributes, dict) else {}
     saved_metadata = attributes.get(METADATA)
@@ -255,7 +255,7 @@ def _build_bundle(
             versions = None
         if versions is not None:
             del metadata[VERSIONS]
-    notes = [f"as the metadata says, {format_names(tie_texts)}"] if tie_texts else []
+    notes = [f"tied by the metadata: {format_names(tie_texts)}"] if tie_texts else []
     return StateDict(list(bundled.values()), metadata, versions, [*notes, *_list_storage_notes(tensors)])
 
 
@@ -295,7 +295,7 @@ def _list_storage_notes(tensors: Sequence[StoredTensor]) -> list[str]:
         if isinstance(tensor.identity, tuple):
             storages.setdefault((tensor.path, tensor.identity[0]), set()).add(tensor.identity)
     count = sum(len(views) for views in storages.values() if len(views) > 1)
-    note = f"{count:,} tensors share storages without being the same: each is written by itself"
+    note = f"{count:,} tensors share storages but are not equal: each is written separately"
     return [note] if count else []
 
 

@@ -98,20 +98,22 @@ def collect_values(root: Any, checkpoint: Checkpoint, prefix: str) -> Checkpoint
     for kind, paths in paths_by_class.items():
         count = many_text(len(paths), "tensor")
         values.notes.append(
-            f"{count} of {kind} written as what the file keeps of it, with its attributes in the metadata:"
-            f" {format_names(paths)}; code that loads them has to put them together"
+            f"{count} of {kind} written as the plain tensors that the file stores, with attributes in"
+            " the metadata:"
+            f" {format_names(paths)}; the code that loads them must rebuild them"
         )
     if dropped_attributes:
         values.notes.append(
-            f"attributes of parameters left behind: {format_names(sorted(dropped_attributes))}"
+            f"not written: attributes of parameters: {format_names(sorted(dropped_attributes))}"
         )
     if checkpoint.pickled_modules:
         kinds = format_names(sorted({kind for _, kind in checkpoint.pickled_modules}))
-        values.notes.append(f"left behind: the code and the settings of {kinds}")
+        values.notes.append(f"not written: the code and the settings of {kinds}")
     if checkpoint.renamed:
         count = many_text(len(checkpoint.renamed), "tensor")
         values.notes.append(
-            f"{count} renamed, as another has the name, or it is long: {format_names(checkpoint.renamed)}"
+            f"{count} renamed, because another tensor has the name or the name is too long:"
+            f" {format_names(checkpoint.renamed)}"
         )
     return values
 

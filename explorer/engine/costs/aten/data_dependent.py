@@ -113,23 +113,24 @@ def _assume_one(args: Sequence[Any], assume_count: AssumeCount | None = None) ->
 
 
 ASKED = Assumption(
-    "assumed: a value of a tensor was asked for and taken as 1 or true; what follows may depend on it"
+    "assumed: the model read a value of a tensor, which was taken to be 1 or true; later figures may"
+    " depend on it"
 )
 
 EQUAL = Assumption("assumed: two tensors that were compared are equal")
 
 BOUNDS: dict[str, tuple[Callable[[Sequence[Any], AssumeCount], Any], str]] = {
-    "aten::nonzero": (_assume_all_indices, "nonzero: every element taken as nonzero"),
-    "torchvision::nms": (_keep_all, "nms: every box taken as kept"),
-    "aten::_unique2": (_assume_all_distinct, "unique: every value taken as distinct"),
-    "aten::unique_consecutive": (_assume_all_distinct, "unique: every value taken as distinct"),
-    "aten::unique_dim": (_assume_all_distinct_slices, "unique: every slice taken as distinct"),
-    "aten::unique_dim_consecutive": (_assume_all_distinct_slices, "unique: every slice taken as distinct"),
-    "aten::index": (_assume_all_selected, "indexing with a mask: everything taken as selected"),
-    "aten::masked_select": (_assume_all_masked, "masked_select: everything taken as selected"),
+    "aten::nonzero": (_assume_all_indices, "nonzero: every element counts as nonzero"),
+    "torchvision::nms": (_keep_all, "nms: every box counts as kept"),
+    "aten::_unique2": (_assume_all_distinct, "unique: every value counts as distinct"),
+    "aten::unique_consecutive": (_assume_all_distinct, "unique: every value counts as distinct"),
+    "aten::unique_dim": (_assume_all_distinct_slices, "unique: every slice counts as distinct"),
+    "aten::unique_dim_consecutive": (_assume_all_distinct_slices, "unique: every slice counts as distinct"),
+    "aten::index": (_assume_all_selected, "indexing with a mask: every element counts as selected"),
+    "aten::masked_select": (_assume_all_masked, "masked_select: every element counts as selected"),
     "aten::_pack_padded_sequence": (
         _assume_full_length,
-        "packed sequence: every length taken as the longest",
+        "packed sequence: every length counts as the longest",
     ),
     "aten::repeat_interleave": (_assume_repeated_once, Assumption("assumed: every element is repeated once")),
     "aten::bincount": (
@@ -150,7 +151,8 @@ VALUES_BESIDE = frozenset(("aten::_pack_padded_sequence", "aten::_pad_packed_seq
 """Operators that read only one argument (the lengths), which therefore keeps its values."""
 
 REFUSED = Assumption(
-    "assumed: a value of a tensor was asked for and taken as false, because the model fails otherwise"
+    "assumed: the model read a value of a tensor, which was taken to be false, because the model fails"
+    " otherwise"
 )
 
 _MAX_VALUES = 1_000_000

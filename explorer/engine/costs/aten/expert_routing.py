@@ -16,7 +16,7 @@ import torch
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.assumption import Assumption
 
-EVENLY = Assumption("assumed: each class of what is sorted by value (each expert) gets the same share")
+EVENLY = Assumption("assumed: tokens sorted by value are spread evenly, for example over experts")
 
 _INDEX_RESULTS = {
     "aten::topk": 1,

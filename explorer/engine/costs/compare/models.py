@@ -305,7 +305,7 @@ _DROPPED = {
         "dropout and identity kept: they do nothing in evaluation mode",
     ),
     "batch norm": (
-        "batch normalizations folded into the weights of what stands before them",
+        "batch normalizations folded into the weights of the layer before them",
         "batch normalizations that are folded into other weights in the first",
     ),
     "constant": (

@@ -109,8 +109,8 @@ def find_rewrites(
 
 
 _TILED = {
-    "elementwise_ops": "the sums of its tiles, which a product does within itself",
-    "macs": "what fills up its tiles",
+    "elementwise_ops": "sums of tiles, which an untiled product counts as part of its MACs",
+    "macs": "padding of its tiles",
 }
 """The work that a product on tiles does in addition."""
 
@@ -204,7 +204,7 @@ def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]
         if macs == macs_of_parts and elements != elements_of_parts:
             amounts.append(elements_of_parts - elements)
     count = many_text(len(amounts), "product")
-    text = f"{count} in parts: the sums of the parts, which a product does within itself"
+    text = f"{count} in parts: sums of the parts, which a whole product counts as part of its MACs"
     return [(text, sum(amounts))] if amounts else []
 
 

@@ -235,20 +235,20 @@ def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Itera
 _BIAS = "a bias is added, not multiplied"
 _NORM = "scale and shift of a normalization are elementwise"
 _TABLE = "an embedding only reads rows of its table"
-_ROWS = "only the first dimension of the output is taken as rows of the product"
+_ROWS = "torchinfo takes only the first dimension of the output as rows of the product"
 _TRANSPOSED = "a transposed convolution multiplies at every input, not at every output"
-_UNBATCHED = "an output without a batch: its channels are taken for the batch and its length left out"
-_CONV1D = "Conv1D of GPT-2 is a linear layer, and is taken for a convolution"
+_UNBATCHED = "the output has no batch: torchinfo takes its channels for the batch and omits its length"
+_CONV1D = "Conv1D of GPT-2 is a linear layer, but torchinfo takes it for a convolution"
 _ATTENTION = "attention counts 0: only leaf modules that own parameters are counted"
 _FUNCTION = "an operator that is not a module counts 0"
 _CALLED = "its parameters are multiplied by a function, not by a leaf module, and count 0"
 _ELEMENTWISE = "its parameters are applied elementwise"
-_SEQUENCE = "the first two dimensions of the output are taken for steps and batch"
+_SEQUENCE = "torchinfo takes the first two dimensions of the output for steps and batch"
 _BARE = "a module without parameters of its own counts 0, whatever it multiplies"
 _SUBTRACTED_TWICE = (
-    "parameters of no leaf layer are what the layers leave over, and tied ones are taken off twice"
+    "torchinfo counts the parameters outside of leaf layers as a remainder, and subtracts tied ones twice"
 )
-_UNKNOWN = "no rule that is known accounts for this"
+_UNKNOWN = "no known rule explains this"
 
 
 def _explain_difference(layer: Layer, count: _ModuleCount | None, ours: int) -> Counter[str]:

@@ -149,14 +149,14 @@ class OwnCache(Struct):
         with _outputs_of(self._encoder_module(), encoder_results):
             run = trace_model(self.model, (), arguments, check=self.check).run
         if run.failed:
-            raise BadModel(f"it fails over a prompt: {run.failed[1]}", where=type(self.model).__name__)
+            raise BadModel(f"it fails on a prompt: {run.failed[1]}", where=type(self.model).__name__)
         result = run.result
         cache = compat.find_returned_cache(result, self.name)
         if cache is None:
             raise Misuse(
-                "its forward takes a cache and returns none, so nothing is known behind one",
+                "its forward takes a cache but returns none, so a decode step is unknown",
                 where=type(self.model).__name__,
-                hint="a step is counted behind the cache that a forward returns",
+                hint="return the cache from forward: a decode step is counted on it",
             )
         return cache, {"encoder_outputs": encoder_results[-1]} if encoder_results else self._encoder_output(
             result

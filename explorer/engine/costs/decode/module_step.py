@@ -140,7 +140,7 @@ def analyze_step_with_cache(
     step_result = analyze_run(own_cache, arguments, batch, source=source, **options)
     if step_result.schedule.incomplete_reason:
         raise BadModel(
-            f"a step behind {past:,} tokens fails: {step_result.schedule.failed_layer}", where=source
+            f"a step after {past:,} tokens fails: {step_result.schedule.failed_layer}", where=source
         )
     info = step_result.info
     info = replace(
@@ -175,9 +175,9 @@ def _describe_mixing(own_cache: OwnCache, step_result: AnalysisResult, past: int
     if not single_macs or macs <= batch * single_macs:
         return []
     return [
-        f"its code mixes each sequence with the state of every other: of {batch} new tokens it makes"
-        f" {name} {shape_text(shape)}, at {macs / single_macs:.3f} times the MACs of one sequence, which"
-        f" is counted as it runs; {batch} sequences apart take {batch * single_macs:,} MACs"
+        f"its code combines each sequence with the states of all others: for {batch} new tokens,"
+        f" {name} {shape_text(shape)}, with {macs / single_macs:.3f} times the MACs of one sequence."
+        f" Figures count that run; {batch} separate sequences take {batch * single_macs:,} MACs"
     ]
 
 
@@ -187,7 +187,7 @@ def _description(cache: Sequence[CacheTensor], past: int) -> str:
     keys = sum(entry.keys for entry in cache)
     kinds = ((keys, "tensor", " of keys and values"), (len(cache) - keys, "state", ""))
     contents = " and ".join([f"{many_text(n, kind)}{suffix}" for n, kind, suffix in kinds if n])
-    return f"behind what the module's own code keeps of {past:,} tokens ({contents}), one new token"
+    return f"one new token after {past:,} tokens in the cache of the module's own code ({contents})"
 
 
 def _cache_bytes_by_row(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:

@@ -243,7 +243,7 @@ def build_description(info: TensorInfo | DeferredDescription) -> TensorInfo:
 
 
 def build_descriptions(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
-    """Returns the steps with the description of each tensor built."""
+    """Returns the steps with a full description of each tensor instead of the data to build it."""
     return [
         replace(step, outputs=[(key, build_description(info), size) for key, info, size in step.outputs])
         for step in steps

@@ -239,8 +239,8 @@ def _notes(model: Model, visited: VisitResult) -> list[str]:
     disputed = [(shapes.values, name) for shapes in visited.shapes.values() for name in shapes.disputed]
     conflicts = [values[name].conflict for values, name in disputed if name in values]
     for words, template in (
-        ("the file declares", "declared in the file {} what was found, which is believed"),
-        ("inference gives", "seen in a run {} inference; the run is believed"),
+        ("the file declares", "declared in the file {} inference; the figures use the inferred shape"),
+        ("inference gives", "seen in a run {} inference; the figures use the shape of the run"),
     ):
         number = sum(words in conflict for conflict in conflicts)
         if number:

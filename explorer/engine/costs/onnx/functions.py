@@ -212,7 +212,7 @@ class FunctionCalls:
             None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
         )
         step_outputs.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), inner_bytes))
-        bound_reason = "a function that is not opened is taken to hold its inputs to its end"
+        bound_reason = "a function without analyzed contents counts its inputs as in memory until its end"
         state.step(
             path, [context.get_key(n) for n in read], step_outputs, leaf=position, bound_reason=bound_reason
         )

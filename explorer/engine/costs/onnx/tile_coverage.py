@@ -33,7 +33,7 @@ _OPERANDS: Mapping[str, tuple[int, int]] = {
     "QLinearMatMul": (0, 3),
 }
 """Products allowed in a tile operator, with the indices of their two operands."""
-_TOO_LARGE = "called a tile product, and is not one within its tile"
+_TOO_LARGE = "its name is that of a tile product, but its sizes exceed the tile"
 _NOT_CHOSEN = "not chosen when the model was tiled"
 
 

@@ -68,7 +68,7 @@ _VARIATIONS: Mapping[Variation, str] = {
 }
 """Notes on what makes the calls of a model differ."""
 
-_SIZED = "sizes that depend on values are taken as large as they can be"
+_SIZED = "sizes that depend on values count as their largest possible size"
 
 
 class Verdict(Struct):

@@ -41,7 +41,7 @@ def analyze_training_step(
     examine = partial(analyse.examine, loaded, input_shapes=input_shapes, dims=dim_sizes)
     with name_batch_in_error(batch):
         analysis = examine(gradients=watch).analysis
-    notes = ["as in evaluation mode: dropout, auxiliary heads and batch statistics are not in it"]
+    notes = ["counted as in evaluation mode: without dropout, auxiliary heads and batch statistics"]
     compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
@@ -86,9 +86,9 @@ def _describe_unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> l
     if not unreached:
         return []
     return [
-        f"no result in evaluation mode depends on what {len(unreached):,} trained layers put out"
+        f"no result in evaluation mode depends on the outputs of {len(unreached):,} trained layers"
         f" ({unreached[0]}):"
-        " their gradients, which a loss in training may want, are not in it"
+        " their gradients, which a training loss may need, are not counted"
     ]
 
 

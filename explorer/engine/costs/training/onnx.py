@@ -108,7 +108,7 @@ def analyze_training_step(
         info = analysis.info
         dims_used = {**info.assumptions.get("dims", {}), "batch": batch}
         analysis = replace(analysis, info=replace(info, assumptions={**info.assumptions, "dims": dims_used}))
-    notes = ["the file does not say what is trained: every floating-point parameter is taken to be"]
+    notes = ["the file does not say what is trained: every floating-point parameter counts as trained"]
     if any(s.bytes and not s.trained for part in parts for s in part.stored):
         notes.append("integers, what quantized operators hold, and running statistics are not trained")
     return StepGradients(analysis, parts, tuple(notes))
@@ -273,7 +273,7 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
         return None, "unknown", f"there is no rule for the gradient of {node.op}"
     gradient += Gradient(elementwise=elementwise_work)
     if unknown_inputs:
-        reason = "a value that a branch or loop hands on is taken to have trained weights before it"
+        reason = "a value that a branch or loop returns counts as one that depends on trained weights"
         return gradient, "bound", reason
     return gradient, "exact", ""
 

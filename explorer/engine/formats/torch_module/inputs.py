@@ -108,7 +108,7 @@ def bind(
     )
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
     notes += tuple(
-        f"input {name}: taken as int64, because an embedding reads it as indices" for name in indices
+        f"input {name}: counted as int64, because an embedding reads it as indices" for name in indices
     )
     loaded.bound = BoundInputs(
         _split_images(inputs[0]) if images else inputs,

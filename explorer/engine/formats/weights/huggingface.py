@@ -238,7 +238,7 @@ def _read_unindexed_tensors(
         raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {file_names}")
     part = parse_part_name(files[0])
     if part is not None:
-        notes.append(f"there is no index: {len(files):,} of {part[2]:,} parts are here, taken for one model")
+        notes.append(f"there is no index: {len(files):,} of {part[2]:,} parts are here, read as one model")
         ending = files[0].rpartition(".")[2]
         part_names = (f"{part[0]}-{n + 1:05d}-of-{part[2]:05d}.{ending}" for n in range(part[2]))
         missing_names += sorted(set(part_names) - set(files))
@@ -359,7 +359,7 @@ def _add_index_notes(
         notes.append(f"{count} in the index and in no file: {format_names(missing)}")
     if extra:
         count = many_do_text(len(extra), "tensor", "is", "are")
-        notes.append(f"{count} not where the index says: {format_names(extra)}")
+        notes.append(f"{count} in another file than the index says: {format_names(extra)}")
 
 
 def _read_json(path: str, max_bytes: int) -> dict[str, Any]:

@@ -272,7 +272,7 @@ def _build_form(dtype: str, shape: tuple[int, ...]) -> _Form:
         elements = -1
     unread = "" if bits else f"{printable(dtype)} is an unknown type"
     if bits == 6:
-        unread = "safetensors does not say how numbers of six bits are packed, and nobody writes them yet"
+        unread = "safetensors does not define how numbers of six bits are packed"
     return spelling, shape, elements, bits, unread
 
 

@@ -337,7 +337,7 @@ def _name_weights(path: str, names: Sequence[str]) -> None:
         raise Misuse(
             f"{len(names):,} names for weights, and the file stores {many_text(len(stored_names), 'tensor')}",
             where="--input-names",
-            hint="the names behind those of the inputs are for the weights; give fewer",
+            hint="the names after those of the inputs are for the weights; give fewer names",
         )
     renamed = dict(zip(stored_names, names, strict=False))
     values = (output for node in graph.node for output in node.output)

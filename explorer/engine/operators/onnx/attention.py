@@ -393,7 +393,7 @@ def _sparse(call: Call) -> Cost:
     cost = _add_preparation(
         _attention_cost(h, total=total_length if total_length is not None else call.shape(3)[2]), h, call
     )
-    return cost_formulas.bounded(cost, "which blocks of pairs take part is told by a table; counted are all")
+    return cost_formulas.bounded(cost, "a table selects the blocks of pairs; all blocks are counted")
 
 
 def _paged(call: Call) -> Cost:
@@ -405,7 +405,7 @@ def _paged(call: Call) -> Cost:
     cost = _add_preparation(
         _attention_cost(h, total=total, softcap=bool(attributes.get("softcap", 0))), h, call, 12
     )
-    return cost_formulas.bounded(cost, "how much of the pages is filled is known in a run only")
+    return cost_formulas.bounded(cost, "the filled part of the pages is known only during a run")
 
 
 def _selected(indices_input: int, norm_input: int, *, is_paged: bool) -> Rule:
@@ -427,7 +427,7 @@ def _selected(indices_input: int, norm_input: int, *, is_paged: bool) -> Rule:
         tokens: Dim = h.lq if is_paged else cost_formulas.count((*h.batch, h.lq))
         h = replace(h, batch=(), lq=tokens, lk=tokens)
         cost = _add_preparation(_attention_cost(h, total=total), h, call, norm_input)
-        return cost_formulas.bounded(cost, "how many tokens are selected is known in a run only")
+        return cost_formulas.bounded(cost, "the number of selected tokens is known only during a run")
 
     return rule
 
@@ -540,13 +540,13 @@ OPERATORS = (
     Operator("LongformerAttention QOrderedLongformerAttention", _GLOBAL, MS, like(0)),
     Operator(
         "DecoderAttention",
-        unknown_cost("which of its projections run is told by flags at run time"),
+        unknown_cost("flags at run time select which of its projections run"),
         MS,
         like(0),
     ),
     Operator(
         "SparseAttentionIndexer PackedSparseAttentionIndexer",
-        unknown_cost("its policy of selecting tokens is not followed"),
+        unknown_cost("its rule for selecting tokens is not analyzed"),
         MS,
     ),
 )

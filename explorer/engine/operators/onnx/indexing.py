@@ -191,7 +191,9 @@ OPERATORS = (
     ),
     Operator(
         "SpeculativePrefixCommit",
-        unknown_cost("how many tokens it compares and counts depends on what was accepted", products=False),
+        unknown_cost(
+            "the number of compared and counted tokens depends on the accepted tokens", products=False
+        ),
         MS,
         _committed,
     ),

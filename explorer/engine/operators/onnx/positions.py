@@ -68,7 +68,7 @@ def _normal_rotary(call: Call) -> Cost:
     source, rotated_width = call.shape(0), call.attributes["rotary_embedding_dim"]
     width: Dim = call.attributes.get("input_width", 0) or source[3]
     if rotated_width < 0 or (isinstance(width, int) and rotated_width > width):
-        raise ValueError("it turns more than there is")
+        raise ValueError("it rotates more features than the input has")
     cost = cost_formulas.elementwise("RMS normalize", (*source[:3], width), ELEMENTWISE["rms_norm"][0])
     return cost_formulas.adding(cost, "two products and their sum", (*source[:3], rotated_width), ROTATION)
 

@@ -228,15 +228,15 @@ OPERATORS = (
         quantized=True,
     ),
     Operator(
-        "AttnLSTM", unknown_cost("the attention inside its steps is not followed"), MS, _recurrent_shape
+        "AttnLSTM", unknown_cost("the attention inside its steps is not analyzed"), MS, _recurrent_shape
     ),
-    Operator("GRUUnit", unknown_cost("how wide its gates are is told by no attribute")),
+    Operator("GRUUnit", unknown_cost("no attribute gives the width of its gates")),
     Operator("LinearAttention", _linear_attention),
     Operator("LinearAttention", _linear_attention, MS, _linear_shape),
     Operator("GatedDeltaNet", _gated_delta_net, MS),
     Operator(
         "GatedDeltaNetStateReplay",
-        unknown_cost("which steps it replays on which state is told by its metadata, not by shapes"),
+        unknown_cost("its metadata, not its shapes, say which steps it replays on which state"),
         MS,
         like(2),
     ),

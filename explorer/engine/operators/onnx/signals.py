@@ -73,7 +73,7 @@ def _dft(call: Call) -> Cost:
     if None in {cost.macs for cost in costs} or changed:
         return largest
     return replace(
-        largest, reason="along which axis it transforms depends on the data; counted is the longest"
+        largest, reason="the axis of the transform depends on the data; the longest axis is counted"
     )
 
 
@@ -150,7 +150,7 @@ def _stft(call: Call) -> Cost:
 def _real_fft(call: Call) -> Cost:
     """Returns the cost of Rfft, real (..., n) to complex (..., n // 2 + 1, 2), and of its inverse Irfft."""
     if call.attributes.get("signal_ndim", 1) != 1:
-        return cost_formulas.unknown("a transform of several dimensions is not followed")
+        return cost_formulas.unknown("a transform of several dimensions is not analyzed")
     source, is_inverse = call.shape(0), call.op == "Irfft"
     axis = -2 if is_inverse else -1
     frequencies = call.output()[-1 if is_inverse else -2]

@@ -126,7 +126,7 @@ class Cuda(Processor):
             torch.cuda.max_memory_reserved(self.name),
         )
         no_kernels_note = (
-            "torch's profiler told of no kernel of the device, so layers have no times: another profiler may"
+            "torch's profiler reported no kernel of the device, so layers have no times: another profiler may"
             " have its counters (CUPTI), or the driver keeps them for an administrator",
         )
         return (

@@ -22,7 +22,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
     """
     attributes = node.attributes if node.op in ("Gemm", "FusedMatMul") else {}
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
-        raise NotTiled(f"{node.op} '{node.label}' of the original turns an axis of its batch")
+        raise NotTiled(f"{node.op} '{node.label}' of the original transposes a batch axis")
     left_weight, right_weight = reader.factors(node)
     name = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     bias = reader.number(name) if name else None

@@ -391,5 +391,5 @@ def compare_random_region(
     if varies[0] == varies[1] or all(draws):
         return replace(evidence, draws=2, reason=NOT_SHARED)
     ordinal, opposite = ("the first", "the second") if varies[0] else ("the second", "the first")
-    reason = f"random numbers change what {ordinal} puts out, and {opposite} draws none"
+    reason = f"random numbers change the output of {ordinal}, but {opposite} draws none"
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)

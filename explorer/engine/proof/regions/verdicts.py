@@ -236,7 +236,7 @@ class RegionTester:
 
         figures = evidence
         if not trials.results:
-            return build_unproven("not one finite number came out of it", "no number", lasting=False)
+            return build_unproven("its outputs have no finite number", "no number", lasting=False)
         worst = max(trials.results, key=lambda r: r.max_abs or 0.0)
         equal = all(r.equal for r in trials.results)
         figures = replace(evidence, draws=trials.draws, max_abs=worst.max_abs, equal=equal)
@@ -248,14 +248,14 @@ class RegionTester:
         if self._models.contents.leaves_branch_undecided(self._models.list_nodes(region), varied):
             return build_unproven("not every branch in it was taken", "branch")
         if not trials.has_changed and region.reads:
-            reason = "its output does not depend on what was varied"
+            reason = "its output does not depend on the varied inputs"
             return build_unproven(reason, "constant output", lasting=False)
         stored_differences = self._models.compare_stored_numbers(region)
         hidden, rounded, hides = self._judge_stored(region, worst, stored_differences)
         if hidden:
-            return build_unproven(f"{hidden}, and nothing that was tried shows it", "stored number")
+            return build_unproven(f"{hidden}, and no tried input shows an effect", "stored number")
         if trials.unmet_range:
-            return build_unproven(f"{trials.unmet_range} in anything that was tried", "unseen range")
+            return build_unproven(f"{trials.unmet_range} in any tried input", "unseen range")
         if number := self._describe_undecided_limit(region, tables_alone=stored_differences.alike):
             return build_unproven(number, "undecided limit")
         difference = f"by up to {rounded:.1e} (relative)"
@@ -317,12 +317,12 @@ class RegionTester:
             rows: list[Deciding] = [number for number in side_numbers if isinstance(number, TableRow)]
             single = [] if tables_alone else [n for n in side_numbers if not isinstance(n, TableRow)]
             if len(single) > _MAX_LIMITS:
-                return f"{len(single)} limits are in the {ordinal} model alone, too many to try them all"
+                return f"{len(single)} limits are only in the {ordinal} model: too many to try all"
             for number in (*single, *rows):
                 if not self._does_number_matter(region, model, number):
                     return (
-                        f"{number} is in the {ordinal} model alone,"
-                        " and nothing that was tried comes close enough to show what it does"
+                        f"{number} is only in the {ordinal} model,"
+                        " and no tried input comes close enough to it to show its effect"
                     )
         return ""
 

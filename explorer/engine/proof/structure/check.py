@@ -234,7 +234,7 @@ class TileCheck:
         if not np.array_equal(first.local, self.positions_in_product[key][positions]):
             raise NotTiled(f"elements of a tile are not where they belong, {location}")
         if positions.size != element_count:
-            raise NotTiled(f"a part of the tile {location} comes from elsewhere")
+            raise NotTiled(f"a part of the tile {location} is from another place")
 
     def count_omitted_products(self) -> int:
         """Returns the number of products of tiles that the output does not contain."""

@@ -185,7 +185,7 @@ def run_errors(
             original_outputs = run(module, feeds)
         quantized_outputs = run(twin, feeds)
         if len(original_outputs) != len(quantized_outputs):
-            raise BadModel("the quantized module gives other outputs than its original")
+            raise BadModel("the outputs of the quantized module differ from its original")
         for index, (a, b) in enumerate(zip(original_outputs, quantized_outputs, strict=True)):
             output_name = "output" if len(original_outputs) == 1 else f"output.{index}"
             agreement = outputs.setdefault(output_name, Agreement())

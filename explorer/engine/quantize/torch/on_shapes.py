@@ -54,7 +54,7 @@ def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[Modu
         elif kind is nn.MultiheadAttention:
             module_layers.append(
                 _build_unquantized_layer(
-                    path, kind, "its products of two activations are not known without a run"
+                    path, kind, "its products of two activations are known only during a run"
                 )
             )
         elif stack and run is None:

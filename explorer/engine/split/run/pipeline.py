@@ -185,16 +185,16 @@ def _build_pipeline_run(
     notes = []
     cpus = count_processors()
     if workers:
-        notes.append("the times of the stages are by the clocks of their machines")
+        notes.append("the times of the stages come from the clocks of their machines")
         if (worker_count := len(set(workers))) < len(files):
             notes.append(
                 f"{len(files):,} stages on {many_text(worker_count, 'worker')}: they wait for each other,"
-                " and the forecast knows nothing of that"
+                " and the forecast does not include that"
             )
     elif len(files) * threads > cpus:
         notes.append(
             f"{len(files) * threads:,} threads share {cpus:,} processors: the stages wait for each other,"
-            " and the forecast knows nothing of that"
+            " and the forecast does not include that"
         )
     return PipelineRun(
         stages=tuple(stages),

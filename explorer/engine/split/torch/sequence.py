@@ -31,7 +31,7 @@ from explorer.settings.columns import sum_tensor_bytes
 
 _PROBABILITY_ARGUMENTS = ("p", "dropout_p", "dropout", "train", "training")
 """Arguments of random operators. An operator draws no random numbers if one of these is 0 or False."""
-_CHANGED_IN_PLACE = "what is made before it is changed in place behind it"
+_CHANGED_IN_PLACE = "it uses a value that a later stage changes in place"
 
 
 def export_module(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
@@ -63,7 +63,9 @@ def check(program: Any) -> None:
         if is_higher_order(node.target):
             target = str(node.target)
             reason = (
-                "turns gradients off or on" if "set_grad_enabled" in target else f"holds a graph ({target})"
+                "switches gradients off or on"
+                if "set_grad_enabled" in target
+                else f"holds a graph ({target})"
             )
             raise Misuse(
                 f"a part of its forward {reason}, which torch.distributed.pipelining cannot cut",
@@ -82,7 +84,7 @@ def check(program: Any) -> None:
             raise Misuse(
                 f"it changes its own '{updated}' as it runs",
                 where="--to torch",
-                hint="what was exported in training mode is exported anew behind module.eval()",
+                hint="if the program was exported in training mode, export it again after module.eval()",
             )
 
 

@@ -1,7 +1,7 @@
 """Builds the stages of an nn.Module as nn.Modules.
 
-`torch.distributed.pipelining` cuts the traced program at the places of our search. Each stage that uses a
-shared weight gets its own copy.
+`torch.distributed.pipelining` cuts the traced program where Explorer's search placed the cuts. Each stage
+that uses a shared weight gets its own copy.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ TILED_CLASSES: Mapping[type[nn.Module], type[nn.Module]] = {
 
 _UNTILED_CLASSES: Mapping[type[nn.Module], str] = {
     nn.MultiheadAttention: "it reads the weights of its projections itself",
-    nn.RNNBase: "its steps are one operator of torch's",
-    nn.RNNCellBase: "its step is one operator of torch's",
+    nn.RNNBase: "its steps are a single operator of torch, which cannot be split",
+    nn.RNNCellBase: "its step is a single operator of torch, which cannot be split",
     nn.ConvTranspose1d: "transposed convolutions have no tiled layer",
     nn.ConvTranspose2d: "transposed convolutions have no tiled layer",
     nn.ConvTranspose3d: "transposed convolutions have no tiled layer",

@@ -239,7 +239,7 @@ def _build_missing_time_note(fact: LayerTable) -> list[Block]:
     has_times = any(values[time_column] is not None for values in (*fact.values, fact.totals))
     if has_times or all(row.bytes_read is None for row in fact.layers):
         return []  # with a machine, every row with known bytes has a time
-    return [Line(), Paragraph(f"Least time: ?, as it {NEEDS['seconds']}.", "quiet")]
+    return [Line(), Paragraph(f"Least time: ?, because it {NEEDS['seconds']}.", "quiet")]
 
 
 def _build_summary_totals(fact: LayerTable) -> list[Block]:
@@ -275,7 +275,9 @@ def _build_functional_note(totals: Totals, subject: str = "Activations include")
     if not totals.activation_bytes_functional:
         return []
     total = bytes_text(totals.activation_bytes_functional)
-    text = f"{subject} the outputs of functions ({total}), which `explorer info` prints apart."
+    text = (
+        f"{subject} the outputs of functions ({total}), which `explorer info` prints on a line of their own."
+    )
     return [Line(), Paragraph(text, "quiet")]
 
 

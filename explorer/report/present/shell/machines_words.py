@@ -55,8 +55,10 @@ def _array_warning(machine: Hardware) -> str:
         return ""
     rows, columns = machine.array
     return (
-        f"{machine.macs_per_cycle:,.6g} MACs a cycle are not the {cells:,} of an array of {rows} x {columns}:"
-        " times are counted with the MACs. Leave one of the two out unless a cell does more or less than one."
+        f"{machine.macs_per_cycle:,.6g} MACs a cycle do not match an array of {rows} x {columns},"
+        f" which computes {cells:,}:"
+        " times use the MACs a cycle. Omit one of the two settings, unless a cell computes more or"
+        " less than one MAC."
     )
 
 

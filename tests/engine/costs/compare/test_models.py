@@ -459,7 +459,7 @@ def test_the_sums_of_tiles_are_the_products_own(
         found = compare_files(first, second)
         assert found.agree
         assert not open_differences(found)
-        assert any("on tiles: the sums of its tiles" in d.why for d in of(found, "elementwise_ops"))
+        assert any("on tiles: sums of tiles" in d.why for d in of(found, "elementwise_ops"))
 
 
 @pytest.mark.parametrize(("name", "agree"), [("zeros", True), ("ones", False)])
@@ -522,7 +522,7 @@ def test_the_sums_of_a_product_in_parts_are_explained(
     assert comparison.agree
     # three products make each of the 30 outputs, so that two sums are needed
     why = settled(comparison, "elementwise_ops", sign * 2 * 30)
-    assert why == "1 product in parts: the sums of the parts, which a product does within itself"
+    assert why == "1 product in parts: sums of the parts, which a whole product counts as part of its MACs"
 
 
 _ON_A_PARAMETER = """

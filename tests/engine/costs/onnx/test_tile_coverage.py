@@ -151,7 +151,7 @@ def test_what_is_larger_than_its_tile_is_none(build: Build, size: tuple[int, int
     assert (tiled.macs, tiled.products, tiled.share) == (0, 0, 0.0)
     [row] = tiled.left
     assert (row.op, row.name, row.macs) == ("2DMM_64x64x64", "call", size[0] * size[1] * size[2])
-    assert "not one within its tile" in row.reason
+    assert "its sizes exceed the tile" in row.reason
 
 
 def test_a_function_of_that_name_in_another_domain_is_no_tile(build: Build) -> None:

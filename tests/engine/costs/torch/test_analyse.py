@@ -502,10 +502,10 @@ def test_detection_is_a_bound_and_says_why() -> None:
     analysis = examine(load("fasterrcnn_resnet50_fpn")).analysis
     box = row(analysis, "roi_heads.box_head.fc6")
     assert box.status == "bound"
-    assert "taken as nonzero" in box.reason
+    assert "counts as nonzero" in box.reason
     assert row(analysis, "backbone.body.conv1").status == "exact"
     assert (analysis.info.totals.macs, analysis.info.totals.status) == (134_379_721_216, "bound")
-    assert any("every box taken as kept" in note for note in analysis.info.model.notes)
+    assert any("every box counts as kept" in note for note in analysis.info.model.notes)
 
 
 class Fails(nn.Module):

@@ -48,13 +48,13 @@ def row(analysis: Analysis, kind: str) -> Layer:
 @pytest.mark.parametrize(
     ("function", "shapes", "outputs", "says"),
     [
-        (lambda x: torch.nonzero(x) @ torch.ones(2, 3).long(), [(4, 5)], (20, 3), "taken as nonzero"),
-        (lambda x: x[x > 0].reshape(-1, 1) @ torch.ones(1, 3), [(4, 5)], (20, 3), "taken as selected"),
+        (lambda x: torch.nonzero(x) @ torch.ones(2, 3).long(), [(4, 5)], (20, 3), "counts as nonzero"),
+        (lambda x: x[x > 0].reshape(-1, 1) @ torch.ones(1, 3), [(4, 5)], (20, 3), "counts as selected"),
         (lambda x: x.masked_select(x > 0).reshape(-1, 1) @ torch.ones(1, 3), [(4, 5)], (20, 3), "selected"),
         (lambda x: torch.unique(x).reshape(-1, 1) @ torch.ones(1, 3), [(4, 5)], (20, 3), "as distinct"),
-        (lambda x: torch.unique(x, dim=0) @ torch.ones(5, 3), [(4, 5)], (4, 3), "taken as distinct"),
+        (lambda x: torch.unique(x, dim=0) @ torch.ones(5, 3), [(4, 5)], (4, 3), "counts as distinct"),
         (lambda x: x.unique_consecutive()[:, None] @ torch.ones(1, 3), [(4, 5)], (20, 3), "as distinct"),
-        (lambda x: x[x[:, 0] > 0] @ torch.ones(5, 3), [(4, 5)], (4, 3), "taken as selected"),
+        (lambda x: x[x[:, 0] > 0] @ torch.ones(5, 3), [(4, 5)], (4, 3), "counts as selected"),
     ],
 )  # fmt: skip
 def test_a_size_that_depends_on_values_is_the_largest_possible(
@@ -84,7 +84,7 @@ def test_what_follows_a_value_that_was_asked_for_may_depend_on_it_and_says_so() 
     first, second = (layer for layer in analysis.layers if layer.kind == "matmul")
     assert (first.status, first.macs) == ("exact", 27)
     assert (second.status, second.macs) == ("bound", 9)
-    assert second.reason.startswith("assumed: a value of a tensor was asked for and taken as 1")
+    assert second.reason.startswith("assumed: the model read a value of a tensor, which was taken to be 1")
     assert any("assumed" in note for note in analysis.info.model.notes)
 
 
@@ -263,7 +263,7 @@ def test_what_rests_on_an_assumption_is_not_called_the_most() -> None:
         analysis = session.analysis()
         notes = session.info().model.notes
         memory = session.memory()
-    assert any("under an assumption: the totals may be more or less" in note for note in notes)
+    assert any("under an assumption: the true totals may be higher or lower" in note for note in notes)
     assert not any("the most" in note for note in notes)
     assert memory.reason.startswith("assumed")
     told = [report._compose_remark(layer, {}, False) for layer in analysis.layers if layer.status == "bound"]

@@ -456,7 +456,7 @@ def test_values_that_are_known_are_used_and_the_larger_branch_is_counted(kind: t
     rows, products, status = LAYERS[kind]
     for info in both(kind, rows, (1, 3, 64, 64) if kind is Strided else None):
         assert (info.totals.macs, info.totals.status) == (products * W * W, status)
-        assumed = [note for note in info.model.notes if "taken as" in note or "assumed" in note]
+        assumed = [note for note in info.model.notes if "counts as" in note or "assumed" in note]
         assert bool(assumed) == (status != "exact"), "an assumption that changes nothing is not a note"
 
 
@@ -481,13 +481,13 @@ def test_experts_together_get_what_the_router_hands_out(kind: type[nn.Module]) -
         expert = 2 * W * 2 * W
         assert info.totals.macs == TOKENS * (W * E + K * expert)
         assert info.totals.status == "exact"
-        assert not info.model.notes or "MACs in total do not depend on it" in info.model.notes[0]
+        assert not info.model.notes or "the total of MACs is exact" in info.model.notes[0]
 
 
 def test_experts_that_cost_differently_are_counted_under_an_assumption_that_is_said() -> None:
     for info in both(Unlike, TOKENS):
         assert info.totals.status == "assumed"
-        assert any("gets the same share" in note for note in info.model.notes)
+        assert any("are spread evenly" in note for note in info.model.notes)
 
 
 def test_experts_with_room_for_a_few_get_no_more_than_there_is() -> None:

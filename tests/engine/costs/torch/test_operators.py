@@ -239,7 +239,7 @@ def test_a_packed_sequence_of_unknown_lengths_is_bounded_by_the_longest() -> Non
     analysis = on_meta(packed(nn.LSTM), (2, 7, 3), ids(2))
     assert analysis.info.totals.macs == 14 * 4 * 5 * 8
     rnn = next(layer for layer in analysis.layers if layer.path == "rnn")
-    assert (rnn.status, rnn.reason) == ("bound", "packed sequence: every length taken as the longest")
+    assert (rnn.status, rnn.reason) == ("bound", "packed sequence: every length counts as the longest")
 
 
 # -- operations that are no MACs

@@ -285,7 +285,7 @@ def test_rows_of_an_embedding_are_integers_without_being_told() -> None:
     }
     bound = bind(wrap_module(Pair()), asked)
     assert [i.dtype for i in bound.inputs] == ["int64", "float32", "int64"]
-    assert bound.notes[0] == "input ids: taken as int64, because an embedding reads it as indices"
+    assert bound.notes[0] == "input ids: counted as int64, because an embedding reads it as indices"
     said = bind(wrap_module(Pair()), {**asked, "ids": ("int32", (2, 5))})
     assert [i.dtype for i in said.inputs] == ["int32", "float32", "int64"]
 

@@ -236,13 +236,13 @@ ADAPTERS: Mapping[str, tuple[dict[str, object], folders.Tensors, tuple[str, ...]
         [*_LORA, ("base_model.model.model.norm.weight", "F32", (64,))],
         (
             "it adds 512 parameters to read and as many MACs",
-            "64 of its parameters take the place of the base's",
+            "64 of its parameters replace parameters of the base",
         ),
     ),
     "another base's": (
         {"peft_type": "IA3"},
         [(f"{_AT}self_attn.v_proj.ia3_l", "F32", (33, 1))],
-        ("this adapter is not of its base",),
+        ("this adapter does not fit its base",),
     ),
 }
 
@@ -453,7 +453,9 @@ def test_what_no_format_is_given_to_is_said_before_its_weights_are_read(tmp_path
         session.info()
         os.truncate(path / "model.safetensors", 0)
         assert session.quantize_choice(QuantizeSpec(weight="int8")).totals.bitops.after
-        with pytest.raises(Misuse, match="its weights are bfloat16, and number formats are given to float32"):
+        with pytest.raises(
+            Misuse, match="its weights are bfloat16, but only float32 weights can be quantized"
+        ):
             session.quantize_module(QuantizeSpec(weight="int8"))
 
 
@@ -510,7 +512,7 @@ def test_a_configuration_without_weights_says_what_packed_weights_would_change(t
     (path / "model.safetensors").unlink()
     with Session(path) as session:
         notes = "\n".join(session.info().model.notes)
-    assert "in float32, as it names no type, not packed as 'awq' would" in notes
+    assert "in float32, because it names no type, not packed as 'awq' would" in notes
 
 
 @pytest.mark.parametrize("beside", ["onnx/model.onnx", "flax_model.msgpack", "tf_model.h5"])

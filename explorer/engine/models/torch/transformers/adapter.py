@@ -67,8 +67,8 @@ def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         base = _find_base(contents)
         opened = open_folder(huggingface.read_contents(base), options)
         if not isinstance(opened, ConfiguredModule):
-            why = opened.contents.why if isinstance(opened, TensorFile) else "it is none"
-            raise BuildError(f"of its base, {printable(base)}, no module is built: {why}")
+            why = opened.contents.why if isinstance(opened, TensorFile) else "it is not a module"
+            raise BuildError(f"no module can be built from its base, {printable(base)}: {why}")
         notes = tuple(_describe_adapter(contents, opened, base))
     except BuildError as error:
         contents.why = str(error)
@@ -143,19 +143,19 @@ def _describe_adapter(contents: TensorIndex, base: ConfiguredModule, folder: str
             replaced += tensor.elements
     if misfitting or len(unmatched) == len(contents.tensors):
         misfits = format_names(misfitting or [printable(name) for name in unmatched], 2)
-        raise BuildError(f"this adapter is not of its base, {printable(folder)}: {misfits}")
+        raise BuildError(f"this adapter does not fit its base, {printable(folder)}: {misfits}")
     params, config = count_stored(contents.tensors)[0], contents.config
     total = base.stored().totals.params
     yield (
         f"adapter ({printable(str(config.get('peft_type', 'LoRA')))}{_format_rank(config)}) on"
         f" {printable(folder)}: {count_text(params)} parameters, {percent_text(params, total)} of the base's"
-        f" {count_text(total)}; figures are those of both merged"
+        f" {count_text(total)}; the figures are those of the merged model"
     )
     if read:
         macs_text = "as many" if read == products else f"{products:,}"
-        yield f"not merged, it adds {read:,} parameters to read and {macs_text} MACs for each token"
+        yield f"if not merged, it adds {read:,} parameters to read and {macs_text} MACs for each token"
     if replaced:
-        yield f"{replaced:,} of its parameters take the place of the base's own"
+        yield f"{replaced:,} of its parameters replace parameters of the base"
     if unmatched:
         yield f"tensors of the adapter that belong to no layer of the base: {format_names(unmatched)}"
 

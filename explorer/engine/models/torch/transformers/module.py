@@ -197,7 +197,7 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     require("transformers", contents.source)
     architecture = str(contents.config["general.architecture"])
     file_tensors = {tensor.name: tensor for tensor in contents.tensors}
-    why = f"transformers knows no architecture '{printable(architecture)}' of llama.cpp's"
+    why = f"transformers does not know llama.cpp's architecture '{printable(architecture)}'"
     try:
         for config, note in gguf_config.list_configurations(contents.config, contents.tensors):
             try:
@@ -227,7 +227,7 @@ def _build_without_weights(
 ) -> ConfiguredModule:
     """Returns the module of a configuration without weights, with notes on the assumed types."""
     dtype = _choose_compute_dtype(contents, "")
-    type_text = f"in {dtype}" if dtype else "in float32, as it names no type"
+    type_text = f"in {dtype}" if dtype else "in float32, because it names no type"
     packing_text = f", not packed as '{_name_packing_method(packed)}' would" if packed else ""
     note = f"parameters and bytes are those of the configuration, {type_text}{packing_text}"
     loaded.notes = (*loaded.notes, note)
@@ -236,9 +236,7 @@ def _build_without_weights(
 
 
 def _refuse_values(source: str) -> NoReturn:
-    raise BadModel(
-        NO_WEIGHTS, where=source, hint="its config.json is all there is; put the weights beside it"
-    )
+    raise BadModel(NO_WEIGHTS, where=source, hint="there is only its config.json; put the weights beside it")
 
 
 def _attach_weights(
