@@ -51,7 +51,7 @@ class Column(NamedTuple):
         least: Minimum cells of a shortened column before another one is left out; 0 for the table's default.
         keeps_figures: Whether the figures are never cut, so that only the title may be shortened.
         brief: Shorter text by full text, used when the column is shortened.
-        paths: Whether texts are paths of files, whose folders are never left out as repeated modules are.
+        paths: Whether texts are paths of files, which are shortened without omitting folders.
     """
 
     title: str

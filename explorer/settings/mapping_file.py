@@ -17,7 +17,8 @@
     order = "mnk"
     tile = [64, 64, 64]
 
-Groups of convolutions that are not one product each have a line `grouped = "pack"` or `grouped = "leave"`.
+The line `grouped = "pack"` or `grouped = "leave"` says how grouped convolutions are mapped. Without it, each
+group is one product.
 A site may also have `right`, the number type of B, and `output`, the number type in which C leaves. A level
 may also have `split`, the cores along M, K and N, and `keep`, the operands that it holds whole.
 """

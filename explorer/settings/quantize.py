@@ -95,7 +95,9 @@ def parse_formats(
         part, sign, name = (word.strip() for word in part_text.partition("="))
         if part not in ("weight", "input", "bias") or not sign or not name:
             raise Misuse(
-                f"'{part_text}' is not a format of a part", where=where, hint="write weight=int8,input=int8"
+                f"'{part_text}' does not set the format of a part",
+                where=where,
+                hint="write weight=int8,input=int8",
             )
         if part in formats:
             raise Misuse(f"the {part} has two formats", where=where, hint="name each part once")

@@ -115,7 +115,7 @@ def _expand_shorthand(word: str) -> tuple[str, ...]:
 
 
 def _parse_choice(label: str, typed: str, where: str) -> Choice:
-    """Parses a statistic. `typed` is the word as the user typed it, of which `label` may be a part."""
+    """Parses the statistic `label`. `typed` is the user's word, which may stand for several statistics."""
     name, colon, text = label.partition(":")
     typed_name = typed.partition(":")[0]
     statistic = STATISTICS.get(name)

@@ -289,7 +289,7 @@ def test_the_front_is_what_nothing_else_beats(points: list[tuple[int, int, int]]
     ("words", "said"),
     [
         (("--quantize", "int9000"), "--quantize: there is no number format 'int9000'"),
-        (("--quantize", "weights=int8"), "--quantize: 'weights=int8' is not a format of a part"),
+        (("--quantize", "weights=int8"), "--quantize: 'weights=int8' does not set the format of a part"),
         (("--quantize", ","), "--quantize: there is nothing"),
         (("--quantize", "int8", "--tile", "16"), "--tile: does not apply to number formats"),
         (("--bits", "4"), "--bits: does not apply to tilings"),

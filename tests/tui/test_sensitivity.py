@@ -173,7 +173,7 @@ async def test_what_cannot_be_is_said_and_nothing_is_begun(session):
         await hands.press("Z")
         await hands.burst("ctrl+u", *"weights=int8", "enter")
         assert isinstance(top(hands), FormatSweepDialog)
-        assert "is not a format of a part" in hands.dialog()
+        assert "does not set the format of a part" in hands.dialog()
         await hands.burst("ctrl+u", *"int9000", "enter")
         assert "there is no number format 'int9000'" in hands.dialog()
         await hands.press("escape")

@@ -31,7 +31,7 @@ CALIBRATION = (
     _CALIBRATE,
     _DRAWS,
     "--seed",
-    Option("--no-report", "measure no errors: faster, and the model runs only for ranges"),
+    Option("--no-report", "do not measure errors: faster, because the model runs only to find ranges"),
 )
 """Options for choosing ranges."""
 

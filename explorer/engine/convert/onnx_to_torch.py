@@ -122,7 +122,7 @@ def _list_symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
 def _build_specification(model: Model, symbols: Sequence[str]) -> Any:
     """Returns `dynamic_shapes` for a forward method that takes `*inputs`.
 
-    Torch infers the limits of each dimension: for example, a table of 64 positions allows no longer sequence.
+    Torch infers the limits of each dimension: for example, a table of 64 positions limits a sequence to 64.
     """
     auto = torch.export.Dim.AUTO
     open_ = [

@@ -250,7 +250,7 @@ def measure(task: Task) -> tuple[Struct, ...]:
         MissingExtra: The worker lacks a package that the model needs.
     """
     if task.version != __version__:
-        message = f"the worker runs version {__version__}, this is {task.version}"
+        message = f"the worker runs version {__version__}, but the sweep needs version {task.version}"
         raise Misuse(message, where="--scheduler", hint="install the same everywhere")
     with _OPEN_LOCK:
         return tuple(task.compute_rows(_open_session(task)))

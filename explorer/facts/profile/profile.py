@@ -74,7 +74,7 @@ class ProfileSpec(Spec, frozen=True):
         float,
         Meta(gt=0, le=1e9),
         option(
-            "seconds after which no more runs are made", metavar="S", write="{:g}".format, reader="seconds"
+            "start no new run after this many seconds", metavar="S", write="{:g}".format, reader="seconds"
         ),
     ] = 10.0
     input: Annotated[

@@ -487,7 +487,7 @@ class SplitScreen(SubScreen[int]):
         stem = os.path.basename(self._source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
         stage_count_text = many_text(len(split.places) + 1, "stage")
         form = "modules (.pt2) with run.py" if split.request.form == "torch" else "ONNX files"
-        text = f"{stage_count_text} as {form} and stages.json, proved to be the model, into the folder"
+        text = f"{stage_count_text} as {form}, stages.json, and a proof that they equal the model. Folder:"
         ask_path(
             self.app,
             "Write the stages",

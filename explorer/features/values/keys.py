@@ -36,7 +36,7 @@ COMMANDS = (
         "map",
         ("I",),
         "I",
-        "Inside a tensor: a map",
+        "Map of a tensor",
         "The numbers of the current layer's weights and outputs, as colors",
         LOOK,
         "values_action.MapCommand",

@@ -122,7 +122,7 @@ def test_rules_by_hand_need_no_file(sample: Sample) -> None:
     [
         (("--to", "int9"), "--to: there is no number format 'int9'; did you mean 'int8'?"),
         (("--to", "int32"), "--to: int32 is only for a bias, whose scale is the product of"),
-        (("--to", "weight=int8,wait=int8"), "--to: 'wait=int8' is not a format of a part"),
+        (("--to", "weight=int8,wait=int8"), "--to: 'wait=int8' does not set the format of a part"),
         (("--to", "float32"), "no layer takes a number format (none of its parts is selected)"),
         (("--op", "Conf"), "--op: no layer is a 'Conf'; did you mean 'Conv'?"),
         (("--site", "re:fc[12"), "is not a regular expression"),

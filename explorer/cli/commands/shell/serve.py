@@ -74,7 +74,7 @@ COMMAND = Command(
     (
         Option(
             "--port",
-            "port to listen on (default 8000; 0 for one that is free)",
+            "port to listen on (default 8000; 0 for a free port)",
             "N",
             "8000",
             least=0,

@@ -1,4 +1,4 @@
-"""Tells a model's own code from the code of libraries, and replaces the names in its modules."""
+"""Distinguishes a model's own code from the code of libraries, and replaces the names in its modules."""
 
 from __future__ import annotations
 

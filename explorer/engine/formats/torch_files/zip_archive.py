@@ -81,9 +81,7 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
     tail = read(size - start, start)
     end_offset = tail.rfind(b"PK\x05\x06")
     if end_offset < 0 or end_offset + _END.size > len(tail):
-        raise _build_broken_error(
-            "it has no directory, which stands at its end and says where everything lies"
-        )
+        raise _build_broken_error("it lacks the directory at its end, which lists the entries")
     _, _, _, _, count, length, offset, _ = _END.unpack_from(tail, end_offset)
     if count == 0xFFFF or length == 0xFFFFFFFF or offset == 0xFFFFFFFF:
         locator_offset = start + end_offset - _LOCATOR.size

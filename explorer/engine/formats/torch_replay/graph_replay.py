@@ -191,7 +191,7 @@ class GraphReplay:
                 if not bool(self._run_graph(test, [*carried, *constants])[0]):
                     return tuple(carried)
                 carried = self._run_graph(body, [*carried, *constants])
-            raise operators.UnknownOperator("its graph loops without an end")
+            raise operators.UnknownOperator("its graph loops endlessly")
         if name == "scan" and arity == len(args):
             return self._scan(*args)
         graph_index = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)

@@ -391,26 +391,26 @@ MAX_INTEGER_BITS = 4096
 
 def _add(left: Any, right: Any, *options: Any) -> Any:
     if isinstance(left, (list, str)) and len(left) + len(right) > MAX_CREATED_ITEMS:
-        raise UnknownOperator("its code makes a list without an end")
+        raise UnknownOperator("its code creates an endless list")
     return left + right
 
 
 def _multiply(left: Any, right: Any) -> Any:
     for items, factor in ((left, right), (right, left)):
         if isinstance(items, (list, str, tuple)) and len(items) * int(factor) > MAX_CREATED_ITEMS:
-            raise UnknownOperator("its code makes a list without an end")
+            raise UnknownOperator("its code creates an endless list")
     if (
         isinstance(left, int)
         and isinstance(right, int)
         and left.bit_length() + right.bit_length() > MAX_INTEGER_BITS
     ):
-        raise UnknownOperator("its code makes a number without an end")
+        raise UnknownOperator("its code computes a number without a limit")
     return left * right
 
 
 def _raise_to_power(base: Any, power: Any) -> Any:
     if isinstance(base, int) and isinstance(power, int) and base.bit_length() * power > MAX_INTEGER_BITS:
-        raise UnknownOperator("its code makes a number without an end")
+        raise UnknownOperator("its code computes a number without a limit")
     return base**power
 
 

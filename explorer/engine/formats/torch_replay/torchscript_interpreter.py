@@ -300,7 +300,7 @@ class ScriptInterpreter:
         self.steps += steps
         if self.steps > MAX_STEPS * (TRUSTED if self.code.trusted else 1):
             hint = "" if self.code.trusted else "; --trust lets it run a hundred times longer"
-            raise ScriptError(f"its code runs without an end{hint}")
+            raise ScriptError(f"its code runs endlessly{hint}")
 
     def _block(self, statements: Sequence[ast.stmt], frame: ScriptFrame) -> None:
         for statement in statements:
@@ -589,7 +589,7 @@ def _step_cost(name: str, args: Sequence[Any]) -> int:
         value = pending.pop()
         items_visited += len(value)
         if items_visited > MAX_ARGUMENT_ITEMS:
-            raise ScriptError("its code makes a list without an end")
+            raise ScriptError("its code creates an endless list")
         if is_deep and not isinstance(value, str):
             items = value.values() if isinstance(value, dict) else value
             pending += [element for element in items if isinstance(element, (list, tuple, dict, str))]
@@ -608,7 +608,7 @@ def check_size(values: Sequence[Any]) -> None:
         value, depth = pending.pop()
         items_visited += len(value)
         if items_visited > MAX_ARGUMENT_ITEMS // 10 or depth > _MAX_CALL_DEPTH:
-            raise ScriptError("its code makes a list without an end")
+            raise ScriptError("its code creates an endless list")
         items = value.values() if isinstance(value, dict) else value
         pending += [(element, depth + 1) for element in items if isinstance(element, (list, tuple, dict))]
 

@@ -550,7 +550,8 @@ def _list_part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
         return []
     if part is None or part[2] != count:
         return [
-            f"this is one of {count:,} parts of a model, under another name: the others are not looked for"
+            f"this is one of {count:,} parts of a model, but the file was renamed: the other parts"
+            " were not looked for"
         ]
     if not missing:
         return []

@@ -153,7 +153,7 @@ class TableRow(Struct, frozen=True):
         return (float(self.rows),)
 
     def __str__(self) -> str:
-        return f"row {self.row} of the {self.rows} that {self.op} reads of a table"
+        return f"row {self.row} of the {self.rows} that {self.op} reads from a table"
 
 
 Deciding = DecidingNumber | TableRow

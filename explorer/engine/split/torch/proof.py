@@ -150,7 +150,7 @@ def _use_one_thread() -> Iterator[None]:
 
 
 def _estimate_depth(module: nn.Module) -> int:
-    """Estimates the roundings of an output: one for each module, and the largest size of each weight."""
+    """Estimates the number of roundings of an output: the modules plus the largest size of each weight."""
     return sum(max(parameter.shape, default=1) for parameter in module.parameters()) + sum(
         1 for _ in module.modules()
     )

@@ -167,7 +167,7 @@ def _select_shown_part(selection: Selection, slice_text: str, output: str | None
         raise Misuse(
             f"these are {count:,} numbers, and {MAX_NUMBERS:,} at most are shown",
             where="--slice",
-            hint="-o OUT.npy takes all of them",
+            hint="-o OUT.npy writes all of them",
         )
     return selection
 

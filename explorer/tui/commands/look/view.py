@@ -67,7 +67,7 @@ def divide(context: CommandContext, percent: str) -> None:
 def to_defaults(context: CommandContext) -> None:
     """Reset columns, order and divider to their defaults."""
     context.panes.reset_to_defaults()
-    context.store.say("columns, order and divider are as at first")
+    context.store.say("columns, order and divider are reset")
 
 
 def exact(context: CommandContext) -> None:
