@@ -264,6 +264,6 @@ def _open_session(task: Task) -> SweepSession:
             _open[1].close()
             _open = None
         if task.files and compute_fingerprint(task.files) != task.fingerprint:
-            raise BadModel("the worker has another file of this name", where=task.files[0])
+            raise BadModel("the worker has a different file with this name", where=task.files[0])
         _open = (identity, task.opener())
     return _open[1]

@@ -46,7 +46,7 @@ class TrainingTask(Task, frozen=True, kw_only=True):
         stop_if(cancel)
         row = self.row
         if session.module_digest() != self.module:
-            raise BadModel("the worker has another module of this name", where=row.model)
+            raise BadModel("the worker has a different module with this name", where=row.model)
         settings = {name: getattr(row, name) for name in _SETTINGS}
         try:
             with scratch.create_folder() as folder:

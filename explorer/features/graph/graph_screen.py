@@ -360,7 +360,7 @@ class GraphView(SubScreen[int]):
         """Draw the chosen box with its neighbors up to `steps` edges away."""
         if self.box is not None and self.box.row is not None:
             if self.box.role == "part":
-                self._say("a part has no neighbors of its own: + shows what stands in it")
+                self._say("a part has no neighbors of its own; + shows its contents")
             else:
                 self._go(GraphRequest(self.box.row, steps), self.box.row)
 

@@ -50,5 +50,5 @@ def open_worker_model(
     session = reopen(source, **options)
     if compute_digest(session) != expected_digest:
         session.close()
-        raise BadModel("the worker has another model of this name", where=source)
+        raise BadModel("the worker has a different model with this name", where=source)
     return session

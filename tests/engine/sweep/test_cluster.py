@@ -208,7 +208,7 @@ def test_a_worker_that_has_another_file_of_that_name_says_so(
         return 1
 
     monkeypatch.setattr(processes, "run", run)
-    with pytest.raises(Misuse, match="another file of this name"):
+    with pytest.raises(Misuse, match="a different file with this name"):
         sweep_files(path, spec=SweepSpec(((64, 64, 64),)), workers=2)
 
 

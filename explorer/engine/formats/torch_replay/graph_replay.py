@@ -156,7 +156,7 @@ class GraphReplay:
         if match is None:
             function = _PLAIN.get(target)
             if function is None:
-                raise operators.UnknownOperator(f"the function {target} is not one that a program needs")
+                raise operators.UnknownOperator(f"the function {target} is not allowed in a program")
             return function(*args, **kwargs)
         library, name = match.group(1), match.group(2)
         if library == "higher_order":

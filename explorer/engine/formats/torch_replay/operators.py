@@ -82,7 +82,7 @@ def call_operator(
     """
     name = _BITWISE.get(name, name)
     if library not in LIBRARIES or name in FORBIDDEN or name.startswith("__"):
-        raise UnknownOperator(f"the operator {library}::{name} is not known, or not one that a model needs")
+        raise UnknownOperator(f"the operator {library}::{name} is unknown or not allowed in a model")
     layer_operator = _LAYER_OPERATORS.get(name) if library == "aten" else None
     if layer_operator is not None:
         return layer_operator(*args, **kwargs)
