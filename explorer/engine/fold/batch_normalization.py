@@ -222,7 +222,7 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
         if reader.domain or reader.op not in _FOLD_NORM_BEFORE or reader.inputs.count(output) > 1:
             raise NotFoldable(f"{reader.op} '{reader.label}' reads it")
         if reader.inputs[0] != output:
-            raise NotFoldable(f"it gives a weight of '{reader.label}'")
+            raise NotFoldable(f"it computes a weight of '{reader.label}'")
         new_parameters.append(
             _FOLD_NORM_BEFORE[reader.op](reader, _read_weight(work, reader), _read_bias(work, reader), affine)
         )

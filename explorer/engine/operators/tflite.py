@@ -526,7 +526,7 @@ _COSTS: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(
         str.split("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"),
-        data_movement("keeps or hands out what a variable holds"),
+        data_movement("stores or returns the value of a variable"),
     ),
     "CALL_ONCE": data_movement("runs a subgraph once, before the first pass"),
     **dict.fromkeys(

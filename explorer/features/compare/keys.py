@@ -49,7 +49,7 @@ COMMANDS = (
         ("equals_sign",),
         "=",
         "Set beside…",
-        "Show this model's tree beside another one's: a state, a file or a name",
+        "Show this model's tree beside that of another state, file or named model",
         CHANGE,
         "pair_action.PairCommand",
         menu=True,

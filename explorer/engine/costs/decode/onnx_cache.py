@@ -310,7 +310,7 @@ class _Sizes:
             return  # a larger buffer of fixed size; `_check_capacity` rejects buffers that are too small
         name = f"dimension '{dim}'" if isinstance(dim, str) else "a dimension"
         raise Misuse(
-            f"one decode step needs {size:,} where {name} is {current:,}",
+            f"{name} has size {current:,}, but one decode step needs {size:,}",
             where=where,
             hint="leave --dim out for it, or export the model with a dynamic sequence and cache",
             code="drop_option",

@@ -38,10 +38,10 @@ from explorer.facts.blame import Blame, BlameKind, Probe
 from explorer.facts.site_names import format_site
 
 CRITERION = (
-    "every layer of the second model runs on the values of the first model: unchanged, with zeros replaced,"
-    " and for long sums one part at a time; it introduces error if its result is farther from float64 than"
-    " the result of the first model's layer, by more than chance and by more than its number types round;"
-    " all other error is inherited"
+    "every layer of the second model runs on the first model's values: unchanged, with zeros replaced, and"
+    " for long sums one part at a time; a layer introduces error if its result differs from float64 by more"
+    " than the first model's result does, and by more than chance and rounding explain; all other error is"
+    " inherited"
 )
 
 _MAX_LISTED = 16

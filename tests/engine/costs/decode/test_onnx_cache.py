@@ -172,8 +172,8 @@ def test_what_cannot_be_recognised_is_asked_for_by_name(build: Build, exported: 
 @pytest.mark.parametrize(
     ("dims", "says"),
     [
-        ({"seq": 4}, "needs 1 where dimension 'seq' is 4"),
-        ({"past": 4}, "needs 5 where dimension 'past' is 4"),
+        ({"seq": 4}, "dimension 'seq' has size 4, but one decode step needs 1"),
+        ({"past": 4}, "dimension 'past' has size 4, but one decode step needs 5"),
     ],
 )
 def test_dims_that_contradict_the_step_are_refused(
@@ -191,7 +191,7 @@ def test_a_sequence_that_is_fixed_cannot_be_one_token(exported: Callable[..., Mo
 
 
 def test_one_name_for_cache_and_sequence_is_refused(exported: Callable[..., Model]) -> None:
-    with pytest.raises(Misuse, match="needs 1 where dimension 'seq' is 5"):
+    with pytest.raises(Misuse, match="dimension 'seq' has size 5, but one decode step needs 1"):
         step(exported(past=("batch", H, "seq", D)), 5)
 
 
