@@ -83,7 +83,7 @@ PRESETS: tuple[PresetRow, ...] = (
               ({"name": "DRAM", "bytes_per_cycle": 16},
                {"name": "scratchpad", "size": "256 KiB", "holds": "A B", "buffers": 2},
                {"name": "accumulator", "size": "64 KiB", "holds": "C"})),
-    PresetRow("edge-npu", "an NPU for the edge: 64 x 64 array, 1 MiB, 16 bytes a cycle: no product", "int8",
+    PresetRow("edge-npu", "an NPU for the edge: 64 x 64 array, 1 MiB, 16 bytes a cycle (invented)", "int8",
               {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 16, "unit": "64x64x64"},
               "by definition",
               ({"name": "DRAM", "bytes_per_cycle": 16},
@@ -112,7 +112,7 @@ PRESETS: tuple[PresetRow, ...] = (
                {"name": "L2", "size": "1 MiB", "ways": 8, "bytes_per_cycle": 32},
                {"name": "L1", "size": "32 KiB", "ways": 8, "read_bytes_per_cycle": 64,
                 "write_bytes_per_cycle": 32})),
-    PresetRow("array-64", "a systolic array of 64 x 64 cells, 64 bytes a cycle: no product", "int8",
+    PresetRow("array-64", "a systolic array of 64 x 64 cells, 64 bytes a cycle (invented)", "int8",
               {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 64}, "by definition"),
 )  # fmt: skip
 """Presets in the order in which they are listed."""

@@ -133,7 +133,7 @@ def test_what_turns_gradients_off_or_trains_as_it_runs_is_one_line(tmp_path: Pat
     x, output = torch.ones(2, 4), str(tmp_path / "s")
     with Session(Frozen(), inputs=x) as session:
         assert len(session.split(SplitSpec(2), form="torch").stages) == 2
-        with pytest.raises(Misuse, match="switches gradients off or on"):
+        with pytest.raises(Misuse, match="turns gradients off or on"):
             session.split(SplitSpec(2), form="torch", output=output)
     layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     for name in ("eval", "train"):

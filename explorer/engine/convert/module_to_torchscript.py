@@ -56,10 +56,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     )
 
 
-_TRACED = (
-    "a trace records the operators that ran with these inputs: branches that depend on values or"
-    " sizes are fixed"
-)
+_TRACED = "a trace records one run with these inputs: branches that depend on values or sizes are fixed"
 
 
 _JIT: Any = torch.jit

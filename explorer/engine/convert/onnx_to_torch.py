@@ -96,9 +96,7 @@ def write_program(job: ConversionJob) -> ConversionResult:
     return _build_result("torch.export of our own interpreter", model, input_plans, names, evidence, notes)
 
 
-_TRACED = (
-    "a trace records the operators that ran with these inputs: numbers of loop turns and branches are fixed"
-)
+_TRACED = "a trace records one run with these inputs: branches and numbers of loop turns are fixed"
 
 
 def _load(job: ConversionJob) -> tuple[Model, OnnxModule]:

@@ -83,9 +83,7 @@ def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> 
         )
     out_height, out_width = ((size + 2 * pad - kernel_height) // stride + 1 for size in (height, width))
     if out_height < 1 or out_width < 1:
-        raise Misuse(
-            "the kernel is larger than the image", where="make", hint="pass pad=1, or a smaller kernel"
-        )
+        raise Misuse("the kernel is larger than the image", where="make", hint="pad=1 or a smaller kernel")
     _check_size(net, out_channels * channels // groups * kernel_height**2)
     x = net.input("x", [batch, channels, height, width])
     settings = {"stride": stride, "padding": pad, "groups": groups}

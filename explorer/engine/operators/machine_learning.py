@@ -204,9 +204,7 @@ def _trees(
     per_row = comparisons + trees * max_weights + scores * per_score
     label = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
     cost = cost_formulas.elementwise(label, (*rows, per_row))
-    return cost_formulas.bounded(
-        cost, "a row takes one path through each tree; the longest paths are counted"
-    )
+    return cost_formulas.bounded(cost, "a row takes one path through each tree; the longest are counted")
 
 
 def _tree_ensemble(call: Call) -> Cost:
@@ -280,9 +278,7 @@ def _tf_idf(call: Call) -> Cost:
     cost = cost_formulas.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, ngrams))
     if attributes.get("mode", "TF") != "TF":
         cost = cost_formulas.adding(cost, "weights", call.output())
-    return cost_formulas.bounded(
-        cost, "the number of known n-grams depends on the data; all n-grams are counted"
-    )
+    return cost_formulas.bounded(cost, "the number of known n-grams depends on the data; all are counted")
 
 
 _TREES = tuple(

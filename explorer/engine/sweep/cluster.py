@@ -141,9 +141,7 @@ def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str
     def look() -> None:
         stop_if(cancel)
         if time.monotonic() > deadline:
-            raise EngineDied(
-                "the scheduler does not answer any more, as if it were stopped", where=where, hint=hint
-            )
+            raise EngineDied("the scheduler does not answer, as if it were stopped", where=where, hint=hint)
 
     try:
         workers_by_address = wait_for_answer(client, client.scheduler.identity(), look)["workers"]

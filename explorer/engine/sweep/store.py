@@ -245,10 +245,7 @@ def _check(path: str, changed: bool) -> None:
 def _translate_error(error: sqlite3.Error, path: str) -> ExplorerError:
     reasons = {
         "SQLITE_BUSY": ("another program holds it", "try again when that is done"),
-        "SQLITE_FULL": (
-            "the disk is full",
-            "make room and run the same command again: finished rows are kept",
-        ),
+        "SQLITE_FULL": ("the disk is full", "make room and run it again: finished rows are kept"),
         "SQLITE_READONLY": ("may not be written", "name another file for the results"),
         "SQLITE_CANTOPEN": ("cannot be opened", "name another file for the results"),
         "SQLITE_NOTADB": ("this holds no results of a sweep", "name another file for the results"),

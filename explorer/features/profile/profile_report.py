@@ -63,9 +63,7 @@ def timeline(axes: Axes, info: Info, fact: Timed) -> None:
         axes.broken_barh(spans, (place - 0.4, 0.8), color=color, linewidth=0)
     axes.set_yticks(range(len(names)), shorten_names(names), fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlabel(
-        "median times in the order of the layers, drawn one after another; not a recording of one run"
-    )
+    axes.set_xlabel("median times, one layer after another; not a recording of one run")
     _heading(axes, info, profile, "A run")
 
 

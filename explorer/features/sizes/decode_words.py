@@ -36,14 +36,9 @@ def passes_line(fact: Decode) -> Line:
         return Line(Span("this model keeps no keys and values: it has no cache", "warning"))
     crossing = f"KV cache passes the weights at {fact.kv_passes_weights:,} tokens"
     if fact.checked:
-        return Line(
-            (Span(crossing, "strong"), Span(", counted at this length and at one token less", "quiet"))
-        )
+        return Line((Span(crossing, "strong"), Span(", counted there and with one token less", "quiet")))
     return Line(
-        (
-            Span(crossing, "strong"),
-            Span(f", computed by division, not counted at this length: {fact.unchecked}", "warning"),
-        )
+        (Span(crossing, "strong"), Span(f", by division, not by a count: {fact.unchecked}", "warning"))
     )
 
 

@@ -374,11 +374,7 @@ def _spec_of_plan(entry: HistoryEntry) -> TileSpec:
     """Derive the spec from the plan, for a state that was saved without its spec."""
     plan = entry.record.plan
     if plan is None:
-        raise Misuse(
-            "the record of this state does not contain how it was made",
-            where=entry.label,
-            hint="save it as ONNX",
-        )
+        raise Misuse("no record says how this state was made", where=entry.label, hint="save it as ONNX")
     sites = tuple(tiling_settings.escape_glob(site.name) for site in plan.sites)
     return TileSpec(plan.tile, sites, plan.edges, plan.form)
 

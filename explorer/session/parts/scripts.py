@@ -142,11 +142,7 @@ def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) ->
         parent_text = "" if step.parent == last else f", made of {step.parent or 'the model'}"
         lines += ["", f"# {number}: {_on_one_line(entry.label)}{name_text}{parent_text}"]
         if entry.change not in list_offers("changes"):
-            raise Misuse(
-                "the record of this state does not contain how it was made",
-                where=entry.label,
-                hint="save it as ONNX",
-            )
+            raise Misuse("no record says how this state was made", where=entry.label, hint="save it as ONNX")
         words, config = load("changes", entry.change).words(entry, write_path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END_MARK}'", config.rstrip("\n"), _END_MARK]

@@ -98,8 +98,7 @@ def collect_values(root: Any, checkpoint: Checkpoint, prefix: str) -> Checkpoint
     for kind, paths in paths_by_class.items():
         count = many_text(len(paths), "tensor")
         values.notes.append(
-            f"{count} of {kind} written as the plain tensors that the file stores, with attributes in"
-            " the metadata:"
+            f"{count} of {kind} written as the tensors that the file stores, with attributes in the metadata:"
             f" {format_names(paths)}; the code that loads them must rebuild them"
         )
     if dropped_attributes:

@@ -191,9 +191,7 @@ OPERATORS = (
     ),
     Operator(
         "SpeculativePrefixCommit",
-        unknown_cost(
-            "the number of compared and counted tokens depends on the accepted tokens", products=False
-        ),
+        unknown_cost("the number of compared tokens depends on the accepted ones", products=False),
         MS,
         _committed,
     ),

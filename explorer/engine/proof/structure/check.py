@@ -263,7 +263,8 @@ class TileCheck:
             raise NotTiled(f"product {tile_index} begins after the end of the depth: a term is added twice")
         if product.left.shape[1] != self._tile_length("K", tk, width):
             raise NotTiled(
-                f"product {tile_index} is {product.left.shape[1]} deep, the plan has {width} of tiles of {tk}"
+                f"product {tile_index} has depth {product.left.shape[1]}, but the plan has {width} in"
+                f" tiles of {tk}"
             )
         right = product.right
         if isinstance(right, Symbol):

@@ -262,9 +262,7 @@ def _load_checked(
     if not os.path.isfile(path):
         raise BadModel("a worker has no such file", where=path, hint="stages lie at the same path everywhere")
     if manifest.compute_sha256(path) != sha256:
-        raise BadModel(
-            "a worker has a different file with this name", where=path, hint="copy the stages again"
-        )
+        raise BadModel("a worker has a different file with this name", where=path, hint="copy the stages")
     try:
         return stage_process.load_stage(
             {"path": path, "threads": threads, "reads": input_names, "makes": output_names}

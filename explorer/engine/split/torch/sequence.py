@@ -63,9 +63,7 @@ def check(program: Any) -> None:
         if is_higher_order(node.target):
             target = str(node.target)
             reason = (
-                "switches gradients off or on"
-                if "set_grad_enabled" in target
-                else f"holds a graph ({target})"
+                "turns gradients off or on" if "set_grad_enabled" in target else f"holds a graph ({target})"
             )
             raise Misuse(
                 f"a part of its forward {reason}, which torch.distributed.pipelining cannot cut",
