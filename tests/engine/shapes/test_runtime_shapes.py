@@ -94,12 +94,11 @@ def test_a_run_goes_before_inference_and_what_stands_behind_follows_it(
     assert (behind.shape, behind.origin, behind.conflict) == ((6, 4), "inferred", "the file declares [7, 4]")
     assert rows["behind"].elementwise_ops == 24
     assert (
-        "2 shapes declared in the file contradict inference; the figures use the inferred"
-        " shape" in seen.info.model.notes
+        "2 shapes declared in the file contradict inference; the figures use the inferred shape"
+        in seen.info.model.notes
     )
-    assert (
-        "1 shape seen in a run contradicts inference; the figures use the shape of the run"
-    ) in seen.info.model.notes
+    note = "1 shape seen in a run contradicts inference; the figures use the shape of the run"
+    assert note in seen.info.model.notes
 
 
 def test_what_depends_on_data_stays_at_its_most_whatever_one_run_gave(build: Build) -> None:

@@ -453,9 +453,7 @@ def test_what_no_format_is_given_to_is_said_before_its_weights_are_read(tmp_path
         session.info()
         os.truncate(path / "model.safetensors", 0)
         assert session.quantize_choice(QuantizeSpec(weight="int8")).totals.bitops.after
-        with pytest.raises(
-            Misuse, match="its weights are bfloat16, but only float32 weights can be quantized"
-        ):
+        with pytest.raises(Misuse, match="its weights are bfloat16, but only float32 weights can be"):
             session.quantize_module(QuantizeSpec(weight="int8"))
 
 
