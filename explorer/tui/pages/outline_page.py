@@ -78,9 +78,9 @@ def _member_line(model: TreeModel, row: int) -> TextLine:
     count = len(model.members(row))
     text = f"first of {count:,} that are built alike"
     if model.is_constants(row):
-        text = f"{model.count_layers(row):,} constants and shape arithmetic; the row opens, . shows all"
+        text = f"{model.count_layers(row):,} constants and shape arithmetic; Enter opens the row, . shows all"
     elif model.is_range(row):
-        text = f"{count:,} of very many side by side; the row opens"
+        text = f"{count:,} of very many layers side by side; Enter opens the row"
     return TextLine(Span(text, "formula"))
 
 

@@ -117,8 +117,8 @@ class ValueQueries:
             self.endless = None if loop_policy == "refused" else place
             code, _ = place
             raise RuntimeError(
-                f"asks again and again for the value of a tensor{f' in {code.co_name}' if code else ''}: "
-                "a loop that only values end has no end on shapes"
+                f"reads the value of a tensor endlessly{f' in {code.co_name}' if code else ''}: "
+                "a loop whose end depends on values does not end on shapes"
             )
         choice = self.policy.choices.get(place, 1)
         if loop_policy == "once" and times % 2 == 0:

@@ -240,7 +240,7 @@ def _describe_mismatches(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], 
     if fit.unexpected:
         yield f"in {path} but not in the model: {format_names(fit.unexpected)}"
     if fit.others:
-        yield f"as many tensors match with the prefix {format_names(fit.others)}, which was not used"
+        yield f"the prefix {format_names(fit.others)} matches as many tensors, but was not used"
     converted = Counter(n.dtype for _, t, n in pairs if format_dtype(t.dtype) != n.dtype)
     for dtype, count in converted.items():
         verb = "was" if count == 1 else "were"

@@ -234,7 +234,7 @@ def test_a_loop_that_only_a_value_ends_is_counted_once_and_not_for_ever(
 def test_a_loop_that_no_answer_ends_is_a_failure_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_dependence, "MAX_QUESTIONS", 32)
     analysis = on_meta(Ends("never"), (2, 3))
-    assert any("a loop that only values end" in note for note in analysis.info.model.notes)
+    assert any("a loop whose end depends on values" in note for note in analysis.info.model.notes)
     assert analysis.info.totals.coverage < 1
     assert row(analysis, "Linear").calls < 4
 

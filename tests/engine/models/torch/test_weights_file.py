@@ -98,7 +98,7 @@ def test_of_a_trainers_checkpoint_the_model_is_taken_and_no_averaged_copy(here):
     means, notes = _values("net", "last.ckpt")
     _agrees(means, state)
     assert "'state_dict.net.' removed" in notes[0]
-    assert any("as many tensors match with the prefix ema.net." in note for note in notes)
+    assert any("the prefix ema.net. matches as many tensors" in note for note in notes)
 
 
 def test_a_module_around_the_one_that_was_saved_takes_it_too(here):
