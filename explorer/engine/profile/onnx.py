@@ -117,10 +117,7 @@ def _explain_missing_prediction(
     if measured_machine is None or (measured_machine.threads == threads and providers[0] == HOST):
         return ""
     machine_threads = many_text(measured_machine.threads, "thread")
-    return (
-        f"no times are predicted: the machine was measured with {machine_threads} on its processor,"
-        " but this run has other threads or another device"
-    )
+    return f"no times are predicted: the machine was measured otherwise ({machine_threads} on its processor)"
 
 
 class _MeasuredGraph(Struct):

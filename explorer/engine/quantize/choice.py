@@ -206,7 +206,7 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
         function_formats := [fmt.name for fmt in formats.values() if fmt.writing == "function"]
     ):
         return replace(
-            choice, reason=(f"QuantizeLinear has no {function_formats[0]}: only a function expresses it")
+            choice, reason=(f"QuantizeLinear has no {function_formats[0]}: only a function has it")
         )
     if form == "auto" and _fits_nbits(choice):
         return replace(choice, form="nbits")

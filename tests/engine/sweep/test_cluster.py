@@ -220,7 +220,7 @@ def test_a_worker_of_another_version_is_refused(
         return 1
 
     monkeypatch.setattr(processes, "run", run)
-    with pytest.raises(Misuse, match=r"this is 0\.0"):
+    with pytest.raises(Misuse, match=r"needs version 0\.0"):
         sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), workers=2)
 
 

@@ -151,8 +151,7 @@ VALUES_BESIDE = frozenset(("aten::_pack_padded_sequence", "aten::_pad_packed_seq
 """Operators that read only one argument (the lengths), which therefore keeps its values."""
 
 REFUSED = Assumption(
-    "assumed: the model read a value of a tensor, which was taken to be false, because the model fails"
-    " otherwise"
+    "assumed: the model read a value of a tensor, taken to be false, because the model fails otherwise"
 )
 
 _MAX_VALUES = 1_000_000

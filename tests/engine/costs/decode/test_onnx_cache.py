@@ -184,7 +184,7 @@ def test_dims_that_contradict_the_step_are_refused(
 
 
 def test_a_sequence_that_is_fixed_cannot_be_one_token(exported: Callable[..., Model]) -> None:
-    with pytest.raises(Misuse, match="needs 1 where a dimension is 16"):
+    with pytest.raises(Misuse, match="a dimension has size 16, but one decode step needs 1"):
         step(exported(ids=("batch", 16)), 5)
     # a step of one token may well be fixed
     assert step(exported(ids=("batch", 1), mask=("batch", "total")), 5).analysis.info.totals.coverage == 1
