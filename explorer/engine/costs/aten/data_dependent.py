@@ -113,8 +113,7 @@ def _assume_one(args: Sequence[Any], assume_count: AssumeCount | None = None) ->
 
 
 ASKED = Assumption(
-    "assumed: the model read a value of a tensor, which was taken to be 1 or true; later figures may"
-    " depend on it"
+    "assumed: the model read a value of a tensor, taken to be 1 or true; later figures may depend on it"
 )
 
 EQUAL = Assumption("assumed: two tensors that were compared are equal")
