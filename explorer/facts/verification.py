@@ -5,7 +5,7 @@ This module is separate from the other facts because exit codes, pictures and sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -104,6 +104,23 @@ class OutputEvidence(Fact, frozen=True):
     void: bool = False
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("void",)
+
+
+def judge_runs(exact: bool | None, outputs: Iterable[OutputEvidence]) -> VerdictKind:
+    """Returns the verdict on the runs of a part, or of stages, against the full model.
+
+    Args:
+        exact: Whether both gave the same values bit for bit with the runtime's optimizations off, or None if
+            that was not compared.
+        outputs: Comparison of the outputs with the optimizations on.
+
+    Returns:
+        'different' if a run shows a difference, 'unproven' if an output holds no finite number, else 'equal'.
+    """
+    failed = [output for output in outputs if not output.passed]
+    if exact is False or any(not output.void for output in failed):
+        return "different"
+    return "unproven" if failed else "equal"
 
 
 class SiteEvidence(Fact, frozen=True):

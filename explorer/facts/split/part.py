@@ -7,7 +7,9 @@ from typing import Annotated
 from explorer.base.checked import Spec, Words
 from explorer.base.fact import Fact
 from explorer.base.options import option
+from explorer.base.verdicts import VerdictKind
 from explorer.facts import OutputEvidence, TensorInfo
+from explorer.facts.verification import judge_runs
 
 
 class PartSpec(Spec, frozen=True):
@@ -91,3 +93,8 @@ class Extraction(Fact, frozen=True):
     output: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def verdict_kind(self) -> VerdictKind:
+        """Kind of the verdict on the values of the part: 'equal', 'different' or 'unproven'."""
+        return judge_runs(self.exact, self.compared)

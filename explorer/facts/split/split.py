@@ -10,8 +10,10 @@ from explorer.base.checked import Count, Positive, Spec, Words
 from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import memory_word
+from explorer.base.verdicts import VerdictKind, find_weakest
 from explorer.facts import OutputEvidence, TensorInfo, Verification
 from explorer.facts.split.schedule import PipelineForecast
+from explorer.facts.verification import judge_runs
 
 SplitBy = Literal["macs", "params", "memory", "training", "time"]
 """Cost that the search balances: it minimizes the largest cost of a stage."""
@@ -244,3 +246,11 @@ class Split(TableFact, frozen=True):
     steps: tuple[StepProof, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def verdict_kind(self) -> VerdictKind | None:
+        """Kind of the verdict: the weaker of those on the graph and on the runs. None without a proof."""
+        if self.verification is None:
+            return None
+        exact = None if self.steps else self.exact  # the training steps compare torch stages
+        return find_weakest((self.verification.verdict_kind, judge_runs(exact, self.outputs)))

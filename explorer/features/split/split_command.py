@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DIFFERENT, DONE, IF_PROVED
+from explorer.base.exit_codes import DIFFERENT, DONE, IF_PROVED, UNPROVEN
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
@@ -97,15 +97,7 @@ def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
         presenter=blocks,
         rows="stages",
     )
-    return Answer(answer.document, answer.page, answer.rows, outcome=_find_outcome(facts[0]))
-
-
-def _find_outcome(fact: Split) -> str:
-    if fact.verification is None:
-        return "done"
-    if fact.verification.passed and fact.exact is False and not fact.steps:
-        return "different"
-    return fact.verification.verdict_kind
+    return Answer(answer.document, answer.page, answer.rows, outcome=facts[0].verdict_kind or "done")
 
 
 SPLIT = Command(
@@ -156,7 +148,7 @@ def _run_extract(args: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: build_plain_document(fact),
         lambda: load_presenter("split_words", __package__).extraction(args.models[0], fact),
         "compared",
-        outcome="done" if fact.output else "different",
+        outcome="done" if fact.output else fact.verdict_kind,
     )
 
 
@@ -178,7 +170,7 @@ EXTRACT = Command(
         "explorer extract resnet18 --layer 'layer1*' -o layer1.pt2    (.pt: its state_dict)",
     ),
     _run_extract,
-    exits={"done": DONE, "different": DIFFERENT},
+    exits={"done": DONE, "different": DIFFERENT, "unproven": UNPROVEN},
     usage="extract MODEL --layer GLOB|--from A --to B -o FILE",
     manual="writes a part of a model as a model: the layers of a glob or filter, or those between two"
     " layers; ONNX, or for an nn.Module also a `.pt2` program or a `.pt` state_dict; its inputs are the"

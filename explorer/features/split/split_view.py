@@ -548,14 +548,22 @@ class SplitScreen(SubScreen[int]):
         if good:
             self._split.written = self._split.places, self._split.request.form
         success_text = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
-        text = success_text if good else "no file written: the stages differ from the model"
+        unproven = fact.verdict_kind == "unproven"
+        failure = (
+            "no run shows that the stages are the model" if unproven else "the stages differ from the model"
+        )
+        text = success_text if good else f"no file written: {failure}"
         hint_rows = [Row(Span("r runs them as a pipeline", "quiet"))] if good else []
         blocks = [*proof_blocks(fact), Row(), Row(text), *hint_rows]
         self._say(text)
         page = PageDialog(
-            "The stages are the model" if good else "The stages are NOT the model",
+            "The stages are the model"
+            if good
+            else "Not proved"
+            if unproven
+            else "The stages are NOT the model",
             lambda width: draw(blocks, width),
-            tone="good" if good else "bad",
+            tone="good" if good else "warn" if unproven else "bad",
             copy=text,
         )
         self.app.push_screen(page)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.base.verdicts import PASSED
 from explorer.engine.convert.job import get_module
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.costs.training import onnx as training_of_graphs
@@ -372,9 +373,7 @@ def _add_digest(stage: Stage, workdir: str, name: str) -> Stage:
 
 
 def _is_proved(fact: Split) -> bool:
-    return fact.verification is None or (
-        fact.verification.passed and fact.exact is not False and all(output.passed for output in fact.outputs)
-    )
+    return fact.verdict_kind is None or fact.verdict_kind in PASSED
 
 
 def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:

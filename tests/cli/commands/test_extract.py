@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import helper
 
+from explorer.base.exit_codes import UNPROVEN
 from explorer.cli.main import main
 from explorer.engine.graph.model import Inline, Model
 from explorer.engine.split import extract as engine
@@ -241,3 +242,17 @@ def test_the_name_that_was_typed_is_not_suggested_again(
     assert "'logits' cannot be an end of a part: no layer reads it" in error
     assert "did you mean" not in error
     assert not list(tmp_path.iterdir())
+
+
+def test_values_that_are_all_nan_are_not_proved_and_not_called_different(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = "agraph (float[2,3] x) => (float[2,3] y) { a = Abs(x) n = Neg(a) l = Log(n) y = Tanh(l) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    onnx.save(model, tmp_path / "m.onnx")
+    words = [str(tmp_path / "m.onnx"), "--from", "l", "-o", str(tmp_path / "part.onnx")]
+    assert main(["extract", *words]) == UNPROVEN
+    out = capsys.readouterr().out
+    assert "NaN against NaN shows nothing" in out
+    assert "DIFFER" not in out
+    assert not (tmp_path / "part.onnx").exists()

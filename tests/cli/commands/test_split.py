@@ -359,3 +359,24 @@ def test_stages_that_are_there_stay_without_force(capsys: pytest.CaptureFixture[
         "what is not a stage of before any more stays"
     )
     assert (folder / "stage3.onnx").read_bytes() == changed
+
+
+def test_stages_that_are_not_kept_never_exit_with_0(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A runtime that folds a normalization by a variance of 0 gets NaN where the stages get infinity."""
+    text = (
+        "agraph (float[2,3,6,6] x) => (float[2,4,4,4] y)"
+        " { a = Conv(x,w) y = BatchNormalization<epsilon=0.0>(a,g,b,m,v) }"
+    )
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    random = np.random.default_rng(0)
+    arrays = {"w": random.normal(size=(4, 3, 3, 3)), **{name: random.normal(size=4) for name in "gbm"}}
+    arrays["v"] = np.array([0, 1e-30, 1, 1e30])
+    for name, values in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
+    onnx.save(model, tmp_path / "m.onnx")
+    code = main(["split", str(tmp_path / "m.onnx"), "-n", "2", "-o", str(tmp_path / "stages")])
+    out = capsys.readouterr().out
+    assert code == ("no file written" in out)
+    assert (tmp_path / "stages" / "stages.json").exists() == (code == 0)
