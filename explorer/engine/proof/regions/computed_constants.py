@@ -37,19 +37,27 @@ _MAX_OPERAND = 1 << 12
 """Maximum number of elements of a stored tensor that is computed with. Larger tensors are weights."""
 
 Tensors = Mapping[str, Tensor]
+Shapes = Mapping[str, tuple[int, ...]]
 
 
-def store_computed_constants(model: Model) -> Model:
-    """Replaces the nodes whose small results depend on constants only by these results."""
-    graph = _fold_graph(model, model.graph, {})
+def store_computed_constants(model: Model, fixed_shapes: Shapes | None = None) -> Model:
+    """Replaces the nodes whose small results depend on constants only by these results.
+
+    Args:
+        model: Model, or a region as a model.
+        fixed_shapes: Shapes of the values whose size is the same in every run, by name. A Shape or Size of
+            such a value in the main graph or in a body is a constant.
+    """
+    graph = _fold_graph(model, model.graph, {}, fixed_shapes or {})
     functions = {key: _fold_function(model, function) for key, function in model.functions.items()}
     is_same = graph is model.graph and all(functions[key] is model.functions[key] for key in functions)
     return model if is_same else replace(model, graph=graph, functions=functions)
 
 
-def _fold_graph(model: Model, graph: Graph, outer: Tensors) -> Graph:
+def _fold_graph(model: Model, graph: Graph, outer: Tensors, shapes: Shapes) -> Graph:
     constants = {**outer, **graph.initializers}
-    nodes, results = _fold_nodes(model, graph.nodes, constants, {value.name for value in graph.outputs})
+    outputs = {value.name for value in graph.outputs}
+    nodes, results = _fold_nodes(model, graph.nodes, constants, outputs, shapes)
     if nodes is graph.nodes:
         return graph
     return replace(graph, nodes=combine_nodes(nodes), initializers={**graph.initializers, **results})
@@ -58,7 +66,7 @@ def _fold_graph(model: Model, graph: Graph, outer: Tensors) -> Graph:
 def _fold_function(model: Model, function: Function) -> Function:
     """Folds the nodes of a function. The results become Constant nodes."""
     inner = replace(model, opsets={**model.opsets, **function.opsets})
-    nodes, results = _fold_nodes(inner, function.nodes, {}, set(function.outputs))
+    nodes, results = _fold_nodes(inner, function.nodes, {}, set(function.outputs), {})
     if nodes is function.nodes:
         return function
     constants = [Node("Constant", (), (name,), attributes={"value": t}) for name, t in results.items()]
@@ -66,7 +74,7 @@ def _fold_function(model: Model, function: Function) -> Function:
 
 
 def _fold_nodes(
-    model: Model, nodes: Sequence[Node], constants: Tensors, outputs: Collection[str]
+    model: Model, nodes: Sequence[Node], constants: Tensors, outputs: Collection[str], shapes: Shapes
 ) -> tuple[Sequence[Node], Tensors]:
     """Replaces nodes by their stored results. A node that computes an output of the graph stays.
 
@@ -75,20 +83,23 @@ def _fold_nodes(
     """
     ordered = list_stored_nodes(nodes)
     stored = {**constants}
-    stored.update((node.outputs[0], t) for node in ordered if (t := read_constant(node)) is not None)
+    for node in ordered:
+        if (tensor := read_constant(node)) is not None:  # the tensor of an attribute has no name of its own
+            stored[node.outputs[0]] = replace(tensor, name=node.outputs[0], record=None)
     all_nodes: list[Node] = []
     candidates: list[Node] = []
     computed_names: set[str] = set()
     has_new_bodies = False
     for node in ordered:
-        bodies = {name: _fold_graph(model, body, stored) for name, body in list_bodies(node)}
+        bodies = {name: _fold_graph(model, body, stored, shapes) for name, body in list_bodies(node)}
         if any(bodies[name] is not body for name, body in list_bodies(node)):
             node, has_new_bodies = replace_bodies(node, bodies), True
         all_nodes.append(node)
-        if not bodies and _depends_on_constants(model, node, stored, computed_names):
+        is_fixed_size = _is_size(node) and node.inputs[0] in shapes
+        if not bodies and (is_fixed_size or _depends_on_constants(model, node, stored, computed_names)):
             candidates.append(node)
             computed_names.update(node.outputs)
-    values = dict(_compute_results(model, candidates, stored)) if candidates else {}
+    values = dict(_compute_results(model, candidates, stored, shapes)) if candidates else {}
     replaced = [
         node for node in candidates if all(name in values and name not in outputs for name in node.outputs)
     ]
@@ -110,14 +121,21 @@ def _depends_on_constants(model: Model, node: Node, stored: Tensors, computed_na
     )
 
 
-def _compute_results(model: Model, nodes: Sequence[Node], stored: Tensors) -> Iterator[tuple[str, Tensor]]:
+def _is_size(node: Node) -> bool:
+    return node.op in ("Shape", "Size") and not node.domain
+
+
+def _compute_results(
+    model: Model, nodes: Sequence[Node], stored: Tensors, shapes: Shapes
+) -> Iterator[tuple[str, Tensor]]:
     """Yields the small results of nodes, by name."""
     tensors = dict(stored)
     pending: list[Node] = []
     for node in nodes:
         operand = stored.get(node.inputs[0])
-        if node.op in ("Shape", "Size") and operand is not None:
-            tensors[node.outputs[0]] = _compute_size(node, operand)  # a weight is not passed to the runtime
+        shape = operand.shape if operand is not None else shapes.get(node.inputs[0])
+        if _is_size(node) and shape is not None:
+            tensors[node.outputs[0]] = _compute_size(node, shape)  # a weight is not passed to the runtime
             yield node.outputs[0], tensors[node.outputs[0]]
         else:
             pending.append(node)
@@ -134,11 +152,11 @@ def _compute_results(model: Model, nodes: Sequence[Node], stored: Tensors) -> It
                 yield from results.items()
 
 
-def _compute_size(node: Node, tensor: Tensor) -> Tensor:
-    """Computes a Shape or Size of a stored tensor."""
+def _compute_size(node: Node, shape: tuple[int, ...]) -> Tensor:
+    """Computes a Shape or Size of a value with the given shape."""
     if node.op == "Size":
-        return build_tensor(node.outputs[0], np.asarray(math.prod(tensor.shape), np.int64))
-    sizes = tensor.shape[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
+        return build_tensor(node.outputs[0], np.asarray(math.prod(shape), np.int64))
+    sizes = shape[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
     return build_int64_tensor(node.outputs[0], sizes)
 
 

@@ -189,6 +189,18 @@ class Variation:
         return True
 
     @cached_property
+    def fixed_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes, by name, of the values with a fixed size that a Shape or Size reads."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for op in ("Shape", "Size"):
+            for name, types in self._types.list_first_input_types(op).items():
+                found = {None if t is None or t.origin == "bound" else t.shape for t in types}
+                shape = found.pop()
+                if not found and shape is not None and all(isinstance(size, int) for size in shape):
+                    shapes[name] = tuple(size for size in shape if isinstance(size, int))
+        return shapes
+
+    @cached_property
     def _sliced(self) -> Mapping[str, list[TensorInfo | None]]:
         return self._types.list_first_input_types("Slice")
 

@@ -309,8 +309,8 @@ class RegionTester:
             region: Region to check.
             tables_alone: Whether to check table rows only, because all other numbers have been compared.
         """
-        before, after = map(store_computed_constants, self._models.build(region))
-        sides = before, after
+        models = zip(self._models.build(region), self._varying, strict=True)
+        sides = [store_computed_constants(m, variation.fixed_shapes) for m, variation in models]
         for ordinal, model, side_numbers in zip(
             ("first", "second"), sides, find_one_sided(*sides, self._varying), strict=True
         ):

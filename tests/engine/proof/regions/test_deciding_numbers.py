@@ -313,3 +313,28 @@ def test_an_lstm_whose_products_are_tiled_with_a_margin_is_proved(tmp_path: Path
     with Session(source.path) as session:
         session.tile(TileSpec((3, 5, 4), form=form, edges="padded"), output=tiled, verify=False)
     assert verify_files(source.path, tiled).passed
+
+
+def test_sizes_that_are_computed_from_fixed_sizes_are_no_limits(tmp_path: Path) -> None:
+    """As exporters write a chunk of an axis: by Constant nodes, from the Shape of a value."""
+    stored = {"columns": [1], "once": [1], "twice": [2]}
+    constants = [
+        node("Constant", [], [name], value=helper.make_tensor("", 7, [1], numbers))
+        for name, numbers in stored.items()
+    ]
+    computed = [
+        *constants,
+        *(node("Shape", ["m"], ["sh"]), node("Gather", ["sh", "columns"], ["n"])),
+        *(node("Add", ["n", "once"], ["more"]), node("Div", ["more", "twice"], ["half"])),
+        *(node("Mul", ["half", "once"], ["to"]), node("Mul", ["half", "twice"], ["end"])),
+        *(node("Slice", ["m", "to", "end", "columns"], ["s"]), node("Neg", ["s"], ["y"])),
+    ]
+    split = [node("Split", ["m", "parts"], ["f", "s"], axis=1), node("Neg", ["s"], ["y"])]
+    shifted = [node("Slice", ["m", "from", "to", "axis"], ["s"]), node("Neg", ["s"], ["y"])]
+    places = {"from": np.asarray([2]), "to": np.asarray([5]), "axis": np.asarray([1])}
+    cases = (split, {"parts": np.asarray([3, 3])}, "evidence"), (shifted, places, "different")
+    for plain, numbers, verdict in cases:
+        a = written(tmp_path / "a.onnx", computed, {}, (4, 6))
+        b = written(tmp_path / "b.onnx", plain, numbers, (4, 6))
+        for pair in ((a, b), (b, a)):
+            assert verify_files(*pair).verdict_kind == verdict, verify_files(*pair).verdict
