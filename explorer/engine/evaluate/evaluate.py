@@ -127,13 +127,12 @@ def _add_agreement(
 
 
 def _compute_agreement(agreement: Agreement, task: Task) -> ModelAgreement:
-    has_elements = bool(agreement.elements)
     classifies = task != "regression"
     return ModelAgreement(
         agreement.snr_db,
         agreement.cosine,
         agreement.rms,
-        agreement.max_abs if has_elements else None,
+        agreement.largest_error,
         agreement.top1 if classifies else None,
         agreement.top5 if classifies else None,
     )

@@ -140,7 +140,7 @@ def _build_layer(
         granularity=_describe_granularity(choice, get_grid),
         bits=bits,
         bits_before=original_bits,
-        weight_max_error=None if lost is None else lost.max_abs,
+        weight_max_error=None if lost is None else lost.largest_error,
         weight_rms_error=None if lost is None else lost.rms,
         weight_snr_db=None if lost is None else lost.snr_db,
         input_snr_db=None if errors is None else errors.input.snr_db,

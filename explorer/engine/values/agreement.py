@@ -70,7 +70,7 @@ class Agreement(Struct):
     Attributes:
         elements: Number of elements that are finite in both outputs.
         nonfinite: Number of elements that are NaN or Inf in one output and have another value in the other.
-        max_abs: Largest |after - before|.
+        max_abs: Largest |after - before| among them.
         rows: Number of rows along the last axis; each row holds the scores of one choice.
         classes: Length of that axis, or 0 if batches differ in it.
     """
@@ -151,13 +151,22 @@ class Agreement(Struct):
         return compute_snr_db(self._signal, self._noise) if is_computable else None
 
     @property
+    def largest_error(self) -> float | None:
+        """Largest |after - before|: infinity if only one side has a NaN or Inf, None without elements."""
+        if self.nonfinite:
+            return math.inf
+        return self.max_abs if self.elements else None
+
+    @property
     def cosine(self) -> float | None:
-        """Cosine of the angle between the two outputs, or None if one is zero."""
-        return compute_cosine(self._dot, self._signal, self._after)
+        """Cosine of the angle between the outputs, or None if one is zero or only one has a NaN or Inf."""
+        return None if self.nonfinite else compute_cosine(self._dot, self._signal, self._after)
 
     @property
     def rms(self) -> float | None:
-        """Root of the mean squared difference."""
+        """Root of the mean squared difference: infinity if only one side has a NaN or Inf."""
+        if self.nonfinite:
+            return math.inf
         return math.sqrt(self._noise / self.elements) if self.elements else None
 
     @property

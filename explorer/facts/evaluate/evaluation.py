@@ -95,9 +95,11 @@ class ModelAgreement(Fact, frozen=True):
         snr_db: Signal-to-noise ratio in dB, 10 log10(sum first**2 / sum (this - first)**2). Infinite if
             nothing differs, minus infinity if NaN or Inf occur in only one of the two, None if there is
             nothing to compare.
-        cosine: Cosine of the angle between the two outputs, or None if one is zero throughout.
-        rms: Root mean square of the difference, or None if there is nothing to compare.
-        max_abs: Largest absolute difference, or None if there is nothing to compare.
+        cosine: Cosine of the angle between the two outputs, or None if one is zero throughout or NaN or Inf
+            occur in only one of the two.
+        rms: Root mean square of the difference: infinite if NaN or Inf occur in only one of the two, None if
+            there is nothing to compare.
+        max_abs: Largest absolute difference, infinite or None as `rms`.
         top1: Share of samples for which both models choose the same class, or None if the output does not
             choose a class.
         top5: Share of samples for which the first model's class is among the five best, or None if there are

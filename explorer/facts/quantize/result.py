@@ -57,7 +57,8 @@ class QuantizedLayer(Fact, frozen=True):
             a transposed convolution, the directions of an LSTM) or 'block 32'; '' if the weight has no scale.
         bits: Bits of the numbers after quantization.
         bits_before: Bits of the numbers before quantization.
-        weight_max_error: Largest absolute error of the stored weight against the original.
+        weight_max_error: Largest absolute error of the stored weight against the original. Infinity if a
+            number became infinite, as in float16.
         weight_rms_error: RMS error of the stored weight against the original.
         weight_snr_db: Signal-to-noise ratio of the weight in dB, 10 log10(sum w**2 / sum (q - w)**2).
             Infinity if both are equal, minus infinity if NaN or infinity occur or the original is zero

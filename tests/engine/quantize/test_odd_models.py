@@ -285,6 +285,20 @@ def test_a_layer_whose_weight_holds_nan_is_left(tmp_path: Path, fmt: str) -> Non
         assert [layer.weight for layer in session.quantize_settings(spec).layers] == [fmt, ""]
 
 
+def test_weights_that_become_infinite_have_an_infinite_error(tmp_path: Path) -> None:
+    """Three columns of float16 numbers are right; the fourth is beyond its range."""
+    arrays = weights({"w": ((7, 4), 1)})
+    arrays["w"] *= np.array([1, 1e-3, 10, 1e9], np.float32)
+    source = made("(float[3,7] x) => (float[3,4] y) { y = MatMul(x,w) }", arrays, tmp_path / "m.onnx")
+    with Session(source) as session:
+        spec = QuantizeSpec(weight="float16", input="float32")
+        (layer,) = session.quantize(spec, output=str(tmp_path / "q.onnx")).layers
+    assert np.isfinite(run(tmp_path / "q.onnx")[0][:, :3]).all()
+    assert not np.isfinite(run(tmp_path / "q.onnx")[0][:, 3]).any()
+    assert (layer.weight_max_error, layer.weight_rms_error) == (np.inf, np.inf)
+    assert layer.weight_snr_db == -np.inf
+
+
 @pytest.mark.parametrize("spec", [{}, {"form": "qoperator", "input": "uint8"}], ids=["qdq", "qoperator"])
 def test_a_bias_far_above_the_products_leaves_room_for_them(spec: dict[str, Any], tmp_path: Path) -> None:
     """The accumulator does not run over, whatever adds to a bias that fills it."""

@@ -58,6 +58,7 @@ def test_a_nan_agrees_with_nothing_and_leaves_no_signal():
     found = Agreement()
     found.add(before, after)
     assert found.nonfinite == 2
+    assert (found.largest_error, found.rms, found.cosine) == (math.inf, math.inf, None)
     assert found.snr_db == -math.inf
     assert found.top5 <= 4 / 6
 
