@@ -285,6 +285,17 @@ def test_a_layer_whose_weight_holds_nan_is_left(tmp_path: Path, fmt: str) -> Non
         assert [layer.weight for layer in session.quantize_settings(spec).layers] == [fmt, ""]
 
 
+@pytest.mark.parametrize("fmt", ["int8", "fixed8.4", "mxfp8", "mxint8", "floatE4M3"])
+@pytest.mark.parametrize("shape", [(0, 7), (2, 0, 7), (2, 3, 0, 7)])
+def test_a_layer_without_rows_takes_each_format(shape: tuple[int, ...], fmt: str, tmp_path: Path) -> None:
+    """An empty batch, an empty sequence: the file runs, and its output is as empty as the original's."""
+    sizes, outputs = (",".join(map(str, (*shape[:-1], last))) for last in (7, 4))
+    text = f"(float[{sizes}] x) => (float[{outputs}] y) {{ y = MatMul(x,w) }}"
+    source = made(text, weights({"w": ((7, 4), 1)}), tmp_path / "m.onnx")
+    quantize(source, tmp_path / "q.onnx", weight=fmt, input=fmt)
+    assert [output.shape for output in run(tmp_path / "q.onnx")] == [(*shape[:-1], 4)]
+
+
 def test_weights_that_become_infinite_have_an_infinite_error(tmp_path: Path) -> None:
     """Three columns of float16 numbers are right; the fourth is beyond its range."""
     arrays = weights({"w": ((7, 4), 1)})

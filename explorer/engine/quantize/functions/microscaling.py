@@ -29,10 +29,10 @@ def build_function(fmt: Microscaling, opset: int) -> Function:
     least_exponent = body.real(1 - fmt.element.bias, "least_exponent")
     step = add_step(body, clipped, least_exponent, body.real(-fmt.element.mantissa, "last_bit"))
     near = body.op("Mul", "near", body.op("Round", "code", body.op("Div", "steps", clipped, step)), step)
-    restored = body.op("Reshape", "joined", body.op("Mul", "rounded", near, scale), sizes["filled"])
+    restored = _reshape(body, "joined", body.op("Mul", "rounded", near, scale), sizes["filled"])
     starts, axes = body.integers((0,), "starts"), body.integers((1,), "axes")
     unfilled = body.op("Slice", "kept", restored, starts, sizes["length"], axes)
-    body.op("Reshape", "Y", unfilled, sizes["shape"])
+    _reshape(body, "Y", unfilled, sizes["shape"])
     return Function(DOMAIN, fmt.name, ("X",), ("Y",), tuple(body.nodes), {"": opset}, ("axis",))
 
 
@@ -56,8 +56,14 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
     filled = body.concat((outer, padded_length, inner), 0, "filled_sizes")
     cut = body.concat((outer, body.op("Div", "count", padded_length, block), block, inner), 0, "blocks_sizes")
     pads = body.concat((zero, zero, zero, zero, short, zero), 0, "pads")
-    padded = body.op("Pad", "padded", body.op("Reshape", "rows", "X", rows), pads)
-    return body.op("Reshape", "blocks", padded, cut), {"shape": sizes, "length": length, "filled": filled}
+    padded = body.op("Pad", "padded", _reshape(body, "rows", "X", rows), pads)
+    return _reshape(body, "blocks", padded, cut), {"shape": sizes, "length": length, "filled": filled}
+
+
+def _reshape(body: FunctionBody, label: str, data: str, sizes: str) -> str:
+    """Add a Reshape in which a size of 0 means an empty axis, where the operator set has that."""
+    attributes = {"allowzero": 1} if body.emission.opset >= 14 else {}
+    return body.add("Reshape", (data, sizes), label, attributes=attributes)
 
 
 def _add_product(body: FunctionBody, sizes: str, one: str, label: str) -> str:
