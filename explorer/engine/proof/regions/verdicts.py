@@ -309,10 +309,10 @@ class RegionTester:
             region: Region to check.
             tables_alone: Whether to check table rows only, because all other numbers have been compared.
         """
-        models = zip(self._models.build(region), self._varying, strict=True)
-        sides = [store_computed_constants(m, variation.fixed_shapes) for m, variation in models]
+        shapes = [variation.fixed_shapes for variation in self._varying]
+        before, after = map(store_computed_constants, self._models.build(region), shapes)
         for ordinal, model, side_numbers in zip(
-            ("first", "second"), sides, find_one_sided(*sides, self._varying), strict=True
+            ("first", "second"), (before, after), find_one_sided(before, after, self._varying), strict=True
         ):
             rows: list[Deciding] = [number for number in side_numbers if isinstance(number, TableRow)]
             single = [] if tables_alone else [n for n in side_numbers if not isinstance(n, TableRow)]
