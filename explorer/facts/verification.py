@@ -16,7 +16,15 @@ from explorer.base.options import option
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.site_names import format_site
 
-__all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "Tolerance", "VerdictKind", "Verification"]
+__all__ = [
+    "OutputEvidence",
+    "RegionEvidence",
+    "SiteEvidence",
+    "Tolerance",
+    "VerdictKind",
+    "Verification",
+    "judge_runs",
+]
 
 
 class Tolerance(Spec, frozen=True):
