@@ -74,7 +74,7 @@ _SEND_SCRIPT = (
 The page's own script sends focus and sizes in any state, which is an error in the browser's console.
 """
 _ICON = '<link rel="icon" href="data:,">'
-"""Empty icon of the page. Without it a browser asks for one and reports an error in its console."""
+"""Empty icon of both pages. Without it a browser asks for one and reports an error in its console."""
 _FOCUS_SCRIPT = (
     "<script>addEventListener('load', () => "
     "document.querySelector('.xterm-helper-textarea')?.focus())</script>"
@@ -252,7 +252,7 @@ class ScreenServer(Server):
         An HTTP redirect would not work: after a link from another site, the browser would not send the
         cookie.
         """
-        text = '<!DOCTYPE html><meta http-equiv="refresh" content="0;url=/">'
+        text = f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url=/">{_ICON}'
         response = web.Response(
             text=f"{text}<title>{html.escape(self.title)}</title>", content_type="text/html", headers=_HEADERS
         )

@@ -219,7 +219,7 @@ def test_states_kept_by_an_older_program_have_a_script_too(sample: Sample, tmp_p
         )
         session.script(script)
         session.restore(History((old.entries[0], plain), 1))
-        with pytest.raises(Misuse, match="does not say how it was made"):
+        with pytest.raises(Misuse, match="no record says how this state was made"):
             session.script(script, overwrite=True)
     assert run(script, tmp_path / "again").returncode == 0
     assert (tmp_path / "again" / "lenet_1.onnx").read_bytes() == made

@@ -165,7 +165,7 @@ async def test_columns_order_and_divider_are_kept_from_session_to_session_until_
     async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:
         assert hands.strip(PaneHead, "#tree-head") == head
         assert hands.main.panes.left.size.width == width
-        await hands.press("ctrl+p", *"at first", "enter")
+        await hands.press("ctrl+p", *"reset columns", "enter")
         await hands.until(lambda: notes.chosen == ScreenChoices(metric="macs"))
         assert "flat" not in hands.strip(PaneHead, "#tree-head")
         assert hands.main.panes.left.size.width > width

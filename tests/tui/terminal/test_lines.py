@@ -283,9 +283,9 @@ def test_who_opens_the_model_again_is_told_of_the_session_that_was_cut_off(
 
 
 @pytest.mark.slow
-def test_a_model_that_could_not_be_opened_leaves_no_session_behind(tmp_path: Path) -> None:
+def test_a_model_that_could_not_be_opened_leaves_no_session_behind(sample: Sample, tmp_path: Path) -> None:
     broken = tmp_path / "broken.onnx"
-    broken.touch()
+    broken.write_bytes(sample("lenet").read_bytes()[:-100])
     state = tmp_path / "state"
     with explorer(broken, env={"XDG_STATE_HOME": str(state)}) as terminal:
         terminal.wait_for("Cannot open")
