@@ -271,9 +271,9 @@ def test_a_driver_that_does_not_do_is_one_line(posing: mock.Mock) -> None:
 
 
 def test_a_profiler_that_sees_no_kernel_is_told(posing: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not any("told of no kernel" in note for note in _profile(_FEW).notes)
+    assert not any("reported no kernel" in note for note in _profile(_FEW).notes)
     monkeypatch.setattr(device, "read_cuda_events", lambda profiler: (read_cuda_events(profiler)[0], []))
-    assert any("told of no kernel" in note for note in _profile(_FEW).notes)
+    assert any("reported no kernel" in note for note in _profile(_FEW).notes)
 
 
 class _Full(nn.Module):

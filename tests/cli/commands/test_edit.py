@@ -153,7 +153,7 @@ def test_an_output_is_declared_as_it_is_since(capsys: pytest.CaptureFixture[str]
         (["--rename", "a"], "write --rename OLD=NEW"),
         (["--delete", "n_b"], "cannot be deleted"),
         (["--delete", "n_q"], "no node is called 'n_q'"),
-        (["--set", "n_a.axis=1"], "Mul has no attribute 'axis'; it has none at all"),
+        (["--set", "n_a.axis=1"], "Mul has no attribute 'axis'; the operator has no attributes"),
         (["--set", "n_b.then_branch=1"], "'then_branch' of If is a graph"),
         (["--replace-op", "Mul=Relu"], "Relu takes 1 inputs"),
         (["--replace-op", "Mul=And"], "And takes no float32"),

@@ -128,7 +128,9 @@ def test_it_is_measured_anew_under_force_and_only_that_machine_changes(
     assert "# fast" in config.read_text()
     config.write_text(config.read_text().replace("threads = 1\n", "threads = 1000\n"))
     told = said(capsys, "profile", LENET, "--machine", "here", "--steps", "2")
-    assert "no times are predicted: the machine was measured with 1,000 threads" in told.replace("\n", " ")
+    assert "no times are predicted: the machine was measured otherwise (1,000 threads" in told.replace(
+        "\n", " "
+    )
     assert "Predicted" not in told
 
 

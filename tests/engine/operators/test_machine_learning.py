@@ -69,7 +69,7 @@ def test_probabilities_of_several_classes_are_balanced_who_knows_how_often(count
         "SVMClassifier", [X], (5,), ML, support_vectors=(0.0,) * 24, classlabels_ints=(0, 1, 2), prob_a=(1.0,)
     )
     assert (cost.macs, cost.elementwise_ops, cost.status) == (120 + 60, None, "unknown")
-    assert "balanced" in cost.reason
+    assert "balance the probabilities" in cost.reason
 
 
 @pytest.mark.parametrize(

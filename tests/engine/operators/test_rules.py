@@ -299,10 +299,10 @@ WITHOUT = {
     ("", "Scan"): "body",
     ("", "SequenceMap"): "body",
     ("", "ImageDecoder"): "decoding an image",
-    ("ai.onnx.preview.training", "Adagrad"): "a step of training",
-    ("ai.onnx.preview.training", "Adam"): "a step of training",
-    ("ai.onnx.preview.training", "Gradient"): "a step of training",
-    ("ai.onnx.preview.training", "Momentum"): "a step of training",
+    ("ai.onnx.preview.training", "Adagrad"): "part of a training step",
+    ("ai.onnx.preview.training", "Adam"): "part of a training step",
+    ("ai.onnx.preview.training", "Gradient"): "part of a training step",
+    ("ai.onnx.preview.training", "Momentum"): "part of a training step",
 }
 
 

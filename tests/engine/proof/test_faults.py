@@ -222,7 +222,7 @@ def test_a_tile_of_the_wrong_size_is_refused_though_the_result_is_right(tmp_path
     after, _ = t.tiled(source, UNROLLED)
     _, other = t.tiled(source, TileSpec(tile=(4, 12, 8), form="unrolled", edges="padded"))
     evidence = verify(source, after, plan=other)
-    assert "8 deep" in evidence.sites[0].structure
+    assert "has depth 8" in evidence.sites[0].structure
     assert evidence.outputs[0].passed
 
 

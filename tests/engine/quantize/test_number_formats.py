@@ -262,7 +262,7 @@ def test_every_name_that_is_shown_is_a_format() -> None:
     [
         ("fixed30.4", "24"),
         ("fixed1.0", "2 to 24"),
-        ("fixed8.200", "behind the point"),
+        ("fixed8.200", "can follow the point"),
         ("floatE8M7", "bfloat16"),
         ("floatE0M3", "1 to 7"),
         ("floatE4M15", "14"),

@@ -110,7 +110,7 @@ FLAWS: dict[str, tuple[Callable[[], nn.Module], tuple[Shape, ...], str, str, int
         "0",
         16 * 192,
         12_288,
-        "without a batch",
+        "has no batch",
     ),
     # 3 channels of 2x2 in, 1 out, kernel 2, stride 2: 3 x 2 x 2 x 1 x 2 x 2; torchinfo goes over 4x4 outputs
     "a transposed convolution": (
@@ -281,7 +281,7 @@ def test_a_tied_weight_hides_parameters_outside_leaf_layers_from_torchinfo() -> 
     # the 40 that are tied are counted twice, and the 7 are in what 47 less 80 leave over: nothing
     assert (params.theirs, params.ours) == (80, 47)
     assert "+40" in params.why
-    assert "taken off twice (-7)" in params.why
+    assert "subtracts tied ones twice (-7)" in params.why
 
 
 def test_bytes_of_parameters_outside_leaf_layers_are_left_out_by_torchinfo() -> None:

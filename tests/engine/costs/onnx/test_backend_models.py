@@ -30,7 +30,7 @@ MODELS = sorted(str(p.relative_to(_data())) for p in _data().rglob("*.onnx"))
 
 #: models in which some figure of a node is not known, by the beginning of their names, and why
 UNCOUNTED = {
-    "simple/test_gradient_of_add": "a step of training",
+    "simple/test_gradient_of_add": "part of a training step",
     "simple/test_sequence_model": "the size of a tensor",
     "simple/test_strnorm_model": "the size of a tensor",
 }
@@ -112,7 +112,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 #: operators that the generated cases leave without a cost although every shape is known
 REASONS = (
-    "a step of training",
+    "part of a training step",
     "decoding an image",
     "how often it runs",
     "is unknown",

@@ -93,7 +93,7 @@ def _counted(content: bytes) -> bytes:
 
 BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut off": (lambda c: c[:-30], "cut off"),
-    "no directory": (lambda c: c[: c.index(b"PK\x01\x02")], "no directory"),
+    "no directory": (lambda c: c[: c.index(b"PK\x01\x02")], "lacks the directory"),
     "entries over each other": (_overlapping, "overlap"),
     "more bytes than there are": (_enlarged, "overlap|outside"),
     "an entry outside the file": (_outside, "outside"),

@@ -121,7 +121,12 @@ def test_another_name_is_known_by_its_tensors(tmp_path: Path) -> None:
         ("llama", {"block_count": None}, (), "does not say llama.block_count"),
         ("llama", {"block_count": 33}, (), "9 of 300 parameters are in no file"),
         ("llama", {"feed_forward_length": 512}, (), "contradicts 96 tensors (blk.0.ffn_gate.weight is"),
-        ("rwkv7", {}, (("blk.0.strange.weight", "F32", (8,)),), "knows no architecture 'rwkv7'"),
+        (
+            "rwkv7",
+            {},
+            (("blk.0.strange.weight", "F32", (8,)),),
+            "know llama.cpp's architecture 'rwkv7'",
+        ),
     ],
 )
 def test_what_is_not_said_or_contradicts_is_unknown_with_its_reason(
