@@ -332,15 +332,16 @@ class _AllocationObserver(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.name().startswith("aten::_to_copy") and args[0].is_meta and "device" in kwargs:
+        name = func.name().partition(".")[0]
+        if name.startswith("aten::_to_copy") and args[0].is_meta and "device" in kwargs:
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
-        elif not self._keeps_values and is_new_floating_point(func.name().partition(".")[0], args, kwargs):
+        elif not self._keeps_values and is_new_floating_point(name, args, kwargs):
             kwargs = {**kwargs, "device": torch.device("meta")}
         elif not any(tensor.is_meta for tensor in flatten_tensors(args)):
-            kwargs = choose_device(func.name().partition(".")[0], args, kwargs)
+            kwargs = choose_device(name, args, kwargs)
         run = partial(_run_operator, func)
-        needs_values = func.name().partition(".")[0] in VALUES_BESIDE
+        needs_values = name in VALUES_BESIDE
         try:
             outputs = run(*args, **kwargs)
             # some kernels ignore the device of an operand and return uninitialized numbers
@@ -353,13 +354,13 @@ class _AllocationObserver(DispatchMode):
             outputs = call_without_values(run, args, kwargs)
         for _, tensor in walk_tensors(outputs):
             self._record(tensor)
-        size = kernels.count_workspace(func.name().partition(".")[0], flatten_tensors(args))
+        size = kernels.count_workspace(name, flatten_tensors(args))
         if size:
             scratch = Allocation("temporary", self.find_path(), size)
             self.record_change(scratch)
             self.record_change(scratch, is_new=False)
         if self.phase == "backward" and len(self.stack) > 1:
-            self.recomputed_macs += dispatch.compute_cost(func, args, kwargs or {}, outputs).macs or 0
+            self.recomputed_macs += dispatch.compute_cost(func, args, kwargs, outputs).macs or 0
         return outputs
 
 
