@@ -253,7 +253,7 @@ class _MeasuredGraph(Struct):
         if self.check is not None and measured_machine is not None:
             slower_text = self.check.describe_slowdown()
             measured_machine, difference_text = self.check.adapt_machine()
-            notes = (*notes, difference_text) if difference_text else notes
+            notes += tuple(filter(None, (difference_text, self._note_speedup())))
         first = next(iter(self.subject.feeds.values()), None)
         weights = sum(layer.weight_bytes_read or 0 for layer in self.layers if not layer.group)
         conditions = Conditions(
@@ -283,6 +283,14 @@ class _MeasuredGraph(Struct):
             self.layers, self.wall, self.samples_by_row, kernel_rows, self.unplaced_samples, conditions
         )
         return TimedModel(profile, self.layers, self.samples_by_row)
+
+    def _note_speedup(self) -> str:
+        assert self.check is not None
+        speedup_text = self.check.describe_speedup()
+        return speedup_text and (
+            f"the prediction is for a slower machine: {speedup_text}; measure again:"
+            " explorer machines --measure"
+        )
 
     def _add(self, run: KernelRun) -> None:
         """Adds a run. A row or operator that does not occur in a run gets a sample of 0."""

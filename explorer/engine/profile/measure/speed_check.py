@@ -31,8 +31,9 @@ _MAX_SIDE, _MAX_SECONDS = 512, 2e-3
 """Maximum side of the matmul, and maximum seconds of its run. The check of it takes about 50 ms."""
 _MAX_NETWORK_SECONDS = 20e-3
 _WARMUP_RUNS, _RUNS = 2, 7
-_MIN_SLOWDOWN = 1.2
-"""Ratio of the times above which the machine counts as slower, compared at the near ends of the intervals."""
+_MIN_CHANGE = 1.2
+"""Ratio of the times above which the machine counts as slower or faster, compared at the near ends of the
+intervals."""
 _MIN_NETWORK_CHANGE = 1.1
 """The same ratio for the network, in both directions."""
 
@@ -90,27 +91,39 @@ class SpeedCheck:
 
     def describe_slowdown(self) -> str:
         """Describes how much slower the machine is than in its measurement, or returns ''."""
+        return self._describe_change() if self._change() > 1 else ""
+
+    def describe_speedup(self) -> str:
+        """Describes how much faster the machine is than in its measurement, or returns ''."""
+        return self._describe_change() if self._change() < 1 else ""
+
+    def _change(self) -> float:
+        """Returns the matmul's present time over the measured one, or 1 if the intervals are near."""
         if self._reference is None or not self._samples:
-            return ""
+            return 1.0
         current, measured = compute_spread(self._samples), self._reference.seconds
-        if current.low <= _MIN_SLOWDOWN * measured.high:
-            return ""
-        rate, sizes = (
-            current.median / measured.median,
-            " x ".join(f"{size:,}" for size in self._reference.sizes),
-        )
+        is_near = current.low <= _MIN_CHANGE * measured.high and measured.low <= _MIN_CHANGE * current.high
+        return 1.0 if is_near else current.median / measured.median
+
+    def _describe_change(self) -> str:
+        assert self._reference is not None
+        current, measured = compute_spread(self._samples).median, self._reference.seconds.median
+        rate = f"{current / measured:.1f} times slower"
+        if current < measured:
+            rate = f"{measured / current:.1f} times faster"
+        sizes = " x ".join(f"{size:,}" for size in self._reference.sizes)
         return (
-            f"it is {rate:.1f} times slower than when it was measured: a matmul of {sizes} took"
-            f" {seconds_text(current.median)} instead of {seconds_text(measured.median)}"
+            f"it is {rate} than when it was measured: a matmul of {sizes} took"
+            f" {seconds_text(current)} instead of {seconds_text(measured)}"
         )
 
     def adapt_machine(self) -> tuple[MeasuredMachine, str]:
         """Returns the measurement adapted to the present speed, and a text about the difference or ''.
 
         They differ if the processors compute as fast as in the measurement, but exchange results faster or
-        slower.
+        slower. If they compute at another speed, nothing more is known of the network.
         """
-        if self._network is None or not self._networks or self.describe_slowdown():
+        if self._network is None or not self._networks or self._change() != 1:
             return self._machine, ""
         (low, high), spread = self._network, compute_spread(self._networks)
         if spread.low <= _MIN_NETWORK_CHANGE * high and spread.high * _MIN_NETWORK_CHANGE >= low:

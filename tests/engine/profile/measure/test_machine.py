@@ -466,22 +466,29 @@ def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slower", "said"), [(1.0, ""), (1.15, ""), (1.5, "it is 1.5 times slower"), (0.5, "")]
+    ("times", "slowdown", "speedup"),
+    [
+        (1.0, "", ""),
+        (1.15, "", ""),
+        (0.87, "", ""),
+        (1.5, "it is 1.5 times slower than when it was measured: a matmul of 512 x 512 x 512 took 2 ms", ""),
+        (0.5, "", "it is 2.0 times faster than when it was measured: a matmul of 512 x 512 x 512 took"),
+    ],
 )
-def test_a_machine_that_is_slower_than_when_it_was_measured_is_noticed(
-    usual: MeasuredMachine, slower: float, said: str
+def test_a_machine_that_is_slower_or_faster_than_when_it_was_measured_is_noticed(
+    usual: MeasuredMachine, times: float, slowdown: str, speedup: str
 ) -> None:
-    machine = Machine(noise=lambda: slower)
+    machine = Machine(noise=lambda: times)
     check = SpeedCheck(usual, kernels=machine, clock=machine.clock, idle=lambda: None)
     began = machine.now
     check.add_samples()
     check.add_samples()
     assert machine.now - began < 0.12
-    words = check.describe_slowdown()
-    assert words.startswith(said)
-    assert bool(words) == bool(said)
-    if said:
-        assert "a matmul of 512 x 512 x 512 took 2 ms instead of 1.3 ms" in words
+    for expected, words in ((slowdown, check.describe_slowdown()), (speedup, check.describe_speedup())):
+        assert words.startswith(expected)
+        assert bool(words) == bool(expected)
+    if slowdown or speedup:
+        assert check.adapt_machine() == (usual, "")
 
 
 def test_a_few_slow_runs_are_no_slower_machine_and_none_says_nothing(usual: MeasuredMachine) -> None:
