@@ -12,12 +12,13 @@ from functools import partial
 from itertools import groupby
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.base.units import printable
-from explorer.engine.graph.model import Model
+from explorer.base.units import many_text, printable
+from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.random_operators import any_draws_random as draws_random
 from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
@@ -38,6 +39,7 @@ from explorer.engine.proof.regions.region_models import RegionModels
 from explorer.engine.proof.regions.runs import RegionRuns, RunResults, compare_random_region
 from explorer.engine.proof.regions.stored_numbers import StoredDifferences, collect_constants, restore
 from explorer.engine.proof.regions.value_sets import SET_WORDS, SetKind, ValueSets
+from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import OutputEvidence, RegionEvidence
 
@@ -62,6 +64,7 @@ UnprovenCause = Literal[
     "limits",
     "not run",
     "no number",
+    "masked",
     "branch",
     "constant output",
     "stored number",
@@ -137,7 +140,8 @@ class RegionTester:
             region: The region.
             separate: Values of the original that are not assumed to be equal.
         """
-        first_result = result = self.test(region)
+        first_region, first_result = region, self.test(region)
+        result = first_result
         passed_values: set[str] = set()
         for _ in range(_MAX_EXTENSIONS):
             if (
@@ -159,7 +163,12 @@ class RegionTester:
         # rewritten operators may be right for all values that the earlier nodes can compute
         is_rewritten = first_result.evidence.before != first_result.evidence.after
         is_open = result.evidence.kind == "unproven" and is_rewritten and not first_result.evidence.own
-        return result if is_open else first_result
+        result = result if is_open else first_result
+        reason = ""
+        if result.evidence.kind == "different":
+            reason = self._describe_masked_difference(first_region, separate)
+        unproven = replace(result.evidence, kind="unproven", reason=reason)
+        return replace(result, evidence=unproven, cause="masked") if reason else result
 
     def test(self, region: ChangedRegion) -> RegionResult:
         """Tests a region at all sizes."""
@@ -221,6 +230,54 @@ class RegionTester:
             reason = f"it could not be run alone: {printable(str(error))}"
             return RegionResult(replace(evidence, reason=reason, own=True), "not run", region.before.nodes)
         return self._judge(region, evidence, trials)
+
+    def _describe_masked_difference(self, region: ChangedRegion, separate: set[str]) -> str:
+        """Describes differences that Softmax hides because it gives 0 for these elements, or returns ''.
+
+        An example is a mask of -1e9 in one model and of -inf in the other. The outputs are equal unless all
+        elements of a row are as small, so it is no fault, but nothing proves that it has no effect.
+
+        Args:
+            region: A region whose two sides differ.
+            separate: Values of the original that are not assumed to be equal.
+        """
+        name, summands = region.pair.before, set[str]()
+        readers = self._list_readers(0, name)
+        while len(readers) == 1 and readers[0].op == "Add":
+            summands.add(name)
+            name = readers[0].outputs[0]
+            readers = self._list_readers(0, name)
+        if summands:  # a computed mask: compare its sum with the scores
+            regions = self.correspondence.regions(separate | summands, {})
+            found = next((r for r in regions if r.pair.before == name), None)
+            if found is None:
+                return ""
+            region = found
+            self.original_values.expose([region])
+        readers = [*self._list_readers(0, name), *self._list_readers(1, region.pair.after)]
+        if not readers or any(node.domain or node.op != "Softmax" for node in readers):
+            return ""
+        axes = {node.attributes.get("axis", -1) for node in readers}
+        try:
+            run = self._runs.load_pair(region, *self._models.build(region))
+            before, after = run(self.original_values.compute_first(region))
+        except BadModel:
+            return ""
+        differs = before != after
+        count = int(np.count_nonzero(differs))
+        if not count or not all(
+            _is_zero_in_softmax(values, axis)[differs].all() for values in (before, after) for axis in axes
+        ):
+            return ""
+        return (
+            f"it differs only for {many_text(count, 'element')} for which Softmax gives 0 in both models,"
+            " because they are far below the largest of their row; no tried input shows an effect"
+        )
+
+    def _list_readers(self, side: int, name: str) -> list[Node]:
+        """Lists the nodes of the first (0) or second (1) graph that read a value."""
+        wiring = self.correspondence.wirings[side]
+        return [node for node, reads in zip(wiring.nodes, wiring.reads, strict=True) if name in reads]
 
     def _judge(
         self,
@@ -378,6 +435,12 @@ class RegionTester:
             "float" in t.dtype
             for t in collect_constants(model.graph.nodes, model.graph.initializers).values()
         )
+
+
+def _is_zero_in_softmax(values: Array, axis: int) -> Array:
+    """Returns for each element whether its part of a Softmax along `axis` is 0 in the type of `values`."""
+    with np.errstate(invalid="ignore", under="ignore"):
+        return np.asarray(np.exp(values - values.max(axis, keepdims=True)) == 0)
 
 
 def _estimate_hidden_difference(worst: OutputEvidence) -> float:

@@ -184,3 +184,56 @@ def test_a_default_that_is_written_out_is_no_difference(
 ) -> None:
     a, b = one_node(tmp_path, node(op, ["x"], ["y"]), node(op, ["x"], ["y"], **given), opset=20)
     assert verify(a, b).verdict_kind == "equal"
+
+
+def _build_masked_softmax(path: Path, number: float, form: str, row_start: int) -> Model:
+    """Builds the Softmax of five rows of scores, with `number` at later positions than `row_start` + row."""
+    keep = np.tril(np.ones((5, 7), bool), row_start)
+    scores = np.asarray(number, np.float32)
+    inputs: dict[str, tuple[int, ...]] = {"x": (2, 5, 7)}
+    nodes: list[Any]
+    weights: dict[str, np.ndarray]
+    if form == "stored sum":
+        weights = {"m": np.where(keep, np.float32(0), scores)}
+        nodes = [node("Add", ["x", "m"], ["masked"])]
+    elif form == "choice":
+        weights = {"n": scores, "keep": keep}
+        nodes = [node("Where", ["keep", "x", "n"], ["masked"])]
+    else:
+        weights = {"n": scores, "one": np.ones((), np.float32)}
+        inputs["flags"] = (5, 7)
+        nodes = [
+            node("Cast", ["flags"], ["kept"], to=TensorProto.FLOAT),
+            node("Sub", ["one", "kept"], ["lost"]),
+            node("Mul", ["lost", "n"], ["m"]),
+            node("Add", ["x", "m"], ["masked"]),
+        ]
+    nodes.append(node("Softmax", ["masked"], ["y"], axis=-1))
+    return t.model(path, nodes, inputs, weights, dtypes={"flags": TensorProto.BOOL})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "row_start", "form", "kind"),
+    [
+        ((-2e9, -7e8), 1, "stored sum", "unproven"),
+        ((-2e9, -7e8), 1, "choice", "unproven"),
+        ((-2e9, -7e8), 1, "computed sum", "unproven"),
+        ((-float("inf"), -65504.0), 1, "stored sum", "unproven"),
+        ((-float("inf"), -65504.0), 1, "choice", "unproven"),
+        ((-3.0, -2e9), 1, "stored sum", "different"),
+        ((-3.0, -2e9), 1, "choice", "different"),
+        ((-3.0, -2e9), 1, "computed sum", "different"),
+        ((-float("inf"), -2e9), -1, "stored sum", "different"),  # the first row keeps no element
+        ((-float("inf"), -2e9), -1, "choice", "different"),
+    ],
+)
+def test_masks_that_softmax_makes_zero_are_neither_equal_nor_different(
+    tmp_path: Path, numbers: tuple[float, float], row_start: int, form: str, kind: str
+) -> None:
+    first, second = (
+        _build_masked_softmax(tmp_path / f"{at}.onnx", number, form, row_start)
+        for at, number in enumerate(numbers)
+    )
+    verification = verify(first, second)
+    assert verification.verdict_kind == kind, verification.verdict
+    assert ("Softmax gives 0 in both models" in verification.verdict) == (kind == "unproven")
