@@ -121,10 +121,8 @@ def create_measured_figure(structure: Structure, seconds: Sequence[float], profi
     values_without_row = {entry.name: entry.seconds for entry in profile.other}
     values_without_row["runtime overhead"] = max(0.0, profile.overhead_seconds)
     # kernels may take longer under the profiler than a whole run without it
-    weights = FlameWeights(
-        structure.end, seconds, profile.wall_seconds + profile.slowed_seconds, values_without_row
-    )
-    title = "kernel time" if profile.slowed_seconds else "measured time"
+    weights = FlameWeights(structure.end, seconds, profile.share_base_seconds, values_without_row)
+    title = "measured time" if profile.share_base == "wall time" else profile.share_base
     return FlameFigure(MEASURED, title, "seconds", weights)
 
 

@@ -362,9 +362,14 @@ class Profile(TableFact, frozen=True):
         return self.wall_seconds - self.overhead_seconds + self.slowed_seconds
 
     @property
-    def share_base(self) -> str:
+    def share_base(self) -> Literal["kernel time", "wall time"]:
         """Time of which all shares are parts: the wall time, or the kernel time if that is longer."""
         return "kernel time" if self.slowed_seconds else "wall time"
+
+    @property
+    def share_base_seconds(self) -> float:
+        """Seconds of `share_base` in one run."""
+        return self.wall_seconds + self.slowed_seconds
 
 
 class BatchTime(Fact, frozen=True):

@@ -361,7 +361,7 @@ class _MeasuredModule(Struct):
         )
         model_profile = replace(
             model_profile,
-            operators=_operators(self.runs, model_profile.wall_seconds + model_profile.slowed_seconds),
+            operators=_operators(self.runs, model_profile.share_base_seconds),
             phases=self._phases(model_profile) if spec.train else (),
         )
         return TimedModel(model_profile, layers, samples_by_row)
