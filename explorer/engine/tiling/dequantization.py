@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph.model import DerivedPayload, Node, Tensor
+from explorer.engine.graph.model import DTYPES, DerivedPayload, Node, Tensor
 from explorer.engine.number_formats.number_format import Grid, reshape_for_tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,21 +28,28 @@ def dequantize(node: Node, find_tensor: Callable[[str], Tensor | None]) -> Tenso
         return None
     x, scale = parts[0], parts[1]
     zero = parts[2] if len(parts) > 2 else None
-    if x is None or scale is None or scale.dtype not in _FLOATS:
+    code = int(node.attributes.get("output_dtype", 0))
+    dtype = DTYPES[code].name if code in DTYPES else scale.dtype if scale is not None else ""
+    if x is None or scale is None or {scale.dtype, dtype} - {*_FLOATS}:
         return None
     axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
-    size = x.elements * (4 if scale.dtype == "float32" else 2)
-    make = partial(_compute_dequantized_bytes, x, scale, zero, axis, block)
-    return Tensor(node.outputs[0], scale.dtype, x.shape, DerivedPayload(size, make))
+    size = x.elements * np.dtype(dtype).itemsize
+    make = partial(_compute_dequantized_bytes, x, scale, zero, axis, block, dtype)
+    return Tensor(node.outputs[0], dtype, x.shape, DerivedPayload(size, make))
 
 
-def _compute_dequantized_bytes(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int) -> bytes:
-    zeros = np.zeros((), np.int32) if zero is None else zero.array().astype(np.int32)
+def _compute_dequantized_bytes(
+    x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int, dtype: str
+) -> bytes:
+    """Computes (code - zero point) x scale in float32, as the runtime does, and rounds it once to `dtype`."""
+    codes = x.array()
+    # codes of 4 or 8 bits may be floats, such as float8_e4m3fn
+    wide = np.int32 if codes.dtype.kind in "iu" else np.float32
+    zeros = np.zeros((), wide) if zero is None else zero.array().astype(wide)
     shared = scale.elements == 1
     grid = Grid(scale.array(), zeros, None if shared else axis, block if len(scale.shape) > 1 else 0)
-    steps = reshape_for_tensor(grid.scale, x.shape, grid)
-    codes = x.array().astype(np.int32)
-    if zero is not None:
-        codes -= reshape_for_tensor(grid.zero, x.shape, grid)
-    floats: Array = np.multiply(codes.astype(scale.dtype), steps, dtype=scale.dtype)
+    steps = reshape_for_tensor(grid.scale, x.shape, grid).astype(np.float32)
+    centered = codes.astype(wide) - reshape_for_tensor(grid.zero, x.shape, grid)
+    with np.errstate(over="ignore", invalid="ignore"):
+        floats: Array = (centered.astype(np.float32) * steps).astype(dtype)
     return floats.tobytes()

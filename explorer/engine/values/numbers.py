@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.progress import Cancel, stop_if
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,12 +36,21 @@ class Scales(Struct, frozen=True):
         zero: Function that returns the zero points, of the same shape, or None if all are 0.
         axis: Axis of the scales; a negative axis counts from the last one.
         block: Number of elements along `axis` that share a scale, or 0 for no blocks.
+        dtype: Type to which the numbers are rounded, or '' for that of the scales.
     """
 
     scale: Callable[[], Array]
     zero: Callable[[], Array] | None = None
     axis: int = 0
     block: int = 0
+    dtype: str = ""
+
+    @property
+    def number_type(self) -> np.dtype[Any]:
+        """Type of the numbers. Powers of two without a sign, the scales of MX formats, give float32."""
+        scale_type = self.scale().dtype
+        default = "float32" if scale_type.name == "float8_e8m0fnu" else scale_type.name
+        return get_numpy_type(self.dtype or default)
 
 
 class StoredCodes(Struct, frozen=True):

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
@@ -316,3 +318,40 @@ def test_a_scale_that_is_no_number_gives_no_product_of_integers(
     told = " ".join("".join(capsys.readouterr()).split())
     assert "its input has a scale that is not a number, or infinite" in told
     assert "NaN against NaN shows nothing" in told
+
+
+@pytest.mark.parametrize(
+    ("codes", "scale", "more"),
+    [
+        (ml_dtypes.float8_e4m3fn, np.float32, {}),
+        (ml_dtypes.float8_e5m2fnuz, np.float16, {}),
+        (np.int16, np.float16, {}),
+        (np.int16, np.float16, {"output_dtype": TensorProto.FLOAT}),
+    ],
+)
+def test_tiles_of_a_dequantized_weight_hold_what_the_runtime_dequantizes(
+    codes: Any, scale: Any, more: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Codes may be small floats; a product of wide integers and float16 scales is rounded once."""
+    draw = np.random.default_rng(5)
+    numbers = draw.normal(0, 9000 if codes is np.int16 else 3, (9, 7)).astype(codes)
+    stored = {"w": numbers, "s": draw.uniform(1e-4, 2e-4, 7).astype(scale)}
+    kind = more.get("output_dtype") or helper.np_dtype_to_tensor_dtype(np.dtype(scale))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1, **more),
+        helper.make_node("MatMul", ["x", "d"], ["y"], name="fc"),
+    ]
+    ends = [helper.make_tensor_value_info(n, kind, shape) for n, shape in (("x", (5, 9)), ("y", (5, 7)))]
+    tensors = [numpy_helper.from_array(a, n) for n, a in stored.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors)
+    opsets = [helper.make_opsetid("", 23)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx")
+    model.graph.output.append(onnx.ValueInfoProto(name="d"))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    wanted = session.run(["d"], {"x": np.zeros((5, 9), helper.tensor_dtype_to_np_dtype(kind))})[0]
+    target = str(tmp_path / "t.onnx")
+    assert main(["tile", str(tmp_path / "m.onnx"), "-o", target, "--tile", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verification"]["verdict_kind"] == "equal"
+    weights = [numpy_helper.to_array(tensor) for tensor in onnx.load(target).graph.initializer]
+    np.testing.assert_array_equal(next(w for w in weights if w.shape == (9, 7)), wanted)

@@ -239,16 +239,17 @@ def test_a_quantized_tensor_of_torch_is_told_by_what_it_stands_for() -> None:
 
 
 def dequantizing(
-    folder: Path, name: str, codes: Any, scale: Any, zero: Any, *, called: str = "w", **attributes: Any
+    folder: Path, name: str, codes: Any, scale: Any, zero: Any = None, *, called: str = "w", **attributes: Any
 ) -> str:
-    tensors = [numpy_helper.from_array(a, n) for a, n in ((codes, called), (scale, "s"), (zero, "z"))]
-    node = helper.make_node("DequantizeLinear", [called, "s", "z"], ["d"], **attributes)
+    stored = {called: codes, "s": scale, **({} if zero is None else {"z": zero})}
+    tensors = [numpy_helper.from_array(a, n) for n, a in stored.items()]
+    node = helper.make_node("DequantizeLinear", list(stored), ["d"], **attributes)
     relu = helper.make_node("Relu", ["d"], ["y"])
-    out = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(scale.dtype), codes.shape)
+    kind = attributes.get("output_dtype") or helper.np_dtype_to_tensor_dtype(scale.dtype)
+    out = helper.make_tensor_value_info("y", kind, codes.shape)
     graph = helper.make_graph([node, relu], "g", [], [out], tensors)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), folder / name
-    )
+    opsets = [helper.make_opsetid("", 24 if "output_dtype" in attributes else 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / name)
     return str(folder / name)
 
 
@@ -379,6 +380,20 @@ def test_small_floats_with_a_scale_are_no_integers(tmp_path: Path) -> None:
     fact = values_of(path, "w")
     assert fact.values == (0.125, -0.4375, 112.0, 0.015625)
     assert fact.codes == (0.5, -1.75, 448.0, 0.0625)
+
+
+def test_numbers_are_rounded_once_to_the_type_that_the_node_gives(tmp_path: Path) -> None:
+    """The type is `output_dtype`, if given; scales that are powers of two have no sign and no fraction."""
+    codes = np.array([[0.75, -3.5], [448, -0.0625]], ml_dtypes.float8_e4m3fn)
+    scale = np.array([[2, 0.5]], ml_dtypes.float8_e8m0fnu)
+    path = dequantizing(
+        tmp_path, "mx.onnx", codes, scale, axis=0, block_size=2, output_dtype=TensorProto.FLOAT
+    )
+    assert values_of(path, "w").values == (1.5, -1.75, 896.0, -0.03125)
+    wide = np.array([[20001, -4099]], np.int16)
+    path = dequantizing(tmp_path, "h.onnx", wide, np.float16(0.0005))
+    (made,) = ReferenceEvaluator(helper_model(path)).run(["d"], {})
+    np.testing.assert_array_equal(array_of(values_of(path, "w")), made)
 
 
 def test_scales_that_do_not_fit_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.proof.symbolic.blocks import (
@@ -442,11 +443,13 @@ def _dequantize(use: OperatorUse) -> Sequence[Value]:
         parameters = [v.reshape(shape) if v.size > 1 else v.reshape(()) for v in (scale, zero)]
     else:
         parameters = [scale.reshape(()), zero.reshape(())]
-    return [
-        ((x.astype(np.int32) - parameters[1].astype(np.int32)).astype(scale.dtype) * parameters[0]).astype(
-            scale.dtype
-        )
-    ]
+    wide = np.int32 if x.dtype.kind in "iu" else np.float32  # codes may be floats, such as float8_e4m3fn
+    centered = x.astype(wide) - parameters[1].astype(wide)
+    code = int(use.attributes.get("output_dtype", 0))
+    dtype = get_numpy_type(DTYPES[code].name) if code in DTYPES else scale.dtype
+    # kernels multiply in float32 and round the product once
+    with np.errstate(over="ignore", invalid="ignore"):
+        return [(centered.astype(np.float32) * parameters[0].astype(np.float32)).astype(dtype)]
 
 
 _RULES: Mapping[str, Rule] = {

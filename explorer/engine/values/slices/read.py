@@ -83,8 +83,8 @@ def _gather(numbers: Numbers, flat_indices: Array) -> Array:
 def dequantize_selection(codes: Array, scales: Scales, selection: Selection) -> tuple[Array, Array, Array]:
     """Dequantizes selected integers, and returns the numbers with the scale and zero point of each.
 
-    As in DequantizeLinear, a number is the integer minus its zero point, times the scale, in the scale's
-    type. The zero point of floats of 8 or 4 bits is 0.
+    As in DequantizeLinear, a number is the integer minus its zero point, times the scale, rounded once to
+    their type. The zero point of floats of 8 or 4 bits is 0.
 
     Raises:
         BadModel: There are too few scales or zero points.
@@ -99,7 +99,8 @@ def dequantize_selection(codes: Array, scales: Scales, selection: Selection) -> 
         raise BadModel(f"it has {scale.size:,} scales, which are not one for each of its parts") from None
     centered = codes.astype(np.int64) - zeros if codes.dtype.name.startswith(("int", "uint")) else codes
     with np.errstate(over="ignore", invalid="ignore"):
-        numbers: Array = centered.astype(scale.dtype) * steps
+        wide = np.promote_types(scale.dtype, np.float32)
+        numbers: Array = (centered.astype(wide) * steps.astype(wide)).astype(scales.number_type)
     return numbers, steps, zeros
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from explorer.engine.graph.model import Node, Tensor
+from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.values.numbers import Scales
 
 _SCALED_INPUTS: Mapping[str, tuple[tuple[int, int], ...]] = {
@@ -36,10 +36,12 @@ def _list_node_scales(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tup
         name, scale, zero = (*node.inputs[index : index + 3], "", "", "")[:3]
         if name not in tensors or scale not in tensors or (zero and zero not in tensors):
             continue
-        block = 0
+        block, dtype = 0, ""
         if node.op == "DequantizeLinear":
             axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
-        yield name, Scales(tensors[scale].array, tensors[zero].array if zero else None, axis, block)
+            code = int(node.attributes.get("output_dtype", 0))
+            dtype = DTYPES[code].name if code in DTYPES else ""
+        yield name, Scales(tensors[scale].array, tensors[zero].array if zero else None, axis, block, dtype)
 
 
 def build_scales(scales: Sequence[float], zeros: Sequence[int], axis: int) -> Scales:

@@ -53,7 +53,7 @@ class SlicedTensor(Struct, frozen=True):
     def dtype(self) -> str:
         """Type of the numbers. A quantized tensor has the type of its scales."""
         if self.numbers.scales is not None:
-            return str(self.numbers.scales.scale().dtype)
+            return self.numbers.scales.number_type.name
         return "float32" if self.numbers.coded is not None else self.numbers.dtype
 
     def read_reals(self, selection: Selection) -> Array:
