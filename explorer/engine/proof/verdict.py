@@ -168,7 +168,7 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
         parts.append(_describe_outputs(grounds, identical))
     parts += [*_list_remarks(grounds), *grounds.remarks]
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
-    if kind == "equal" and exact and (identical or not sites):
+    if kind == "equal" and exact and all(e.equal or e.drawn for e in whole):
         head = "equal bit for bit"
     # a stepped output differs because a rounding crossed a threshold, not because a part is wrong
     if stepped := [output for output in (*whole, *grounds.torch_outputs) if output.stepped]:

@@ -426,6 +426,22 @@ def test_constants_are_what_the_runtime_computes(tmp_path: Path, capsys: pytest.
     assert (run(source)[0] == run(target)[0]).all()
 
 
+def test_outputs_that_a_run_tells_apart_are_not_equal_bit_for_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runtime keeps float32 between float16 nodes; a stored constant is rounded to float16."""
+    path = net(
+        tmp_path / "m.onnx", "c = Add (w, w) d = Mul (c, w) y = Add (x, d)", {"w": (4, 6)},
+        x="float16[4,6] x", y="float16[4,6] y", dtype="float16",
+    )  # fmt: skip
+    fact = told(capsys, path, "-o", str(tmp_path / "f.onnx"))["steps"][0]["verification"]
+    feeds = {"x": np.random.default_rng(1).normal(size=(4, 6)).astype(np.float16)}
+    a, b = (onnxruntime.InferenceSession(one).run(None, feeds)[0] for one in (path, str(tmp_path / "f.onnx")))
+    assert not np.array_equal(a, b)
+    assert fact["verdict_kind"] == "equal"
+    assert fact["verdict"].startswith("equal within rounding: 2 nodes equal by construction")
+
+
 def test_each_kind_is_a_state_that_undo_leaves(tmp_path: Path) -> None:
     body = f"k = Exp (w) i = Identity (x) h = Conv (i, k) y = {NORM}"
     source = net(tmp_path / "a.onnx", body, CONV)
