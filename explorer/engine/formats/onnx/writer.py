@@ -187,7 +187,7 @@ class _Encoder:
 
     def encode_node(self, node: Node) -> _Parts:
         record = node.record
-        if record is not None:
+        if record is not None and not _has_external_data(node):
             return _Parts([record if record.size >= _MAX_SKELETON_BYTES else bytes(record.view())])
         parts = _Parts([_head(node)])
         for name, attribute in node.attributes.items():
@@ -242,7 +242,7 @@ class _Encoder:
         return _Parts([body + encode_varint(9 << 3 | 2) + encode_varint(payload.size), payload])
 
     def encode_function(self, function: Function) -> _Parts:
-        if function.record is not None:
+        if function.record is not None and not any(map(_has_external_data, function.nodes)):
             return _Parts([function.record])
         head = [encode_length_delimited(1, function.name.encode())]
         head += [_encode_repeated(4, function.inputs), _encode_repeated(5, function.outputs)]
@@ -263,6 +263,28 @@ class _Encoder:
         for key, value in function.metadata.items():
             parts.add(encode_length_delimited(14, _encode_pair(key, value)))
         return parts
+
+
+def _has_external_data(node: Node) -> bool:
+    """Whether an attribute of a node, such as a body, has a tensor in another file.
+
+    Only then the attributes of a small record are decoded: the key of the file's name is in its bytes.
+    """
+    record = node.record
+    if record is not None and record.size < _MAX_SKELETON_BYTES and b"location" not in bytes(record.view()):
+        return False
+    return any(map(_is_stored_outside, node.attributes.values()))
+
+
+def _is_stored_outside(value: Any) -> bool:
+    """Whether an attribute has a tensor in another file."""
+    if isinstance(value, Graph):
+        return any(tensor.external for tensor in value.initializers.values()) or any(
+            map(_has_external_data, value.nodes)
+        )
+    if isinstance(value, (tuple, list)):
+        return any(map(_is_stored_outside, value))
+    return isinstance(value, Tensor) and bool(value.external)
 
 
 def _join_heads(

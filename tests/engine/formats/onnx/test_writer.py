@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
-from explorer import Session, TileSpec
+from explorer import EditStep, Session, TileSpec
 from explorer.base.errors import Cancelled, Misuse
 from explorer.engine.formats.onnx import writer
 from explorer.engine.formats.onnx.reader import read
@@ -499,3 +499,53 @@ def test_metadata_of_nodes_and_models_is_written(tmp_path: Path) -> None:
     again = read(str(path))
     assert again.graph.nodes[0].metadata == node.metadata
     assert again.metadata == {"k": "v"}
+
+
+def test_external_data_of_bodies_goes_with_the_model(tmp_path: Path) -> None:
+    """Tensors of a branch, a Constant and a function lie beside the model that is read."""
+    arrays = {
+        name: np.random.default_rng(i).normal(size=(6, 6)).astype(np.float32) for i, name in enumerate("abc")
+    }
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "w.bin").write_bytes(b"".join(array.tobytes() for array in arrays.values()))
+
+    def stored(name: str) -> Any:
+        tensor = TensorProto(name=name, data_type=1, dims=(6, 6), data_location=TensorProto.EXTERNAL)
+        start = 144 * list(arrays).index(name)
+        for key, value in (("location", "w.bin"), ("offset", start), ("length", 144)):
+            tensor.external_data.add(key=key, value=str(value))
+        return tensor
+
+    def branch(name: str, nodes: list[Any], tensors: list[Any]) -> Any:
+        nodes = [*nodes, helper.make_node("MatMul", ["x", name], [f"{name}_y"])]
+        return helper.make_graph(
+            nodes, name, [], [helper.make_tensor_value_info(f"{name}_y", 1, (2, 6))], tensors
+        )
+
+    constant = helper.make_node("Constant", [], ["b"], value=stored("b"))
+    branches = {"then_branch": branch("a", [], [stored("a")]), "else_branch": branch("b", [constant], [])}
+    body = [
+        helper.make_node("Constant", [], ["c"], value=stored("c")),
+        helper.make_node("MatMul", ["p", "c"], ["q"]),
+    ]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    nodes = [
+        helper.make_node("If", ["on"], ["i"], **branches),
+        helper.make_node("Twist", ["i"], ["j"], domain="own"),
+        helper.make_node("Relu", ["j"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(n, 1, (2, 6)) for n in "xy"]
+    on = helper.make_tensor_value_info("on", TensorProto.BOOL, ())
+    graph = helper.make_graph(nodes, "g", [ends[0], on], ends[1:])
+    function = helper.make_function("own", "Twist", ["p"], ["q"], body, opsets[:1])
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=[function])
+    source = str(tmp_path / "in" / "m.onnx")
+    onnx.save(model, source)
+    (tmp_path / "out").mkdir()
+    target = str(tmp_path / "out" / "m.onnx")
+    with Session(source) as session:
+        session.edit([EditStep("rename", "y", "z")], output=target)
+    x = np.random.default_rng(9).normal(size=(2, 6)).astype(np.float32)
+    for first, is_on in (("a", True), ("b", False)):
+        made = ort.InferenceSession(target).run(None, {"x": x, "on": np.array(is_on)})[0]
+        np.testing.assert_allclose(made, np.maximum(x @ arrays[first] @ arrays["c"], 0), rtol=1e-5, atol=1e-5)
