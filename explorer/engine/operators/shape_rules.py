@@ -40,6 +40,22 @@ def int_attributes(call: Call, name: str, index: int) -> list[Any] | None:
     raise LookupError(name)
 
 
+_LARGEST_ENDS = ((1 << 31) - 1, (1 << 63) - 1)
+"""Ends that onnxruntime takes for the element before the first one if the step is negative."""
+
+
+def get_slice(start: int, end: int, step: int, length: int) -> slice | None:
+    """Returns the part of an axis that a Slice takes, or None if onnxruntime and ONNX disagree on it.
+
+    With a negative step, a start before the axis is its first element, unlike in numpy.
+    """
+    if step >= 0:
+        return slice(start, end, step)
+    if end in _LARGEST_ENDS:
+        return None
+    return slice(max(start, -length), None if end < -length else end, step)
+
+
 def normalize_axis(axis: Any, rank: int) -> int:
     """Converts a possibly negative axis to an index from 0.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import DTYPES, Graph, Node, Tensor
+from explorer.engine.operators.shape_rules import get_slice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,16 +109,17 @@ def _slice(
     ends: Array | None = None,
     axes: Array | None = None,
     steps: Array | None = None,
-) -> Array:
+) -> Array | None:
     begin = attributes["starts"] if starts is None else starts.tolist()
     end = attributes["ends"] if ends is None else ends.tolist()
     sliced_axes = _read_axes(attributes, axes) or range(len(begin))
     step_list = [1] * len(begin) if steps is None else steps.tolist()
     slices = [slice(None)] * x.ndim
     for axis, first, last, step in zip(sliced_axes, begin, end, step_list, strict=True):
-        # with a negative step, the smallest integer as an end means "including element 0"
-        includes_first_element = step < 0 and last < -x.shape[axis]
-        slices[axis] = slice(first, None if includes_first_element else last, step)
+        part = get_slice(first, last, step, x.shape[axis])
+        if part is None:
+            return None
+        slices[axis] = part
     return x[tuple(slices)]
 
 

@@ -61,7 +61,7 @@ def _slice(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
         if step < 0:
             # torch slices do not support negative steps, so select the elements by index
             size = x.shape[axis]
-            first = min(start + size if start < 0 else start, size - 1)
+            first = min(max(start + size, 0) if start < 0 else start, size - 1)
             last = -1 if end < -size else end + size if end < 0 else end
             selected_indices = torch.arange(first, last, step, device=x.device)
             x = x.index_select(axis, selected_indices)

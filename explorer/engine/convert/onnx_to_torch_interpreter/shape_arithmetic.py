@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from explorer.engine.operators.shape_rules import get_slice
+
 HostArray = np.ndarray[Any, Any]
 """Object array with Python numbers and torch symbols, which is not on the device of the model."""
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
@@ -81,7 +83,7 @@ def _gather(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
     return convert_to_host(elements)
 
 
-def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
+def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
     array = args[0]
     if len(args) < 3:
         starts, ends = attributes["starts"], attributes["ends"]
@@ -92,9 +94,10 @@ def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
     steps = [1] * len(starts) if steps is None else steps
     slices: list[Any] = [slice(None)] * array.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        start, end, step = int(start), int(end), int(step)
-        stop = None if step < 0 and end < -array.shape[int(axis)] else end
-        slices[int(axis)] = slice(start, stop, step)
+        part = get_slice(int(start), int(end), int(step), array.shape[int(axis)])
+        if part is None:
+            return None
+        slices[int(axis)] = part
     return np.asarray(array[tuple(slices)])
 
 

@@ -15,6 +15,7 @@ from explorer.engine.operators.cost_rules import free
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import (
     broadcast,
+    get_slice,
     int_attributes,
     like,
     like_first_input,
@@ -250,7 +251,8 @@ def _slice_length(size: Dim, start: Any, end: Any, step: Any) -> Dim:
         return None
     if all(isinstance(v, int) for v in (size, start, end)):
         assert isinstance(size, int)
-        return len(range(*slice(start, end, step).indices(size)))
+        part = get_slice(start, end, step, size)
+        return None if part is None else len(range(*part.indices(size)))
     try:
         size_expression = dims.expression(size)
         if step < 0:
