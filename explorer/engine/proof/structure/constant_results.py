@@ -15,8 +15,9 @@ import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import Tensor, build_tensor
-from explorer.engine.proof.structure.normal_node import NormalNode
-from explorer.engine.shapes.constant_folding import FOLDABLE
+from explorer.engine.proof.structure.dimension_lists import find_dimensions
+from explorer.engine.proof.structure.normal_node import DimensionList, NormalNode
+from explorer.engine.shapes.constant_folding import FOLDABLE, MAX_ELEMENTS
 
 Array = np.ndarray[Any, Any]
 
@@ -67,9 +68,19 @@ def compute_result(node: NormalNode) -> Tensor | None:
     try:
         with np.errstate(all="ignore"):
             result = compute(node) if compute is not None else None
+        if result is None and (dimensions := find_dimensions(node)) is not None:
+            result = _convert_dimensions(dimensions)
     except (BadModel, ArithmeticError, LookupError, TypeError, ValueError):
         return None  # the runtime reports a malformed node
     return None if result is None else build_tensor("", np.ascontiguousarray(result).reshape(result.shape))
+
+
+def _convert_dimensions(dimensions: DimensionList) -> Array | None:
+    """Converts a list of sizes to an array if none of them is open."""
+    if not all(isinstance(size, int) for size in dimensions.elements):
+        return None
+    sizes = np.asarray(dimensions.elements, np.int64)
+    return sizes.reshape(()) if dimensions.is_scalar else sizes
 
 
 def _compute_sizes(node: NormalNode) -> Array | None:
@@ -79,6 +90,12 @@ def _compute_sizes(node: NormalNode) -> Array | None:
     if rank is None or None in sizes:
         return None
     return FOLDABLE[node.op](node.attributes, np.asarray(sizes, np.int64))
+
+
+def _count_elements(node: NormalNode) -> Array | None:
+    """Computes the length of a sequence of known length."""
+    elements = node.sources.sequences.get(node.inputs[0])
+    return None if elements is None else np.asarray(len(elements), np.int64)
 
 
 def _compute_constant_fill(node: NormalNode) -> Array | None:
@@ -104,7 +121,8 @@ def _compute_cast(node: NormalNode) -> Array | None:
 
 def _compute_by_folding(node: NormalNode) -> Array | None:
     """Computes an operator by constant folding, if its result is exact or defined by IEEE 754."""
-    arguments = [node.read_numbers(index) for index in range(len(node.inputs))]
+    sizes = {"largest": MAX_ELEMENTS} if node.op in _MOVES else {}
+    arguments = [node.read_numbers(index, **sizes) for index in range(len(node.inputs))]
     numbers = [a for a in arguments if a is not None]
     if not numbers or any(a is None and node.inputs[index] != 0 for index, a in enumerate(arguments)):
         return None
@@ -127,6 +145,7 @@ _BY_OPERATOR: Mapping[str, Callable[[NormalNode], Array | None]] = {
     **dict.fromkeys((*_MOVES, *_INTEGER_OPERATORS, *_ARITHMETIC), _compute_by_folding),
     "Cast": _compute_cast,
     "ConstantOfShape": _compute_constant_fill,
+    "SequenceLength": _count_elements,
     "Shape": _compute_sizes,
     "Size": _compute_sizes,
 }

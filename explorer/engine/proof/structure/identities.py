@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import DTYPES
-from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
+from explorer.engine.proof.structure.dimension_lists import normalize_target
+from explorer.engine.proof.structure.equivalent_operators import find_elements
+from explorer.engine.proof.structure.normal_node import DimensionList, Ints, NormalNode, Rule
 
 
 def _remove_single_operand(node: NormalNode) -> None:
@@ -279,7 +281,7 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
     "Or": (_remove_same_operands,),
     "Pad": (_remove_empty_pad,),
     "Pow": (_make_neutral_operand_rule(1, 1),),
-    "Reshape": (_skip_earlier_reshape,),
+    "Reshape": (normalize_target, _skip_earlier_reshape),
     "Sub": (_make_neutral_operand_rule(1, 0), _replace_subtraction),
     "Sum": (_remove_single_operand,),
     "Tile": (_remove_single_tile,),
@@ -291,10 +293,17 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
 
 def record_source(node: NormalNode, number: int) -> None:
     """Records the producer of a value, which is the first output of a normalized node."""
-    if node.domain or not node.inputs or not isinstance(node.inputs[0], int):
+    sources = node.sources
+    if (elements := find_elements(node)) is not None:
+        sources.sequences[number] = elements
+    if node.domain or not node.inputs:
         return
     x = node.inputs[0]
-    sources = node.sources
+    if node.op == "DimensionList":
+        sources.dtypes[number] = "int64"
+        sources.dimensions[number] = DimensionList(x[1][1], x[1][0])
+    if not isinstance(x, int):
+        return
     if node.op == "Cast":
         code, dtype = node.attributes.get("to"), node.dtype(0)
         if isinstance(code, int) and code in DTYPES:

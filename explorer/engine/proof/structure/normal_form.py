@@ -16,6 +16,8 @@ import numpy as np
 
 from explorer.engine.graph.model import Graph, Tensor
 from explorer.engine.graph.schema_defaults import get_default_attributes
+from explorer.engine.proof.structure.dimension_lists import find_dimensions, replace_by_dimensions
+from explorer.engine.proof.structure.equivalent_operators import EQUIVALENT_OPERATORS
 from explorer.engine.proof.structure.identities import IDENTITIES
 from explorer.engine.proof.structure.normal_node import ABSENT, Ints, NormalNode, Rule
 from explorer.engine.proof.structure.opset_forms import OLDER_OPSET_RULES
@@ -29,7 +31,11 @@ def normalize(node: NormalNode) -> None:
     """
     node.attributes = {**get_default_attributes(node.domain, node.op, node.opset), **node.attributes}
     node.attributes.pop("consumed_inputs", None)
-    for rules in () if node.domain else (OLDER_OPSET_RULES, IDENTITIES):
+    dimensions = find_dimensions(node)
+    if dimensions is not None:
+        replace_by_dimensions(node, dimensions)
+        return
+    for rules in () if node.domain else (OLDER_OPSET_RULES, IDENTITIES, EQUIVALENT_OPERATORS):
         for rule in rules.get(node.op, ()):
             rule(node)
             if node.equal_value is not None:
@@ -169,9 +175,7 @@ def _drop_kernel_shape(index: int) -> Rule:
     """Makes a rule that removes a kernel_shape equal to the shape of the stored kernel."""
 
     def rule(node: NormalNode) -> None:
-        kernel = (
-            node.stored(index) if index < len(node.inputs) and isinstance(node.inputs[index], int) else None
-        )
+        kernel = node.stored(index)
         if kernel is None:
             return
         size = tuple(kernel.shape[2:])
@@ -325,7 +329,7 @@ def _remove_zero_point(node: NormalNode) -> None:
     is_zero = zero is not None and zero.dtype.kind in "iu" and not zero.any()
     if is_zero and (node.op == "DequantizeLinear" or _has_uint8_zero_point(node)):
         node.remove_input(2)
-    scale = node.stored(1) if len(node.inputs) > 1 and isinstance(node.inputs[1], int) else None
+    scale = node.stored(1)
     if scale is not None and not scale.shape and not node.attributes.get("block_size"):
         node.attributes.pop("axis", None)
 

@@ -30,7 +30,6 @@ class NormalNode(Struct):
             which is a (name, value) pair.
         attributes: Attribute values by name, with references resolved. Absent attributes are omitted.
         outputs: Number of outputs, without unnamed outputs at the end.
-        stored: Function that returns the stored tensor of an input, or None for other values.
         rank: Function that returns the rank of an input, or None if unknown.
         output_rank: Function that returns the rank of the output at an index, or None if unknown.
         size: Function that returns the length of an input along an axis, or None if it is unknown or differs
@@ -46,7 +45,6 @@ class NormalNode(Struct):
     inputs: list[Any]
     attributes: dict[str, Any]
     outputs: int
-    stored: Callable[[int], Tensor | None]
     rank: Callable[[int], int | None]
     output_rank: Callable[[int], int | None]
     size: Callable[[int, int], int | None]
@@ -54,17 +52,15 @@ class NormalNode(Struct):
     sources: Sources
     equal_value: int | None = None
 
-    def read_numbers(self, index: int) -> np.ndarray[Any, Any] | None:
-        """Returns the array of a small stored input, or None for other values."""
-        if index >= len(self.inputs) or not isinstance(self.inputs[index], int):
-            return None
+    def stored(self, index: int) -> Tensor | None:
+        """Returns the stored tensor of an input, or None for other values."""
+        number = self.inputs[index] if index < len(self.inputs) else ABSENT
+        return self.sources.tensors.get(number) if isinstance(number, int) else None
+
+    def read_numbers(self, index: int, largest: int = _MAX_ELEMENTS) -> np.ndarray[Any, Any] | None:
+        """Returns the array of a stored input with at most `largest` elements, or None for other values."""
         tensor = self.stored(index)
-        if (
-            tensor is None
-            or tensor.payload is None
-            or tensor.dtype == "string"
-            or tensor.elements > _MAX_ELEMENTS
-        ):
+        if tensor is None or tensor.payload is None or tensor.dtype == "string" or tensor.elements > largest:
             return None
         return tensor.array()
 
@@ -108,6 +104,22 @@ class NormalNode(Struct):
             del self.attributes[name]
 
 
+OpenSize = tuple[int, int]
+"""Number of a value, and the axis of its open size."""
+
+
+class DimensionList(Struct, frozen=True):
+    """A list of sizes, or a scalar with one size.
+
+    Attributes:
+        elements: Fixed and open sizes.
+        is_scalar: Whether the value is a scalar.
+    """
+
+    elements: tuple[int | OpenSize, ...]
+    is_scalar: bool = False
+
+
 class Sources(Struct):
     """Producers of values by value number, for rules about two consecutive nodes.
 
@@ -119,6 +131,9 @@ class Sources(Struct):
         involutions: Input of each operator that is its own inverse, by (operator, output).
         idempotent: (operator, output) of operators that have no effect when applied again.
         concatenated: Axis and parts of each Concat.
+        tensors: Stored tensors.
+        dimensions: Lists of sizes of which some are open.
+        sequences: Elements of each sequence of known length. The number of an unknown element is None.
     """
 
     dtypes: dict[int, str] = field(default_factory=dict)
@@ -128,6 +143,9 @@ class Sources(Struct):
     involutions: dict[tuple[str, int], int] = field(default_factory=dict)
     idempotent: set[tuple[str, int]] = field(default_factory=set)
     concatenated: dict[int, tuple[int, tuple[Any, ...]]] = field(default_factory=dict)
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    dimensions: dict[int, DimensionList] = field(default_factory=dict)
+    sequences: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
 
 
 Rule = Callable[[NormalNode], None]

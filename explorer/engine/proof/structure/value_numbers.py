@@ -78,7 +78,7 @@ class ValueNumbers:
         self._mixed_domains = {domain for domain, numbers in versions.items() if len(numbers) > 1}
         self._versions: dict[tuple[str, str, int], int] = {}
         self.sources = Sources()
-        self.tensors: dict[int, Tensor] = {}
+        self.tensors = self.sources.tensors
         """Stored tensors by their number."""
 
     def get_number(self, *form: Any) -> int:
@@ -413,7 +413,6 @@ class GraphNumbers:
             list(input_numbers),
             attributes,
             output_count,
-            lambda index: table.tensors.get(input_numbers[index]) if index < len(input_numbers) else None,
             rank,
             output_rank,
             size,
