@@ -35,6 +35,10 @@ if TYPE_CHECKING:
             """Reason why the row has no figures, or ''."""
 
 
+class SignalExit(SystemExit):
+    """A signal ends the program. Code of a model may raise SystemExit itself, which is a failure."""
+
+
 class ExplorerError(Exception):
     """A failure with its place and the next step.
 

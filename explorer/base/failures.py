@@ -7,15 +7,18 @@ from explorer.base.errors import BadModel, ExplorerError, explain_broken
 from explorer.base.surroundings import explain_surroundings
 
 
-def find_known_failure(error: Exception) -> ExplorerError | None:
+def find_known_failure(error: BaseException) -> ExplorerError | None:
     """Builds the error for a failure of the model or the installation, or returns None for other failures.
 
     It recognizes models with numbers that do not fit or that are nested too deeply. Hostile files contain
     them, for example loops of 2^62 iterations inside each other. It also recognizes packages that are
-    missing, broken or too old, and folders that are missing or not writable.
+    missing, broken or too old, and folders that are missing or not writable. Code of a model, a rule or a
+    pass may call `sys.exit`, which must not become the exit code of a command.
     """
     if (refused := explain_surroundings(error)) is not None:
         return refused
+    if isinstance(error, SystemExit):
+        return _explain_exit(error)
     if isinstance(error, RecursionError):
         return BadModel("the model is nested deeper than can be followed")
     if isinstance(error, OverflowError) or is_about_digits(error):
@@ -27,6 +30,16 @@ def find_known_failure(error: Exception) -> ExplorerError | None:
             "a name in this model contains half of a character (a surrogate) and cannot be written"
         )
     return explain_broken(error)
+
+
+def _explain_exit(error: SystemExit) -> ExplorerError:
+    """Builds the error for code that ends the program, with the line that does."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    where = "" if step is None else f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
+    code = "" if error.code is None else repr(error.code)
+    return BadModel(f"this code calls sys.exit({code})", where=where, hint="raise an exception instead")
 
 
 def build_internal(error: BaseException) -> ExplorerError:

@@ -125,7 +125,7 @@ def _build_notes(cause: BaseException | None) -> list[str]:
         return []
 
 
-def explain_failure(error: Exception) -> ExplorerError:
+def explain_failure(error: BaseException) -> ExplorerError:
     """Builds the error for any failure, with version notes unless the next step is known."""
     if isinstance(error, ExplorerError):
         return add_notes(error)

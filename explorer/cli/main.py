@@ -15,7 +15,7 @@ import os
 import sys
 
 import explorer
-from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse
+from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse, SignalExit
 from explorer.base.exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from explorer.base.surroundings import explain_surroundings
 from explorer.base.units import printable
@@ -63,14 +63,16 @@ def _run_reporting_errors(work: Callable[[], int], memory: int | None = None) ->
         return _fail(str(error), INTERRUPTED)
     except KeyboardInterrupt:
         return _fail("stopped; nothing was written", INTERRUPTED)
-    except Exception as error:
+    except SignalExit:
+        raise
+    except (Exception, SystemExit) as error:  # code of a model may call sys.exit
         if memory is not None or isinstance(error, MemoryError):
             from explorer.host import memory_limit  # imported after a failure: takes 9 ms
 
             if memory_limit.is_out_of_memory(error):
                 where = error.where if isinstance(error, ExplorerError) else ""
                 return _fail(str(memory_limit.build_memory_error(memory, where=where)), BAD_INPUT)
-        if os.environ.get("EXPLORER_TRACEBACK") and not isinstance(error, ExplorerError):
+        if os.environ.get("EXPLORER_TRACEBACK") and not isinstance(error, (ExplorerError, SystemExit)):
             raise
         if not isinstance(error, ExplorerError) and (refused := explain_surroundings(error)) is not None:
             # the statements below may open files, which can fail for the same reason

@@ -151,7 +151,7 @@ def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
                 if is_out_of_memory
                 else add_notes(error)
             )
-        except Exception as bug:
+        except (Exception, SystemExit) as bug:  # code of a model may call sys.exit
             is_out_of_memory = memory_limit.is_out_of_memory(bug)
             failure = (
                 memory_limit.build_memory_error(memory) if is_out_of_memory else _describe_bug(bug, method)
@@ -257,7 +257,7 @@ def _open_session(setup: Mapping[str, Any], history: History | None) -> Session:
     return session
 
 
-def _describe_bug(bug: Exception, method: str) -> ExplorerError:
+def _describe_bug(bug: BaseException, method: str) -> ExplorerError:
     """Builds the one-line error for an unexpected exception, and writes its traceback to the log."""
     if (error := find_known_failure(bug)) is None:
         import traceback

@@ -12,15 +12,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn, TextIO
 
+from explorer.base.errors import SignalExit
 from explorer.process import supervisor
 
 
 @contextlib.contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Turns SIGTERM and SIGHUP into SystemExit, so that temporary files are removed as after Ctrl+C."""
+    """Turns SIGTERM and SIGHUP into SignalExit, so that temporary files are removed as after Ctrl+C."""
 
     def stop(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
+        raise SignalExit(128 + number)
 
     previous: dict[int, Any] = {}
     try:

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 
-from explorer.base.errors import Cancelled, ExplorerError, Misuse
+from explorer.base.errors import Cancelled, ExplorerError, Misuse, SignalExit
 from explorer.base.surroundings import find_removed_folder
 from explorer.host import memory_limit, output_files, scratch
 from explorer.host.child import die_with_parent
@@ -66,7 +66,7 @@ def run(work: Callable[[], int], *, memory: int | None = None, where: str = "") 
 
     Raises:
         Cancelled: The user pressed Ctrl+C before the work ended.
-        SystemExit: Another signal ended the work.
+        SignalExit: Another signal ended the work.
         ExplorerError: Native code aborted or exited.
     """
     memory_limit.flush_output()
@@ -292,7 +292,7 @@ class _ChildWatcher:
         """Returns the exit code of the child, or removes the files of a child that did not finish.
 
         Raises:
-            Cancelled, SystemExit, ExplorerError: See `run`.
+            Cancelled, SignalExit, ExplorerError: See `run`.
         """
         assert self.code is not None
         if self.code >= 0 and self.has_finished:
@@ -309,7 +309,7 @@ class _ChildWatcher:
         if self.signal == signal.SIGINT:
             raise Cancelled(f"stopped; {outcome}" if written_paths else self.stop_message)
         if self.signal:
-            raise SystemExit(128 + self.signal)
+            raise SignalExit(128 + self.signal)
         # torch's libraries exit if the current folder was removed
         raise find_removed_folder() or ExplorerError(self._describe_end(), where=self.where, hint=outcome)
 

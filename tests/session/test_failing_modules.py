@@ -122,3 +122,37 @@ def test_every_figure_of_a_failing_module_object_is_refused_unless_partial(quest
 
 def test_weights_need_no_run_and_so_are_printed(source: str) -> None:
     assert main(["weights", source, *WRONG, "--quiet"]) == 0
+
+
+ENDING = """
+import sys
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 3)
+
+    def forward(self, x):
+        sys.exit(0)
+
+def net():
+    return Net(), torch.zeros(2, 5)
+
+def nothing():
+    sys.exit(0)
+"""
+
+
+@pytest.mark.parametrize("words", ["info {}", "training {}", "verify {} {}", "convert {} -o out.onnx"])
+@pytest.mark.parametrize(("name", "line"), [("net", 12), ("nothing", 18)])
+def test_code_that_ends_the_program_is_exit_2_and_no_verdict(
+    words: str, name: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "ending.py").write_text(ENDING)
+    monkeypatch.chdir(tmp_path)
+    assert main(words.format(*[f"ending.py:{name}"] * 2).split()) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert f"ending.py:{line}: this code calls sys.exit(0); raise an exception instead" in err

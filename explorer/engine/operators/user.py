@@ -80,7 +80,7 @@ def _guard(rule: Rule, key: Key, path: str) -> Rule:
             cost = rule(call)
         except MissingShape:
             raise
-        except Exception as fault:
+        except (Exception, SystemExit) as fault:
             raise build_error(f"the rule for {name} failed", fault, path, location) from None
         problem = find_problem(cost)
         if problem:

@@ -100,6 +100,7 @@ TWICE = "from explorer.rules import *\n@rule('Twice', domain='my.ops')\ndef twic
         ("from explorer.rules import rule\nrule(7)\n", 2, "takes the name of an operator, not 7"),
         ("from explorer.rules import rule\nrule('A')(5)\n", 2, "is of type int, not a function"),
         (TWICE + "return call.attributes['nothing']\n", 4, "my.ops::Twice failed: KeyError: 'nothing'"),
+        ("import sys\n" + TWICE + "sys.exit(0)\n", 5, "my.ops::Twice failed: SystemExit: 0"),
         (TWICE + "return 12\n", 2, "returned an object of type int, not a Cost"),
         (TWICE + "pass\n", 2, "returned an object of type NoneType, not a Cost"),
         (TWICE + "return Cost(macs=-1)\n", 2, "macs=-1, which is not a count"),
