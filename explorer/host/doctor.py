@@ -446,7 +446,7 @@ def _repair_command(kind: str, existing_folder: str) -> str:
 
 def _check_terminal(problems: list[Problem]) -> TerminalInfo:
     environment = os.environ
-    size = next(filter(None, map(_size, (1, 2, 0))), None)
+    size = next(filter(None, map(_parse_size, (1, 2, 0))), None)
     name = environment.get("TERM", "")
     encoding = getattr(sys.stdout, "encoding", None) or "?"
     if size is not None and not encoding.lower().replace("-", "").startswith("utf"):
@@ -460,7 +460,7 @@ def _check_terminal(problems: list[Problem]) -> TerminalInfo:
     )
 
 
-def _size(number: int) -> tuple[int, int] | None:
+def _parse_size(number: int) -> tuple[int, int] | None:
     try:
         columns, rows = os.get_terminal_size(number)
     except (OSError, ValueError, AttributeError):

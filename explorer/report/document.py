@@ -127,7 +127,7 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
         "table_total": dict(zip(fact.columns, to_json(fact.totals), strict=True)),
         **({} if fact.found is None else {"found": fact.found}),
         **({} if fact.overlay is None else {"overlay": overlay(fact.overlay)}),
-        **({} if fact.placement is None else {"placement": _placement(fact.placement)}),
+        **({} if fact.placement is None else {"placement": _build_placement_document(fact.placement)}),
     }
 
 
@@ -137,7 +137,7 @@ def overlay(fact: Overlay) -> Document:
     return pick_fields(fact, names)
 
 
-def _placement(fact: Placement) -> Document:
+def _build_placement_document(fact: Placement) -> Document:
     """Return the execution providers in use. The provider of each layer is a column."""
     return {name: value for name, value in to_json(fact).items() if name != "providers"}
 
@@ -259,8 +259,10 @@ def serving(answers: Sequence[tuple[Info, Serving, str | None]], tool: str) -> D
         about, fact, digest = answers[0]
         document = info(about, tool, digest)
         del document["totals"]
-        return {**document, **_serving(fact)}
-    models = [{"model": record_of(about.model), **_serving(fact)} for about, fact, _ in answers]
+        return {**document, **_build_serving_document(fact)}
+    models = [
+        {"model": record_of(about.model), **_build_serving_document(fact)} for about, fact, _ in answers
+    ]
     return {**envelope(tool), "models": models}
 
 
@@ -273,7 +275,7 @@ def serving_times(answers: Sequence[tuple[Info, Serving, str | None]]) -> list[D
     ]
 
 
-def _serving(fact: Serving) -> Document:
+def _build_serving_document(fact: Serving) -> Document:
     document = record_of(fact)
     rows = {key: document.pop(key) for key in ("times", "layouts", "layers")}
     forms = {key: getattr(fact, key).text for key in ("prefill_macs", "decode_macs")}
@@ -476,12 +478,12 @@ def diff(fact: Diff, tool: str) -> Document:
     return {
         **envelope(tool),
         **pick_fields(fact, ("before", "after", "equal", "summary")),
-        "nodes": [_node(row) for row in fact.nodes],
+        "nodes": [_build_node_document(row) for row in fact.nodes],
         "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
     }
 
 
-def _node(row: NodeDiff) -> Document:
+def _build_node_document(row: NodeDiff) -> Document:
     names = ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
     children = [{"op": op, "count": count} for op, count in row.children]
     return {**pick_fields(row, names), "children": children}
@@ -496,16 +498,16 @@ def tree_diff(fact: TreeDiff, tool: str) -> Document:
         **envelope(tool),
         **pick_fields(fact, ("before", "after", "equal")),
         "summary": [],
-        "nodes": [_node(row) for row in fact.graph],
+        "nodes": [_build_node_document(row) for row in fact.graph],
         "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
         "tree_of": fact.form,
         "values_compared": fact.values_compared,
         "tree_counts": dict(fact.counts),
-        "tree": Records(_pair, fact.rows),
+        "tree": Records(_build_pair_document, fact.rows),
     }
 
 
-def _pair(row: RowPair) -> Document:
+def _build_pair_document(row: RowPair) -> Document:
     return {
         **pick_fields(row, ("depth", "status", "what", "inside", "before", "after")),
         "delta": {figure: row.delta(figure) for figure in FIGURES},

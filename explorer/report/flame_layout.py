@@ -201,11 +201,11 @@ def icicle(
     """
     end, values = weights.end, weights.values
     if top is None:
-        tops = _siblings(end, 0, len(end))
+        tops = _list_siblings(end, 0, len(end))
         value = weights.total if weights.total > 0 else _sum_rows(values, tops) + sum(weights.beside.values())
         box = IcicleBox(0, len(end), 0, 0, 0, cells, value)
     else:
-        span = range(top[0], top[1]) if rows == 1 else _siblings(end, *top)
+        span = range(top[0], top[1]) if rows == 1 else _list_siblings(end, *top)
         value = _clamp_at_zero(values[top[0]]) if rows == 1 else _sum_rows(values, span)
         box = IcicleBox(*top, rows, 0, 0, cells, value, innermost=_find_innermost(weights, top[0], rows))
     level, boxes = [box], [box]
@@ -246,7 +246,7 @@ def _visible_children(weights: FlameWeights, row: int) -> Iterator[int]:
         child = weights.end[child]
 
 
-def _siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:
+def _list_siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:
     """Return the siblings from row `first` (included) to `stop` (excluded)."""
     siblings, row = [], first
     while row < stop:
@@ -261,7 +261,7 @@ def _child_boxes(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]
     if outer.first < 0 or not outer.value or (outer.rows > 1 and outer.level):
         return
     stop_row = end[outer.row] if outer.rows == 1 else outer.stop
-    inner = _siblings(end, outer.row + (outer.rows == 1), stop_row)
+    inner = _list_siblings(end, outer.row + (outer.rows == 1), stop_row)
     values = [value if value > 0 else 0 for value in map(weights.values.__getitem__, inner)]
     names = [] if outer.rows else [name for name, value in weights.beside.items() if value > 0]
     all_values = [*values, *(weights.beside[name] for name in names)]

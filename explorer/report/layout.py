@@ -113,7 +113,7 @@ class Page:
             if isinstance(block, Table):
                 yield from TableLines(block, None, ascii_only=ascii_only, exact=self.exact).plain()
                 continue
-            for line in _lines(block, ascii_only, self.exact):
+            for line in _draw_lines(block, ascii_only, self.exact):
                 yield pieces_text(line).rstrip() + "\n"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
@@ -170,22 +170,22 @@ def _fitted_lines(
 ) -> Iterable[list[Piece]]:
     """Yield the lines of a block, none wider than `width` cells."""
     if width is None:
-        return _lines(block, ascii_only, exact)
+        return _draw_lines(block, ascii_only, exact)
     if isinstance(block, Table):
         return _fitted_table(block, width, ascii_only, exact)
     room = min(width, _PROSE_WIDTH) if isinstance(block, Paragraph) else width
     indent = block.indent if isinstance(block, Paragraph) else _BELOW
-    lines = _lines(block, ascii_only, exact, min(width, _PLOT_WIDTH))
+    lines = _draw_lines(block, ascii_only, exact, min(width, _PLOT_WIDTH))
     return (part for line in lines for part in wrap(line, room, indent))
 
 
-def _lines(
+def _draw_lines(
     block: Line | Paragraph | Table | Scatter, ascii_only: bool, exact: bool, plot_width: int = _PLOT_WIDTH
 ) -> Iterable[list[Piece]]:
     """Yield the lines of a block at any width."""
     if isinstance(block, Scatter):
         for spans in scatter_lines(block, plot_width):
-            yield from _lines(Line(spans), ascii_only, exact)
+            yield from _draw_lines(Line(spans), ascii_only, exact)
     elif isinstance(block, Table):
         yield from TableLines(block, None, ascii_only=ascii_only, exact=exact)
     elif isinstance(block, Paragraph):
@@ -208,7 +208,7 @@ def _fitted_table(table: Table, width: int, ascii_only: bool, exact: bool) -> It
         return TableLines(table, width, ascii_only=ascii_only, exact=exact)
 
     laid = laid_out(table)
-    is_titled = bool(_titles(table))
+    is_titled = bool(_list_titles(table))
     if is_titled and not laid.fits(width):
         columns = [
             column._replace(shrink=column.shrink or (column.align == "left" and not column.keeps_figures))
@@ -340,7 +340,7 @@ class TableLines:
 
     def head(self) -> list[Piece]:
         """Return the titles of the columns, or [] if there are none."""
-        titles = list(_titles(self._table))
+        titles = list(_list_titles(self._table))
         for i, prefix in self._prefixes.items():
             titles[i] = (Span(self._table.columns[i].title, "quiet"), Span(f" {prefix}…", "quiet"))
         return self.line(titles)
@@ -366,7 +366,7 @@ class TableLines:
             padded_row = row if len(row) == len(missing) else (*row, *missing)
             return gap.join([text(padded_row[i]) for i, text in formatters])
 
-        if titles := _titles(table):
+        if titles := _list_titles(table):
             yield f"{lead}{line(titles)}".rstrip() + "\n"
         if not isinstance(rows, SharedRows) or self._shown[:1] != [0]:
             yield from (f"{lead}{line(row)}".rstrip() + "\n" for row in rows)
@@ -491,7 +491,7 @@ def _cut_start(text: str, width: int) -> str:
     return text if cell_len(text) <= width else cut_ends(text, width, 0)
 
 
-def _titles(table: Table) -> Sequence[Cell]:
+def _list_titles(table: Table) -> Sequence[Cell]:
     """Return the titles of the columns, or () if there are none."""
     has_titles = any(column.title for column in table.columns)
     return [Span(column.title, "quiet") for column in table.columns] if has_titles else ()

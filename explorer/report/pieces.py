@@ -140,7 +140,7 @@ def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]
     current: list[Piece] = []
     used, line_start = 0, 0
     for text, role in line:
-        for word in split_terms(text, width - indent) if role == "formula" else _words(text):
+        for word in split_terms(text, width - indent) if role == "formula" else _split_words(text):
             if used == line_start and not word.strip():
                 line_start += cell_len(word)  # the line is indented
             elif used + cell_len(word.rstrip()) > width and used > line_start:
@@ -167,12 +167,12 @@ def split_terms(formula: str, width: int) -> list[str]:
     A term that is longer than `width` cells is split into words.
     """
     terms = _TERM_ENDS.split(formula)
-    return [part for term in terms for part in ([term] if cell_len(term) <= width else _words(term))]
+    return [part for term in terms for part in ([term] if cell_len(term) <= width else _split_words(term))]
 
 
 _TERM_ENDS = re.compile(r"(?= [-x×=+*/] )|(?<=;)(?= )")
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Split a text before each run of spaces that precedes a word. A number stays with the word after it."""
     return re.findall(r"\s*(?:[\d,.]*\d \S+|\S+)|\s+$", text)

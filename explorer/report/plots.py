@@ -150,12 +150,12 @@ def _bytes_axis(axes: Axes, top: float) -> None:
     axes.set_yticks([tick * index for index in range(int(top / tick) + 1)])
 
 
-def _memory(axes: Axes, info: Info, fact: Memory) -> None:
+def _draw_memory(axes: Axes, info: Info, fact: Memory) -> None:
     steps = range(len(fact.steps))
     live = [float(step.live_bytes) for step in fact.steps]  # numpy integers are limited to 2^63
     axes.fill_between(steps, live, step="mid", color=_BLUE, alpha=0.35, linewidth=0)
     axes.step(steps, live, where="mid", color=_BLUE, linewidth=1)
-    axes.set_title(f"Activation memory of {_name(info)}")
+    axes.set_title(f"Activation memory of {_format_name(info)}")
     axes.set_xlabel("step of the execution order")
     axes.set_ylabel("live bytes")
     axes.set_xlim(-0.5, max(len(live) - 0.5, 0.5))
@@ -194,7 +194,7 @@ class _Mark(Struct, frozen=True):
     label: str
 
 
-def _marks(fact: Roofline) -> list[_Mark]:
+def _list_marks(fact: Roofline) -> list[_Mark]:
     """Return the marks of a roofline, the largest share of the time first."""
     near: dict[tuple[str, int], list[RooflinePoint]] = {}
     for point in fact.points:
@@ -210,9 +210,9 @@ def _marks(fact: Roofline) -> list[_Mark]:
     return sorted(marks, key=lambda mark: -mark.share)
 
 
-def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]) -> None:
+def _draw_roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]) -> None:
     fact, profile = drawn if isinstance(drawn, tuple) else (drawn, None)
-    machine, marks = fact.machine, _marks(fact)
+    machine, marks = fact.machine, _list_marks(fact)
     measured = () if profile is None else build_measured_points(profile)
     intensities = [
         *(mark.intensity for mark in marks),
@@ -266,7 +266,7 @@ def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]
     unknown = sum(point.seconds is None for point in fact.points)
     without = f" without {many_text(unknown, 'layer')} whose work is not known" if unknown else ""
     axes.set_title(
-        f"Roofline of {_name(info)}: {rate_text(machine.peak_macs, 'MAC/s')}, "
+        f"Roofline of {_format_name(info)}: {rate_text(machine.peak_macs, 'MAC/s')}, "
         f"{rate_text(machine.bandwidth, 'B/s')}; at least {seconds_text(fact.seconds)}{without}"
         + ("" if profile is None else f", measured {seconds_text(profile.wall_seconds)}")
     )
@@ -290,7 +290,7 @@ def _rate_ticks(axes: Axes, x_span: float, y_span: float) -> None:
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
 
 
-def _operators(axes: Axes, info: Info, stats: Sequence[OpStat]) -> None:
+def _draw_operators(axes: Axes, info: Info, stats: Sequence[OpStat]) -> None:
     """Draw operator counts as bars, each with its MACs."""
     drawn_stats = sorted(stats, key=lambda stat: stat.count)[-_MAX_BARS:]
     bars = axes.barh(
@@ -301,14 +301,14 @@ def _operators(axes: Axes, info: Info, stats: Sequence[OpStat]) -> None:
         for stat in drawn_stats
     ]
     axes.bar_label(bars, labels, padding=3, fontsize=8)
-    axes.set_title(f"Operators of {_name(info)}")
+    axes.set_title(f"Operators of {_format_name(info)}")
     axes.set_xlabel(
         "how many" + (f" ({_MAX_BARS} of {len(stats)} types)" if len(drawn_stats) < len(stats) else "")
     )
     axes.margins(x=0.2)
 
 
-def _blame(axes: Axes, about: None, fact: Blame) -> None:
+def _draw_blame(axes: Axes, about: None, fact: Blame) -> None:
     """Draw the error along the graph, the noise of the original model, and the error that each layer adds."""
     from matplotlib.ticker import MaxNLocator
 
@@ -355,7 +355,7 @@ _MARKS = {"·": ("o", "", 10), "○": ("o", "none", 24)}
 """Shape, fill and size of each mark that is not a diamond."""
 
 
-def _scatter(axes: Axes, info: Info | None, fact: Scatter) -> None:
+def _draw_scatter(axes: Axes, info: Info | None, fact: Scatter) -> None:
     """Draw dots between two axes, with a color per role."""
     colors = {"good": _GREEN, "warning": _ORANGE, "quiet": _GRAY}
     if fact.path:
@@ -411,7 +411,7 @@ def _set_few_ticks(plot_axis: Any, values: Sequence[float]) -> None:
 _STACK_COLORS = (_GRAY, "#8f6fb5", _GREEN, _BLUE, _RED, _ORANGE)
 
 
-def _training(axes: Axes, info: Info | None, fact: TrainingMemory) -> None:
+def _draw_training(axes: Axes, info: Info | None, fact: TrainingMemory) -> None:
     """Draw the memory of the first step, stacked by kind. Other batch sizes are lines."""
     first = fact.steps[0]
     kinds = get_args(Holding)
@@ -435,7 +435,7 @@ def _training(axes: Axes, info: Info | None, fact: TrainingMemory) -> None:
     where = shorten_name(peak_moment.path) or peak_moment.phase
     title = f"Training step, batch {first.batch}, {fact.optimizer}"
     axes.set_title(
-        f"{title}{f' of {_name(info)}' if info else ''}: peak {bytes_text(first.peak_bytes)}, {where}"
+        f"{title}{f' of {_format_name(info)}' if info else ''}: peak {bytes_text(first.peak_bytes)}, {where}"
     )
     axes.set_xlabel("modules: forward, backward, step")
     axes.set_ylabel("live bytes")
@@ -460,7 +460,7 @@ def _draw_measured(axes: Axes, step: StepMemory) -> None:
     axes.plot(places, values, color="black", linewidth=0.9, label="measured on the CPU")
 
 
-def _pipeline(axes: Axes, info: Info, fact: Split) -> None:
+def _draw_pipeline(axes: Axes, info: Info, fact: Split) -> None:
     """Draw the schedule of a pipeline with one lane per stage: inference above, a training step below."""
     forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     if forecast is None:
@@ -470,7 +470,7 @@ def _pipeline(axes: Axes, info: Info, fact: Split) -> None:
     upper, lower = figure.subplots(2, 1)
     rate = f", {rate_text(forecast.throughput, 'runs/s')}" if timed else ""
     titles = (
-        f"Pipeline of {_name(info)}: {lanes:,} stages by {fact.by},"
+        f"Pipeline of {_format_name(info)}: {lanes:,} stages by {fact.by},"
         f" {forecast.micro_batches:,} micro-batches, bubble {forecast.bubble:.1%}{rate}",
         f"Training step, {forecast.schedule}, backward twice forward: bubble {forecast.training_bubble:.1%}",
     )
@@ -503,18 +503,18 @@ def _pipeline(axes: Axes, info: Info, fact: Split) -> None:
 
 
 _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
-    "blame": _blame,
-    "memory": _memory,
-    "memory-over-time": _training,
-    "roofline": _roofline,
-    "operators": _operators,
-    "pipeline": _pipeline,
-    "scatter": _scatter,
+    "blame": _draw_blame,
+    "memory": _draw_memory,
+    "memory-over-time": _draw_training,
+    "roofline": _draw_roofline,
+    "operators": _draw_operators,
+    "pipeline": _draw_pipeline,
+    "scatter": _draw_scatter,
     "flame": flame,
 }
 
 
-def _name(info: Info) -> str:
+def _format_name(info: Info) -> str:
     return printable(os.path.basename(info.model.source))
 
 

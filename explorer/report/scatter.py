@@ -27,7 +27,7 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
         return [title]
     axes = block.across, block.upwards
     coordinates = [
-        [_logarithm(dot.at[axis]) if axes[axis].logarithmic else dot.at[axis] for dot in block.dots]
+        [_compute_logarithm(dot.at[axis]) if axes[axis].logarithmic else dot.at[axis] for dot in block.dots]
         for axis in (0, 1)
     ]
     bounds = [widen_bounds(values) for values in coordinates]
@@ -51,7 +51,7 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
     below = f"{ends[0][0]}{ends[0][1].rjust(columns - len(ends[0][0]))}"
     lines.append((Span(f" {' ' * margin} └{'─' * columns}", "quiet"),))
     lines.append((Span(f" {' ' * margin}  {below}", "quiet"),))
-    return [*lines, _legend(block.legend, width)]
+    return [*lines, _draw_legend(block.legend, width)]
 
 
 def _write_label(cells: list[Span], column: int, dot: Dot) -> None:
@@ -64,7 +64,7 @@ def _write_label(cells: list[Span], column: int, dot: Dot) -> None:
             return
 
 
-def _legend(legend: Sequence[tuple[str, Role, str]], width: int) -> tuple[Span, ...]:
+def _draw_legend(legend: Sequence[tuple[str, Role, str]], width: int) -> tuple[Span, ...]:
     """Draw the meanings of the marks, as many as fit."""
     spans: list[Span] = []
     room = width
@@ -91,7 +91,7 @@ def _find_range(block: Scatter, axis: int) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def _logarithm(value: float) -> float:
+def _compute_logarithm(value: float) -> float:
     return math.log10(max(value, 1.0))
 
 

@@ -142,7 +142,7 @@ def _compute_intensity(layer: Layer, figures: ColumnFigures) -> float | None:
     return 2 * layer.macs / moved if moved and layer.macs is not None else None
 
 
-def _share(layer: Layer, figures: ColumnFigures) -> float | None:
+def _compute_share(layer: Layer, figures: ColumnFigures) -> float | None:
     total = None if figures.totals is None else figures.totals.macs
     if not layer.counted:
         return 0.0  # the layer does not run, so it has no share of the work
@@ -224,7 +224,7 @@ _TABLE = (
     LayerColumn("dtype", "dtype", "text", _list_dtypes, "element type of the outputs"),
     LayerColumn("kernel", "kernel", "text", _format_kernel, "size of the window of a convolution or pooling"),
     _build_field_column("macs", "MACs", "count", "macs", "multiply-accumulates"),
-    LayerColumn("share", "share", "share", _share, "share of the model's MACs"),
+    LayerColumn("share", "share", "share", _compute_share, "share of the model's MACs"),
     LayerColumn(
         *("flops", "FLOPs", "count", lambda layer, _: _double_macs(layer.macs), "twice the MACs"), summed=True
     ),

@@ -88,8 +88,8 @@ def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], b
             position += minus + 1
             continue
         previous = words[-1] if words and not words[-1].sign else None
-        bracket = previous is not None and bool(_LISTED.fullmatch(previous.text))
-        stop = _find_word_end(text, position, bracket)
+        follows_key = previous is not None and bool(_LISTED.fullmatch(previous.text))
+        stop = _find_word_end(text, position, follows_key)
         word = text[position:stop]
         if previous is not None and _is_continuation(previous.text, word, keys, units):
             joints = (*previous.joints, (len(previous.text), position))

@@ -241,10 +241,10 @@ class _Terms:
     def __init__(self, figures: ColumnFigures) -> None:
         self._column_figures = figures
         self._columns = list_available_columns(figures)
-        of_rows = {
+        texts_of_rows = {
             name: column for name, column in self._columns.items() if column.unit == "text" and column.needs
         }
-        self.texts = {**dict.fromkeys(TEXTS), **of_rows}
+        self.texts = {**dict.fromkeys(TEXTS), **texts_of_rows}
 
     def build_test(self, word: Word) -> Test:
         """Builds the test of a term."""

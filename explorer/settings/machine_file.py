@@ -207,10 +207,10 @@ def save_measured(
     Raises:
         Misuse: See `save_machine`.
     """
-    of_float = next(level for level in measured.peaks if level.dtype == "float32")
+    float32_peak = next(level for level in measured.peaks if level.dtype == "float32")
     cache_sizes = [level.bytes for level in measured.caches if level.processors == 1]
     machine = Hardware(
-        peak_macs=_round_rate(of_float.macs_per_second),
+        peak_macs=_round_rate(float32_peak.macs_per_second),
         bandwidth=_round_rate(measured.bandwidth.bytes_per_second),
         buffer=max(cache_sizes, default=None),
     )

@@ -1,8 +1,9 @@
 """Machine presets: machines that `--machine` knows by name, with figures from public datasheets.
 
 Peak rates are dense, without sparsity, for the number type in the preset. A machine is faster with narrower
-types and slower with wider types. A peak rate counts multiply-accumulates: half the FLOPS or TOPS of the
-datasheet, or lanes x cores x clock if the datasheet has these numbers.
+types and slower with wider types. `peak_macs` repeats the FLOPS of the datasheet, and its parser halves them,
+because a peak rate counts multiply-accumulates. If the datasheet gives lanes, cores and clock instead,
+`macs_per_cycle` is lanes x cores.
 """
 
 from __future__ import annotations
@@ -101,12 +102,12 @@ PRESETS: tuple[PresetRow, ...] = (
                {"name": "registers", "size": "256 KiB", "holds": "C"})),
     PresetRow("eyeriss", "Eyeriss: 12 x 14 cells and the global buffer, no registers", "int16",
               {"macs_per_cycle": 168, "clock": "200 MHz", "bytes_per_cycle": 2.4, "unit": "12x1x14"},
-              "Chen et al., JSSC 2017: 168 cells; from memory: 108 KiB, 200 MHz, 64 bits at 60 MHz to DRAM",
+              "Chen et al., JSSC 2017: 168 cells; not looked up: 108 KiB, 200 MHz, 64 bits at 60 MHz to DRAM",
               ({"name": "DRAM", "bytes_per_cycle": 2.4},
                {"name": "global buffer", "size": "108 KiB", "buffers": 2})),
     PresetRow("zen4-core", "a laptop core, not measured: AMD Ryzen 7 7840U, L3 and DRAM to itself", "float32",
               {"macs_per_cycle": 16, "clock": "3.3 GHz", "bytes_per_cycle": 36.3636363636, "unit": "6x1x16"},
-              "AMD Ryzen 7 7840U product page; Zen 4 cache ways; from memory: bytes a cycle of the caches",
+              "AMD Ryzen 7 7840U product page; Zen 4 cache ways; not looked up: bytes a cycle of the caches",
               ({"name": "DRAM", "bytes_per_cycle": 36.3636363636},
                {"name": "L3", "size": "16 MiB", "ways": 16, "bytes_per_cycle": 32},
                {"name": "L2", "size": "1 MiB", "ways": 8, "bytes_per_cycle": 32},

@@ -171,8 +171,8 @@ def complete(machine: Hardware) -> Hardware:
         macs_per_cycle=macs,
         bytes_per_cycle=moved,
         clock=clock,
-        peak_macs=peak or _multiply(macs, clock),
-        bandwidth=width or _multiply(moved, clock),
+        peak_macs=peak or _multiply_by_clock(macs, clock),
+        bandwidth=width or _multiply_by_clock(moved, clock),
     )
 
 
@@ -181,7 +181,7 @@ def _divide(rate: float | None, part: float | None) -> float | None:
     return float(f"{rate / part:.12g}") if rate and part else None
 
 
-def _multiply(each: float | None, clock: float | None) -> float | None:
+def _multiply_by_clock(each: float | None, clock: float | None) -> float | None:
     return float(f"{each * clock:.12g}") if each and clock else None
 
 
@@ -197,7 +197,7 @@ def find_config_path(environment: Mapping[str, str] | None = None) -> str:
 def list_presets() -> Mapping[str, Hardware]:
     """Return the preset machines by name, complete."""
     return {
-        row.name: _profile(row.name, dict(row.settings), "preset", f"preset, dense {row.dtype}")
+        row.name: _parse_machine(row.name, dict(row.settings), "preset", f"preset, dense {row.dtype}")
         for row in PRESETS
     }
 
@@ -329,10 +329,13 @@ def _read_machines(content: Mapping[str, Any], path: str) -> dict[str, Hardware]
     entries = content.get("machine", {})
     if not isinstance(entries, dict):
         raise Misuse("'machine' holds no machines", where=path, hint="write [machine.NAME]")
-    return {name: _profile(name, entry, f"{path}, [machine.{name}]", path) for name, entry in entries.items()}
+    return {
+        name: _parse_machine(name, entry, f"{path}, [machine.{name}]", path)
+        for name, entry in entries.items()
+    }
 
 
-def _profile(name: str, entry: Any, where: str, path: str) -> Hardware:
+def _parse_machine(name: str, entry: Any, where: str, path: str) -> Hardware:
     if not isinstance(entry, dict):
         raise Misuse(
             "this is not a machine", where=where, hint='write peak_macs = "4T" and bandwidth = "100GB/s"'
@@ -407,7 +410,7 @@ def find_hardware(named: str, config: str | None = None, where: str = "--machine
     profile = content.get("profile", {key: value for key, value in content.items() if key not in TABLES})
     if name or not profile:
         raise Misuse("it holds no machines", where=path, hint="write macs_per_cycle, bytes_per_cycle, clock")
-    return _profile(os.path.splitext(os.path.basename(path))[0], profile, path, path)
+    return _parse_machine(os.path.splitext(os.path.basename(path))[0], profile, path, path)
 
 
 def read_machine_table(machine: Hardware) -> Mapping[str, Any]:

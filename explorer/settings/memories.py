@@ -215,7 +215,7 @@ def _read_operands(value: Any, where: str) -> str:
     return "".join(operand for operand in _OPERANDS if operand in operands)
 
 
-def _block(value: Any, where: str) -> tuple[int, int]:
+def _parse_block(value: Any, where: str) -> tuple[int, int]:
     """Reads the rows and columns of a transfer, such as '16x64'."""
     match = re.fullmatch(r"(\d{1,6})\s*[xX×]\s*(\d{1,6})", str(value).strip(), re.ASCII)
     if match is None or not int(match[1]) or not int(match[2]):
@@ -255,7 +255,7 @@ _FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
     "write_pj": _read_energy,
     "cores": _count,
     "ways": _count,
-    "transfer": _block,
+    "transfer": _parse_block,
     "inside": machines.read_flag,
     "source": _read_text,
 }
@@ -306,7 +306,7 @@ def _read_memory(entry: Any, place: _Place) -> MachineMemory:
                 hint=suggest_name(key, _FIELDS),
             )
     memory = MachineMemory(**{key: _FIELDS[key](value, place.describe(key)) for key, value in entry.items()})
-    for fault in _faults(memory):
+    for fault in _list_faults(memory):
         raise Misuse(fault.problem, where=place.describe(fault.key), hint=fault.hint)
     return memory
 
@@ -323,7 +323,7 @@ _RATES = "read_bytes_per_cycle", "write_bytes_per_cycle", "bytes_per_cycle"
 _ENERGIES = "read_pj", "write_pj"
 
 
-def _faults(memory: MachineMemory) -> Iterator[_Fault]:
+def _list_faults(memory: MachineMemory) -> Iterator[_Fault]:
     """Yields what is wrong with a memory whose settings are valid one by one."""
     if memory.ways and memory.size is None:
         yield _Fault("ways", "a cache with ways has a size", 'add size = "32 KiB"')
@@ -363,7 +363,7 @@ def check_machine(machine: MemoryMachine, where: str) -> None:
         place = f"{where}, memory '{memory.name}'"
         _read_operands(memory.holds, place)
         _read_text(memory.name, place)
-        for fault in _faults(memory):
+        for fault in _list_faults(memory):
             raise Misuse(fault.problem, where=f"{place} {fault.key}", hint=fault.hint)
     for dtype, rate in machine.rates.items():
         read_per_cycle(rate, f"{where}, rates.{_number_type(dtype, where)}", "macs")

@@ -255,7 +255,7 @@ def _read_percentile(value: Any, where: str) -> float:
     raise Misuse(f"'{value}' % is not a share of values above 50 %", where=where, hint="99.999")
 
 
-def _statistics(value: Any, where: str) -> str:
+def _parse_statistics(value: Any, where: str) -> str:
     parse_statistics(value, where)
     return str(value)
 
@@ -294,7 +294,7 @@ _READERS: Mapping[str, Reader] = {
     "share": lambda value, where: parse_share(str(value), where),
     "sizes": lambda value, where: parse_sizes(read_text(value, where), where),
     "span": lambda value, where: parse_span(read_text(value, where), where),
-    "statistics": _statistics,
+    "statistics": _parse_statistics,
     "tile": _read_tile,
     "token_count": _token_count,
     "tokens": lambda value, where: parse_tokens(read_text(value, where), where),

@@ -104,7 +104,9 @@ def read(path: str | os.PathLike[str]) -> OutsideFigures:
         raise Misuse(f"the overlay cannot be read ({error.strerror})", where=name) from None
     if trace := traces.read(content, name):
         figures = _select_figures(
-            name, [traces.HEAD], [(row, {traces.HEAD: took}) for row, took in trace.rows]
+            name,
+            [traces.TIME_COLUMN],
+            [(row, {traces.TIME_COLUMN: microseconds}) for row, microseconds in trace.rows],
         )
         return replace(figures, notes=trace.notes, ops=trace.ops, modules=trace.modules)
     try:
@@ -285,8 +287,8 @@ def _select_figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> Out
             column_numbers.append(number)
         else:
             if any(number is not None for number in column_numbers):
-                percent = any(str(cells.get(head, "")).strip().endswith("%") for _, cells in rows)
-                column, factor = _build_column(head, percent, [column.name for column in columns])
+                is_percent = any(str(cells.get(head, "")).strip().endswith("%") for _, cells in rows)
+                column, factor = _build_column(head, is_percent, [column.name for column in columns])
                 columns.append(column)
                 numbers.append(
                     [None if number is None else _scale_figure(number, factor) for number in column_numbers]

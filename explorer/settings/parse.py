@@ -361,11 +361,11 @@ def parse_input_shapes(texts: Iterable[str], where: str = "--input-shape") -> di
             raise Misuse(f"'{text}' names no input", where=where, hint=_SHAPE_HINT)
         if name in shapes:
             raise Misuse(f"the shape of '{name}' is given twice", where=where)
-        shapes[name] = (dtype, _shape(sizes.strip(), text, where))
+        shapes[name] = (dtype, _parse_shape(sizes.strip(), text, where))
     return shapes
 
 
-def _shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
+def _parse_shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
     inner = sizes[1:-1].strip() if sizes[:1] + sizes[-1:] in ("[]", "()") else sizes
     if not inner and sizes:
         return ()

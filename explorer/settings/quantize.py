@@ -71,8 +71,8 @@ def is_fast(words: Sequence[str]) -> bool:
 
 def has_formats(spec: QuantizeSpec) -> bool:
     """Whether the file sets a number format for all layers or for some."""
-    ruled = any(getattr(rule, part) is not None for rule in spec.rules for part in PARTS)
-    return ruled or any(name in PARTS and origin != COMMAND_LINE for name, origin in spec.origins)
+    has_rule = any(getattr(rule, part) is not None for rule in spec.rules for part in PARTS)
+    return has_rule or any(name in PARTS and origin != COMMAND_LINE for name, origin in spec.origins)
 
 
 def parse_formats(

@@ -26,7 +26,7 @@ import sys, time
 from explorer import Machine, ServingSpec, Session
 from explorer.facts.serving.sweep import ServingSweepSpec
 from explorer.engine.serving.sweep import sweep_servings
-from explorer.features.sizes.serving_sweep import _subject
+from explorer.features.sizes.serving_sweep import _build_subject
 
 chip = Machine(name="", peak_macs=494.5e12, bandwidth=3.35e12)
 base = ServingSpec(card=80 * 2**30, links=450e9)
@@ -39,7 +39,7 @@ with Session(sys.argv[1]) as session:
         ServingSpec(card=base.card, links=base.links, contexts=contexts, batches=(1, 8), devices=(1, 2, 4, 8))
     )
     began = time.process_time()
-    found = sweep_servings([_subject(session, None)], spec, chip)
+    found = sweep_servings([_build_subject(session, None)], spec, chip)
     assert len(spec.list_questions()) == 200 and len(found.rows) >= 200
     print(first, time.process_time() - began)
 """

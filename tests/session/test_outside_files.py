@@ -45,7 +45,7 @@ def test_of_several_runs_of_onnxruntime_a_layer_has_the_median(tmp_path: Path) -
     times = [event["dur"] for event in events if event["name"] == "/conv1/Conv_kernel_time"]
     assert len(times) == 5
     assert told(table, "dur")["/conv1/Conv"] == pytest.approx(median(times) * 1e-6)
-    assert "5 runs: a layer has the median of a run" in notes(table)
+    assert "5 runs: the time of a layer is the median over the runs" in notes(table)
     assert table.overlay is not None
     assert table.overlay.unmatched == ()
 

@@ -52,7 +52,7 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
         prog=command.prog,
         usage=usage,
         description=command.summary,
-        epilog=_epilog(command, {} if command.name else verbs, columns),
+        epilog=_format_epilog(command, {} if command.name else verbs, columns),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
             prog, max_help_position=26, width=columns
         ),
@@ -71,7 +71,7 @@ _WIDTH = 100
 """Maximum width of the help of a command."""
 
 
-def _epilog(command: Command, verbs: Mapping[str, Command], columns: int) -> str:
+def _format_epilog(command: Command, verbs: Mapping[str, Command], columns: int) -> str:
     """Return what follows the options: the meaning of the arguments, examples and exit codes."""
     kinds = [model.strip("[]") for model in command.models if model not in ("...", *command.others)]
     subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"

@@ -43,7 +43,9 @@ class ProgressLine:
         if not self._on or now - self._started < _SILENT_S or now - self._drawn_at < _PERIOD_S:
             return
         self._drawn_at = now
-        self._draw(f"{printable(progress.phase)}{_share(progress)}   {seconds_text(now - self._started)}")
+        self._draw(
+            f"{printable(progress.phase)}{_format_share(progress)}   {seconds_text(now - self._started)}"
+        )
 
     def clear(self) -> None:
         """Remove the line."""
@@ -58,7 +60,7 @@ class ProgressLine:
         self._drawn = len(text)
 
 
-def _share(progress: Progress) -> str:
+def _format_share(progress: Progress) -> str:
     if not progress.total:
         return ""
     if progress.total > _COUNTABLE:

@@ -54,13 +54,13 @@ def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
 def _iterate_forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
     """Yields the module's forward, functions in its decorators, and forwards of submodules with tokens."""
     yield model.forward
-    yield from _enclosed(getattr(model.forward, "__func__", model.forward), set())
+    yield from _list_enclosed_functions(getattr(model.forward, "__func__", model.forward), set())
     for part in model.modules():
         if part is not model and _has_token_argument(inspect.signature(part.forward).parameters):
             yield part.forward
 
 
-def _enclosed(function: Any, visited: set[int]) -> Iterator[FunctionType]:
+def _list_enclosed_functions(function: Any, visited: set[int]) -> Iterator[FunctionType]:
     """Yields the functions that a decorated function encloses, outermost first."""
     for cell in getattr(inspect.unwrap(function), "__closure__", None) or ():
         try:
@@ -70,7 +70,7 @@ def _enclosed(function: Any, visited: set[int]) -> Iterator[FunctionType]:
         if isinstance(inner, FunctionType) and id(inner) not in visited:
             visited.add(id(inner))
             yield inner
-            yield from _enclosed(inner, visited)
+            yield from _list_enclosed_functions(inner, visited)
 
 
 def _has_token_argument(arguments: Mapping[str, Any]) -> bool:

@@ -79,8 +79,8 @@ def resolve(
         for info in bound_inputs.inputs
     )
     example = bound_inputs.example
-    packed = example is not None and len(input_names) != len(example.args) + len(example.kwargs)
-    if axes_by_input and (bound_inputs.has_image_list or packed):
+    is_packed = example is not None and len(input_names) != len(example.args) + len(example.kwargs)
+    if axes_by_input and (bound_inputs.has_image_list or is_packed):
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _list_sizes(bound_inputs.inputs, inputs)
     export_inputs = _resize_inputs(

@@ -70,7 +70,9 @@ def match_overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> O
             column_parts = match.figures[index]
             matched_rows |= column_parts.keys()
             figures[name] = _aggregate(
-                layers, {row: _value(part, column.over) for row, part in column_parts.items()}, column.over
+                layers,
+                {row: _compute_value(part, column.over) for row, part in column_parts.items()},
+                column.over,
             )
     return Overlay(
         tuple([file.source for file in files]),
@@ -93,7 +95,7 @@ def narrow_overlay(whole_overlay: Overlay, layers: Sequence[Layer], filtered: Se
         layers: All rows.
         filtered: Rows that the filter kept.
     """
-    all_counts, remaining_counts = _leaves(layers), _leaves(filtered)
+    all_counts, remaining_counts = _count_leaves(layers), _count_leaves(filtered)
     partial = {
         row_id for row_id, count in remaining_counts.items() if count and count < all_counts[row_id]
     } | {-1}
@@ -132,12 +134,12 @@ def merge_figures(
             )
             parts.append((figures[row] * count if column.over == "mean" else figures[row], count))
         if parts:
-            value = _value(reduce(_AGGREGATIONS[column.over], parts), column.over)
+            value = _compute_value(reduce(_AGGREGATIONS[column.over], parts), column.over)
             merged[column.name] = OutsideFigure(value, column.head, column.unit)
     return merged
 
 
-def _leaves(layers: Sequence[Layer]) -> dict[int, int]:
+def _count_leaves(layers: Sequence[Layer]) -> dict[int, int]:
     """Returns the number of layers in each group."""
     counts: dict[int, int] = {}
     rows = [(row.id, row.parent, row.group) for row in layers]
@@ -165,10 +167,10 @@ def _aggregate(
         if row_id in parts:
             group_id = -1 if parent is None else parent
             parts[group_id] = join(parts[group_id], parts[row_id]) if group_id in parts else parts[row_id]
-    return {row_id: _value(part, aggregation) for row_id, part in parts.items()}
+    return {row_id: _compute_value(part, aggregation) for row_id, part in parts.items()}
 
 
-def _value(part: Part, aggregation: Over) -> float:
+def _compute_value(part: Part, aggregation: Over) -> float:
     return part[0] / part[1] if aggregation == "mean" else part[0]
 
 

@@ -200,12 +200,12 @@ def fold_constants(rows: Sequence[Layer], constants: Sequence[int]) -> list[Laye
             merged.append(row)
         elif row.parent not in folding_groups and constants_by_group[row.parent][0] is row:
             merged.append(
-                _constants(constants_by_group[row.parent], leaves.get(row.parent, 0), -2 - len(merged))
+                _merge_constants(constants_by_group[row.parent], leaves.get(row.parent, 0), -2 - len(merged))
             )
     return merged
 
 
-def _constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
+def _merge_constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
     """Returns the merged row of some constants."""
     sums = {name: sum_known([getattr(row, name) for row in rows]) for name in _FIELDS}
     return Layer(
@@ -274,13 +274,13 @@ def _sort_rows(
         if value is None:
             unknown.append(row)
         else:
-            comparable.append((value if sort.is_number else _words(value), row))
+            comparable.append((value if sort.is_number else _make_sort_key(value), row))
     # stable in both directions: rows with equal values keep their order
     comparable.sort(key=lambda pair: pair[0], reverse=sort.is_number != is_reversed)
     return [*[row for _, row in comparable], *unknown]
 
 
-def _words(value: Any) -> Any:
+def _make_sort_key(value: Any) -> Any:
     """Returns the sort key of a text or of shapes; symbolic sizes sort after integers."""
     if isinstance(value, str):
         return value.casefold()

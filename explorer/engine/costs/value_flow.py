@@ -104,11 +104,14 @@ class ValueFlow:
 
 def build_record(flow: ValueFlow) -> FlowRecord:
     """Converts the edges of a model to a fact."""
-    values = {id(v): v for of_row in (*flow.made.values(), *flow.read.values()) for v in of_row}
+    values = {id(v): v for row_values in (*flow.made.values(), *flow.read.values()) for v in row_values}
     numbers = {key: number for number, key in enumerate(values)}
     made_numbers, read_numbers = (
-        {row: tuple([numbers[id(value)] for value in row_values]) for row, row_values in of_rows.items()}
-        for of_rows in (flow.made, flow.read)
+        {
+            row: tuple([numbers[id(value)] for value in row_values])
+            for row, row_values in values_by_row.items()
+        }
+        for values_by_row in (flow.made, flow.read)
     )
     records = [
         ValueRecord(v.info(), v.source, v.maker, tuple(v.readers), v.is_output) for v in values.values()
@@ -124,8 +127,8 @@ def build_flow(record: FlowRecord) -> ValueFlow:
     ]
     flow = ValueFlow()
     flow.declared = record.declared
-    for of_rows, values_by_row in ((record.made, flow.made), (record.read, flow.read)):
-        values_by_row.update({row: [values[n] for n in numbers] for row, numbers in of_rows.items()})
+    for numbers_by_row, values_by_row in ((record.made, flow.made), (record.read, flow.read)):
+        values_by_row.update({row: [values[n] for n in numbers] for row, numbers in numbers_by_row.items()})
     return flow
 
 
@@ -157,13 +160,13 @@ def list_connections(
     def is_constant(value: FlowingValue) -> bool:
         return value.source == "stored" or value.maker in constant_rows
 
-    def has_sizes_only(output: tuple[FlowingValue, Sequence[int]]) -> bool:
+    def is_for_constants_only(output: tuple[FlowingValue, Sequence[int]]) -> bool:
         value, readers = output
         return bool(readers) and not value.is_output and all(reader in constant_rows for reader in readers)
 
     inputs.sort(key=is_constant)
     outputs = [(value, sorted(readers, key=constant_rows.__contains__)) for value, readers in outputs]
-    outputs.sort(key=has_sizes_only)
+    outputs.sort(key=is_for_constants_only)
 
     def make_ref(row: int) -> LayerRef:
         row_layer = layers[row]
@@ -181,7 +184,7 @@ def list_connections(
                 tuple(map(make_ref, readers[:MAX_LISTED])),
                 len(readers),
                 v.is_output,
-                has_sizes_only((v, readers)),
+                is_for_constants_only((v, readers)),
             )
             for v, readers in outputs[:MAX_LISTED]
         ),
@@ -196,7 +199,7 @@ def list_row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
         return RowEdges(unknown=unknown)
     positions = {row: position for position, row in enumerate(sorted({*flow.made, *flow.read}))}
     skipping_edges: set[tuple[int, int]] = set()
-    followers: set[int] = set()
+    followers: set[int] = set()  # rows that read a tensor of the row just before them in `positions`
     for maker, values in flow.made.items():
         position = positions[maker]
         for reader in (reader for value in values for reader in value.readers):

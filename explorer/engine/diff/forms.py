@@ -79,7 +79,7 @@ class Forms:
         form = self._samples.get(id(tensor))
         if form is None:
             self._referenced.append(tensor)
-            form = self._samples[id(tensor)] = (tensor.dtype, tensor.shape, _sample(tensor))
+            form = self._samples[id(tensor)] = (tensor.dtype, tensor.shape, _sample_bytes(tensor))
         return form
 
     def equal_content(self, before: Tensor, after: Tensor) -> bool:
@@ -240,7 +240,7 @@ def _read_payload(tensor: Tensor) -> Payload | None:
     return Inline(b"".join(struct.pack("<Q", len(text)) + text for text in strings))
 
 
-def _sample(tensor: Tensor) -> bytes:
+def _sample_bytes(tensor: Tensor) -> bytes:
     payload = _read_payload(tensor)
     if payload is None:
         return b""

@@ -329,8 +329,11 @@ def _fold_norm_after_gemm(node: Node, weight: Tensor, bias: Array, affine: Affin
 
 def _fold_norm_before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     get_attribute = node.attributes.get
-    padded = any(get_attribute("pads", ())) or get_attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-    if padded and affine.shift.any():
+    is_padded = any(get_attribute("pads", ())) or get_attribute("auto_pad", "NOTSET") not in (
+        "NOTSET",
+        "VALID",
+    )
+    if is_padded and affine.shift.any():
         raise NotFoldable(f"Conv '{node.label}' after it pads with zeros, which folding would shift")
     groups, (rows, columns) = int(get_attribute("group", 1)), weight.shape[:2]
     _check_channels(affine, groups * columns)

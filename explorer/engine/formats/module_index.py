@@ -55,7 +55,7 @@ class ModulePart:
         path: Dotted path of the module; '' is the model itself.
         kind: Name of the class, or '' for tensors outside modules.
         depth: Depth in the layer tree. The model itself has no row, so its members have depth 0.
-        inside: Whether the module contains modules.
+        has_modules: Whether the module contains other modules.
         qualname: Name of the class with its Python module.
         settings: Constructor arguments that the file contains.
         parameters: Parameters of the module, without parameters of inner modules.
@@ -67,7 +67,7 @@ class ModulePart:
     path: str
     kind: str = ""
     depth: int = 0
-    inside: bool = False
+    has_modules: bool = False
     qualname: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     role: str = ""

@@ -187,8 +187,8 @@ def get_operand_bits(mapping: SiteMapping, operand: Operand) -> int:
 def count_compulsory_bytes(mapping: SiteMapping) -> int:
     """Computes the bytes of both operands read once and of the output written once."""
     widths = _get_widths(mapping)
-    left, right = _bytes(mapping.size, "A", widths.left), _bytes(mapping.size, "B", widths.right)
-    return mapping.batch * (left + right + _bytes(mapping.size, "C", widths.output))
+    left, right = _count_bytes(mapping.size, "A", widths.left), _count_bytes(mapping.size, "B", widths.right)
+    return mapping.batch * (left + right + _count_bytes(mapping.size, "C", widths.output))
 
 
 def compute_capacity_on_chip(machine: MemoryMachine) -> int | None:
@@ -220,7 +220,7 @@ def compute_traffic_bound(mapping: SiteMapping, capacity: int | None) -> int:
     return compute_lower_bound(shape, capacity, count_compulsory_bytes(mapping))
 
 
-def _bytes(sizes: Sequence[int], operand: Operand, bits: int) -> int:
+def _count_bytes(sizes: Sequence[int], operand: Operand, bits: int) -> int:
     rows, columns = OPERAND_AXES[operand]
     return dimensions.count_packed_bytes(sizes[rows] * sizes[columns], bits)
 
@@ -344,12 +344,12 @@ def _compute_memory_costs(
     costs = []
     for index, group in enumerate(memory_levels(machine)):
         has_cores = any(math.prod(level.split) > 1 for level in nest.levels[:index])
-        of_instance = _list_moves(mapping, machine, nest, widths, index - 1) if has_cores else moves
+        moves_of_instance = _list_moves(mapping, machine, nest, widths, index - 1) if has_cores else moves
         for memory in group:
-            tiles = _tiles(memory, nest, index - 1, widths) if index else {}
+            tiles = _count_tile_bytes(memory, nest, index - 1, widths) if index else {}
             held_bytes = count_held_bytes(memory, tiles) if index else outermost
             reads, writes = _sum_accesses(moves, memory.name)
-            busiest_reads, busiest_writes = _sum_accesses(of_instance, memory.name)
+            busiest_reads, busiest_writes = _sum_accesses(moves_of_instance, memory.name)
             missing = 0 if memory.size is None else max(held_bytes - memory.size, 0)
             costs.append(
                 MemoryCost(
@@ -380,7 +380,7 @@ def count_held_bytes(memory: MachineMemory, tiles: Mapping[str, int]) -> int:
     return sum(sizes)
 
 
-def _tiles(memory: MachineMemory, nest: Nest, level: int, widths: _Widths) -> dict[str, int]:
+def _count_tile_bytes(memory: MachineMemory, nest: Nest, level: int, widths: _Widths) -> dict[str, int]:
     """Computes the bytes of one tile of each operand that a memory holds."""
     step = nest.levels[level]
     tiles: dict[str, int] = {}
@@ -624,7 +624,7 @@ class _Pipeline:
             if not self._is_changed(operand, step, before):
                 continue
             whole = operand in self.level.keep
-            size = _bytes(self.nest.size if whole else lengths, operand, self.widths.get_bits(operand))
+            size = _count_bytes(self.nest.size if whole else lengths, operand, self.widths.get_bits(operand))
             if operand == "C" and (whole or (step[1] == 0 and not self.reads_first)):
                 size = 0  # the first visit starts from zero
             loads[operand] = size
@@ -637,7 +637,7 @@ class _Pipeline:
         whole = "C" in self.level.keep
         is_finished = whole or step[1] == self.trips[1] - 1
         bits = self.widths.output if is_finished else self.widths.sums
-        return {"C": _bytes(self.nest.size if whole else self._compute_lengths(step), "C", bits)}
+        return {"C": _count_bytes(self.nest.size if whole else self._compute_lengths(step), "C", bits)}
 
     def _count_passing(self, step: Triple, before: Triple | None, after: Triple | None) -> tuple[int, int]:
         """Computes the bytes that a step reads and writes outside of what the first level holds.

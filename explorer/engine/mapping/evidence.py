@@ -190,8 +190,8 @@ def _compare(
     if reference is None:
         exact = compute_exact_sums(inputs, mapping.accumulator)
         exact = exact if epilogue is None else compute_output(exact, epilogue, inputs)
-        wrong = result.output != exact
-        fault = _find_first_wrong(wrong, result.output, exact) if wrong.any() else ""
+        is_wrong = result.output != exact
+        fault = _find_first_wrong(is_wrong, result.output, exact) if is_wrong.any() else ""
         return _Run(None, fault, result.counters)
     if epilogue is not None:
         reference = _apply_epilogue(reference, epilogue, inputs)

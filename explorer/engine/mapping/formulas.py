@@ -162,7 +162,7 @@ def _list_memory_formulas(
         )
         rule = "buffers x bytes of a tile, for " + ", ".join(use.tiles) + (" in whole ways" if way else "")
         yield Formula(f"held in {use.name}", rule, numbers, use.held, "bytes")
-    cores = any(math.prod(level.split) > 1 for level in cost.mapping.levels)
+    has_cores = any(math.prod(level.split) > 1 for level in cost.mapping.levels)
     if use.cycles is not None:
         rates = [
             (f"{use.reads + use.writes:,}", memory.bytes_per_cycle),
@@ -171,7 +171,7 @@ def _list_memory_formulas(
         ]
         parts = [f"ceil({amount} / {_number(rate)})" for amount, rate in rates if rate is not None]
         rule, numbers = "bytes / bytes per cycle, read and written", _find_largest(parts)
-        if cores:
+        if has_cores:
             rule, numbers = "bytes / bytes per cycle of the instance with the most bytes", f"{use.cycles:,}"
         yield Formula(f"cycles of {use.name}", rule, numbers, use.cycles, "cycles")
     if use.pj is not None:
@@ -194,13 +194,13 @@ def _list_energy_numbers(cost: MappingCost, memory: MachineMemory) -> str:
             (reads, memory.read_word, memory.read_pj),
             (writes, memory.write_word, memory.write_pj),
         ):
-            word = _word(words, move.operand)
+            word = _get_word_bytes(words, move.operand)
             if amount and pj is not None:
                 terms.append(f"{amount:,} / {word} x {_number(pj)}")
     return " + ".join(terms) or "0"
 
 
-def _word(words: Mapping[Any, int], operand: str) -> int:
+def _get_word_bytes(words: Mapping[Any, int], operand: str) -> int:
     return words.get(operand, words.get("C", 1))
 
 

@@ -278,7 +278,7 @@ def compute_exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
     batch, rows, depth = inputs.A.shape
     sums = np.empty((batch, rows, inputs.B.shape[2]), np.int64)
     step = max(1, _CHUNK_ELEMENTS // max(depth, 1))
-    largest = depth * _largest(inputs.A, zero_a) * _largest(inputs.B, zero_b)
+    largest = depth * _find_largest(inputs.A, zero_a) * _find_largest(inputs.B, zero_b)
     dtype = np.dtype(np.float32 if largest <= 1 << 24 else np.float64)
 
     def centered(values: _Array, zero: float) -> _Array:
@@ -294,7 +294,7 @@ def compute_exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
     return sums.astype(accumulator)
 
 
-def _largest(values: _Array, zero: float) -> float:
+def _find_largest(values: _Array, zero: float) -> float:
     """Returns the largest absolute value after the subtraction of a zero point."""
     return max(abs(float(values.min(initial=0)) - zero), abs(float(values.max(initial=0)) - zero))
 

@@ -156,11 +156,11 @@ def search_mappings(
         ranked, count = _many_levels(mapping, machine, constraints, candidates)
         key = _objective_key(objective, ranked, machine)
         on_front, exact = ranked, False
-    ordered = sorted(ranked, key=lambda cost: (key(cost), _tie(cost)))
+    ordered = sorted(ranked, key=lambda cost: (key(cost), _make_tie_key(cost)))
     value = float(key(ordered[0])[0])
     return MappingSearch(
-        best=tuple(_distinct(ordered)),
-        front=tuple(_pareto([*ordered, *on_front])) if with_front else (),
+        best=tuple(_list_distinct(ordered)),
+        front=tuple(_list_pareto_front([*ordered, *on_front])) if with_front else (),
         objective=objective,
         count=count,
         left_out=left_out,
@@ -170,7 +170,7 @@ def search_mappings(
     )
 
 
-def _distinct(ordered: Sequence[MappingCost]) -> list[MappingCost]:
+def _list_distinct(ordered: Sequence[MappingCost]) -> list[MappingCost]:
     """Returns the best mappings that differ in more than the order of the array's loops."""
     by_levels: dict[Any, MappingCost] = {}
     for cost in ordered:
@@ -193,7 +193,7 @@ def _check_outermost(mapping: SiteMapping, machine: MemoryMachine) -> None:
         )
 
 
-def _tie(cost: MappingCost) -> tuple[Any, ...]:
+def _make_tie_key(cost: MappingCost) -> tuple[Any, ...]:
     return tuple((level.tile, level.order, level.keep) for level in cost.mapping.levels)
 
 
@@ -236,7 +236,7 @@ def _moved_bytes(cost: MappingCost) -> int:
     return sum(move.loads + move.stores for move in cost.moves)
 
 
-def _pareto(costs: Sequence[MappingCost]) -> list[MappingCost]:
+def _list_pareto_front(costs: Sequence[MappingCost]) -> list[MappingCost]:
     """Lists mappings of which none undercuts another in cycles, energy and bytes on the chip."""
     points = [
         (
@@ -266,9 +266,9 @@ def _first_tiles(
     m, k, n = _all_tiles(mapping, machine).lengths
     left_out: Counter[str] = Counter()
     allowed = np.ones(len(m), dtype=bool)
-    for text, mask in constraints.masks((m, k, n)):
-        left_out[text] += int((allowed & ~mask).sum())
-        allowed &= mask
+    for text, is_within in constraints.masks((m, k, n)):
+        left_out[text] += int((allowed & ~is_within).sum())
+        allowed &= is_within
         if not allowed.any():
             raise Misuse(
                 f"no tile of {mapping.site} meets '{text}'",
@@ -281,15 +281,15 @@ def _first_tiles(
         if memory.size is None:
             continue
         # cores share the tile among them
-        mask = _held(mapping, memory, tiles) <= memory.size * groups[0][0].cores
-        left_out[memory.name] += int((fits & ~mask).sum())
-        fits &= mask
+        is_within = _count_held_bytes(mapping, memory, tiles) <= memory.size * groups[0][0].cores
+        left_out[memory.name] += int((fits & ~is_within).sum())
+        fits &= is_within
     if not fits.any():
         raise _too_small(mapping, machine, tiles)
     return _with_kept_operands(mapping, machine, tiles.chosen(fits)), dict(left_out)
 
 
-def _held(mapping: SiteMapping, memory: MachineMemory, tiles: Tiles) -> Numbers:
+def _count_held_bytes(mapping: SiteMapping, memory: MachineMemory, tiles: Tiles) -> Numbers:
     """Computes the bytes that a memory holds for each tile, with all its buffers."""
     total: Numbers = np.zeros(len(tiles), dtype=np.int64)
     for operand, (rows, columns) in OPERAND_AXES.items():
@@ -331,7 +331,8 @@ def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None
         tiles = Tiles((m, k, n), "")
     missing = np.array(
         [
-            _held(mapping, memory, tiles) - (memory.size or 0) * (first[0].cores if memory in first else 1)
+            _count_held_bytes(mapping, memory, tiles)
+            - (memory.size or 0) * (first[0].cores if memory in first else 1)
             for memory in memories
         ]
     )
@@ -422,7 +423,7 @@ class _Ranking:
             figures = TileFigures(mapping, machine, tiles)
             for outer in constraints.orders or ORDERS:
                 least_figures = figures.figures(outer, None, with_cycles=True)
-                first, second, _ = _ranks(objective, least_figures)
+                first, second, _ = _list_ranking_figures(objective, least_figures)
                 self._branches.append(_Branch(figures, outer, (first, second), least_figures))
         self.count = sum(len(branch.figures.tiles) for branch in self._branches) * len(ORDERS)
         self._branches.sort(key=lambda branch: float(branch.bounds[0].min()))
@@ -452,7 +453,7 @@ class _Ranking:
         best: list[Numbers] = []
         best_inner = np.zeros(len(indices), dtype=np.int64)
         for number, inner in enumerate(ORDERS):
-            ranks = _ranks(
+            ranks = _list_ranking_figures(
                 self._objective,
                 figures.figures(branch.outer, inner, with_cycles=self._objective != "energy"),
             )
@@ -493,7 +494,7 @@ class _Ranking:
         """
         costs: list[MappingCost] = []
         for entry in self.pool:
-            best = _distinct(sorted(costs, key=key))
+            best = _list_distinct(sorted(costs, key=key))
             # the figures of the pool never exceed the exact ones, apart from rounding
             least = entry.ranks[0] * (1 - ROUNDING), entry.ranks[1]
             if len(best) == _BEST and least > key(best[-1])[:2]:
@@ -513,7 +514,7 @@ class _Ranking:
 
         def list_points(figures: TileFigures, values: Figures) -> Numbers:
             group = memory_levels(figures.machine)[1]
-            held_bytes = sum(_held(figures.mapping, memory, figures.tiles) for memory in group)
+            held_bytes = sum(_count_held_bytes(figures.mapping, memory, figures.tiles) for memory in group)
             energy = values.pj if has_energy else values.traffic
             return np.stack([values.cycles, energy, held_bytes], axis=1).astype(np.float64)
 
@@ -572,7 +573,7 @@ class _Ranking:
         return self.least_left >= value and (value <= least * (1 + ROUNDING) or is_complete)
 
 
-def _ranks(objective: Objective, figures: Figures) -> list[Numbers]:
+def _list_ranking_figures(objective: Objective, figures: Figures) -> list[Numbers]:
     return {
         "cycles": [figures.cycles, figures.traffic, figures.inner],
         "energy": [figures.pj, figures.traffic, figures.inner],
@@ -626,7 +627,7 @@ def _fitting_depths(
     while (low < high).any():
         middle = (low + high + 1) // 2
         tiles = Tiles((rows, depths[np.maximum(middle, 1) - 1], columns), "")
-        fits = (_held(mapping, memory, tiles) <= (memory.size or 0)) | (middle == 0)
+        fits = (_count_held_bytes(mapping, memory, tiles) <= (memory.size or 0)) | (middle == 0)
         low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
     return low
 
@@ -642,7 +643,7 @@ def _with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles: Til
         fits = np.ones(len(with_kept_operand), dtype=bool)
         for memory in first:
             if memory.size is not None:
-                fits &= _held(mapping, memory, with_kept_operand) <= memory.size * first[0].cores
+                fits &= _count_held_bytes(mapping, memory, with_kept_operand) <= memory.size * first[0].cores
         if fits.any():
             candidates.append(with_kept_operand.chosen(fits))
     return candidates
@@ -696,7 +697,7 @@ def _many_levels(
 
 def _split_levels(tile: Triple, order: LoopOrder, keep: str, cores: int, unit: Triple) -> Iterator[NestLevel]:
     """Yields a level for each way to divide a tile among cores."""
-    for split in _splits(cores, tile, unit):
+    for split in _list_splits(cores, tile, unit):
         m, k, n = (
             min(-(-length // (number * each)) * each, length)
             for length, number, each in zip(tile, split, unit, strict=True)
@@ -704,7 +705,7 @@ def _split_levels(tile: Triple, order: LoopOrder, keep: str, cores: int, unit: T
         yield NestLevel(order, (m, k, n), split, keep if math.prod(split) == 1 else "")
 
 
-def _splits(cores: int, tile: Triple, unit: Triple) -> list[Triple]:
+def _list_splits(cores: int, tile: Triple, unit: Triple) -> list[Triple]:
     """Lists ways to divide a tile among cores so that no further division is possible, at most four."""
     limits = [-(-length // part) for length, part in zip(tile, unit, strict=True)]
     splits = []
@@ -748,7 +749,7 @@ def _largest_inside(
     m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
     tiles = Tiles((m, k, n), "")
     if memory.size is not None:
-        fits = _held(mapping, memory, tiles) <= memory.size
+        fits = _count_held_bytes(mapping, memory, tiles) <= memory.size
         if not fits.any():
             raise _too_small(mapping, machine)
         tiles = tiles.chosen(fits)
@@ -789,14 +790,14 @@ def least_traffic(mapping: SiteMapping, machine: MemoryMachine, sizes: Sequence[
         fits = np.ones(len(tiles), dtype=bool)
         for memory in rest:
             if memory.size is not None:
-                fits &= _held(mapping, memory, tiles) <= memory.size * varied.cores
+                fits &= _count_held_bytes(mapping, memory, tiles) <= memory.size * varied.cores
         tiles = tiles.chosen(fits)
         traffic = np.full(len(tiles), np.inf)
         figures = TileFigures(mapping, machine, tiles)
         for outer, inner in itertools.product(ORDERS, inner_orders):
             traffic = np.minimum(traffic, figures.figures(outer, inner, with_cycles=False).traffic)
         for index, size in enumerate(sizes):
-            held_bytes = _held(mapping, replace(varied, size=size), tiles)
+            held_bytes = _count_held_bytes(mapping, replace(varied, size=size), tiles)
             least[index] = min(least[index], traffic[held_bytes <= size * varied.cores].min(initial=np.inf))
     return [int(amount) if np.isfinite(amount) else None for amount in least]
 

@@ -31,7 +31,7 @@ def mapped_plan_cost(plan: Plan, machine: MemoryMachine, mappings: Sequence[Site
     base = compute_plan_cost(plan, machine.hardware)
     costs = [compute_mapping_cost(mapping, machine) for mapping in mappings]
     capacity = compute_capacity_on_chip(machine)
-    sites = tuple(_site(*pair, machine, capacity) for pair in zip(base.sites, costs, strict=True))
+    sites = tuple(_build_site_cost(*pair, machine, capacity) for pair in zip(base.sites, costs, strict=True))
     run_counts = [site.calls or 0 for site in plan.sites]
     total = sum_order_costs(ORDER, [site.chosen for site in sites], run_counts, base.macs)
     lower_bound = sum(site.lower_bound * runs for site, runs in zip(sites, run_counts, strict=True))
@@ -45,11 +45,13 @@ def mapped_plan_cost(plan: Plan, machine: MemoryMachine, mappings: Sequence[Site
         total=total,
         orders=(total,),
         systolic=(),
-        assumptions=(*_notes(machine, costs), *_kept_assumptions(base, mappings)),
+        assumptions=(*_list_notes(machine, costs), *_kept_assumptions(base, mappings)),
     )
 
 
-def _site(site: SiteCost, cost: MappingCost, machine: MemoryMachine, capacity: int | None) -> SiteCost:
+def _build_site_cost(
+    site: SiteCost, cost: MappingCost, machine: MemoryMachine, capacity: int | None
+) -> SiteCost:
     order = _order_cost(site, cost, machine)
     return replace(
         site,
@@ -85,7 +87,7 @@ def _order_cost(site: SiteCost, cost: MappingCost, machine: MemoryMachine) -> Or
     )
 
 
-def _notes(machine: MemoryMachine, costs: Sequence[MappingCost]) -> Iterator[str]:
+def _list_notes(machine: MemoryMachine, costs: Sequence[MappingCost]) -> Iterator[str]:
     name = machine.hardware.name
     yield f"Traffic, cycles and time are those of the mapping's loops on all memories of {name}."
     for cost in costs:

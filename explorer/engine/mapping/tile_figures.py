@@ -4,7 +4,7 @@ They are the closed forms of `nest` and `cost` for two levels of loops without c
 for each tile. An operand moves again for each trip of the loop that it does not depend on, if a loop that it
 depends on turns inside of that loop.
 
-Times are computed as floats. `_ceiling` rounds them so that they never exceed the exact cycles of `cost`.
+Times are computed as floats. `_round_up` rounds them so that they never exceed the exact cycles of `cost`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class TileFigures:
         inside = self._axes_inside(operand, outer)
 
         def count() -> Numbers:
-            return elements * np.where(self._turns(self.trips, inside), self.trips[_other(operand)], 1)
+            return elements * np.where(
+                self._turns(self.trips, inside), self.trips[_get_independent_axis(operand)], 1
+            )
 
         return self._once(("first", operand, inside), count)
 
@@ -151,7 +153,7 @@ class TileFigures:
         self, operand: Operand, outside: tuple[int, ...], inside: tuple[int, ...], rereads: bool
     ) -> Numbers:
         rows, columns = OPERAND_AXES[operand]
-        third_axis = _other(operand)
+        third_axis = _get_independent_axis(operand)
         if rereads:
             elements: Numbers = (
                 self.mapping.size[rows] * self.mapping.size[columns] * self.all_parts[third_axis]
@@ -185,7 +187,7 @@ class TileFigures:
     @staticmethod
     def _axes_inside(operand: Operand, order: LoopOrder) -> tuple[int, ...]:
         """Lists the axes of an operand whose loops are inside the loop that it does not depend on."""
-        position = order.index(AXES[_other(operand)])
+        position = order.index(AXES[_get_independent_axis(operand)])
         return tuple(axis for axis in OPERAND_AXES[operand] if order.index(AXES[axis]) > position)
 
     # -- bytes
@@ -286,10 +288,10 @@ class TileFigures:
                         total = total + amount
                         pj = pj + amount / by_name.get(operand, 1) * (energy or 0)
                 totals.append(total)
-            cycles = np.maximum(cycles, _ceiling(transfer_time(memory, totals[0], totals[1])))
+            cycles = np.maximum(cycles, _round_up(transfer_time(memory, totals[0], totals[1])))
         if self.has_cycles and (with_cycles or inner is None):
             array = self._array_total(inner)
-            cycles = np.maximum(cycles, _ceiling(self.mapping.batch * array))
+            cycles = np.maximum(cycles, _round_up(self.mapping.batch * array))
             pipeline = (
                 self._least_pipeline(outer, array)
                 if inner is None
@@ -297,7 +299,7 @@ class TileFigures:
                     ("pipeline", outer, self.array_kind(inner)), lambda: self._pipeline(outer, inner)
                 )
             )
-            cycles = np.maximum(cycles, _ceiling(self.mapping.batch * pipeline))
+            cycles = np.maximum(cycles, _round_up(self.mapping.batch * pipeline))
         return Figures(traffic, inner_bytes, pj, cycles)
 
     # -- time
@@ -312,7 +314,7 @@ class TileFigures:
         row_cycles = rows * columns / self.rate if self.rate is not None else 1.0
         row, column, stream = (lengths.lengths[axis] for axis in dimensions.ARRAY_AXES[DATAFLOWS[inner]])
         folds = -(-row // rows) * -(-column // columns)
-        streaming = _ceiling(stream * row_cycles)
+        streaming = _round_up(stream * row_cycles)
         cycles: Numbers = rows + folds * np.maximum(streaming, rows) + rows + columns - 2
         if self.machine.overlap == "none":
             cycles = folds * (2 * rows + columns + streaming - 2)
@@ -340,7 +342,7 @@ class TileFigures:
     def _array_total(self, inner: LoopOrder | None) -> Numbers:
         """Adds up the cycles of the array for one product; without an order, the fewest of all orders."""
         if inner is None:
-            return _smallest(self._array_total(kind) for kind in self._array_kinds)
+            return _find_smallest(self._array_total(kind) for kind in self._array_kinds)
 
         def count() -> Numbers:
             total = np.zeros(len(self.tiles))
@@ -483,7 +485,7 @@ class TileFigures:
     def _fewest_cycles(self, is_last: bool) -> Numbers:
         """Computes the fewest cycles of the array in the first or in the last step, of all inner orders."""
         lengths = self._lengths((True, True, True)) if is_last else self._first_lengths
-        return _smallest(self._array_cycles(lengths, kind) for kind in self._array_kinds)
+        return _find_smallest(self._array_cycles(lengths, kind) for kind in self._array_kinds)
 
     def _pipeline(self, outer: LoopOrder, inner: LoopOrder) -> Numbers:
         """Computes the cycles of one product as a pipeline over the tiles of the first level; see `cost`."""
@@ -531,7 +533,7 @@ class TileFigures:
 
     def _passes(self, operand: Operand, inner: LoopOrder, lengths: _Lengths) -> Numbers:
         """Counts how often the array loads an operand within one step."""
-        third_parts = lengths.parts[_other(operand)]
+        third_parts = lengths.parts[_get_independent_axis(operand)]
         if not self.machine.registers:
             return third_parts
         turns: Any = False
@@ -667,13 +669,13 @@ class _Steps:
         return changes
 
 
-def _smallest(rows: Iterable[Numbers]) -> Numbers:
+def _find_smallest(rows: Iterable[Numbers]) -> Numbers:
     """Returns the smallest entry of each tile."""
     smallest: Numbers = np.minimum.reduce(list(rows))
     return smallest
 
 
-def _other(operand: Operand) -> int:
+def _get_independent_axis(operand: Operand) -> int:
     """Returns the axis on which an operand does not depend."""
     return 3 - sum(OPERAND_AXES[operand])
 
@@ -691,7 +693,7 @@ def transfer_time(memory: MachineMemory, reads: Any, writes: Any) -> Numbers:
     return np.asarray(time)
 
 
-def _ceiling(time: Numbers) -> Numbers:
+def _round_up(time: Numbers) -> Numbers:
     """Rounds up to whole cycles; the result is at most that of exact numbers."""
     return np.ceil(time * (1 - _ROUNDING) - _ROUNDING)
 

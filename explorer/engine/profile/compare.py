@@ -51,7 +51,7 @@ def compare_timed(before: TimedModel, after: TimedModel, tree: TreeDiff) -> Prof
         (tree.before, tree.after),
         walls[1].median - walls[0].median,
         is_significant(*walls),
-        tuple(_changes(sides, tree.rows)),
+        tuple(_list_changes(sides, tree.rows)),
         before.profile,
         after.profile,
     )
@@ -87,7 +87,7 @@ class _Side:
         return [sum(run) for run in zip(*row_times, strict=True)] if row_times else []
 
 
-def _changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[LayerChange]:
+def _list_changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[LayerChange]:
     index = 0
     while index < len(pairs):
         pair = pairs[index]
@@ -96,11 +96,11 @@ def _changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[L
         with_descendants = pair.status in _COMPARED_AS_ONE or not all(groups)
         times = [side.take(row, with_descendants) for side, row in zip(sides, row_pair, strict=True)]
         if any(times):
-            yield _change(pair, times[0], times[1])
+            yield _build_change(pair, times[0], times[1])
         index = max(pair.end, index + 1) if with_descendants else index + 1
 
 
-def _change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
+def _build_change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
     either = pair.before or pair.after
     assert either is not None
     before, after = (compute_spread(seconds) if seconds else None for seconds in times)

@@ -93,7 +93,7 @@ def read_kernel_runs(path: str) -> Iterator[KernelRun]:
     with input_files.open_text(path, errors="replace") as lines:
         for line in lines:
             last = line.strip() or last
-            event = _event(line)
+            event = _parse_event(line)
             if event is None:
                 continue
             if event["name"] == "model_run":
@@ -112,7 +112,7 @@ def read_kernel_runs(path: str) -> Iterator[KernelRun]:
         yield run
 
 
-def _event(line: str) -> Mapping[str, Any] | None:
+def _parse_event(line: str) -> Mapping[str, Any] | None:
     """Parses the event in a line, or returns None if the line contains no event with a duration.
 
     onnxruntime does not escape names, so a name with a quotation mark makes the line invalid JSON.
@@ -141,13 +141,13 @@ def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[
         event: The event.
         inner: Start and duration of each earlier event that no control-flow node contains so far.
     """
-    args, start, took = event["args"], int(event["ts"]), int(event["dur"])
-    op, self_time = str(args.get("op_name", "")), took
+    args, start, duration = event["args"], int(event["ts"]), int(event["dur"])
+    op, self_time = str(args.get("op_name", "")), duration
     if op in CONTROL_FLOW:
         while inner and inner[-1][0] >= start:
             self_time -= inner.pop()[1]
-    inner.append((start, took))
-    run.events.append(KernelEvent(name, op, start, start + took, int(event.get("tid", 0))))
+    inner.append((start, duration))
+    run.events.append(KernelEvent(name, op, start, start + duration, int(event.get("tid", 0))))
     kernel = run.kernels.setdefault(name, RuntimeKernel(op))
     kernel.seconds += self_time * 1e-6
     kernel.calls += 1

@@ -67,9 +67,9 @@ class LoadWatch:
         self,
         threads: int,
         *,
-        switches: Callable[[], int] = lambda: _switches(),
-        busy: Callable[[], tuple[float, float] | None] = lambda: _busy(),
-        average: Callable[[], float | None] = lambda: _average(),
+        switches: Callable[[], int] = lambda: _count_switches(),
+        busy: Callable[[], tuple[float, float] | None] = lambda: _read_busy_seconds(),
+        average: Callable[[], float | None] = lambda: _read_load_average(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._threads, self._switches, self._busy, self._clock = threads, switches, busy, clock
@@ -133,13 +133,13 @@ _MIN_BUSY_SECONDS = 0.2
 """Minimum of the seconds from which the busy processors are computed: the system counts in hundredths."""
 
 
-def _switches() -> int:
+def _count_switches() -> int:
     import resource  # not psutil, which counts only the switches of the main thread
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _busy() -> tuple[float, float] | None:
+def _read_busy_seconds() -> tuple[float, float] | None:
     """Returns the seconds for which the available processors were busy, and the part of this process."""
     import psutil
 
@@ -159,7 +159,7 @@ _BUSY_TIMES = ("user", "nice", "system", "irq", "softirq", "steal")
 """Categories of a processor's busy time: work, interrupts, and time taken by a hypervisor."""
 
 
-def _average() -> float | None:
+def _read_load_average() -> float | None:
     try:
         return os.getloadavg()[0]
     except OSError:

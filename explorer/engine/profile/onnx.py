@@ -377,12 +377,12 @@ def _map_kernels_to_rows(
     for name, nodes in fusion.map_kernels(model.graph, optimized_graph, model.defaults).items():
         placed = [(node, row) for node in nodes if (row := rows.get(node.name)) is not None]
         if placed:
-            main = max(placed, key=lambda pair: _weight(pair[0], layers[pair[1]]))[1]
+            main = max(placed, key=lambda pair: _make_layer_key(pair[0], layers[pair[1]]))[1]
             owners[name] = main, tuple(dict.fromkeys(row for _, row in placed if row != main))
     return owners
 
 
-def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
+def _make_layer_key(node: Node, layer: Layer) -> tuple[bool, int, int]:
     """Sort key of the layers in one kernel.
 
     The largest layer gets the time: bodies first, then MACs, then bytes.
@@ -402,9 +402,9 @@ def _build_failure(
         for kernel_name, kernel in run.kernels.items()
         if not name or find_node_name(kernel_name) != name
     ]
-    took = seconds_text(sum(kernel.seconds for kernel in kernels))
+    duration = seconds_text(sum(kernel.seconds for kernel in kernels))
     count_text = many_text(sum(kernel.calls for kernel in kernels), "kernel")
-    hint = f"{count_text} ran before it, {took} together" if kernels else "nothing ran before it"
+    hint = f"{count_text} ran before it, {duration} together" if kernels else "nothing ran before it"
     return BadModel(f"onnxruntime cannot run the model: {problem}", where=where, hint=hint)
 
 

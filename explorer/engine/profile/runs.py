@@ -131,8 +131,8 @@ class TimedRuns:
         """Whether an interval of each layer has enough profiled runs, or the missing runs are allowed."""
         if not self.profiled:  # before the first one, their cost is unknown
             return statistics.median(self.wall) <= _SHORT_RUN_SECONDS
-        enough = not self._has_room(room) or len(self.profiled) >= SURE
-        return enough or self._is_paid(SURE - len(self.profiled) + (self.wall[-1] < _BLOCK_SECONDS))
+        has_enough = not self._has_room(room) or len(self.profiled) >= SURE
+        return has_enough or self._is_paid(SURE - len(self.profiled) + (self.wall[-1] < _BLOCK_SECONDS))
 
     def _run_profiled(self, room: int, sure: bool) -> None:
         """Makes runs under the profiler, as many as are allowed.

@@ -51,7 +51,7 @@ class TimedSessions(TimedRuns):
         self._model_bytes = encode_skeleton(model, folder=folder)
 
         def session(**more: Any) -> Any:
-            options = _options(spec, level, folder)
+            options = _build_options(spec, level, folder)
             for name, value in more.items():
                 setattr(options, name, value)
             return self._create_session(options, providers)
@@ -122,7 +122,7 @@ class TimedSessions(TimedRuns):
         return path
 
 
-def _options(spec: ProfileSpec, level: str, folder: str) -> Any:
+def _build_options(spec: ProfileSpec, level: str, folder: str) -> Any:
     """Returns the options of a user's normal session, with nothing disabled."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

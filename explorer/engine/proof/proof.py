@@ -124,7 +124,7 @@ def check_inputs(
     after: Model,
     alike: Collection[str] = (),
     *,
-    modules: tuple[bool, bool] = (False, False),
+    are_modules: tuple[bool, bool] = (False, False),
     where: str = "",
 ) -> None:
     """Checks that two models can run on the same inputs.
@@ -133,7 +133,7 @@ def check_inputs(
         before: The first model.
         after: The second model.
         alike: Element types that may replace each other.
-        modules: Whether each model is the export of a module, whose input shapes `--input-shape` sets.
+        are_modules: Whether each model is the export of a module, whose input shapes `--input-shape` sets.
         where: Name of the second model in the message; by default the path of its graph.
 
     Raises:
@@ -142,16 +142,16 @@ def check_inputs(
     try:
         run.pair_inputs(before, after, alike)
     except run.InputMismatch as why:
-        hint = _suggest_shape(why, modules) or "explorer compare shows figures of any models side by side"
+        hint = _suggest_shape(why, are_modules) or "explorer compare shows figures of any models side by side"
         message = f"the two cannot be run on the same inputs: {why}"
         raise Misuse(message, where=where or after.path, hint=hint) from None
 
 
-def _suggest_shape(why: run.InputMismatch, modules: tuple[bool, bool]) -> str:
+def _suggest_shape(why: run.InputMismatch, are_modules: tuple[bool, bool]) -> str:
     """Returns the option that gives a module the input shape of the other model, or '' if there is none."""
-    if why.mismatched_inputs is None or modules[0] == modules[1]:
+    if why.mismatched_inputs is None or are_modules[0] == are_modules[1]:
         return ""
-    module_input, needed_input = why.mismatched_inputs if modules[0] else why.mismatched_inputs[::-1]
+    module_input, needed_input = why.mismatched_inputs if are_modules[0] else why.mismatched_inputs[::-1]
     sizes = needed_input.shape or ()
     if not sizes or not all(isinstance(size, int) for size in sizes):
         return ""

@@ -82,7 +82,7 @@ def build_answer(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
         tuple(quantized_layers),
         QuantizeTotals(
-            _bytes(weight_bytes, choices, get_grid, unchanged),
+            _sum_bytes(weight_bytes, choices, get_grid, unchanged),
             _sum_bitops(choices, quantized_layers, rows, float_bits),
         ),
         tuple(
@@ -124,18 +124,26 @@ def _build_layer(
             for f, b in zip(formats, (original_bits.weight, original_bits.input), strict=True)
         )
     )
-    looked = weights and not choice.reason
-    sums = WeightSums(choice, get_grid) if looked and WeightSums.is_supported(choice, get_grid) else None
-    lost = measure_weight_errors(choice, get_grid, sums.add if sums is not None else None) if looked else None
+    measures_weight = weights and not choice.reason
+    sums = (
+        WeightSums(choice, get_grid)
+        if measures_weight and WeightSums.is_supported(choice, get_grid)
+        else None
+    )
+    lost = (
+        measure_weight_errors(choice, get_grid, sums.add if sums is not None else None)
+        if measures_weight
+        else None
+    )
     stored_weights = {
         operand.stored: operand for operand in layer.operands_of("weight") if operand.tensor is not None
     }
     return QuantizedLayer(
         layer.name,
         layer.op,
-        weight=_name(choice, "weight"),
-        input=_name(choice, "input"),
-        bias=_name(choice, "bias"),
+        weight=_format_part_name(choice, "weight"),
+        input=_format_part_name(choice, "input"),
+        bias=_format_part_name(choice, "bias"),
         before=next((_get_dtype(operand) for operand in layer.operands), "float32"),
         granularity=_describe_granularity(choice, get_grid),
         bits=bits,
@@ -169,7 +177,7 @@ def _get_dtype(operand: Operand) -> str:
     return operand.dtype if operand.tensor is None else operand.tensor.dtype
 
 
-def _name(choice: LayerChoice, part: Part) -> str:
+def _format_part_name(choice: LayerChoice, part: Part) -> str:
     """Return the name of a part's format, the element type of an unchanged part, or '' for a missing part."""
     operands, fmt = choice.layer.operands_of(part), _format(choice, part)
     return fmt.name if fmt is not None else _get_dtype(operands[0]) if operands else ""
@@ -248,7 +256,7 @@ def _count_stored_bytes(choice: LayerChoice, operand: Operand, get_grid: GetGrid
     )
 
 
-def _bytes(
+def _sum_bytes(
     weight_bytes: int, choices: Sequence[LayerChoice], get_grid: GetGrid, unchanged: Collection[str]
 ) -> BeforeAfter:
     """Return the bytes of all weights and biases before and after quantization.

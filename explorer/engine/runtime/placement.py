@@ -46,11 +46,11 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
     mixed_calls = {at: several for at, several in providers_by_call.items() if len(several) > 1}
     provider_by_node = _providers_by_node(edges, assignment, works, providers_by_call)
     rows = _LayerRows(analysis, edges.nodes)
-    boundaries = _boundaries(edges, provider_by_node, rows)
+    boundaries = _list_boundaries(edges, provider_by_node, rows)
     counts: dict[str, int] = {}
     for provider in filter(None, provider_by_node):
         counts[provider] = counts.get(provider, 0) + 1
-    partitions = _partitions(edges, provider_by_node)
+    partitions = _list_partitions(edges, provider_by_node)
     return Placement(
         runtime,
         available,
@@ -65,7 +65,7 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
         rows.paths([at for at, provider in enumerate(provider_by_node) if not provider])
         if assignment.nodes
         else (),
-        tuple(_notes(assignment, mixed_calls)),
+        tuple(_list_notes(assignment, mixed_calls)),
     )
 
 
@@ -141,7 +141,7 @@ def _provider_of(name: str, assignment: Assignment) -> str:
     return assignment.providers.get(name, "")
 
 
-def _partitions(edges: _GraphEdges, provider_by_node: Sequence[str]) -> list[tuple[str, list[int]]]:
+def _list_partitions(edges: _GraphEdges, provider_by_node: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Returns the partitions in execution order: the provider and the indices of its nodes."""
     missing_inputs = [len(edges.producers(index)) for index in range(len(provider_by_node))]
     readers: list[list[int]] = [[] for _ in missing_inputs]
@@ -171,7 +171,7 @@ def _partitions(edges: _GraphEdges, provider_by_node: Sequence[str]) -> list[tup
     return partitions
 
 
-def _boundaries(edges: _GraphEdges, provider_by_node: Sequence[str], rows: _LayerRows) -> list[Boundary]:
+def _list_boundaries(edges: _GraphEdges, provider_by_node: Sequence[str], rows: _LayerRows) -> list[Boundary]:
     """Returns the values that one provider computes and another provider reads.
 
     Model inputs and outputs count as values of the CPU.
@@ -214,7 +214,7 @@ def _fused_layers(
             yield FusedLayers(node.op, provider_by_node[replaced[0]], rows.paths(replaced))
 
 
-def _notes(assignment: Assignment, mixed_calls: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
+def _list_notes(assignment: Assignment, mixed_calls: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
     if mixed_calls:
         yield f"calls of functions on several providers, each in the partition of one: {len(mixed_calls):,}"
     for provider in assignment.unusable:

@@ -133,7 +133,7 @@ def _read_dense_bytes(span: FileSpan) -> bytes:
     import numpy as np  # opening a model must not wait for numpy
 
     values, shape, _ = read_sparse(span)
-    indices = _indices(span)
+    indices = _build_indices(span)
     numbers = values.array().reshape(-1)
     count = math.prod(shape)
     if indices is None or numbers.dtype != get_numpy_type(values.dtype):
@@ -156,7 +156,7 @@ def _read_dense_bytes(span: FileSpan) -> bytes:
     return dense.tobytes()
 
 
-def _indices(span: FileSpan) -> Tensor | None:
+def _build_indices(span: FileSpan) -> Tensor | None:
     reader = TensorReader(span.source)
     for number, wire_type, _, start, end in iterate_fields(reader.data, span.offset, span.offset + span.size):
         if number == 2 and wire_type == 2:

@@ -121,10 +121,10 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     with tempfile.TemporaryDirectory(dir=scratch) as folder_path:
         target = os.path.join(folder_path, "optimized.onnx")
         try:
-            session = _session(model_bytes, folder, providers, level, target)
+            session = _load_session(model_bytes, folder, providers, level, target)
             optimized_nodes: Sequence[Node] | None = reader.read(target).graph.nodes
         except BadModel:  # onnxruntime cannot write a graph with compiled nodes
-            session = _session(model_bytes, folder, providers, level)
+            session = _load_session(model_bytes, folder, providers, level)
             optimized_nodes = _basic_nodes(model_bytes, folder, target)
     parts = session.get_provider_graph_assignment_info()
     names_by_part = [(part.ep_name, [node.name for node in part.get_nodes()]) for part in parts]
@@ -141,13 +141,15 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
 def _basic_nodes(model_bytes: bytes, folder: str, target: str) -> Sequence[Node] | None:
     """Returns the nodes after the optimizations common to all providers, or None if unknown."""
     try:
-        _session(model_bytes, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)
+        _load_session(model_bytes, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)
         return reader.read(target).graph.nodes
     except BadModel:
         return None
 
 
-def _session(model_bytes: bytes, folder: str, providers: Sequence[str], level: Any, target: str = "") -> Any:
+def _load_session(
+    model_bytes: bytes, folder: str, providers: Sequence[str], level: Any, target: str = ""
+) -> Any:
     """Loads a model, and writes its optimized graph to `target` if that is not empty.
 
     Raises:

@@ -276,7 +276,7 @@ def _table_height(model: Model, name: str) -> int:
     shapes = {v.name: v.shape for v in (*model.graph.values, *model.graph.inputs)}
     for graph in list_graphs(model.graph):
         aliases = {name}
-        constants = {o: t for n in graph.nodes if (t := _constant(n)) is not None for o in n.outputs}
+        constants = {o: t for n in graph.nodes if (t := _find_constant(n)) is not None for o in n.outputs}
         for node in graph.nodes:
             if node.op in _TABLE_AXIS and len(node.inputs) > 1 and node.inputs[1] in aliases:
                 table = graph.initializers.get(node.inputs[0]) or model.graph.initializers.get(node.inputs[0])
@@ -317,6 +317,6 @@ def _collect_texts(model: Model) -> tuple[str, ...]:
     return (*texts, *_UNKNOWN_TEXTS)
 
 
-def _constant(node: Node) -> Tensor | None:
+def _find_constant(node: Node) -> Tensor | None:
     value = node.attributes.get("value") if node.op == "Constant" else None
     return value if isinstance(value, Tensor) else None

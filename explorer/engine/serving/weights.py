@@ -76,17 +76,19 @@ def list_holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightH
     for path, (module, parameters) in all_own.items():
         if not parameters:
             continue
-        idle = path in idle_paths
-        new_parameters = [p for p in parameters if id(p) not in seen_ids and not (idle and id(p) in used_ids)]
+        is_idle = path in idle_paths
+        new_parameters = [
+            p for p in parameters if id(p) not in seen_ids and not (is_idle and id(p) in used_ids)
+        ]
         seen_ids.update(map(id, new_parameters))
         row = layers.get(path)
         macs = (row.macs if row is not None else 0) or 0
         matrices = sum(p.numel() for p in parameters if p.dim() > 1)
         nbytes = sum(storage.nbytes for storage in parameters.values())
-        table = not macs and bool(matrices) and isinstance(module, nn.Embedding)
+        is_embedding_table = not macs and bool(matrices) and isinstance(module, nn.Embedding)
         # at most 1, because convolutions and tied weights multiply more than once; biases are not counted
         used = min(1.0, macs / _count_matrix_elements(parameters)) if macs and matrices else 1.0
-        read = 0 if idle else _count_row_bytes(parameters) if table else used * nbytes
+        read = 0 if is_idle else _count_row_bytes(parameters) if is_embedding_table else used * nbytes
         weight_holders.append(
             WeightHolder(
                 path,
@@ -95,8 +97,8 @@ def list_holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightH
                 sum(parameters[p].nbytes for p in new_parameters),
                 tuple(dict.fromkeys(parameters[p].dtype for p in new_parameters)),
                 used if used < _FULL_USE else 1.0,
-                table,
-                idle,
+                is_embedding_table,
+                is_idle,
                 read,
                 macs,
                 next(iter(parameters)).shape[0] if used < _FULL_USE else 1,

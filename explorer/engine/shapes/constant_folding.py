@@ -159,8 +159,8 @@ def _make_reduction(name: str) -> Callable[..., Array]:
     """Returns the function of an operator that reduces axes with the numpy function `name`."""
 
     def reduce(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Any:
-        keep = bool(attributes.get("keepdims", 1))
-        value = getattr(_import_numpy(), name)(x, axis=_read_axes(attributes, axes), keepdims=keep)
+        keeps_dims = bool(attributes.get("keepdims", 1))
+        value = getattr(_import_numpy(), name)(x, axis=_read_axes(attributes, axes), keepdims=keeps_dims)
         return _import_numpy().asarray(value, x.dtype)
 
     return reduce

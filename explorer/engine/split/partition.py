@@ -218,11 +218,11 @@ class _Search:
                         best[k, last], previous_place[k, last] = bytes_so_far, place
                     continue
                 part = best[k, place + 1 : place + 1 + end]
-                better = (
+                is_better = (
                     part >= bytes_so_far
                 )  # ties go to the latest cut: an activation stays with its reader
-                part[better] = bytes_so_far
-                previous_place[k, place + 1 : place + 1 + end][better] = place
+                part[is_better] = bytes_so_far
+                previous_place[k, place + 1 : place + 1 + end][is_better] = place
         cuts, place = [], last
         for k in range(stages, 1, -1):
             place = int(previous_place[k, place])

@@ -78,7 +78,7 @@ class CutSequence(Struct, frozen=True):
         layers: The rows of the layer tree.
         free: Names of open sizes.
         macs: MACs of each unit, or None to use the rows' MACs.
-        took: Seconds of each unit, or None if no modules were measured.
+        unit_seconds: Seconds of each unit, or None if no modules were measured.
         closed: Units before which no cut is allowed, with the reason.
         inside: Peak live bytes in the body of each unit, or None if no unit has a body.
         machines, profile, training: As in `SplitSubject`.
@@ -92,7 +92,7 @@ class CutSequence(Struct, frozen=True):
     layers: Sequence[Layer]
     free: Sequence[str] = ()
     macs: Array | None = None
-    took: Array | None = None
+    unit_seconds: Array | None = None
     closed: Mapping[int, str] = MappingProxyType({})
     inside: Array | None = None
     machines: tuple[Machine, ...] = ()
@@ -122,7 +122,7 @@ def build_graph_sequence(subject: SplitSubject) -> CutSequence:
         elements={name: tensor.elements for name, tensor in initializers.items() if name in counted_names},
         labels=[model.graph.nodes[position].label for position in units.positions],
         layers=layers,
-        took=unit_seconds,
+        unit_seconds=unit_seconds,
         closed=closed_units,
         free=[name for name in free if name not in subject.dims],
         inside=costs.compute_peak_in_groups(units, layers, subject.order),
@@ -195,8 +195,8 @@ class StageSearch:
             ]
         if self.subject.profile is None or not (seconds_by_row := get_measured_seconds(self.subject.profile)):
             return []  # no profile, or one without layer times: the module ran as one kernel
-        if self.subject.took is not None:
-            return [self.subject.took]
+        if self.subject.unit_seconds is not None:
+            return [self.subject.unit_seconds]
         return [costs.sum_by_unit(self.units, layers, seconds_by_row.get, groups=True)]
 
     def list_kinds(self, stages: int) -> list[int]:

@@ -286,7 +286,7 @@ def _list_notes(search: StageSearch) -> tuple[str, ...]:
         batch = "" if profile.batch is None else f", at a batch of {profile.batch:,}"
         step_name = "forward pass of a training step" if profile.phases else "profile"
         notes.append(f"times come from the measured {step_name} of this model{batch}")
-        if search.subject.took is not None:
+        if search.subject.unit_seconds is not None:
             uncut = "; a module that was measured as a whole is not cut" if search.spec.by == "time" else ""
             notes.append(f"the times are those of modules in {profile.runtime}{uncut}")
     elif search.seconds:

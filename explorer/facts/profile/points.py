@@ -29,11 +29,11 @@ def build_measured_points(fact: Profile) -> tuple[MeasuredPoint, ...]:
     """Builds the points of the layers that have a place on a roofline, in ascending order of their share."""
     points = []
     for layer in fact.layers:
-        took, macs, moved = layer.forward_seconds, layer.macs_per_second, layer.bytes_per_second
-        if not took or not macs or not moved:
+        seconds, macs, moved = layer.forward_seconds, layer.macs_per_second, layer.bytes_per_second
+        if not seconds or not macs or not moved:
             continue
         predicted_seconds = layer.predicted_seconds
-        predicted = 2 * macs * took / predicted_seconds if predicted_seconds else None
+        predicted = 2 * macs * seconds / predicted_seconds if predicted_seconds else None
         points.append(
             MeasuredPoint(layer.layer, layer.path, 2 * macs / moved, 2 * macs, predicted, layer.share)
         )

@@ -404,11 +404,11 @@ def combine_profiles(profiles: Sequence[Profile]) -> ProfileSeries:
     """Combines the profiles of several batch sizes."""
     batch_times = []
     for profile in profiles:
-        batch, took = profile.batch or 1, profile.wall_seconds
-        rate = batch / took if took else 0.0
+        batch, seconds = profile.batch or 1, profile.wall_seconds
+        rate = batch / seconds if seconds else 0.0
         sure = profile.wall.low, profile.wall.high
         batch_times.append(
-            BatchTime(batch, took, *sure, took / batch, rate, profile.overhead_seconds, profile.settled)
+            BatchTime(batch, seconds, *sure, seconds / batch, rate, profile.overhead_seconds, profile.settled)
         )
     return ProfileSeries(tuple(batch_times), tuple(profiles))
 
@@ -446,13 +446,13 @@ def collect_measured_figures(fact: Profile) -> dict[str, Mapping[int, float | No
     """
     timed = [(time, time.seconds.median) for time in fact.layers if time.seconds is not None]
     figures: dict[str, Mapping[int, float | None]] = {
-        "measured": {time.layer: took for time, took in timed},
+        "measured": {time.layer: seconds for time, seconds in timed},
         "measured_share": {time.layer: time.share for time, _ in timed},
     }
     if fact.machine is not None:
-        limited = [(time, took) for time, took in timed if time.limit_seconds is not None]
+        limited = [(time, seconds) for time, seconds in timed if time.limit_seconds is not None]
         figures["measured_limit"] = {time.layer: time.limit_seconds for time, _ in limited}
-        figures["measured_limited"] = {time.layer: took for time, took in limited}
+        figures["measured_limited"] = {time.layer: seconds for time, seconds in limited}
     return figures
 
 

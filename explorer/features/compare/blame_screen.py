@@ -247,14 +247,14 @@ def growth_of(fact: Blame) -> Growth:
     guilty = [i for i, p in enumerate(fact.probes) if p.state == "introduced"]
     guilty = guilty or [i for i, p in enumerate(fact.probes) if p.state == "coarser"]
     errors, noise = (
-        tuple(_log(getattr(probe, name)) for probe in fact.probes) for name in ("relative", "noise")
+        tuple(_compute_log(getattr(probe, name)) for probe in fact.probes) for name in ("relative", "noise")
     )
     # the plot marks the first layer itself
     table = values(replace(fact, first=None), range(len(fact.probes)))
     return Growth(fact, errors, noise, tuple(guilty), table)
 
 
-def _log(value: float | None) -> float:
+def _compute_log(value: float | None) -> float:
     return math.log10(value) if value and math.isfinite(value) else _MINUS_INFINITY
 
 
@@ -345,25 +345,28 @@ def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line
             put_text(cells, x, row(value), "•", "dim")
     for index in growth.guilty:
         if (size := _mark(probes[index])) > _MINUS_INFINITY:
-            put_text(cells, _middle(columns_of(index, count, across)), row(max(low, size)), "●", guilty)
+            put_text(cells, _find_middle(columns_of(index, count, across)), row(max(low, size)), "●", guilty)
     largest = max(errors)
     if largest > _MINUS_INFINITY:
         put_text(cells, errors.index(largest), max(0, row(largest) - 1), "▼", "warn")
-    put_text(cells, _middle(cursor_columns), row(max(low, growth.errors[cursor])), "◆", "accent")
+    put_text(cells, _find_middle(cursor_columns), row(max(low, growth.errors[cursor])), "◆", "accent")
     labels = {row(power): f"1e{power}" for power in reversed(ticks)}
     below = [(0, "first"), (across - 1, "last")]
     if growth.guilty:
         first = growth.guilty[0]
-        below.insert(1, (_middle(columns_of(first, count, across)), f"node {probes[first].step:,}"))
-    legend = _legend(margin, guilty if growth.guilty else "", 10**largest)
-    return [cut_line(legend, width), *framed(lines_of(cells), labels, below, mark=_middle(cursor_columns))]
+        below.insert(1, (_find_middle(columns_of(first, count, across)), f"node {probes[first].step:,}"))
+    legend = _build_legend(margin, guilty if growth.guilty else "", 10**largest)
+    return [
+        cut_line(legend, width),
+        *framed(lines_of(cells), labels, below, mark=_find_middle(cursor_columns)),
+    ]
 
 
-def _middle(columns: range) -> int:
+def _find_middle(columns: range) -> int:
     return columns[len(columns) // 2]
 
 
-def _legend(margin: int, guilty: str, largest: float) -> Line:
+def _build_legend(margin: int, guilty: str, largest: float) -> Line:
     """Build the line that explains the symbols; `guilty` is the role of the marks, or '' without marks."""
     return (
         (" " * (margin + 2) + "█ ", "bar"),
@@ -375,7 +378,7 @@ def _legend(margin: int, guilty: str, largest: float) -> Line:
 
 
 def _mark(probe: Probe) -> float:
-    return max(_log(probe.relative), _log(probe.introduced))
+    return max(_compute_log(probe.relative), _compute_log(probe.introduced))
 
 
 def _cursor_lines(growth: Growth, cursor: int, width: int, line_count: int) -> list[Line]:

@@ -90,7 +90,7 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
 def grounds(fact: Blame) -> list[Block]:
     """State the criterion for a difference, and how the errors were measured."""
     criterion = f"{fact.criterion[:1].upper()}{fact.criterion[1:]}."
-    return [Paragraph(criterion, "quiet"), Paragraph(_method(fact), "quiet")]
+    return [Paragraph(criterion, "quiet"), Paragraph(_describe_method(fact), "quiet")]
 
 
 def claim(fact: Blame) -> str:
@@ -98,7 +98,7 @@ def claim(fact: Blame) -> str:
     return _CLAIMS[fact.kind]
 
 
-def _method(fact: Blame) -> str:
+def _describe_method(fact: Blame) -> str:
     """Describe the measurement (seeds, sizes, inputs, duration) so that a reader can repeat it."""
     parts = runs_text(fact.seeds, fact.sizes)
     if len(fact.sizes) > 1:
@@ -154,7 +154,7 @@ def decades(values: Iterable[float | None]) -> tuple[int, int] | None:
     return low, max(math.ceil(max(logs)), low + 1)
 
 
-def _error(value: float | None) -> str:
+def _format_error(value: float | None) -> str:
     """Format a relative error: '1.2e-07', '0', or '?' if unknown."""
     return "?" if value is None else "0" if not value else f"{value:.1e}"
 
@@ -172,28 +172,32 @@ def _build_first_rows(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
             Span(f"{probe.op} {format_site(probe.layer, probe.module)}", "bad" if count else "warning"),
             f"node {probe.step:,}{name_after}",
         ),
-        ("introduced there", _error(probe.introduced), "RMS error / RMS of the value, on equal inputs"),
-        ("rounding there", _error(probe.introduced_noise), "the original's own, against float64"),
-        ("error of the value", _error(probe.relative), _decibels(probe)),
+        (
+            "introduced there",
+            _format_error(probe.introduced),
+            "RMS error / RMS of the value, on equal inputs",
+        ),
+        ("rounding there", _format_error(probe.introduced_noise), "the original's own, against float64"),
+        ("error of the value", _format_error(probe.relative), _format_decibels(probe)),
     ]
     if probe.nonfinite:
         rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), "bad"), "absent from the original"))
     if probe.change:
         rows.append(("change", Span(probe.change, "bad"), ""))
     if probe.formats:
-        rows.append(("formats", "", f"{probe.op} -> {_formats(probe)}"))
+        rows.append(("formats", "", f"{probe.op} -> {_format_number_formats(probe)}"))
     if probe.reason:
         rows.append(("why", "", probe.reason))
     return rows
 
 
-def _formats(probe: Probe) -> str:
+def _format_number_formats(probe: Probe) -> str:
     """Format the number formats of a layer and the error they cause: 'int8, per channel, 38.2 dB'."""
     snr = f", {compute_relative_decibels(probe.introduced):.1f} dB" if probe.introduced else ""
     return f"{probe.formats}{snr}"
 
 
-def _decibels(probe: Probe) -> str:
+def _format_decibels(probe: Probe) -> str:
     return "" if probe.snr_db is None else f"signal to noise {probe.snr_db:.1f} dB"
 
 
@@ -216,39 +220,41 @@ _COLUMNS = (
 def values(fact: Blame, rows: Sequence[int]) -> Table:
     """Build a table with a row for each value in `rows`, a sequence of indices."""
     scale = decades(p.relative for p in fact.probes)
-    return Table(_COLUMNS, Rows(lambda i: _row(fact.probes[i], i == fact.first, scale), rows))
+    return Table(_COLUMNS, Rows(lambda i: _build_row(fact.probes[i], i == fact.first, scale), rows))
 
 
 def probe_figures(probe: Probe) -> Fields:
     """Build the fields of one value, the most important first."""
-    cells = {column.title: cell for column, cell in zip(_COLUMNS, _row(probe, False, None), strict=True)}
+    cells = {
+        column.title: cell for column, cell in zip(_COLUMNS, _build_row(probe, False, None), strict=True)
+    }
     return Fields([Field(title, cells[title]) for title in _CURSOR_TITLES if cells[title]])
 
 
 _CURSOR_TITLES = ("relative", "introduced", "noise", "max error", "SNR dB", "cosine", "operator", "shape")
 
 
-def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
+def _build_row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
     state, role = STATES[probe.state]
     if probe.formats and probe.state == "coarser":
-        state = _formats(probe)
+        state = _format_number_formats(probe)
     return (
         exact_text(probe.step),
         Span(format_site(probe.layer, probe.module), "strong" if first else ""),
         Span(probe.op, "quiet"),
         Span(shape_text(probe.shape), "quiet"),
-        _error(probe.max_abs),
-        _error(probe.relative),
+        _format_error(probe.max_abs),
+        _format_error(probe.relative),
         "" if probe.snr_db is None else f"{probe.snr_db:.1f}",
         "?" if probe.cosine is None else f"{probe.cosine:.7f}",
-        "" if probe.noise is None else _error(probe.noise),
-        "" if probe.introduced is None else _error(probe.introduced),
-        _bar(probe.relative, scale),
+        "" if probe.noise is None else _format_error(probe.noise),
+        "" if probe.introduced is None else _format_error(probe.introduced),
+        _draw_bar(probe.relative, scale),
         Span(f"{probe.nonfinite:,} NaN or Inf" if probe.nonfinite else state, role),
     )
 
 
-def _bar(value: float | None, scale: tuple[int, int] | None) -> str:
+def _draw_bar(value: float | None, scale: tuple[int, int] | None) -> str:
     """Draw a bar whose length is the logarithm of an error."""
     if not value or scale is None or not math.isfinite(value):
         return ""

@@ -186,8 +186,10 @@ class Comparer:
             else None
             for place, (models, index) in enumerate(states)
         ]
-        columns = [_column(state, hardware, proof) for state, proof in zip(states, proofs, strict=True)]
-        notes = _notes(infos, None if prove is None else names[0])
+        columns = [
+            _build_figures(state, hardware, proof) for state, proof in zip(states, proofs, strict=True)
+        ]
+        notes = _list_warnings(infos, None if prove is None else names[0])
         if prove is None and any(proofs):
             notes.append("proof and largest error: of the step that made a state, against the one before")
         machine = "" if hardware is None else hardware.name or "the machine that was given"
@@ -220,7 +222,7 @@ def _find_equal_constants(
     )
 
 
-def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
+def _build_figures(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
     models, index = state
     examined = models.examine_or_refuse(index)
     machine, tiled = build_roofline_machine(hardware), examined.info.tiled
@@ -234,7 +236,7 @@ def _column(state: State, hardware: Hardware | None, proof: Verification | None)
     )
 
 
-def _notes(infos: Sequence[Info], proved: str | None) -> list[str]:
+def _list_warnings(infos: Sequence[Info], proved: str | None) -> list[str]:
     """Return warnings that a reader needs to interpret the figures."""
     notes = []
     shapes = [sorted(str(tensor.shape) for tensor in info.model.inputs) for info in infos]

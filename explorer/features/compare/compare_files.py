@@ -47,11 +47,11 @@ def verify_files(
     """
     with open_pair(a, b, options) as (first, second):
         graphs = first.parts.models.load_graph(0, on_progress), second.parts.models.load_graph(0, on_progress)
-        modules = first.parts.models.from_torch, second.parts.models.from_torch
-        check_inputs(*graphs, modules=modules, where=second.source)
+        are_modules = first.parts.models.from_torch, second.parts.models.from_torch
+        check_inputs(*graphs, are_modules=are_modules, where=second.source)
         evidence = first.parts.get_part(Prover).verify(
             *graphs,
-            None,
+            plan=None,
             draws=draws,
             seed=seed,
             dims=options.get("dims"),
@@ -81,8 +81,8 @@ def blame_files(
     """
     with open_pair(a, b, options) as (first, second):
         graphs = first.parts.models.load_graph(0, on_progress), second.parts.models.load_graph(0, on_progress)
-        modules = first.parts.models.from_torch, second.parts.models.from_torch
-        check_inputs(*graphs, FLOATS, modules=modules, where=second.source)
+        are_modules = first.parts.models.from_torch, second.parts.models.from_torch
+        check_inputs(*graphs, FLOATS, are_modules=are_modules, where=second.source)
         fact = first.parts.get_part(Prover).blame(
             *graphs,
             draws=draws,
@@ -160,7 +160,7 @@ def compare_files(
                 .parts.get_part(Prover)
                 .verify(
                     *graphs,
-                    None,
+                    plan=None,
                     draws=draws,
                     seed=first_seed,
                     on_progress=on_progress,

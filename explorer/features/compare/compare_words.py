@@ -112,7 +112,7 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
             *(Column(f"Δ {title}", "right", drop=index) for index, (title, *_) in enumerate(FIGURES[:4])),
             Column(""),
         )
-        table = Table(columns, Rows(_row, visible_rows), what="rows", more="--json has all")
+        table = Table(columns, Rows(_build_row, visible_rows), what="rows", more="--json has all")
         blocks += [Line(), table]
     return [*blocks, Line(), build_cost_table(fact), *cost_notes(fact)]
 
@@ -156,11 +156,11 @@ def _fold_rows(fact: TreeDiff, only: bool) -> Iterator[tuple[int, RowPair]]:
         index = row.end if fact.folds(index) else index + 1
 
 
-def _row(indexed_row: tuple[int, RowPair]) -> tuple[Cell, ...]:
+def _build_row(indexed_row: tuple[int, RowPair]) -> tuple[Cell, ...]:
     index, row = indexed_row
     name = "  " * row.depth + format_both_sides(row, "name")
     role: Role = "quiet" if row.status in SAME and not row.inside else ""
-    deltas = [format_change(row, field, of_bytes) for _, field, of_bytes in FIGURES[:4]]
+    deltas = [format_change(row, field, is_bytes) for _, field, is_bytes in FIGURES[:4]]
     state = "" if row.status == "same" and row.inside else row.status
     inner_count = row.end - index - 1
     text = field_terms(row.what) or (f"{inner_count:,} in it" if inner_count and state else "")
@@ -174,7 +174,7 @@ def format_both_sides(row: RowPair, field: str) -> str:
     return " -> ".join(dict.fromkeys(sides))
 
 
-def format_change(row: RowPair, figure: str, of_bytes: bool) -> Span:
+def format_change(row: RowPair, figure: str, is_bytes: bool) -> Span:
     """Format the change of a figure between both sides of a row; empty if the figure did not change."""
     delta = row.delta(figure)
     if delta is None:
@@ -182,7 +182,7 @@ def format_change(row: RowPair, figure: str, of_bytes: bool) -> Span:
     if not delta:
         return Span("", "quiet", value=0)
     sign = "+" if delta > 0 else "-"
-    text = bytes_text(abs(delta)) if of_bytes else count_text(abs(delta))
+    text = bytes_text(abs(delta)) if is_bytes else count_text(abs(delta))
     return Span(f"{sign}{text}", "warning" if delta > 0 else "good", f"{delta:+,}", delta)
 
 
@@ -195,12 +195,12 @@ def pair_blocks(row: RowPair) -> list[Block]:
         ("kind", *_format_field(sides, "kind"), ""),
         ("output", *shapes, "" if shapes[0] == shapes[1] or not all(sides) else Span("differs", "warning")),
     ]
-    for title, field, of_bytes in FIGURES:
+    for title, field, is_bytes in FIGURES:
         figure_cells: list[Cell] = []
         for side in sides:
             value = None if side is None else getattr(side, field)
-            figure_cells.append("" if side is None else size(value) if of_bytes else count(value))
-        rows.append((title, *figure_cells, format_change(row, field, of_bytes)))
+            figure_cells.append("" if side is None else size(value) if is_bytes else count(value))
+        rows.append((title, *figure_cells, format_change(row, field, is_bytes)))
     columns = (
         Column("", role="quiet"),
         Column("before", shrink=True),

@@ -60,7 +60,7 @@ class PairCommand(ScreenCommand):
         await self.context.take_history()
         history = self.store.history
         assert history is not None
-        dialog = PairDialog(_states(history), text)
+        dialog = PairDialog(_list_states(history), text)
         self.context.ask(dialog, self._open_choice)
 
     def _open_choice(self, choice: str | None) -> None:
@@ -203,7 +203,7 @@ class _Pair:
         return self._cursor
 
 
-def _states(history: History) -> list[MenuItem]:
+def _list_states(history: History) -> list[MenuItem]:
     """List the states of the history except the current one, starting with the opened model."""
     return [
         MenuItem(f"{STATE}{index}", "", state_name(entry, index), "a state of this session")

@@ -116,8 +116,8 @@ def row_line(row: RowPair, sign: str, width: int, shorten: ShortName, *, exact: 
     color = ROLES[role] if row.differs else "dim"
     spans: list[Span] = [(f" {mark if row.status != 'same' else '·' if row.inside else ' '} ", color)]
     if widths.has_two_sides:
-        spans += _side(row.before, row, sign, widths, "bad" if row.after is None else "text", shorten)
-        spans += _side(row.after, row, sign, widths, "good" if row.before is None else "text", shorten)
+        spans += _draw_side(row.before, row, sign, widths, "bad" if row.after is None else "text", shorten)
+        spans += _draw_side(row.after, row, sign, widths, "good" if row.before is None else "text", shorten)
     else:
         room = max(1, widths.name - 2 * row.depth - 3)
         name = escape_name(format_both_sides(row, "name"))
@@ -157,7 +157,7 @@ def _join_spans(spans: Sequence[Span]) -> Line:
     return tuple(merged)
 
 
-def _side(
+def _draw_side(
     side: RowSide | None, row: RowPair, sign: str, widths: PairColumns, role: str, shorten: ShortName
 ) -> list[Span]:
     if side is None:
@@ -215,10 +215,10 @@ def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list
         layer = f"{side.path}  {side.kind}" if side else "-"
         lines.append(cut_line(((f" {title:<7}", "dim"), (escape_name(layer), "text")), width))
     pieces: list[Line] = []
-    for label, field, of_bytes in FIGURES:
-        text = size if of_bytes else count
+    for label, field, is_bytes in FIGURES:
+        text = size if is_bytes else count
         sides = [text(getattr(side, field)).text for side in (row.before, row.after) if side is not None]
-        delta = format_change(row, field, of_bytes)
+        delta = format_change(row, field, is_bytes)
         name, delta_span = (f"{label} ", "dim"), (f"  {delta.text}", ROLES[delta.role])
         if delta.text and len(sides) == 2:
             pieces.append((name, (" → ".join(sides), "number"), delta_span))

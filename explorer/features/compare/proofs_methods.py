@@ -77,7 +77,7 @@ def verify(
     evidence = session.parts.get_part(Prover).verify(
         models.load_graph(a, on_progress),
         other_models.load_graph(b, on_progress),
-        plan_between(models.history, a, b) if other_models is models else None,
+        plan=plan_between(models.history, a, b) if other_models is models else None,
         state=a,
         draws=draws,
         seed=seed,

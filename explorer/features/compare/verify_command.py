@@ -20,7 +20,7 @@ from explorer.settings.parse import write_opening_words
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = args.models
     if os.path.isfile(os.path.join(b, MANIFEST)):
-        return _code(args, progress)
+        return _prove_code(args, progress)
     fact = explorer.verify_files(
         a,
         b,
@@ -39,7 +39,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _code(args: ParsedArgs, progress: ProgressLine) -> Answer:
+def _prove_code(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Prove a folder of emitted code."""
     args.refuse(("draws", "input", "atol", "rtol", "snr"), "emitted code is proved on values of its own")
     sizes = {name: size if isinstance(size, int) else size[0] for name, size in args.dim.items()}

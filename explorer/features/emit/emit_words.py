@@ -50,8 +50,8 @@ def code_evidence(fact: CodeProof) -> list[Block]:
         blocks.append(_build_site_table(fact.sites))
     if any((site.limit or 0.0) > _USUAL_LIMIT for site in fact.sites):
         text = (
-            f"A limit above {_USUAL_LIMIT} u is that of a long sum whose terms have mostly one sign: its"
-            " roundings add up."
+            f"The limit is above {_USUAL_LIMIT} u for a long sum whose terms have mostly one sign, because"
+            " its rounding errors add up."
         )
         blocks += [Line(), Paragraph(text, "quiet")]
     wrong = [site for site in fact.sites if site.differences]
@@ -109,7 +109,7 @@ def _build_site_table(sites: Sequence[CodeEvidence]) -> Table:
             ),
             (Column("batch", "right", drop=4), apply_to_first(lambda site: exact_text(site.batch))),
             (Column("values", drop=3), apply_to_first(lambda site: ", ".join(site.values))),
-            (Column("numbers"), format_errors),
+            (Column("largest error"), format_errors),
             (Column("equal byte counts", "right", drop=1), apply_to_first(_format_counters)),
             (Column("seconds", "right", drop=5), lambda group: f"{sum(site.seconds for site in group):.2f}"),
             (Column("verdict"), apply_to_first(_format_verdict)),

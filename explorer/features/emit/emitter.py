@@ -131,7 +131,7 @@ def emit(
         for site in code_sites
         if site.mapping.epilogue.ops
     }
-    files = _sources(manifest, fused) if form == "c" else {}
+    files = _emit_sources(manifest, fused) if form == "c" else {}
     if form == "json" or not verify:
         proof = CodeProof("", form, mapped.machine.hardware.name, len(files), "", (), None, "", 0.0)
     else:
@@ -168,7 +168,7 @@ def _build_manifest(
         f"explorer {__version__}",
         session.parts.models.source,
         _model_digest(session),
-        _digest(mapping) if mapping is not None else "",
+        _compute_digest(mapping) if mapping is not None else "",
         mapped.machine,
         fuse,
         code_sites,
@@ -243,7 +243,9 @@ def verify_code(
     )
     fused = _epilogues_of(manifest, task, folder)
     files = {name: code_folder.read_code(folder, name) for name in (*names, "driver.c")}
-    _check_code(files, _sources(manifest, fused), folder, trust=bool(session.parts.models.options["trust"]))
+    _check_code(
+        files, _emit_sources(manifest, fused), folder, trust=bool(session.parts.models.options["trust"])
+    )
     proof = task.prove(manifest, files, fused, partial(os.path.join, folder), seed, cancel)
     return replace(proof, output=folder, seconds=time.perf_counter() - started)
 
@@ -390,7 +392,7 @@ def _code_site(
         mapping=cost.mapping,
         right_dtype=site.right_dtype,
         memories=_level_names(machine),
-        counters=_counters(cost),
+        counters=_list_counters(cost),
     )
 
 
@@ -436,7 +438,7 @@ def _with_plan(site: CodeSite, machine: MemoryMachine, folder: str) -> CodeSite:
     """
     from explorer.engine.mapping.cost import compute_mapping_cost
 
-    planned = _counters(compute_mapping_cost(site.mapping, machine))
+    planned = _list_counters(compute_mapping_cost(site.mapping, machine))
     places = {(counter.level, counter.operand, counter.direction) for counter in planned}
     for counter in site.counters:
         if (counter.level, counter.operand, counter.direction) not in places:
@@ -492,7 +494,7 @@ _DIRECTIONS: tuple[tuple[Literal["loads", "stores", "reads", "writes"], str], ..
 )
 
 
-def _counters(cost: MappingCost) -> tuple[CodeCounter, ...]:
+def _list_counters(cost: MappingCost) -> tuple[CodeCounter, ...]:
     """List the bytes that the code of a site must move, by level and operand."""
     return tuple(
         CodeCounter(move.level, move.operand, direction, getattr(move, field))
@@ -504,7 +506,7 @@ def _counters(cost: MappingCost) -> tuple[CodeCounter, ...]:
     )
 
 
-def _sources(manifest: CodeManifest, fused: Mapping[str, FusedEpilogue]) -> dict[str, str]:
+def _emit_sources(manifest: CodeManifest, fused: Mapping[str, FusedEpilogue]) -> dict[str, str]:
     """Return the text of each file of the code, by file name."""
     from explorer.engine.mapping.emit_c import DRIVER, emit_site
 
@@ -557,10 +559,10 @@ def _model_digest(session: Facade) -> str:
     """Return the digest of the opened ONNX file, or '' for a changed model or one that is not such a file."""
     models = session.parts.models
     is_file = models.current == 0 and models.is_graph and os.path.isfile(models.source)
-    return _digest(models.source) if is_file else ""
+    return _compute_digest(models.source) if is_file else ""
 
 
-def _digest(path: str) -> str:
+def _compute_digest(path: str) -> str:
     import hashlib
 
     with input_files.open_binary(path) as file:

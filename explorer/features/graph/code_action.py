@@ -31,10 +31,10 @@ async def _show(context: CommandContext, *, ssa: bool) -> None:
     row = "" if layer is None else layer.id
     fact: ModuleCode = await context.jobs.run("reading the code", "module_code", row, ssa=ssa)
     title = f"{'SSA graph' if ssa else 'Code'} of {fact.module or 'the model'}"
-    context.app.push_screen(PageDialog(title, partial(_page, fact), copy=fact.text))
+    context.app.push_screen(PageDialog(title, partial(_draw_page, fact), copy=fact.text))
 
 
-def _page(fact: ModuleCode, width: int) -> list[Line]:
+def _draw_page(fact: ModuleCode, width: int) -> list[Line]:
     """Draw the class of the module and the text; the rest of a long line is indented."""
     lines = [text_line(escape_name(fact.module_class), "dim"), text_line("")]
     for content in fact.text.splitlines():

@@ -163,7 +163,7 @@ class RailPage:
         joining = {lane for lane, rail in crossing.items() if index == rail.source or index in rail.readers}
         farthest = max(joining, default=-1)
         is_lit = any(crossing[lane].lit for lane in joining)
-        reads = any(index in crossing[lane].readers for lane in joining)
+        is_read = any(index in crossing[lane].readers for lane in joining)
         spans: list[Span] = []
         for lane in range(self._lanes - 1, -1, -1):
             rail = crossing.get(lane)
@@ -173,7 +173,7 @@ class RailPage:
                 low, high = rail.ends
                 sides = N * (index > low) | S * (index < high) | E * (lane in joining)
                 text, lit = CORNERS[sides].translate(_ROUNDED), rail.lit
-            gap = " " if lane > farthest else "▸" if lane == 0 and reads else "─"
+            gap = " " if lane > farthest else "▸" if lane == 0 and is_read else "─"
             spans += [(text, "accent" if lit else "dim"), (gap, "accent" if is_lit else "dim")]
         above, below = self._stems.get(index - 1), self._stems.get(index)
         sides = N * (above is not None) | S * (below is not None) | W * (farthest >= 0) | E

@@ -96,7 +96,7 @@ def flame_lines(
                 text = _box_text(y, label, figures(index), room, letters) if room > 0 else ""
                 filled = FILL + (CHOSEN if index == chosen_box else label.family)
                 role = filled if not letters else "mark" if index == chosen_box else label.family
-                line.append((_cells(text, box.width, letters), role))
+                line.append((_pad_cells(text, box.width, letters), role))
                 x = box.start + box.width
             lines.append(tuple(line))
     return lines[:height]
@@ -105,7 +105,7 @@ def flame_lines(
 def _box_text(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
     """Return line `y` of a box: its name, its figure, or its operator."""
     if y == 0:
-        return _name(label, room, letters)
+        return _format_name(label, room, letters)
     return (
         _figure_text(figures, room) if y == 1 else label.kind if y == 2 and room >= _MIN_NAMED_WIDTH else ""
     )
@@ -119,7 +119,7 @@ def _figure_text(texts: tuple[str, str], room: int) -> str:
     return share if share and len(share) <= room else ""
 
 
-def _name(label: FlameLabel, room: int, letters: bool) -> str:
+def _format_name(label: FlameLabel, room: int, letters: bool) -> str:
     """Return the name of a box after the letter of its family, or only the letter in a narrow box."""
     mark = _family_mark(label, letters)
     if room < _MIN_NAMED_WIDTH + 2 * bool(mark):
@@ -136,7 +136,7 @@ def _name_room(label: FlameLabel, room: int, letters: bool) -> int:
     return room - 2 * bool(_family_mark(label, letters))
 
 
-def _cells(text: str, width: int, letters: bool) -> str:
+def _pad_cells(text: str, width: int, letters: bool) -> str:
     """Pad a line of a box and add the box edges."""
     last = "▕" if letters and width > 1 else ""
     room = width - 1 - len(last)
@@ -280,15 +280,15 @@ class FlameView(SubScreen[int]):
 
     def _page(self, width: int, height: int) -> list[Line]:
         """Draw the boxes. Recompute the layout when the figure, the top box or the size changed."""
-        letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
+        needs_letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         layout_key = self._figure_index, self._top, width, height
         if height < 1:
             return []
         if layout_key != self._layout_key:
             self._layout_key = layout_key
-            self._lay_out(width, height, letters)
+            self._lay_out(width, height, needs_letters)
             self.call_later(self._show_title)
-        return flame_lines(self._boxes, self._labels, self._figure_texts, self.chosen, height, letters)
+        return flame_lines(self._boxes, self._labels, self._figure_texts, self.chosen, height, needs_letters)
 
     def _lay_out(self, width: int, height: int, letters: bool) -> None:
         weights, top, target = self.figure.weights, self._top, self._target

@@ -144,7 +144,7 @@ def choose_colors(drawing: GraphDrawing, color: str) -> list[str]:
     """Return the fill color of every box ('#rrggbb'), by family or by its share of the largest figure."""
     if color == "family":
         return [
-            _BLANK if not _is_work(box) else "#ffffff" if _is_plain(box) else _tint(box.family)
+            _BLANK if not _is_work(box) else "#ffffff" if _is_plain(box) else _get_tint(box.family)
             for box in drawing.boxes
         ]
     values = [value_of(box, color) for box in drawing.boxes]
@@ -152,14 +152,14 @@ def choose_colors(drawing: GraphDrawing, color: str) -> list[str]:
     return [
         _BLANK
         if value is None or value < 0 or not largest > 0
-        else _mix(PALE_COLOR, FULL_COLOR, value / largest)
+        else _mix_colors(PALE_COLOR, FULL_COLOR, value / largest)
         for value in values
     ]
 
 
 def choose_text_color(color: str) -> str:
     """Return the text color for a filled box: white on dark fills, dark on light fills."""
-    red, green, blue = _parts(color)
+    red, green, blue = _parse_color(color)
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1c1c1c"
 
 
@@ -167,13 +167,13 @@ def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
     """Yield the colors of the legend with their labels."""
     if color == "family":
         families = {box.family for box in drawing.boxes if _is_work(box) and not _is_plain(box)}
-        yield from ((_tint(name), name) for name in FAMILIES if name in families)
+        yield from ((_get_tint(name), name) for name in FAMILIES if name in families)
         return
     largest = max((value_of(box, color) or 0 for box in drawing.boxes), default=0)
     outside = next((box.outside[color] for box in drawing.boxes if color in box.outside), None)
     for share, value in ((0.0, 0), (1.0, largest)) if largest else ((0.0, 0),):
         label = figure_text(color, value) if outside is None else _format_overlay_figure(outside, value)
-        yield _mix(PALE_COLOR, FULL_COLOR, share), label
+        yield _mix_colors(PALE_COLOR, FULL_COLOR, share), label
 
 
 def notes(drawing: GraphDrawing) -> list[str]:
@@ -212,14 +212,14 @@ def _is_plain(box: GraphBox) -> bool:
     return box.family == "other" and box.role in ("group", "part")
 
 
-def _tint(family: str) -> str:
-    return _mix("#ffffff", FAMILIES[family].color, _TINT)
+def _get_tint(family: str) -> str:
+    return _mix_colors("#ffffff", FAMILIES[family].color, _TINT)
 
 
-def _parts(color: str) -> tuple[int, int, int]:
+def _parse_color(color: str) -> tuple[int, int, int]:
     return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
 
 
-def _mix(low: str, high: str, share: float) -> str:
-    parts = zip(_parts(low), _parts(high), strict=True)
+def _mix_colors(low: str, high: str, share: float) -> str:
+    parts = zip(_parse_color(low), _parse_color(high), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)

@@ -75,7 +75,7 @@ def graph(
     for row in (row for row in unfold if isinstance(row, int)):
         figures.row(session.parts.models, row, index)
     with _add_same_names(examined.analysis.layers, between or ()):
-        drawing = session.parts.get_part(_graphs).draw(
+        drawing = session.parts.get_part(_make_graphs).draw(
             examined,
             models.source,
             None if layer is None else row_of(layer, index),
@@ -119,7 +119,7 @@ def node_figures(
     state_index = session.parts.models.resolve_index(index)
     examined = session.parts.models.examine_or_refuse(state_index, on_progress, cancel)
     outside = figures.load_overlay(session.parts.models, overlay, index)
-    return session.parts.get_part(_graphs).compute_node_figures(
+    return session.parts.get_part(_make_graphs).compute_node_figures(
         examined, session.parts.models.open_state(state_index), session.parts.models.source, figure, outside
     )
 
@@ -193,7 +193,7 @@ def _paths_of(text: str, rows: Sequence[Layer], nodes: Sequence[FileNode]) -> se
     return paths
 
 
-def _graphs(_: Models) -> ModelGraphs:
+def _make_graphs(_: Models) -> ModelGraphs:
     return ModelGraphs()
 
 

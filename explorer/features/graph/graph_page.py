@@ -96,10 +96,10 @@ def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[
         line = [("│", "dim")]
         for x in range(width):
             halves = [(x, 2 * y) in filled, (x, 2 * y + 1) in filled]
-            lit = any(filled.get((x, 2 * y + half)) for half in (0, 1))
+            has_box = any(filled.get((x, 2 * y + half)) for half in (0, 1))
             in_view = x in columns and (2 * y in rows or 2 * y + 1 in rows)
             is_chosen = x in chosen_columns and (2 * y in chosen_rows or 2 * y + 1 in chosen_rows)
-            role = "mark" if is_chosen else "accent" if lit else "dim" if in_view else "track"
+            role = "mark" if is_chosen else "accent" if has_box else "dim" if in_view else "track"
             char = _HALVES[halves[0] + 2 * halves[1]]
             line.append(("◆" if is_chosen else char if char != " " or not in_view else "·", role))
         map_rows.append([*line, ("│", "dim")])

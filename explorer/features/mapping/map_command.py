@@ -46,7 +46,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask_and_check(session: Session, info: Info) -> tuple[Any, ...]:
         nonlocal missing
         facts = ask(session, info)
-        missing = _missing(facts[1])
+        missing = _warn_missing(facts[1])
         return facts
 
     answer = open_and_answer(
@@ -62,7 +62,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return answer
 
 
-def _missing(fact: ModelMapping) -> str:
+def _warn_missing(fact: ModelMapping) -> str:
     """Return a warning about the first matmul whose tiles do not fit, or '' if all fit."""
     for site in fact.sites:
         for memory in site.cost.memories:

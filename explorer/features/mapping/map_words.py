@@ -49,16 +49,16 @@ def mapping_blocks(fact: ModelMapping) -> list[Block]:
     return [
         Line((hardware_text(_with_outer_rate(fact.machine)),)),
         Line(),
-        _totals(fact),
+        _build_totals(fact),
         Line(),
-        *_sites(fact),
+        *_build_site_table(fact),
         Line(),
         *_choice_line(fact),
         *site_blocks(fact, largest),
-        *_windows(largest),
+        *_build_window_table(largest),
         *_best_mappings(largest),
-        *_formulas(largest.cost),
-        *(_capacity(fact) if fact.capacity else ()),
+        *_build_formulas(largest.cost),
+        *(_build_capacity(fact) if fact.capacity else ()),
         *(block for text in fact.assumptions for block in (Line(), Paragraph(text, "quiet"))),
     ]
 
@@ -70,7 +70,7 @@ def _choice_line(fact: ModelMapping) -> list[Block]:
     return [Line(Span("the matmul with the most MACs; --site '*NAME*' shows another", "quiet"))]
 
 
-def _totals(fact: ModelMapping) -> Fields:
+def _build_totals(fact: ModelMapping) -> Fields:
     excess = f"{fact.traffic / fact.compulsory:,.2f} x each byte once" if fact.compulsory else ""
     fields = [
         Field("Minimized", fact.objective, ""),
@@ -86,7 +86,7 @@ def _totals(fact: ModelMapping) -> Fields:
     return Fields(fields)
 
 
-def _sites(fact: ModelMapping) -> list[Block]:
+def _build_site_table(fact: ModelMapping) -> list[Block]:
     groups = group_rows(fact.sites, _encode_without_name)
 
     def name(group: Sequence[MappedSite]) -> Cell:
@@ -111,7 +111,7 @@ def _sites(fact: ModelMapping) -> list[Block]:
             lambda site: count(site.cost.cycles) if site.cost.cycles is not None else "",
         ),
         (Column("limit", drop=4), lambda site: site.cost.bound),
-        (Column("search", drop=5), _certainty),
+        (Column("search", drop=5), _format_certainty),
     ]
     return [
         table_of(
@@ -129,7 +129,7 @@ def _encode_without_name(site: MappedSite) -> bytes:
     return msgspec.json.encode(replace(site, name="", layer="", cost=cost, search=search))
 
 
-def _certainty(site: MappedSite) -> Cell:
+def _format_certainty(site: MappedSite) -> Cell:
     if site.search is None:
         return Span("given", "quiet")
     if site.search.exact:
@@ -143,22 +143,22 @@ def _certainty(site: MappedSite) -> Cell:
 def site_blocks(fact: ModelMapping, site: MappedSite) -> list[Block]:
     """Build the loops of a site, its memories, and what the search says."""
     return [
-        Line((Span(site.title, "strong"), f"  {_size(site.cost)}")),
-        *([Paragraph(_search(site), "quiet")] if site.search is not None else ()),
-        *_nest(fact, site.cost),
+        Line((Span(site.title, "strong"), f"  {_format_size(site.cost)}")),
+        *([Paragraph(_describe_search(site), "quiet")] if site.search is not None else ()),
+        *_build_loops(fact, site.cost),
         Line(),
-        _memories(site.cost),
+        _build_memory_table(site.cost),
     ]
 
 
-def _size(cost: MappingCost) -> str:
+def _format_size(cost: MappingCost) -> str:
     mapping = cost.mapping
     batch = f" x {mapping.batch:,}" if mapping.batch > 1 else ""
     output = mapping.epilogue.output or mapping.accumulator
     return f"{sizes_text(mapping.size)}{batch}  {mapping.dtype} -> {output}"
 
 
-def _search(site: MappedSite) -> str:
+def _describe_search(site: MappedSite) -> str:
     search = site.search
     if search is None:
         return ""
@@ -175,7 +175,7 @@ def _search(site: MappedSite) -> str:
     return "; ".join([f"{search.count:,} mappings compared: {kind}", *left_out[:_MAX_EXCLUSIONS]])
 
 
-def _nest(fact: ModelMapping, cost: MappingCost) -> list[Block]:
+def _build_loops(fact: ModelMapping, cost: MappingCost) -> list[Block]:
     """Build the loops from the outermost in, each level below the memories that hold its tiles."""
     lines: list[Block] = []
     indent = 0
@@ -187,7 +187,7 @@ def _nest(fact: ModelMapping, cost: MappingCost) -> list[Block]:
     return lines
 
 
-def _memories(cost: MappingCost) -> Table:
+def _build_memory_table(cost: MappingCost) -> Table:
     has_cycles = any(memory.cycles is not None for memory in cost.memories)
     has_energy = any(memory.pj is not None for memory in cost.memories)
     rows: list[tuple[Cell, ...]] = []
@@ -215,7 +215,7 @@ def _memories(cost: MappingCost) -> Table:
     return Table(columns, rows)
 
 
-def _windows(site: MappedSite) -> list[Block]:
+def _build_window_table(site: MappedSite) -> list[Block]:
     """Build the table of what each memory loads of the input of a convolution."""
     if not site.windows:
         return []
@@ -245,7 +245,11 @@ def _best_mappings(site: MappedSite) -> list[Block]:
     if site.search is None or len(site.search.best) < 2:
         return []
     front = [cost for cost in site.search.front if cost not in site.search.best]
-    blocks: list[Block] = [Line(), Line(Span("the best mappings", "strong")), _costs(site.search.best)]
+    blocks: list[Block] = [
+        Line(),
+        Line(Span("the best mappings", "strong")),
+        _build_cost_table(site.search.best),
+    ]
     best = site.search.best[0]
     names = "energy and memory" if best.pj is not None else "traffic and memory"
     if best.cycles is not None:
@@ -261,20 +265,20 @@ def _best_mappings(site: MappedSite) -> list[Block]:
                 Span(": no computed mapping is more than 1 % better in all of them", "quiet"),
             )
         ),
-        _costs(_spread(front)),
+        _build_cost_table(_choose_evenly(front)),
     ]
     if len(front) > _MAX_FRONT_ROWS:
         blocks.append(Line(Span(f"and {len(front) - _MAX_FRONT_ROWS:,} more; --json has all", "quiet")))
     return blocks
 
 
-def _spread(front: Sequence[MappingCost]) -> list[MappingCost]:
+def _choose_evenly(front: Sequence[MappingCost]) -> list[MappingCost]:
     """Choose at most `_MAX_FRONT_ROWS` mappings of a front, evenly from the fewest cycles to the most."""
     last, rows = len(front) - 1, _MAX_FRONT_ROWS - 1
     return [front[index * last // rows] for index in range(rows + 1)] if last > rows else list(front)
 
 
-def _costs(costs: Sequence[MappingCost]) -> Table:
+def _build_cost_table(costs: Sequence[MappingCost]) -> Table:
     """Build a table of mappings: their tiles and orders from the outermost level in, and their figures."""
 
     def tiles(cost: MappingCost) -> Cell:
@@ -305,7 +309,7 @@ def _costs(costs: Sequence[MappingCost]) -> Table:
     return table_of(costs, columns)
 
 
-def _formulas(cost: MappingCost) -> list[Block]:
+def _build_formulas(cost: MappingCost) -> list[Block]:
     """Build the formula of each figure of a site."""
     blocks: list[Block] = [Line(), Line(Span("formulas", "strong"))] if cost.formulas else []
     for formula in cost.formulas:
@@ -317,7 +321,7 @@ def _formulas(cost: MappingCost) -> list[Block]:
     return blocks
 
 
-def _capacity(fact: ModelMapping) -> list[Block]:
+def _build_capacity(fact: ModelMapping) -> list[Block]:
     rows: list[tuple[Cell, ...]] = [
         (
             size(point.size),

@@ -112,8 +112,8 @@ def map(
     if direct:
         mapped = tuple(_count_windows(session, plan.sites, mapped, found_machine, on_progress))
     left_out = _left_out(() if sites else plan.skipped)
-    assumptions = *_assumptions(found_machine, mapped, plan.dims), *left_out
-    result = replace(_total(found_machine, objective, mapped), grouped=grouped, assumptions=assumptions)
+    assumptions = *_list_assumptions(found_machine, mapped, plan.dims), *left_out
+    result = replace(_sum_sites(found_machine, objective, mapped), grouped=grouped, assumptions=assumptions)
     if sizes:
         result = replace(result, capacity=tuple(_capacity_curve(mapped, found_machine, sizes)))
     if output is not None:
@@ -196,7 +196,7 @@ def _mapped_sites(
         if key not in searches:
             is_largest = _count_macs(blank) == most_macs
             searches[key] = search_mappings(blank, machine, objective, constraints, with_front=is_largest)
-        search = _renamed(searches[key], site.name)
+        search = _rename_search(searches[key], site.name)
         yield MappedSite(site.name, site.op, site.calls, search.best[0], search, layer=site.layer)
 
 
@@ -230,7 +230,7 @@ def _count_windows(
         yield replace(site, windows=moves)
 
 
-def _renamed(search: MappingSearch, site: str) -> MappingSearch:
+def _rename_search(search: MappingSearch, site: str) -> MappingSearch:
     """Returns the search for a site of the same size under another name."""
 
     def renamed(cost: Any) -> Any:
@@ -243,7 +243,7 @@ def _renamed(search: MappingSearch, site: str) -> MappingSearch:
     )
 
 
-def _assumptions(
+def _list_assumptions(
     machine: MemoryMachine, sites: tuple[MappedSite, ...], dims: Mapping[str, int]
 ) -> Iterator[str]:
     """Yields the assumptions behind the figures, in words."""
@@ -278,7 +278,7 @@ def _left_out(skipped: Sequence[SkippedSite]) -> Iterator[str]:
         yield f"{many_text(len(refused), 'matmul')} not mapped, and in no sum: {names}."
 
 
-def _total(machine: MemoryMachine, objective: Objective, sites: tuple[MappedSite, ...]) -> ModelMapping:
+def _sum_sites(machine: MemoryMachine, objective: Objective, sites: tuple[MappedSite, ...]) -> ModelMapping:
     counted = [(site.cost, site.calls) for site in sites if site.calls is not None]
 
     def total(amounts: Iterable[tuple[Any, int]]) -> Any:

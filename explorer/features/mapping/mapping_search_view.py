@@ -322,7 +322,7 @@ class MappingSearchView(SubScreen[None]):
         except ExplorerError as error:
             self._refuse(str(error))
             return
-        choices = [MenuItem(name, "", name, _about(machine)) for name, machine in machines.items()]
+        choices = [MenuItem(name, "", name, _describe_machine(machine)) for name, machine in machines.items()]
         another = MenuItem("", "", "another…", "rates and a buffer, typed or from a file")
         self.app.push_screen(PickDialog("A machine with memories", [*choices, another]), on_answer)
 
@@ -351,7 +351,7 @@ class MappingSearchView(SubScreen[None]):
         return next((index for index, cost in enumerate(front) if cost.mapping == self._mapping), -1)
 
 
-def _about(machine: Hardware) -> str:
+def _describe_machine(machine: Hardware) -> str:
     """Describe a machine in a few words: the preset's description, or the file that it comes from."""
     row = next(
         (row for row in PRESETS if row.name == machine.name and machine.origin.startswith("preset")), None

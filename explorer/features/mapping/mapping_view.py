@@ -222,10 +222,10 @@ class MappingView(MappingSearchView):
         totals = total_lines(self._cost, best, width, self._exact, with_fullest=self._is_short)
         if self._is_short:
             return totals
-        occupancies = not self._is_beside
+        has_occupancies = not self._is_beside
         return [
             *totals,
-            *figure_lines(self._machine, self._cost, width, self._exact, occupancies=occupancies),
+            *figure_lines(self._machine, self._cost, width, self._exact, occupancies=has_occupancies),
         ]
 
     def _show_status(self) -> None:

@@ -156,12 +156,12 @@ def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
     if not cost.fits:
         best = None  # a mapping that does not fit has no place in the comparison
     if cost.cycles is not None:
-        remark = _compared(cost.cycles, None if best is None else best.cycles)
+        remark = _compare_with_best(cost.cycles, None if best is None else best.cycles)
         fields.append(Field("Cycles", _count(cost.cycles, remark)))
     if cost.seconds is not None:
         fields.append(Field("Time", seconds(cost.seconds)))
     if cost.pj is not None:
-        remark = _compared(cost.pj, None if best is None else best.pj)
+        remark = _compare_with_best(cost.pj, None if best is None else best.pj)
         fields.append(Field("Energy", Span(f"{energy_text(cost.pj)}{remark}")))
     excess = f" {cost.traffic / cost.lower_bound:,.2f} x lower bound" if cost.lower_bound else ""
     traffic = size(cost.traffic)
@@ -172,7 +172,7 @@ def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
     return Fields(fields)
 
 
-def _compared(value: float, best: float | None) -> str:
+def _compare_with_best(value: float, best: float | None) -> str:
     """Compare a figure with that of the best mapping; empty if they are equal."""
     return f" {value / best:,.2f} x best" if best and value != best else ""
 
@@ -201,7 +201,7 @@ class _Part(NamedTuple):
     memory: MemoryCost | None
 
 
-def _parts(machine: MemoryMachine, cost: MappingCost) -> list[_Part]:
+def _list_parts(machine: MemoryMachine, cost: MappingCost) -> list[_Part]:
     parts = [_Part(memory.name, memory.cycles, memory.pj, memory) for memory in cost.memories]
     return [*parts, _Part(ARRAY, cost.array_cycles, arithmetic_pj(machine, cost), None)]
 
@@ -214,7 +214,7 @@ def cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) 
         cost: The mapping.
         occupancies: Whether the table shows how full each memory is, in place of the bytes that move.
     """
-    parts = _parts(machine, cost)
+    parts = _list_parts(machine, cost)
     total = cost.cycles or max((part.cycles or 0 for part in parts), default=0)
     energy = sum(part.pj or 0 for part in parts)
     rows: list[tuple[Cell, ...]] = []

@@ -89,7 +89,7 @@ def _list_fields(fact: Struct) -> Fields:
     values = {name: getattr(fact, name) for name in fact.__struct_fields__}
     return Fields(
         [
-            Field(name.replace("_", " "), _text(value))
+            Field(name.replace("_", " "), _format_value(value))
             for name, value in values.items()
             if value is not None and not _is_list(value)
         ]
@@ -100,7 +100,7 @@ def _is_list(value: Any) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Struct))
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value of a field as text, and "?" for an unknown figure."""
     if value is None:
         return "?"
@@ -123,7 +123,7 @@ def _list_rows(rows: Any) -> Table:
     ]
 
     def build_row(row: Struct) -> list[str]:
-        return [_text(getattr(row, name)) for name in names]
+        return [_format_value(getattr(row, name)) for name in names]
 
     more = f"the first {_MAX_ROWS:,}; to_frame() has all" if len(rows) > _MAX_ROWS else ""
     return Table([*columns, *([Column(more)] if more else [])], Rows(build_row, listed_rows))

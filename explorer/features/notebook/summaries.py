@@ -92,8 +92,8 @@ def summary(
     names = [_TORCHINFO_COLUMNS.get(name, name) for name in col_names or ()]
     chosen = [column.name for column in find_columns(names, where="summary(col_names)")]
     # the cache has only analyses of evaluation mode
-    cache = mode == "eval"
-    with _open(model, input_size, input_data, batch_dim, device, dtypes, kwargs, cache=cache) as session:
+    has_cache = mode == "eval"
+    with _open(model, input_size, input_data, batch_dim, device, dtypes, kwargs, cache=has_cache) as session:
         if mode == "train":
             _set_training_mode(session)
         analysis, has_only_parameters = _analyze(session)

@@ -50,15 +50,15 @@ def build_wall_table(fact: ProfileComparison) -> Fields:
     rows.append(
         Field(
             "Difference",
-            _difference(fact.difference, fact.significant),
+            _format_difference(fact.difference, fact.significant),
             f"{share}{_noise_text(fact.significant)}",
         )
     )
     overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
-    rows.append(Field("  of which overhead", _difference(overhead, True), "no kernel runs"))
+    rows.append(Field("  of which overhead", _format_difference(overhead, True), "no kernel runs"))
     if slowed := fact.before.slowed_seconds - fact.after.slowed_seconds:
         remark = "time that the profiler added to kernels: use the shares"
-        rows.append(Field("  less slowed kernels", _difference(slowed, True), remark))
+        rows.append(Field("  less slowed kernels", _format_difference(slowed, True), remark))
     if doubted := [profile for profile in fact.layers if profile.significant is None]:
         counts = [
             side.count for profile in doubted for side in (profile.before, profile.after) if side is not None
@@ -86,7 +86,7 @@ def _noise_text(significant: bool | None) -> str:
     return "" if significant else "; within noise"
 
 
-def _difference(value: float, significant: bool | None) -> Span:
+def _format_difference(value: float, significant: bool | None) -> Span:
     value = value if abs(value) > _ROUNDING else 0.0
     text = f"{'+' if value > 0 else '-' if value < 0 else ''}{seconds_text(abs(value))}"
     return Span(text, "figure" if significant else "quiet", value=value)
@@ -101,11 +101,11 @@ def change_table(layers: Sequence[LayerChange]) -> Table:
             (Column("layer", shrink=True), lambda change: change.path or "(unnamed)"),
             (Column("kind", shrink=True, drop=3), lambda change: Span(change.kind, "kind")),
             (Column("", drop=2), lambda change: change.status),
-            (Column("before", "right"), lambda change: _time(change.before)),
-            (Column("after", "right"), lambda change: _time(change.after)),
+            (Column("before", "right"), lambda change: _format_time(change.before)),
+            (Column("after", "right"), lambda change: _format_time(change.after)),
             (
                 Column("difference", "right"),
-                lambda change: _difference(change.difference, change.significant),
+                lambda change: _format_difference(change.difference, change.significant),
             ),
             (Column("sure", drop=1), lambda change: surely[change.significant]),
         ),
@@ -113,5 +113,5 @@ def change_table(layers: Sequence[LayerChange]) -> Table:
     )
 
 
-def _time(times: Spread | None) -> Cell:
+def _format_time(times: Spread | None) -> Cell:
     return Span("-", "quiet", value=0) if times is None else seconds(times.median)

@@ -66,9 +66,11 @@ def _run_events(
     run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, run_start: float
 ) -> Iterator[dict[str, Any]]:
     """Yield the trace events of a run: groups, layers, kernels."""
-    args_by_layer = {time.layer: _layer(time) for time in profile.layers if time.seconds is not None}
-    modules = any(event.kind == "module" for event in run.events)
-    for first, last, group in () if modules else _groups(run, rows):
+    args_by_layer = {
+        time.layer: _build_layer_arguments(time) for time in profile.layers if time.seconds is not None
+    }
+    has_modules = any(event.kind == "module" for event in run.events)
+    for first, last, group in () if has_modules else _list_group_spans(run, rows):
         seconds = last.start + last.seconds - first.start
         yield _slice(rows[group].path, "group", pid, first.thread, run_start + first.start, seconds, {})
     for event in run.events:
@@ -80,12 +82,14 @@ def _run_events(
             category = "group" if row.group and event.kind == "module" else "own" if row.group else "layer"
             yield _slice(row.path or row.name, category, *when, args_by_layer.get(row.id, {}))
         if event.kind == "kernel":
-            yield _slice(event.name, "cpu_op" if modules else "kernel" if row else "other", *when, {})
+            yield _slice(event.name, "cpu_op" if has_modules else "kernel" if row else "other", *when, {})
         elif event.kind == "module" and row is None:
             yield _slice("model", "group", *when, {})
 
 
-def _groups(run: RecordedRun, rows: Sequence[Layer]) -> Iterator[tuple[RecordedEvent, RecordedEvent, int]]:
+def _list_group_spans(
+    run: RecordedRun, rows: Sequence[Layer]
+) -> Iterator[tuple[RecordedEvent, RecordedEvent, int]]:
     """Find the spans of consecutive kernels in the same group of layers.
 
     Each span is the first event, the last event and the row of the group. Outer groups come first.
@@ -122,7 +126,7 @@ def _run(profile: Profile) -> dict[str, Any]:
     return {name: getattr(profile, name) for name in (*names, *times)}
 
 
-def _layer(layer: LayerTime) -> dict[str, Any]:
+def _build_layer_arguments(layer: LayerTime) -> dict[str, Any]:
     """Return the figures of a layer over all runs, as arguments of its events."""
     assert layer.seconds is not None
     names = ("kind", "op", "calls", "share", "macs_per_second", "bytes_per_second", "limit_seconds")
@@ -146,8 +150,8 @@ def flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
         all_frames = build_frames(profile, rows)
         kernels = {frame.stack[:-1] for frame in all_frames if frame.category == "kernel"}
         for frame in all_frames:
-            leaf = frame.category in ("kernel", "other", "overhead")
-            if leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
+            is_leaf = frame.category in ("kernel", "other", "overhead")
+            if is_leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
                 names = [name.replace(";", ":") or "(unnamed)" for name in (*prefix, *frame.stack)]
                 yield f"{';'.join(names)} {frame.seconds * 1e9:.0f}\n"
 
@@ -190,7 +194,7 @@ def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str
         with writer(workdir, filename_suffix=f".{uuid.uuid4().hex[:8]}") as log:
             for profile in profiles:
                 step = profile.batch or profile.rows or 1
-                for tag, value in _scalars(profile):
+                for tag, value in _list_scalars(profile):
                     log.add_scalar(tag, value, step)
                 times = [layer.seconds.median for layer in profile.layers if layer.seconds is not None]
                 if times:
@@ -206,7 +210,7 @@ def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str
             yield target
 
 
-def _scalars(profile: Profile) -> Iterator[tuple[str, float]]:
+def _list_scalars(profile: Profile) -> Iterator[tuple[str, float]]:
     """Yield the tags with their seconds."""
     yield "wall_seconds", profile.wall_seconds
     yield "overhead_seconds", profile.overhead_seconds

@@ -45,7 +45,7 @@ def time(axes: Axes, info: Info, fact: Timed) -> None:
     axes.barh(places, medians, xerr=[low, high], color=_COLORS[0], ecolor=_GREY, error_kw={"elinewidth": 1})
     axes.set_yticks(places, shorten_names([layer.path for layer in bars]), fontsize=7)
     axes.set_xlabel(f"time of a run; lines from p10 to p90 ({len(bars):,} of {len(timed):,} layers)")
-    _heading(axes, info, profile, "Time")
+    _draw_heading(axes, info, profile, "Time")
 
 
 def timeline(axes: Axes, info: Info, fact: Timed) -> None:
@@ -55,8 +55,10 @@ def timeline(axes: Axes, info: Info, fact: Timed) -> None:
     for frame in build_frames(profile, rows):
         if frame.category in ("kernel", "other", "overhead"):
             lanes.setdefault(frame.name, []).append(frame)
-    took = {name: sum(frame.seconds for frame in lane_frames) for name, lane_frames in lanes.items()}
-    names = sorted(lanes, key=lambda name: -took[name])[:_BARS]
+    seconds_by_lane = {
+        name: sum(frame.seconds for frame in lane_frames) for name, lane_frames in lanes.items()
+    }
+    names = sorted(lanes, key=lambda name: -seconds_by_lane[name])[:_BARS]
     for place, name in enumerate(names):
         spans = [(frame.start, frame.seconds) for frame in lanes[name]]
         color = _GREY if lanes[name][0].category != "kernel" else _COLORS[place % len(_COLORS)]
@@ -64,10 +66,10 @@ def timeline(axes: Axes, info: Info, fact: Timed) -> None:
     axes.set_yticks(range(len(names)), shorten_names(names), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("median times, one layer after another; not a recording of one run")
-    _heading(axes, info, profile, "A run")
+    _draw_heading(axes, info, profile, "A run")
 
 
-def _heading(axes: Axes, info: Info, profile: Profile, subject: str) -> None:
+def _draw_heading(axes: Axes, info: Info, profile: Profile, subject: str) -> None:
     model = run_title(profile, printable(os.path.basename(info.model.source)))
     slowed = "; its kernels as the profiler slows them" if profile.share_base == "kernel time" else ""
     remarks = slowed + ("; the machine was loaded" if profile.loaded else "")
@@ -84,7 +86,7 @@ def _gather(session: Session, analysis: Analysis, request: PageRequest) -> tuple
     return profile, session.column("measured")
 
 
-def _blocks(about: Analysis, fact: tuple[Profile, Sequence[float]]) -> Sequence[Block]:
+def _build_blocks(about: Analysis, fact: tuple[Profile, Sequence[float]]) -> Sequence[Block]:
     """Build the charts of the slowest layers, of a run and of the groups, then the tables."""
     profile, seconds = fact
     drawn = profile, about.layers
@@ -97,4 +99,4 @@ def _blocks(about: Analysis, fact: tuple[Profile, Sequence[float]]) -> Sequence[
     ]
 
 
-SECTION = Section("Measured time", 2, _gather, _blocks)
+SECTION = Section("Measured time", 2, _gather, _build_blocks)

@@ -187,8 +187,8 @@ class Quantizer:
             in_runtime["untimed" if isinstance(times, str) else "times"] = times
 
         def build_fact(written_file: Written) -> Quantization:
-            weighed = measured or bool(spec.accumulator)
-            fact = self._answer(plan, grids, errors, request, work.output, weights=weighed)
+            measures_weights = measured or bool(spec.accumulator)
+            fact = self._answer(plan, grids, errors, request, work.output, weights=measures_weights)
             lost = self._note_calibrator_loss(request, errors.get("outputs") or {}, on_progress, cancel)
             return replace(
                 fact,
@@ -196,7 +196,7 @@ class Quantizer:
                 output=written_file.path,
                 calibration=samples.text if uses or measured else "",
                 seconds=time.perf_counter() - started,
-                notes=(*models.list_weight_notes(), *notes, *_saturation(plan.choices), *lost),
+                notes=(*models.list_weight_notes(), *notes, *_warn_saturation(plan.choices), *lost),
                 **in_runtime,
             )
 
@@ -260,14 +260,21 @@ class Quantizer:
     def _run_once(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> OriginalRuns:
         """Run the original model on the samples of a request; keep the values for further trials."""
         models, spec = self._models, request.spec
-        fine = spec.calibrator != "minmax"
-        key = models.current, _file_stamps(request.calibrate), request.draws, request.seed, fine, self._folds
+        needs_histograms = spec.calibrator != "minmax"
+        key = (
+            models.current,
+            _file_stamps(request.calibrate),
+            request.draws,
+            request.seed,
+            needs_histograms,
+            self._folds,
+        )
         if self._original_runs is None or self._original_runs[0] != key:
             model = self._graph(on_progress)
             step = partial(report, on_progress, cancel, "calibrating")
             self._original_runs = (
                 key,
-                OriginalRuns(model, self._samples(model, request), fine=fine, step=step),
+                OriginalRuns(model, self._samples(model, request), fine=needs_histograms, step=step),
             )
         return self._original_runs[1]
 
@@ -278,7 +285,7 @@ class Quantizer:
             BadModel: An output changed by more than rounding.
         """
         original, folded = inline_layers(self._models.load_graph(self._models.current)), self._graph(None)
-        folded_count = _normalizations(original) - _normalizations(folded)
+        folded_count = _count_normalizations(original) - _count_normalizations(folded)
         if not folded_count:
             return ()
         nodes = f"{folded_count:,} BatchNormalization node{'s' * (folded_count > 1)}"
@@ -383,7 +390,7 @@ class Quantizer:
         return ModelChoices(model, types, link_chains(model, choices, types))
 
 
-def _normalizations(model: Model) -> int:
+def _count_normalizations(model: Model) -> int:
     return sum(node.op == "BatchNormalization" for node in list_stored_nodes(model.graph.nodes))
 
 
@@ -397,7 +404,7 @@ def _drop_unusable_layers(
     )
 
 
-def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
+def _warn_saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
     """Return a warning if onnxruntime saturates int8 weights on this processor."""
     open_choices = [c for c in choices if not c.reason and not c.unsaturated]
     integer_pairs = [(c.weight, c.input) for c in open_choices if c.weight is not None and c.input]
@@ -419,11 +426,11 @@ def _file_stamps(path: str) -> tuple[tuple[str, int, int], ...]:
 def state_text(request: QuantizeRequest, fact: Quantization, **more: Any) -> StateText:
     """Return label, record and command of a quantized state; `more` has further fields of the record."""
     return StateText(
-        f"quantize {_label(request.spec)}", QuantizationRecord(request, fact, **more), fact.command
+        f"quantize {_format_label(request.spec)}", QuantizationRecord(request, fact, **more), fact.command
     )
 
 
-def _label(spec: QuantizeSpec) -> str:
+def _format_label(spec: QuantizeSpec) -> str:
     """Return the label of a state: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
     parts = [(part, getattr(spec, part)) for part in ("weight", "input")]
     parts_text = ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"
@@ -452,7 +459,8 @@ def _merge_formats(earlier: QuantizedLayer | None, layer: QuantizedLayer) -> Qua
     return replace(layer, input=earlier.input) if layer.input in _UNCHANGED_FORMATS else layer
 
 
-def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    """Return the options of `quantize` that make the state again; see `Change.words`."""
     request: QuantizeRequest = entry.record.quantize
     if request.calibrate:  # the script may run in another folder
         request = replace(request, calibrate=os.path.abspath(request.calibrate))
@@ -479,7 +487,7 @@ CHANGE = Change(
     "quantize",
     QuantizeRequest,
     lambda request, work: work.parts.get_part(Quantizer).steps(request, work),
-    _words,
+    _write_words,
     _list_read_files,
     _requantize,
 )

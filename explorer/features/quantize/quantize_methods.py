@@ -153,12 +153,12 @@ def _quantize_state(
     session: Facade, request: QuantizeRequest, state: int | None, measured: bool, options: Mapping[str, Any]
 ) -> Quantization:
     with make_current(session.parts.models, state):
-        modules = not request.as_graph
+        is_module = not request.as_graph
         if request.spec.form == "torchao" and _is_quantized_as_module(
             session, request.spec, None, options["on_progress"]
         ):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
-        if modules and _is_quantized_as_module(
+        if is_module and _is_quantized_as_module(
             session, request.spec, options["output"], options["on_progress"]
         ):
             module_request = _module_request(request)

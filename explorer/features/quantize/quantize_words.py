@@ -58,7 +58,7 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
     changed = [layer for layer in fact.layers if not layer.reason]
     blocks: list[Block] = [count_by_operator(fact), Line()]
     if changed:
-        blocks += [layers(changed), *_name_worst(fact, changed), *_overflows(fact), Line()]
+        blocks += [layers(changed), *_name_worst(fact, changed), *_build_overflow_table(fact), Line()]
     if len(changed) < len(fact.layers):
         blocks += [_unchanged_table(fact), Line()]
     blocks += [
@@ -79,7 +79,7 @@ def build_without_layers(fact: Quantization) -> list[Block]:
         *report_integer_kernels(fact),
         Line(),
         count_by_operator(fact),
-        *_overflows(fact),
+        *_build_overflow_table(fact),
         Line(),
         *_source_notes(fact),
     ]
@@ -196,13 +196,13 @@ _COLUMNS: Sequence[tuple[Column, Callable[[QuantizedLayer], Cell]]] = (
     (Column("runs as", drop=15, role="quiet"), lambda layer: layer.kernel),
     (Column("held as", drop=14, role="quiet"), lambda layer: layer.held),
     (Column("scales", drop=7, role="quiet"), lambda layer: layer.granularity),
-    (Column("bits", "right", drop=10), lambda layer: _bits(layer)),
-    (Column("weight max error", "right", drop=11), lambda layer: _error(layer.weight_max_error)),
-    (Column("RMS", "right", drop=12), lambda layer: _error(layer.weight_rms_error)),
+    (Column("bits", "right", drop=10), lambda layer: _format_bits(layer)),
+    (Column("weight max error", "right", drop=11), lambda layer: _format_error(layer.weight_max_error)),
+    (Column("RMS", "right", drop=12), lambda layer: _format_error(layer.weight_rms_error)),
     (Column("weight dB", "right", drop=3), lambda layer: decibels(layer.weight_snr_db)),
     (Column("input dB", "right", drop=5), lambda layer: decibels(layer.input_snr_db)),
     (Column("saturated", "right", drop=6), lambda layer: _format_saturated(layer.saturated)),
-    (Column("accumulator", "right", drop=13), lambda layer: _accumulator(layer.accumulator)),
+    (Column("accumulator", "right", drop=13), lambda layer: _format_accumulator(layer.accumulator)),
     (Column("BitOPs", "right", drop=9), lambda layer: count(layer.bitops)),
     (
         Column("bytes", "right", drop=2),
@@ -237,11 +237,11 @@ def _format(name: str, old_name: str) -> Span:
     return Span(name or "-", "" if name and name != old_name else "quiet")
 
 
-def _bits(layer: QuantizedLayer) -> str:
+def _format_bits(layer: QuantizedLayer) -> str:
     return " x ".join(f"{bits:g}" for bits in (layer.bits.weight, layer.bits.input) if bits is not None)
 
 
-def _error(value: float | None) -> Cell:
+def _format_error(value: float | None) -> Cell:
     return Span("-", "quiet") if value is None else Span(f"{value:.1e}" if value else "0", value=value)
 
 
@@ -264,14 +264,14 @@ def _format_saturated(share: float | None) -> Cell:
     return Span(share_text(share, 1), "warning" if share > 0.01 else "", value=share)
 
 
-def _accumulator(accumulator: Accumulator | None) -> Cell:
+def _format_accumulator(accumulator: Accumulator | None) -> Cell:
     """Format the accumulator bits that the stored weights need, and the bits that any weights could need."""
     if accumulator is None:
         return ""
     return Span(f"{accumulator.bits} of {accumulator.bits_any}", value=accumulator.bits)
 
 
-def _overflows(fact: Quantization) -> list[Block]:
+def _build_overflow_table(fact: Quantization) -> list[Block]:
     accumulators = {layer.name: layer.accumulator for layer in fact.layers if layer.accumulator}
     return overflows(fact.accumulator_bits, accumulators)
 
@@ -308,20 +308,22 @@ def totals(fact: Quantization) -> Fields:
     return Fields(
         [
             Field(
-                name, _change(pair, format_figure), "  ".join(filter(None, (_share(pair), remarks.get(name))))
+                name,
+                _format_change(pair, format_figure),
+                "  ".join(filter(None, (_format_share(pair), remarks.get(name)))),
             )
             for name, pair, format_figure in changes
         ]
     )
 
 
-def _change(pair: BeforeAfter, format_figure: Callable[[int | None], Span]) -> Cell:
+def _format_change(pair: BeforeAfter, format_figure: Callable[[int | None], Span]) -> Cell:
     old, new = format_figure(pair.before), format_figure(pair.after)
     exact = f"{old.exact} -> {new.exact}" if old.exact and new.exact else ""
     return Span(f"{old.text} -> {new.text}", "figure", exact, pair.after)
 
 
-def _share(pair: BeforeAfter) -> str:
+def _format_share(pair: BeforeAfter) -> str:
     return share_text(pair.after, pair.before) if pair.before and pair.after is not None else ""
 
 

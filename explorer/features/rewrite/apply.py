@@ -28,7 +28,7 @@ from explorer.session.parts.proofs import Prover
 from explorer.settings.option_values import write_words
 
 
-def _steps(options: PassSpec, work: Work) -> Steps:
+def _make_steps(options: PassSpec, work: Work) -> Steps:
     """Apply the pass to the current state. If the result differs, the answer names the first such layer."""
     started = time.perf_counter()
     models = work.models
@@ -100,7 +100,8 @@ def _list_words(options: PassSpec) -> tuple[str, ...]:
     return (options.name, *words, *(() if path is None else ("--trust",)))
 
 
-def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    """Return the options of `apply` that make the state again; see `Change.words`."""
     if not entry.record.words:
         raise Misuse(
             f"no command applies the pass '{entry.record.name}', which a program declared",
@@ -110,7 +111,7 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     return [*entry.record.words, *scripts.proof_words(entry.verification)], ""
 
 
-CHANGE = Change("apply", PassSpec, _steps, _words, lambda options: (options.passes,))
+CHANGE = Change("apply", PassSpec, _make_steps, _write_words, lambda options: (options.passes,))
 
 
 def apply_pass(

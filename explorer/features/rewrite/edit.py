@@ -26,7 +26,7 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.steps.edit import write_step_words
 
 
-def _steps(options: EditSpec, work: Work) -> Steps:
+def _make_steps(options: EditSpec, work: Work) -> Steps:
     """Edit the current state. If a step fails, the session stays unchanged."""
     started = time.perf_counter()
     models, steps = work.models, options.steps
@@ -42,7 +42,7 @@ def _steps(options: EditSpec, work: Work) -> Steps:
         text = StateText(
             f"edit: {done_lines[0]}" if len(done_lines) == 1 else f"edit: {len(done_lines):,} steps",
             EditRecord((*write_step_words(group), *(() if verify else ("--no-verify",)))),
-            _command(models, group, work.output if last else None),
+            _build_command(models, group, work.output if last else None),
         )
         yield ChangeStep(model, text, partial(_load, work) if verify else None, is_last=last)
     changed: dict[str, TypeChange] = {}
@@ -52,9 +52,9 @@ def _steps(options: EditSpec, work: Work) -> Steps:
         steps,
         tuple(line for fact in edits for line in fact.done),
         tuple(change for change in changed.values() if change.before != change.after),
-        True if work.proof.verify else None,
+        loaded=True if work.proof.verify else None,
         output=work.output or "",
-        command=_command(models, steps, work.output),
+        command=_build_command(models, steps, work.output),
         notes=models.list_weight_notes(),
         seconds=time.perf_counter() - started,
     )
@@ -70,14 +70,14 @@ def _apply_edits(models: Models, steps: Sequence[EditStep], work: Work) -> tuple
         names = {value.name for value in model.graph.required_inputs}
         shapes = {name: shape for name, shape in models.name_input_shapes(model).items() if name in names}
         sizes = select_dims(model, models.options["dims"])
-        edited = apply_edit(model, step, partial(_aliases, models), sizes, shapes)
+        edited = apply_edit(model, step, partial(_map_aliases, models), sizes, shapes)
         model = edited.model
         completed.append(edited.done)
         outputs += edited.outputs
     return model, Edit(tuple(steps), tuple(completed), tuple(outputs))
 
 
-def _aliases(models: Models) -> Mapping[str, str]:
+def _map_aliases(models: Models) -> Mapping[str, str]:
     """Return the output of each layer's node, by path and by name of the layer.
 
     Names that several layers share are left out.
@@ -92,13 +92,13 @@ def _aliases(models: Models) -> Mapping[str, str]:
         value = layer.outputs[0].name
         if value_by_name.setdefault(layer.name, value) != value:
             ambiguous.add(layer.name)
-        # the tree displays a layer below its parent, but its path may be the name of its node
+        # `layer.path` may be the node's name, which differs from the layer's place in the tree
         tree_path = layer.name if layer.parent is None else f"{layers[layer.parent].path}.{layer.name}"
         value_by_path |= {tree_path: value, layer.path: value}
     return {name: value for name, value in value_by_name.items() if name not in ambiguous} | value_by_path
 
 
-def _command(models: Models, steps: Sequence[EditStep], output: str | None) -> str:
+def _build_command(models: Models, steps: Sequence[EditStep], output: str | None) -> str:
     """Return the shell command that makes the same edits, or '' if no command can."""
     return scripts.headless_command(models, "edit", output, "_edited.onnx", *write_step_words(steps))
 
@@ -116,11 +116,12 @@ def _load(work: Work, model: Model, path: str) -> None:
         raise BadModel(error.what, hint="nothing was changed; --no-verify writes it as it is") from None
 
 
-def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    """Return the options of `edit` that make the state again; see `Change.words`."""
     return [*entry.record.words], ""
 
 
-CHANGE = Change("edit", EditSpec, _steps, _words)
+CHANGE = Change("edit", EditSpec, _make_steps, _write_words)
 
 
 def edit(

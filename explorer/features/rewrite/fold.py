@@ -33,14 +33,14 @@ Folded = tuple["Model", FoldStep]
 """A model, and the record of the fold that made it."""
 
 
-def _steps(options: FoldSpec, work: Work) -> Steps:
+def _make_steps(options: FoldSpec, work: Work) -> Steps:
     """Make a state for every kind of fold that changes the model, and write the last state.
 
     If nothing can be folded, the output is a copy of the model, and a note says so.
     """
     started = time.perf_counter()
     models = work.models
-    command = _command(models, options.kinds, work.output)
+    command = _build_command(models, options.kinds, work.output)
     if work.proof.input is not None:  # if nothing can be folded, no proof would read the file
         work.parts.get_part(Prover).check_input(work.proof.input, work.on_progress)
     folded, remaining = _fold_all(models, options.kinds, work.on_progress, work.cancel)
@@ -56,7 +56,7 @@ def _steps(options: FoldSpec, work: Work) -> Steps:
     for model, step in folded:
         last = step is folded[-1][1]
         original = models.load_graph(models.current, work.on_progress)
-        command_of_step = _command(models, (step.kind,), work.output if last else None)
+        command_of_step = _build_command(models, (step.kind,), work.output if last else None)
         text = StateText(step.what, FoldRecord(step.kind), command_of_step)
         check = partial(_verify, work, original) if work.proof.verify else None
         result = yield ChangeStep(model, text, check, is_last=last)
@@ -104,7 +104,7 @@ def _fold_all(
     return folded, tuple(remaining)
 
 
-def _command(models: Models, kinds: Sequence[FoldKind], output: str | None) -> str:
+def _build_command(models: Models, kinds: Sequence[FoldKind], output: str | None) -> str:
     """Return the shell command that makes the same folds, or '' if no command can."""
     if models.current:
         return ""
@@ -112,11 +112,12 @@ def _command(models: Models, kinds: Sequence[FoldKind], output: str | None) -> s
     return scripts.headless_command(models, "fold", output, "_folded.onnx", *option_words)
 
 
-def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    """Return the options of `fold` that make the state again; see `Change.words`."""
     return [*write_words(FoldSpec((entry.record.fold,))), *scripts.proof_words(entry.verification)], ""
 
 
-CHANGE = Change("fold", FoldSpec, _steps, _words)
+CHANGE = Change("fold", FoldSpec, _make_steps, _write_words)
 
 
 def fold_choice(
@@ -134,7 +135,7 @@ def fold_choice(
     """
     models = session.parts.models
     folded, remaining = _fold_all(models, kinds, on_progress, cancel)
-    return Fold(tuple([step for _, step in folded]), remaining, command=_command(models, kinds, None))
+    return Fold(tuple([step for _, step in folded]), remaining, command=_build_command(models, kinds, None))
 
 
 def fold(

@@ -23,14 +23,14 @@ def fold(context: CommandContext) -> None:
 async def _choose(context: CommandContext) -> None:
     fact: Fold = await context.jobs.run("looking for what folds", "fold_choice")
     if not fact.steps:
-        context.ask(_page("Nothing to fold", fact), lambda _: None)
+        context.ask(_build_page("Nothing to fold", fact), lambda _: None)
         return
 
     def on_answer(agreed: bool | None) -> None:
         if agreed:
             context.start_next("Fold", _fold(context))
 
-    context.ask(_page("Fold", fact, hint="Enter folds · ↑↓ scroll · Esc close"), on_answer)
+    context.ask(_build_page("Fold", fact, hint="Enter folds · ↑↓ scroll · Esc close"), on_answer)
 
 
 async def _fold(context: CommandContext) -> None:
@@ -39,8 +39,8 @@ async def _fold(context: CommandContext) -> None:
     proof = fact.steps[-1].verification
     title = "Folded" if fact.output else "Folding refused"
     tone = "" if proof is None else verdict_tone(proof.verdict_kind)
-    await show_result(context, previous_state, fact.command, _page(title, fact, tone=tone))
+    await show_result(context, previous_state, fact.command, _build_page(title, fact, tone=tone))
 
 
-def _page(title: str, fact: Fold, *, hint: str = "", tone: str = "") -> PageDialog:
+def _build_page(title: str, fact: Fold, *, hint: str = "", tone: str = "") -> PageDialog:
     return PageDialog(title, lambda width: draw(fold_blocks(fact), width - 1), hint=hint, tone=tone)

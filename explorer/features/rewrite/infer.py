@@ -25,7 +25,7 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.option_values import write_words
 
 
-def _steps(options: InferSpec, work: Work) -> Steps:
+def _make_steps(options: InferSpec, work: Work) -> Steps:
     """Declare the types of the current state, which become a new state."""
     started = time.perf_counter()
     models = work.models
@@ -106,12 +106,13 @@ def _load(work: Work, original: Model, notes: list[str], model: Model, path: str
         ) from None
 
 
-def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    """Return the options of `infer` that make the state again; see `Change.words`."""
     record = entry.record
     return [*write_words(InferSpec(record.fresh)), *(() if record.loaded else ("--no-verify",))], ""
 
 
-CHANGE = Change("infer", InferSpec, _steps, _words)
+CHANGE = Change("infer", InferSpec, _make_steps, _write_words)
 
 
 def infer_choice(

@@ -27,14 +27,14 @@ async def _choose(context: CommandContext) -> None:
             context.start_next("Declare shapes", _declare(context))
 
     hint = "Enter declares them · ↑↓ scroll · Esc close"
-    context.ask(_page("Declare shapes", fact, hint=hint), on_answer)
+    context.ask(_build_page("Declare shapes", fact, hint=hint), on_answer)
 
 
 async def _declare(context: CommandContext) -> None:
     previous_state = context.store.history_place
     fact: InferenceResult = await context.jobs.run("declaring shapes", "infer")
-    await show_result(context, previous_state, fact.command, _page("Shapes declared", fact))
+    await show_result(context, previous_state, fact.command, _build_page("Shapes declared", fact))
 
 
-def _page(title: str, fact: InferenceResult, *, hint: str = "") -> PageDialog:
+def _build_page(title: str, fact: InferenceResult, *, hint: str = "") -> PageDialog:
     return PageDialog(title, lambda width: draw(inference_blocks(fact), width - 1), hint=hint)

@@ -81,7 +81,7 @@ def step_blocks(step: FoldStep) -> list[Block]:
     return blocks
 
 
-def _into(node: FoldedNode) -> str:
+def _format_target(node: FoldedNode) -> str:
     return ", ".join(node.into)
 
 
@@ -94,7 +94,7 @@ def fold_rows(fact: Fold) -> list[dict[str, Any]]:
             "kind": kind,
             "name": node.name,
             "op": node.op,
-            "into": _into(node),
+            "into": _format_target(node),
             "op_into": node.op_into,
         }
         for kind, node in folded
@@ -106,7 +106,7 @@ def fold_rows(fact: Fold) -> list[dict[str, Any]]:
 
 def _build_folded_table(step: FoldStep) -> Table:
     def describe_result(node: FoldedNode) -> str:
-        return _into(node) or _PLAIN.get(step.kind, "")
+        return _format_target(node) or _PLAIN.get(step.kind, "")
 
     rows: list[tuple[Cell, ...]] = []
     for group in group_rows(step.folded, lambda node: (node.op, node.op_into)):

@@ -28,16 +28,16 @@ def serving(axes: Axes, info: Info, fact: Serving) -> None:
     figure = axes.figure
     axes.remove()
     memory_axes, right = figure.subplots(1, 2)
-    _memory(memory_axes, fact)
+    _draw_memory(memory_axes, fact)
     if fact.machine is not None:
-        _rates(right, fact)
+        _draw_rates(right, fact)
     else:
-        _macs(right, fact)
+        _draw_macs(right, fact)
     name = printable(os.path.basename(info.model.source.rstrip(os.sep)))
     memory_axes.set_title(f"{name}: weights and cache")
 
 
-def _memory(axes: Axes, fact: Serving) -> None:
+def _draw_memory(axes: Axes, fact: Serving) -> None:
     from matplotlib.ticker import MultipleLocator
 
     across = choose_drawn_contexts(fact, _CONTEXT_COUNT)
@@ -62,7 +62,7 @@ def _memory(axes: Axes, fact: Serving) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _rates(axes: Axes, fact: Serving) -> None:
+def _draw_rates(axes: Axes, fact: Serving) -> None:
     assert fact.machine is not None
     for index, context in enumerate(fact.spec.contexts):
         times = select_drawn_rates(fact, context)
@@ -79,7 +79,7 @@ def _rates(axes: Axes, fact: Serving) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
-def _macs(axes: Axes, fact: Serving) -> None:
+def _draw_macs(axes: Axes, fact: Serving) -> None:
     across = choose_drawn_contexts(fact, _CONTEXT_COUNT)
     values = [fact.decode_macs.at(size) for size in across]
     if None not in values:

@@ -260,14 +260,17 @@ _CONTEXT_COUNT = 48
 
 def serving_plots(fact: Serving) -> list[Scatter]:
     """Plot weights plus cache over the context, and tokens per second (without a machine: MACs)."""
-    return [_memory(fact), _rates(fact) if fact.machine is not None else _macs(fact)]
+    return [
+        _build_memory_plot(fact),
+        _build_rate_plot(fact) if fact.machine is not None else _build_mac_plot(fact),
+    ]
 
 
-def _tokens(value: float) -> str:
+def _format_tokens(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _memory(fact: Serving) -> Scatter:
+def _build_memory_plot(fact: Serving) -> Scatter:
     dots: list[Dot] = []
     legend: list[tuple[str, Role, str]] = []
     contexts = choose_drawn_contexts(fact, _CONTEXT_COUNT) if fact.cache.bytes.pieces else []
@@ -280,11 +283,11 @@ def _memory(fact: Serving) -> Scatter:
             total = fact.weight_bytes + batch * (fact.cache.bytes.at(size) or 0)
             dots.append(Dot((float(size), float(total)), mark, role))
         legend.append((mark, role, f"batch {batch:,}"))
-    across = Axis("tokens in the cache", _tokens)
+    across = Axis("tokens in the cache", _format_tokens)
     return Scatter("memory", across, Axis("memory", lambda v: bytes_text(round(v))), dots, tuple(legend))
 
 
-def _rates(fact: Serving) -> Scatter:
+def _build_rate_plot(fact: Serving) -> Scatter:
     dots: list[Dot] = []
     legend: list[tuple[str, Role, str]] = []
     all_fit = True
@@ -299,11 +302,11 @@ def _rates(fact: Serving) -> Scatter:
     if not all_fit:
         legend.append(("×", "quiet", "does not fit"))
     devices_text = f", {devices:,} devices" if (devices := count_drawn_devices(fact)) > 1 else ""
-    axes = Axis("batch", _tokens), Axis("tokens/s", lambda value: rate_text(value, "/s"))
+    axes = Axis("batch", _format_tokens), Axis("tokens/s", lambda value: rate_text(value, "/s"))
     return Scatter(f"tokens a second{devices_text}", *axes, dots, tuple(legend))
 
 
-def _macs(fact: Serving) -> Scatter:
+def _build_mac_plot(fact: Serving) -> Scatter:
     points = [
         (size, macs)
         for size in choose_drawn_contexts(fact, _CONTEXT_COUNT)
@@ -311,7 +314,7 @@ def _macs(fact: Serving) -> Scatter:
     ]
     dots = [Dot((float(size), float(macs)), *_MARKS[0]) for size, macs in points]
     axes = (
-        Axis("tokens in the cache", _tokens),
+        Axis("tokens in the cache", _format_tokens),
         Axis("MACs of a token", lambda value: count_text(round(value))),
     )
     return Scatter("MACs of a token", *axes, dots)

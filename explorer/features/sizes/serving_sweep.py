@@ -63,7 +63,7 @@ def sweep_serving(
         engine.check_output(output, [os.fspath(source) for source in sources])
     with open_sessions(sources, options, allow_broken=True) as sessions:
         return sweep.sweep_servings(
-            [_subject(session, on_progress) for session in sessions],
+            [_build_subject(session, on_progress) for session in sessions],
             ServingSweepSpec(apply_preset(spec.base, machine), spec.dtypes, spec.kv_dtypes),
             machine,
             output=output,
@@ -74,7 +74,7 @@ def sweep_serving(
         )
 
 
-def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
+def _build_subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
     models = session.parts.models
     source, options = build_open_arguments(models)
     return sweep.ServedModel(
@@ -82,7 +82,7 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
         session=session,
         content=partial(session.parts.get_part(Server).content, None, on_progress),
         opener=lambda content: partial(
-            open_worker_model, partial(reopen_module, reopen), source, options, _content, content
+            open_worker_model, partial(reopen_module, reopen), source, options, _identify_content, content
         ),
         opening={name: models.options[name] for name in FIGURE_OPTIONS},
         words=shlex.join(write_opening_words(models.options)),
@@ -90,6 +90,6 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
     )
 
 
-def _content(session: Any) -> str:
+def _identify_content(session: Any) -> str:
     content: str = session.parts.get_part(Server).content(None, None)
     return content

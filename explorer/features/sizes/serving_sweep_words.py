@@ -36,7 +36,7 @@ def serving_sweep(fact: ServingSweep) -> list[Block]:
     )
     table = Table(
         (*[Column(title_text, shrink=True) for _, title_text, _ in differ], *_COLUMNS),
-        [(*[text(row) for *_, text in differ], *_row(row)) for row in rows],
+        [(*[text(row) for *_, text in differ], *_build_row(row)) for row in rows],
         what="rows",
     )
     front = (
@@ -67,7 +67,7 @@ _COLUMNS = (
 )
 
 
-def _row(row: ServingRow) -> tuple[Cell, ...]:
+def _build_row(row: ServingRow) -> tuple[Cell, ...]:
     question: tuple[Cell, ...] = (plain(row.context), plain(row.batch), plain(row.devices))
     if row.weight_bytes is None or row.cache_bytes is None:
         return (*question, *[Span("-", "quiet")] * 8, "", printable(row.error))

@@ -116,7 +116,7 @@ class SizesView(SubScreen[SizeChoice]):
         self._show()
 
     def _show(self) -> None:
-        self.query_one(TitleBar).show(lambda width: (_title(self.fact, width),))
+        self.query_one(TitleBar).show(lambda width: (_build_title(self.fact, width),))
         typed = ["t types another size"] if self.fact.others and self._bindable else []
         note = self._note or "; ".join([*self.fact.notes[:1], *typed, *self.fact.notes[1:]])
         self.query_one("#sizes-note", Status).show(
@@ -255,7 +255,7 @@ class SizesView(SubScreen[SizeChoice]):
         self._show()
 
 
-def _title(fact: SizeCurves, width: int) -> Line:
+def _build_title(fact: SizeCurves, width: int) -> Line:
     """Build the title: the size, how its figures were counted, and the machine."""
     origin = (
         f"closed forms, counted at {len(fact.counted):,} sizes" if fact.closed else "counted at each size"

@@ -67,7 +67,7 @@ class SplitRequest(NamedTuple):
         Raises:
             Misuse: A field cannot be parsed, or no field sets the number of stages.
         """
-        machine_count = len(_names(self.machines))
+        machine_count = len(_parse_names(self.machines))
         if not self.stages and not self.memory and machine_count < 2:
             raise Misuse("the number of stages is missing", hint="type a number, or the memory of a stage")
         defaults = SplitSpec()
@@ -76,7 +76,7 @@ class SplitRequest(NamedTuple):
             stages=parse_count(self.stages, "stages", 2) if self.stages else default_stages,
             by=self.by,
             stage_memory=parse_card(self.memory, "memory") if self.memory else None,
-            at=tuple(_names(self.at)),
+            at=tuple(_parse_names(self.at)),
             links=parse_rate(self.links, "links") if self.links else None,
             micro_batches=parse_count(micro_batches_text, "micro-batches", 1)
             if micro_batches_text
@@ -92,7 +92,7 @@ class SplitRequest(NamedTuple):
         Raises:
             Misuse: A machine does not exist.
         """
-        return tuple([machines.find(name, None, None) for name in _names(self.machines)])
+        return tuple([machines.find(name, None, None) for name in _parse_names(self.machines)])
 
     def words(self, cuts: str = "", machine: str = "") -> list[str]:
         """Return the options of `explorer split` that make the same split.
@@ -102,7 +102,7 @@ class SplitRequest(NamedTuple):
             machine: Name of the session's machine, which is used if the request names none.
         """
         defaults = SplitRequest()
-        typed = {**self._asdict(), "machines": ",".join(_names(self.machines)) or machine}
+        typed = {**self._asdict(), "machines": ",".join(_parse_names(self.machines)) or machine}
         options = [] if cuts or not self.stages else ["-n", self.stages]
         options += [
             word
@@ -110,7 +110,7 @@ class SplitRequest(NamedTuple):
             if typed[name] and typed[name] != getattr(defaults, name)
             for word in (flag, typed[name])
         ]
-        options += [word for glob in _names(self.at) for word in ("--at", glob)] * (not cuts)
+        options += [word for glob in _parse_names(self.at) for word in ("--at", glob)] * (not cuts)
         return [*options, *(["--cuts", cuts] if cuts else [])]
 
 
@@ -192,7 +192,7 @@ class SplitDialog(FormDialog[SplitRequest]):
         return request
 
 
-def _names(typed: str) -> list[str]:
+def _parse_names(typed: str) -> list[str]:
     return [name for part in typed.split(",") if (name := part.strip())]
 
 

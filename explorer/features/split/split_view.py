@@ -291,10 +291,10 @@ class SplitScreen(SubScreen[int]):
         """Show the error, followed by the settings dialog."""
         hint = "D binds open sizes" if error.code == "open_sizes" else ""
         message = MessageDialog("Split", format_without_options(error), hint=hint)
-        leave = bool(hint) and self._split.draft is None
+        closes_screen = bool(hint) and self._split.draft is None
 
         def on_closed(_: object) -> None:
-            if leave:
+            if closes_screen:
                 self.dismiss(None)
             else:
                 self._ask(request)
@@ -473,8 +473,8 @@ class SplitScreen(SubScreen[int]):
             elif self._split.draft is None:
                 self.dismiss(None)
 
-        module = self._split.layers is not None
-        self.app.push_screen(SplitDialog(request, name, module=module), on_answer)
+        is_module = self._split.layers is not None
+        self.app.push_screen(SplitDialog(request, name, module=is_module), on_answer)
 
     # writing
 
@@ -544,26 +544,26 @@ class SplitScreen(SubScreen[int]):
 
     def _show_proof(self, fact: Split) -> None:
         """Show whether the written stages compute the same as the model."""
-        good = bool(fact.output)
-        if good:
+        is_written = bool(fact.output)
+        if is_written:
             self._split.written = self._split.places, self._split.request.form
         success_text = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
         unproven = fact.verdict_kind == "unproven"
         failure = (
             "no run shows that the stages are the model" if unproven else "the stages differ from the model"
         )
-        text = success_text if good else f"no file written: {failure}"
-        hint_rows = [Row(Span("r runs them as a pipeline", "quiet"))] if good else []
+        text = success_text if is_written else f"no file written: {failure}"
+        hint_rows = [Row(Span("r runs them as a pipeline", "quiet"))] if is_written else []
         blocks = [*proof_blocks(fact), Row(), Row(text), *hint_rows]
         self._say(text)
         page = PageDialog(
             "The stages are the model"
-            if good
+            if is_written
             else "Not proved"
             if unproven
             else "The stages are NOT the model",
             lambda width: draw(blocks, width),
-            tone="good" if good else "warn" if unproven else "bad",
+            tone="good" if is_written else "warn" if unproven else "bad",
             copy=text,
         )
         self.app.push_screen(page)

@@ -174,7 +174,7 @@ def format_cost(value: float, unit: str) -> Span:
 def build_stage_table(fact: Split, *, with_layers: bool = True) -> Table:
     """Build a table with one row per stage. `with_layers` adds the names of its first and last layer."""
     stages, machines = fact.stages, fact.machines if len(fact.machines) > 1 else ()
-    timed = any(stage.seconds is not None for stage in stages)
+    has_seconds = any(stage.seconds is not None for stage in stages)
     largest = max(stage.cost for stage in stages) or 1.0
 
     def format_share(index: int) -> Span:
@@ -195,7 +195,10 @@ def build_stage_table(fact: Split, *, with_layers: bool = True) -> Table:
             (Column("MACs", "right"), lambda index: count(stages[index].macs)),
             (Column("weights", "right", drop=2), lambda index: size(stages[index].weight_bytes)),
             (Column("activations", "right", drop=4), lambda index: size(stages[index].activation_bytes)),
-            (Column("time" * timed, "right"), lambda index: seconds(stages[index].seconds) if timed else ""),
+            (
+                Column("time" * has_seconds, "right"),
+                lambda index: seconds(stages[index].seconds) if has_seconds else "",
+            ),
             (
                 Column("", role="bar", drop=7),
                 lambda index: Span(bar_text(stages[index].cost, largest), "bar"),
@@ -331,22 +334,22 @@ def draw_gantt(
             first, last = (
                 round(edge / end_time * cells) if end_time else 0 for edge in (work.start, work.end)
             )
-            forward = work.work == "forward"
-            digits = "0123456789" if forward else "abcdefghij"
+            is_forward = work.work == "forward"
+            digits = "0123456789" if is_forward else "abcdefghij"
             signs[first:last] = digits[work.micro_batch % 10] * (last - first)
-            roles[first:last] = [_FORWARD[work.micro_batch % 2] if forward else "good"] * (last - first)
+            roles[first:last] = [_FORWARD[work.micro_batch % 2] if is_forward else "good"] * (last - first)
         runs = itertools.groupby(zip(signs, roles, strict=True), key=itemgetter(1))
         spans = [Span("".join(sign for sign, _ in run), role) for role, run in runs]
         lines.append(Line((Span(f"{index + 1:>5}  ", "quiet"), *spans)))
-    backward = any(work.work == "backward" for work in works)
-    words = ["forward 0-9, backward a-j"] * backward
+    has_backward = any(work.work == "backward" for work in works)
+    words = ["forward 0-9, backward a-j"] * has_backward
     words += [f"{seconds_text(end_time)} from left to right"] * timed
     return [*lines, *([Line(Span(f"       {'; '.join(words)}", "quiet"))] if words else [])]
 
 
 def build_count_table(fact: Split) -> Table:
     """Build a table of splits into other numbers of stages. It marks the cheapest split."""
-    timed = any(row.period is not None for row in fact.counts)
+    has_periods = any(row.period is not None for row in fact.counts)
     best = min(fact.counts, key=_sort_key)
 
     def marks(row: StageCount) -> Span:
@@ -361,7 +364,7 @@ def build_count_table(fact: Split) -> Table:
             (Column("largest", "right"), lambda row: format_cost(row.cost, fact.unit)),
             (Column("balance", "right"), lambda row: share(row.balance, 1.0)),
             (Column("over the cuts", "right"), lambda row: size(row.cut_bytes)),
-            (Column("period" * timed, "right"), lambda row: seconds(row.period) if timed else ""),
+            (Column("period" * has_periods, "right"), lambda row: seconds(row.period) if has_periods else ""),
             (Column(""), marks),
         ),
         what="numbers of stages",

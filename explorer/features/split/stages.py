@@ -157,8 +157,8 @@ class Splitter:
         self._draft = key, draft
         if is_same_search and places is not None:
             return fact
-        module = not self._models.open_state(state_index, on_progress).is_graph
-        rows = tuple(draft.search.subject.layers) if module else None
+        is_module = not self._models.open_state(state_index, on_progress).is_graph
+        rows = tuple(draft.search.subject.layers) if is_module else None
         return replace(fact, where=draft.where(), rows=rows)
 
     def _build_draft(
@@ -376,10 +376,11 @@ def _is_proved(fact: Split) -> bool:
     return fact.verdict_kind is None or fact.verdict_kind in PASSED
 
 
-def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    """Return the options of `extract` that make the state again; see `Change.words`."""
     return [*entry.record.words], ""
 
 
 CHANGE = Change(
-    "extract", PartSpec, lambda spec, work: work.parts.get_part(Splitter).steps(spec, work), _words
+    "extract", PartSpec, lambda spec, work: work.parts.get_part(Splitter).steps(spec, work), _write_words
 )

@@ -226,7 +226,7 @@ class TorchSplitter:
             facts.append(replace(fact, file=name, sha256=manifest.compute_sha256(path)))
         infos = {name: describe_tensors(value, name)[0] for name, value in values.items()}
         return infos, [
-            replace(fact, inputs=_infos(infos, part.reads), outputs=_infos(infos, part.makes))
+            replace(fact, inputs=_select_infos(infos, part.reads), outputs=_select_infos(infos, part.makes))
             for part, fact in zip(parts.stages, facts, strict=True)
         ]
 
@@ -272,7 +272,7 @@ class TorchSplitter:
         self, split: Split, parts: ModuleStages, infos: Mapping[str, TensorInfo]
     ) -> manifest.Manifest:
         def declared(names: Sequence[str]) -> tuple[manifest.ManifestTensor, ...]:
-            return manifest.describe_tensors(_infos(infos, names))
+            return manifest.describe_tensors(_select_infos(infos, names))
 
         return manifest.Manifest(
             model=self._models.label(self._state_index),
@@ -287,7 +287,7 @@ class TorchSplitter:
             ),
             cuts=manifest.describe_cuts(split),
             balance=split.balance,
-            shared=tuple(_weights(parts.stages)),
+            shared=tuple(_list_shared_weights(parts.stages)),
         )
 
 
@@ -328,7 +328,7 @@ def _describe_shared_weights(shared: Sequence[str]) -> list[str]:
     ]
 
 
-def _infos(infos: Mapping[str, TensorInfo], names: Sequence[str]) -> tuple[TensorInfo, ...]:
+def _select_infos(infos: Mapping[str, TensorInfo], names: Sequence[str]) -> tuple[TensorInfo, ...]:
     return tuple([infos[name] for name in names])
 
 
@@ -360,7 +360,7 @@ def _find_shared(search: StageSearch, places: Sequence[int]) -> list[str]:
     return find_shared_names({name for unit in span for name in search.units.stored[unit]} for span in spans)
 
 
-def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
+def _list_shared_weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
     """Return the parameters that several stages share, with their name in each stage."""
     places: dict[str, dict[str, str]] = {}
     tensors: dict[str, nn.Parameter] = {}

@@ -61,15 +61,15 @@ def format_sweep(
         prefix = f"{printable(mixed.model)}: " if len(models) > 1 else ""
         number = next((f" (row {index})" for index, row in enumerate(rows, 1) if row.key == mixed.row), "")
         blocks.append(Paragraph(f"{prefix}{mixed.told}{number}", "good" if mixed.met else "warning"))
-    blocks.append(Paragraph(_legend(fact), "quiet"))
+    blocks.append(Paragraph(_format_legend(fact), "quiet"))
     failed = Counter(row.error for row in rows if row.error).most_common(5)
     blocks += [Paragraph(f"{error_count:,} x {printable(why)}", "warning") for why, error_count in failed]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
-    blocks += [Line(), *_commands(fact, written_path, plotted)]
+    blocks += [Line(), *_suggest_commands(fact, written_path, plotted)]
     return [*blocks, Line(), Line(tuple(describe_computed_rows(fact)), 2)]
 
 
-def _legend(fact: FormatSweep) -> str:
+def _format_legend(fact: FormatSweep) -> str:
     samples = dict.fromkeys(row.calibration for row in fact.rows if row.calibration)
     ran = f" From {', '.join(map(printable, samples))}." if samples else ""
     return (
@@ -79,7 +79,7 @@ def _legend(fact: FormatSweep) -> str:
     )
 
 
-def _commands(fact: FormatSweep, written_path: str | None, plotted: str | None) -> Iterator[Block]:
+def _suggest_commands(fact: FormatSweep, written_path: str | None, plotted: str | None) -> Iterator[Block]:
     """Build the command that applies the row chosen by the limits, or without limits a row of the Pareto
     front.
     """

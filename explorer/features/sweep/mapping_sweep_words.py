@@ -31,7 +31,7 @@ def mapping_sweep(fact: MappingSweep) -> list[Block]:
     return [
         Line((head, Span(subject, "quiet"))),
         Line(),
-        table_of(rows, _columns(fact, len(models) > 1, len(objectives) > 1), what="rows"),
+        table_of(rows, _list_columns(fact, len(models) > 1, len(objectives) > 1), what="rows"),
         Line(),
         *([Paragraph(legend, "quiet")] if any(row.pareto for row in rows) else ()),
         *(Paragraph(f"{number:,} x {printable(why)}", "warning") for why, number in reasons),
@@ -40,7 +40,7 @@ def mapping_sweep(fact: MappingSweep) -> list[Block]:
     ]
 
 
-def _columns(fact: MappingSweep, several_models: bool, several_objectives: bool) -> list[MappingColumn]:
+def _list_columns(fact: MappingSweep, several_models: bool, several_objectives: bool) -> list[MappingColumn]:
     rows = fact.rows
     columns: list[MappingColumn] = []
     if several_models:

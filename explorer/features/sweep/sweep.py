@@ -76,7 +76,7 @@ def sweep(
         [
             _describe_module(session, models, reopen)
             if not verify and _is_traced(models, on_progress)
-            else _subject(session, models, reopen, on_progress)
+            else _build_subject(session, models, reopen, on_progress)
             for session, models in sessions
         ],
         spec,
@@ -103,7 +103,7 @@ def sweep_formats(
     """
     if output is not None:
         engine.check_output(output, [models.source for _, models in sessions])
-    subjects = [_subject(session, models, reopen, on_progress) for session, models in sessions]
+    subjects = [_build_subject(session, models, reopen, on_progress) for session, models in sessions]
     target = output
     if seconds is not None:
         options["workers"] = 1
@@ -146,7 +146,7 @@ def sweep_trainings(
     source, options = build_open_arguments(models)
     words = shlex.join(write_opening_words(models.options))
     matters = {name: models.options[name] for name in FIGURE_OPTIONS}
-    settings = {**training, "opening": matters, "rules": _digest(models.options["rules"])}
+    settings = {**training, "opening": matters, "rules": _compute_digest(models.options["rules"])}
     tasks = []
     for combination in combinations:
         row = TrainingTrial(key="", model=models.source, opening=words, data=data, seed=seed, **combination)
@@ -209,7 +209,7 @@ def sweep_mappings(
     return mappings.sweep_mappings(
         _describe_module(session, models, reopen)
         if _is_traced(models, on_progress)
-        else _subject(session, models, reopen, on_progress),
+        else _build_subject(session, models, reopen, on_progress),
         resized,
         objective=objective,
         globs=sites,
@@ -304,7 +304,7 @@ def compare_tilings(fact: Sweep, choice: str) -> FigureTable:
     return build_tilings_table([row for tile in sizes for row in fact.rows if row.tile == tile])
 
 
-def _subject(
+def _build_subject(
     session: SweepSession, models: Models, reopen: Reopen, on_progress: OnProgress
 ) -> engine.Subject:
     options = models.options
@@ -314,8 +314,8 @@ def _subject(
         session=session,
         # models of other formats are exported to ONNX
         files=lambda: list_files(models.load_graph(models.current, on_progress)),
-        opener=partial(_opener, reopen, options),
-        opening={**opening, "rules": _digest(options["rules"])},
+        opener=partial(_make_opener, reopen, options),
+        opening={**opening, "rules": _compute_digest(options["rules"])},
         words=shlex.join(write_opening_words(options)),
         command=lambda request: Quantizer(models).command(request, None),
     )
@@ -344,7 +344,7 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
             open_worker_model, reopen, source, options, _products_digest, _products_digest(session)
         ),
         opening={name: options[name] for name in FIGURE_OPTIONS}
-        | {"rules": _digest(models.options["rules"])},
+        | {"rules": _compute_digest(models.options["rules"])},
         words=shlex.join(write_opening_words(models.options)),
     )
 
@@ -354,7 +354,9 @@ def _products_digest(session: SweepSession) -> str:
     return compute_digest({"plan": to_json(session.plan(TileSpec()))})
 
 
-def _opener(reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]) -> Callable[[], SweepSession]:
+def _make_opener(
+    reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]
+) -> Callable[[], SweepSession]:
     """Return a function that opens the ONNX file of the model again, in any process."""
     opening = {name: value for name, value in options.items() if name not in ("weights", "seed")}
     if opening["rules"] is not None:
@@ -362,7 +364,7 @@ def _opener(reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]) ->
     return partial(reopen, files[0], **opening)
 
 
-def _digest(rules: str | None) -> str:
+def _compute_digest(rules: str | None) -> str:
     """Return a digest of the rules file, on which figures depend; '' without a file."""
     if rules is None:
         return ""

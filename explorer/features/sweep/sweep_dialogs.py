@@ -216,8 +216,8 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         spec = FormatSweepSpec(
             formats,
             per_layer=self.query_one("#sensitivity-each", OptionField).index == 0,
-            bits=_limit(self.text_of("sensitivity-bits"), "bits"),
-            snr=_limit(self.text_of("sensitivity-snr"), "dB"),
+            bits=_parse_limit(self.text_of("sensitivity-bits"), "bits"),
+            snr=_parse_limit(self.text_of("sensitivity-snr"), "dB"),
             cost=COSTS[self.query_one("#sensitivity-cost", OptionField).value],
             **parse_samples(self.text_of("sensitivity-calibrate"), self.text_of("sensitivity-seed")),
         )
@@ -228,7 +228,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def _limit(typed: str, where: str) -> float | None:
+def _parse_limit(typed: str, where: str) -> float | None:
     """Parse a limit; None for an empty field.
 
     Raises:

@@ -53,17 +53,17 @@ _SORTED_BY: Mapping[str, tuple[str, int]] = {
 def columns_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepColumn, ...]:
     """Return the columns that are not empty and fit in `width` cells."""
     visible = select_columns(rows)[:-1]
-    while _cells(visible) > width and any(column.drop for column, _ in visible):
+    while _count_cells(visible) > width and any(column.drop for column, _ in visible):
         visible.remove(max(visible, key=lambda column: column[0].drop))
     return tuple(visible)
 
 
 def table_width(rows: Sequence[SweepRow]) -> int:
     """Return the width of all columns, in cells."""
-    return _cells(select_columns(rows)[:-1])
+    return _count_cells(select_columns(rows)[:-1])
 
 
-def _cells(columns: Sequence[SweepColumn]) -> int:
+def _count_cells(columns: Sequence[SweepColumn]) -> int:
     return sum(_SORTED_BY[column.title][1] + 1 for column, _ in columns) + _MARKS
 
 
@@ -93,9 +93,9 @@ def sweep_head(columns: Sequence[SweepColumn], sorted_figure: str, reverse: bool
     spans: list[Span] = [(" " * _MARKS, "text")]
     for column, _ in columns:
         sort, cells = _SORTED_BY[column.title]
-        lit = sort == sorted_figure != "asked"
-        title = f"{column.title}{('▴' if reverse else '▾') if lit else ''}"
-        spans.append((fit(title, cells, right=column.align == "right") + " ", "head" if lit else "dim"))
+        is_sorted = sort == sorted_figure != "asked"
+        title = f"{column.title}{('▴' if reverse else '▾') if is_sorted else ''}"
+        spans.append((fit(title, cells, right=column.align == "right") + " ", "head" if is_sorted else "dim"))
     return tuple(spans)
 
 
@@ -130,11 +130,11 @@ def sweep_facts(row: SweepRow, width: int) -> list[Line]:
 
 def axes_of(rows: Sequence[SweepRow]) -> tuple[Axes, ...]:
     """Return the pairs of axes for which some row has figures, or the first pair if there are none."""
-    pairs = [axes for axes in AXES if any(_point(row, axes) for row in rows)]
+    pairs = [axes for axes in AXES if any(_find_point(row, axes) for row in rows)]
     return tuple(pairs) or AXES[:1]
 
 
-def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
+def _find_point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
     """Return the coordinates of a tiling as decimal logarithms, or None without figures."""
     across, upwards = (getattr(row, name) for name in axes)
     if not across or not upwards or row.error:
@@ -160,7 +160,7 @@ class ParetoPlot:
         self._points = {
             (row.tile, row.edges): (point, row.pareto)
             for row in rows
-            if (point := _point(row, axes)) is not None
+            if (point := _find_point(row, axes)) is not None
         }
         places = [point for point, _ in self._points.values()]
         self._bounds = [widen_bounds([place[axis] for place in places]) for axis in (0, 1)] if places else []
@@ -189,7 +189,7 @@ class ParetoPlot:
             put_text(cells, *self._dot(point, across, rows), FRONT if best else "●", "accent")
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
-            ((_head(title, width), "dim"),),
+            ((_build_title(title, width), "dim"),),
             *framed(
                 lines_of(cells),
                 {row: fit(text, margin, right=True) for row, text in ends.items()},
@@ -243,7 +243,7 @@ class ParetoPlot:
         return self._dots[1:]
 
 
-def _head(title: str, width: int) -> str:
+def _build_title(title: str, width: int) -> str:
     """Build the title of the plot with the longest legend that fits."""
     legends = (
         f"   {FRONT} Pareto front, as in the table   · others",

@@ -83,12 +83,12 @@ class InnerLoops(Struct, frozen=True):
         spans = matmul.rows, matmul.depth, matmul.cols
         size = sizes_text(tuple(stop - first for first, stop in spans))
         axes = (("m", place.row, grid.m), ("k", place.depth, grid.k), ("n", place.col, grid.n))
-        bars: Line = tuple((f" {name} {_bar(index, axis.count)}", "bar") for name, index, axis in axes)
+        bars: Line = tuple((f" {name} {_draw_bar(index, axis.count)}", "bar") for name, index, axis in axes)
         tile: Line = ((" tile ", "dim"), (size, "number"), (f"  of {sizes_text(self.tile)}", "dim"))
         return [cut_line(line, width) for line in (head, bars, tile)[:room]]
 
 
-def _bar(index: int, count: int) -> str:
+def _draw_bar(index: int, count: int) -> str:
     """Draw the tiles along an axis with the current one, or their numbers if there are many."""
     if count > _CELLS:
         return f"{index + 1:,}/{count:,}"

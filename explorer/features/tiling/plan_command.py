@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     spec, warning = tile_spec(args), ""
     if args.steps is not None:
-        return _steps(args, progress, spec)
+        return _answer_steps(args, progress, spec)
     machine = read_hardware(args)
 
     def cost(session: Session, info: Info) -> tuple[Any, ...]:
@@ -40,7 +40,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return answer
 
 
-def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
+def _answer_steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
     """Answer `--steps`: the buffer contents at each tile matmul of the largest tiled matmul."""
     first, count = _range(args.steps)
     if args.formulas:

@@ -73,15 +73,15 @@ def cost_blocks(fact: PlanCost) -> list[Block]:
         figures(fact),
         *((Line(), *build_order_table(fact)) if len(fact.sites) > 1 and len(fact.orders) > 1 else ()),
         Line(),
-        *_sites(fact),
+        *_build_site_table(fact),
         *((Line(), *systolic(fact), Paragraph(_DRAINED, "quiet")) if fact.systolic else ()),
         *(block for site in detailed[:_MAX_FORMULAS] for block in (Line(), *detail(site))),
         Line(),
-        *_assumptions(fact),
+        *_build_assumptions(fact),
     ]
 
 
-def _assumptions(fact: PlanCost) -> list[Block]:
+def _build_assumptions(fact: PlanCost) -> list[Block]:
     return [Paragraph(field_terms(text), "quiet") for text in fact.assumptions]
 
 
@@ -173,7 +173,9 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
         "lower_bound": bytes_field(
             "Lower bound", fact.lower_bound, sign, f"traffic is {fact.ratio:,.2f} x that"
         ),
-        "intensity": Field("Arithmetic intensity", _intensity(total.intensity), "FLOPs per byte of traffic"),
+        "intensity": Field(
+            "Arithmetic intensity", _format_intensity(total.intensity), "FLOPs per byte of traffic"
+        ),
         "buffer": bytes_field("Buffer", fact.buffer, "", "" if machine.double_buffered else fit_text),
         "buffer_double": bytes_field(
             "Buffer, double", fact.buffer_double, "", fit_text if machine.double_buffered else ""
@@ -213,7 +215,7 @@ def _bound_text(total: OrderTotal, fact: PlanCost) -> str:
     return f"{_model_of_time(fact)}: memory bounds {total.memory_bound:,} of {len(fact.sites):,} matmuls"
 
 
-def _intensity(value: float | None) -> str:
+def _format_intensity(value: float | None) -> str:
     return "-" if value is None else f"{value:,.2f}"
 
 
@@ -226,9 +228,9 @@ def build_order_table(fact: PlanCost) -> tuple[Line, Table]:
             Span(ORDERS.get(total.order, "each matmul's own"), "quiet"),
             size(total.traffic, fact.sign)._replace(role="good" if total.traffic == least else ""),
             f"{total.traffic / least:,.2f} x" if least else "",
-            _intensity(total.intensity),
-            _cycles(total.cycles, fact.sign),
-            _time(total.seconds, fact.sign),
+            _format_intensity(total.intensity),
+            _format_cycles(total.cycles, fact.sign),
+            _format_time(total.seconds, fact.sign),
         )
         for total in fact.orders
     ]
@@ -251,7 +253,7 @@ def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
     )
 
 
-def _sites(fact: PlanCost) -> list[Block]:
+def _build_site_table(fact: PlanCost) -> list[Block]:
     groups = group_rows(fact.sites, lambda site: replace(site, name="", layer="", formulas=()))
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
@@ -293,13 +295,13 @@ def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost],
         (Column("no reuse", "right", drop=6), lambda site: size(site.traffic_without_reuse)),
         (Column("traffic", "right"), lambda site: size(site.chosen.traffic)),
         (Column("x lower bound", "right", drop=1), lambda site: f"{site.ratio:,.2f}"),
-        (Column("FLOPs/byte", "right", drop=8), lambda site: _intensity(site.chosen.intensity)),
+        (Column("FLOPs/byte", "right", drop=8), lambda site: _format_intensity(site.chosen.intensity)),
         (
             Column("buffer", "right", drop=4),
             lambda site: size(site.buffer)._replace(role="bad" if site.fits is False else ""),
         ),
-        (cycles, lambda site: _cycles(site.chosen.cycles)),
-        (time, lambda site: _time(site.chosen.seconds)),
+        (cycles, lambda site: _format_cycles(site.chosen.cycles)),
+        (time, lambda site: _format_time(site.chosen.seconds)),
         (
             Column("limit" if fact.total.memory_bound is not None else "", drop=9),
             lambda site: Span(site.chosen.bound, _BOUND[site.chosen.bound]),
@@ -307,11 +309,11 @@ def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost],
     )
 
 
-def _cycles(value: int | None, sign: str = "") -> Span:
+def _format_cycles(value: int | None, sign: str = "") -> Span:
     return Span("") if value is None else count(value, sign)
 
 
-def _time(value: float | None, sign: str = "") -> str:
+def _format_time(value: float | None, sign: str = "") -> str:
     return "" if value is None else f"{sign}{seconds_text(value)}"
 
 
@@ -324,19 +326,22 @@ def systolic(fact: PlanCost) -> tuple[Line, Table]:
         rows,
         (
             (Column("dataflow"), lambda row: row.dataflow),
-            (Column("tile by tile", "right"), lambda row: _cycles(row.cycles, fact.sign)),
-            (Column("with moving" if timed else "", "right"), lambda row: _cycles(row.total, fact.sign)),
+            (Column("tile by tile", "right"), lambda row: _format_cycles(row.cycles, fact.sign)),
+            (
+                Column("with moving" if timed else "", "right"),
+                lambda row: _format_cycles(row.total, fact.sign),
+            ),
             (
                 Column("time" if timed and machine.clock is not None else "", "right"),
-                lambda row: _time(row.seconds, fact.sign),
+                lambda row: _format_time(row.seconds, fact.sign),
             ),
             (
                 Column("in one go", "right", drop=1),
-                lambda row: _cycles(row.whole, fact.sign)._replace(role="quiet"),
+                lambda row: _format_cycles(row.whole, fact.sign)._replace(role="quiet"),
             ),
             (
                 Column("as SCALE-Sim 3", "right", drop=2),
-                lambda row: _cycles(row.scalesim, fact.sign)._replace(role="quiet"),
+                lambda row: _format_cycles(row.scalesim, fact.sign)._replace(role="quiet"),
             ),
         ),
     )
@@ -354,13 +359,13 @@ def detail(site: SiteCost) -> list[Block]:
     """Describe one site: the traffic of each loop order, and the formula of every figure."""
     return [
         Line(Span(site.title, "strong")),
-        _orders(site),
+        _build_order_table(site),
         Line(),
-        *(block for formula in site.formulas for block in _formula(formula)),
+        *(block for formula in site.formulas for block in _build_formula(formula)),
     ]
 
 
-def _orders(site: SiteCost) -> Table:
+def _build_order_table(site: SiteCost) -> Table:
     """Build a table of the loop orders of a site. A narrow table drops the parts of the traffic."""
     timed, has_bound = site.chosen.cycles is not None, bool(site.chosen.bound)
     columns: list[tuple[Column, Callable[[OrderCost], Cell]]] = [
@@ -371,14 +376,14 @@ def _orders(site: SiteCost) -> Table:
         (Column("of C", "right", drop=3), lambda order: size(order.c_read_bytes)),
         (Column("writes of C", "right", drop=4), lambda order: size(order.c_write_bytes)),
         (Column("traffic", "right"), lambda order: size(order.traffic)._replace(role="strong")),
-        (Column("FLOPs/byte", "right", drop=6), lambda order: _intensity(order.intensity)),
-        (Column("cycles", "right"), lambda order: _cycles(order.cycles)),
+        (Column("FLOPs/byte", "right", drop=6), lambda order: _format_intensity(order.intensity)),
+        (Column("cycles", "right"), lambda order: _format_cycles(order.cycles)),
         (Column("limit", drop=7), lambda order: Span(order.bound, _BOUND[order.bound])),
     ]
     return table_of(site.orders, columns[: 10 if has_bound else 9 if timed else 8])
 
 
-def _formula(formula: Formula) -> list[Block]:
+def _build_formula(formula: Formula) -> list[Block]:
     return [
         Line((Span(f"{field_terms(formula.name)}  ", "quiet"), Span(_formula_value(formula), "strong")), 2),
         Paragraph(f"{field_terms(formula.rule)}  =  {formula.filled}", "formula", 6),
@@ -396,9 +401,9 @@ def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> li
     formulas_by_name = {} if example is None else {formula.name: formula for formula in example.formulas}
     formulas = [formulas_by_name[name] for name in names if name in formulas_by_name]
     if example is None or not formulas:
-        return _assumptions(fact)
+        return _build_assumptions(fact)
     if len(fact.sites) == 1 and fact.sites[0].calls == 1:
-        return [block for formula in formulas for block in _formula(formula)]
+        return [block for formula in formulas for block in _build_formula(formula)]
     # the figure is a total over all sites, so the numbers of one site would not match it
     rules = [
         Line(

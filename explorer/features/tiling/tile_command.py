@@ -72,7 +72,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         ),
         "plan.sites",
         warning="; ".join(filter(None, (fixed, idle, warning))),
-        outcome=_outcome(result),
+        outcome=_format_outcome(result),
     )
 
 
@@ -117,11 +117,11 @@ def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:
             result, source, None, write_opening_words(args.opening)
         ),
         "plan.sites",
-        outcome=_outcome(result),
+        outcome=_format_outcome(result),
     )
 
 
-def _outcome(result: TileResult) -> str:
+def _format_outcome(result: TileResult) -> str:
     return "done" if result.verification is None else result.verification.verdict_kind
 
 

@@ -106,7 +106,7 @@ MIN_BESIDE_WIDTH = 56
 """Minimum width, in cells, for the chosen block next to the grid instead of below it."""
 
 
-def _shade(share: float) -> tuple[str, str]:
+def _choose_shade(share: float) -> tuple[str, str]:
     """Return the character and role of a share; only exactly 1 counts as full."""
     return next((sign, role) for least, sign, role, _ in _SHADES if share >= least)
 
@@ -170,7 +170,7 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
     """Draw the blocks of the output, and the depth of the chosen block."""
     blocks = TileGrid.from_site(site)
     frame = _Frame(blocks, width, height)
-    lines = [_title(blocks, place, frame, width), _columns(blocks, place, frame)]
+    lines = [_build_title(blocks, place, frame, width), _build_column_numbers(blocks, place, frame)]
     chosen_row = place.row // frame.rows.per
     for row in range(frame.rows.cells):
         first, stop = frame.rows.tiles(row)
@@ -178,7 +178,7 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
         cells: list[Span] = []
         for col in range(frame.cols.cells):
             start, end = frame.cols.tiles(col)
-            sign, role = _shade(blocks.compute_utilization(first, stop, start, end))
+            sign, role = _choose_shade(blocks.compute_utilization(first, stop, start, end))
             _append_cell(
                 cells, sign, role, frame.across, row == chosen_row and col == place.col // frame.cols.per
             )
@@ -186,13 +186,13 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
         below: Line = ((" " * frame.margin, "text"), *cells)
         lines += [below] * (frame.down - 1 - (frame.down > 2))
         lines += [BLANK] * (frame.down > 2)
-    lines += wrap_within(_edges(site, blocks), width - 1, 1 if frame.brief else 2, 1)
+    lines += wrap_within(_describe_partial_tiles(site, blocks), width - 1, 1 if frame.brief else 2, 1)
     if not frame.brief:
         lines.append(BLANK)
-    lines += [*_depth(blocks, place, frame, width), _legend(width)]
+    lines += [*_draw_depth(blocks, place, frame, width), _build_legend(width)]
     spare = height - len(lines) - 1
     if spare >= 4:
-        lines += [BLANK, *_operands(blocks, place, width, spare)]
+        lines += [BLANK, *_draw_operands(blocks, place, width, spare)]
     return [cut_line(line, width) for line in lines[:height]]
 
 
@@ -205,7 +205,7 @@ def _append_cell(spans: list[Span], sign: str, role: str, across: int, is_chosen
         spans.append((" ", "text"))
 
 
-def _title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Line:
+def _build_title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Line:
     counts = f"{blocks.m.count:,} × {blocks.n.count:,}"
     spans: list[Span] = [(" Output ", "head"), (f"{counts} blocks", "text")]
     if blocks.batch > 1:
@@ -215,7 +215,7 @@ def _title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Lin
     return cut_line(spans, width)
 
 
-def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
+def _build_column_numbers(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
     """Build the line above the grid: numbers of the first, the last and the chosen column."""
     cells = frame.cols.cells
     line = [" "] * (cells * frame.across)
@@ -238,7 +238,7 @@ def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
     return tuple(spans)
 
 
-def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
+def _describe_partial_tiles(site: SitePlan, blocks: TileGrid) -> list[Span]:
     """Describe the sizes of the partial tiles."""
     short = [
         f"{word} {axis.last_size:,} of {axis.tile:,}"
@@ -253,7 +253,7 @@ def _edges(site: SitePlan, blocks: TileGrid) -> list[Span]:
     return [(f" {edge_text}: ", "dim"), (" · ".join(short), "warn")]
 
 
-def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> list[Line]:
+def _draw_depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> list[Line]:
     """Draw the slices along K, which are summed, as a strip."""
     per = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
     slices = f"{units.many_text(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
@@ -261,12 +261,12 @@ def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> lis
     spans: list[Span] = [(" " * frame.margin, "text")]
     for cell in range(frame.depths.cells):
         first, stop = frame.depths.tiles(cell)
-        sign, role = _shade(blocks.k.compute_filled_share(first, stop))
+        sign, role = _choose_shade(blocks.k.compute_filled_share(first, stop))
         _append_cell(spans, sign, role, frame.deep, cell == place.depth // frame.depths.per)
     return [cut_line(title, width), tuple(spans)]
 
 
-def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
+def _draw_operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
     """Draw the operands of the chosen block: a band of A, a band of B, and the chosen tile in each."""
     half = width // 2
     a = _operand_grid("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
@@ -301,7 +301,7 @@ def _operand_grid(
     return lines
 
 
-def _legend(width: int) -> Line:
+def _build_legend(width: int) -> Line:
     pieces: list[Line] = [((" util.:", "dim"),)]
     pieces += [((f"{sign} ", role), (word, "dim")) for _, sign, role, word in _SHADES]
     return cut_line((flow_pieces(pieces, width, 0) or [BLANK])[0], width)
@@ -345,30 +345,32 @@ def block_page(
     batch_text = f"{place.batch:,}, " if blocks.batch > 1 else ""
     lines: list[Line] = [
         ((f" Block {batch_text}{place.row:,}, {place.col:,}", "head"),),
-        _field("lies at", ((_slice_text(rows, cols), "number"),), width),
+        _build_field("lies at", ((_slice_text(rows, cols), "number"),), width),
     ]
     if height >= 10:
         name = shorten_name(escape_name(site.output) or "the output", width - 9)
-        lines.insert(1, _field("of", ((name, "text"),), width))
+        lines.insert(1, _build_field("of", ((name, "text"),), width))
         size = (_size_text(rows, cols), "number")
-        lines.append(_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
+        lines.append(_build_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
     filled, track = draw_bar(block.utilization, 8 if width >= 40 else 0)
-    share = (f"{share_text(block.utilization, 1)} ", _shade(block.utilization)[1])
-    lines.append(_field("util.", (share, filled, track, (_idle_text(site, block.utilization), "dim")), width))
+    share = (f"{share_text(block.utilization, 1)} ", _choose_shade(block.utilization)[1])
+    lines.append(
+        _build_field("util.", (share, filled, track, (_idle_text(site, block.utilization), "dim")), width)
+    )
     if height >= 14:
         lines.append(BLANK)
     lines.append(((f" Tile matmul k = {product.index:,}", "head"), (f"  of {blocks.k.count:,}", "dim")))
     lines += _operand_lines(site, product, operands or {}, width, named=height >= 11)
     if height >= 17:
         mnk = f"{place.row},{place.col},{product.index}"
-        lines += [_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
+        lines += [_build_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
     if step is not None:
         lines += _step_block(step, width, height - len(lines))
     room = height - len(lines) - 1
     if room < 1:
         visible = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
         return [cut_line(line, width) for line in visible]
-    return [cut_line(line, width) for line in (*lines, *_products(blocks, place, width, room))]
+    return [cut_line(line, width) for line in (*lines, *_list_tile_matmuls(blocks, place, width, room))]
 
 
 def _operand_lines(
@@ -386,7 +388,7 @@ def _operand_lines(
         ("B", product.depth, product.cols, right, weight_kind, f"an {weight_kind}"),
     ):
         where: list[Span] = [(_slice_text(first, second), "number"), (f" {_size_text(first, second)}", "dim")]
-        lines.append(_field(letter, where, width))
+        lines.append(_build_field(letter, where, width))
         if named:
             operand = f"{role} {shorten_name(escape_name(name), max(8, width - 5 - len(role)))}"
             lines.append((("   ", "text"), (operand, "text") if name else (nameless, "dim")))
@@ -395,8 +397,8 @@ def _operand_lines(
 
 def _step_block(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:
     """Build the lines about the step; leave four lines for tile matmuls if there is room."""
-    full = spare > FULL_STEP_LINES + 4
-    return [*step(width, spare - 4 if full else 3 if spare > 7 else 1), *[BLANK] * full]
+    has_room = spare > FULL_STEP_LINES + 4
+    return [*step(width, spare - 4 if has_room else 3 if spare > 7 else 1), *[BLANK] * has_room]
 
 
 def product_text(site: SitePlan, place: TilePlace) -> str:
@@ -409,7 +411,7 @@ def product_text(site: SitePlan, place: TilePlace) -> str:
     return f"{to} += A{batch_text}{_slice_text(p.rows, p.depth)} @ {right}"
 
 
-def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list[Line]:
+def _list_tile_matmuls(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list[Line]:
     """List the tile matmuls of the block around the chosen one."""
     count = blocks.k.count
     start = find_first_visible(place.depth, room, count)
@@ -438,7 +440,7 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
     return lines
 
 
-def _field(label: str, value: Sequence[Span], width: int) -> Line:
+def _build_field(label: str, value: Sequence[Span], width: int) -> Line:
     """Build a label and its value in exactly one line, so that lines do not jump when the block changes."""
     name = f" {fit(label, 8)}" if len(label) > 1 else f" {label} "
     return cut_line(((name, "dim"), *value), width)

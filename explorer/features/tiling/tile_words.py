@@ -58,7 +58,7 @@ def plan_matmuls(fact: Plan) -> list[Block]:
         fact.sites, lambda site: replace(site, name="", output="", weight=None, place=(), layer="")
     )
     if fact.sites:
-        blocks += [_add_total_row(matmuls(fact, groups), fact), Line(), *_notes(fact, groups)]
+        blocks += [_add_total_row(matmuls(fact, groups), fact), Line(), *_build_notes(fact, groups)]
     else:
         blocks.append(Paragraph("Nothing to tile: no matmul here can be tiled.", "warning"))
     blocks += overflows(fact.accumulator_bits, {site.name: site.sums for site in fact.sites if site.sums})
@@ -85,12 +85,12 @@ def headline(fact: Plan) -> Line:
         return Line(Span("Nothing to tile with these choices", "warning"))
     matmuls_text = f" tile matmul{'s' * (fact.products != 1)} in {sites:,} matmul{'s' * (sites != 1)}"
     role: Role = "good" if fact.macs == fact.macs_total is not None else "figure"
-    share = Span(_share(fact), role)
+    share = Span(_format_share(fact), role)
     count = f"{fact.sign}{exact_text(fact.products)}"
     return Line((Span(count, "strong"), matmuls_text, Span(" · ", "quiet"), share))
 
 
-def _share(fact: Plan) -> str:
+def _format_share(fact: Plan) -> str:
     total_macs = fact.macs_total
     return (
         "of how many MACs is not known"
@@ -117,7 +117,7 @@ def explain_padding(fact: Plan, next_step: str) -> str:
 def build_tiling_fields(site: SitePlan) -> list[Field]:
     """Build the fields for the tiling of one site, and for the utilization of its tiles."""
     return [
-        Field("grid", _grid(site)),
+        Field("grid", _format_grid(site)),
         Field("tile", sizes_text(site.tile)),
         Field("edges", edges_text(site.edges)),
         Field("form", site.form),
@@ -125,7 +125,7 @@ def build_tiling_fields(site: SitePlan) -> list[Field]:
         Field("tile matmuls", exact_text(site.products)),
         *([Field("accumulator", f"{site.sums.bits} of {site.sums.bits_any} bits")] if site.sums else []),
         *([Field("in floats", Span(site.in_floats, "warning"))] if site.in_floats else []),
-        *([Field("in a pass", Span(runs, "formula"))] if (runs := _times(site)) else []),
+        *([Field("in a pass", Span(runs, "formula"))] if (runs := _format_runs(site)) else []),
         *([Field("known at run time", Span(", ".join(site.dynamic), "warning"))] if site.dynamic else []),
     ]
 
@@ -148,12 +148,12 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             list_first_names([site.title for site in group]),
-            Span(_operator(site), "quiet"),
+            Span(_format_operator(site), "quiet"),
             exact_text(site.M),
             exact_text(site.K),
             exact_text(site.N),
             *(text_of(site) for _, text_of in varying),
-            _grid(site),
+            _format_grid(site),
             Span(
                 f"{site.sign}{exact_text(_products_of_group(group))}",
                 "strong",
@@ -190,7 +190,7 @@ def _add_total_row(table: Table, fact: Plan) -> Table:
     return replace(table, rows=[*table.rows, (*("",) * (len(table.columns) - 4), *total)])
 
 
-def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
+def _build_notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     """Build the notes below the table: rows for several sites, open sizes, the share of the MACs."""
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
@@ -223,8 +223,9 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         notes.append(Paragraph("Of the branches of an If, the most expensive one counts.", "quiet"))
     notes.append(
         Paragraph(
-            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_share(fact)}.{_describe_rest(fact)} Tile"
-            " utilization is the share of each tile's arithmetic that the matmul needs; the rest is idle.",
+            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_format_share(fact)}.{_describe_rest(fact)}"
+            " Tile utilization is the share of each tile's arithmetic that the matmul needs; the rest is"
+            " idle.",
             "quiet",
         )
     )
@@ -252,14 +253,14 @@ def _list_float_matmuls(fact: Plan) -> list[Block]:
     ]
 
 
-def _operator(site: SitePlan) -> str:
+def _format_operator(site: SitePlan) -> str:
     """Name the operator of a site, and how often it runs in one pass of the model."""
     floats = "in floats" if site.in_floats else ""
-    parts = site.op + (" + bias" if site.bias else ""), floats, _times(site)
+    parts = site.op + (" + bias" if site.bias else ""), floats, _format_runs(site)
     return ", ".join(filter(None, parts))
 
 
-def _times(site: SitePlan) -> str:
+def _format_runs(site: SitePlan) -> str:
     """Format how often a site runs in one pass: '3 runs', '<= 3 runs', '' for once."""
     runs = runs_text(site.calls)
     return f"{site.sign}{runs or ('1 run' if site.sign else '')}"
@@ -271,7 +272,7 @@ def _products_of_group(group: Sequence[SitePlan]) -> int | None:
     return None if products is None else products * len(group)
 
 
-def _grid(site: SitePlan) -> str:
+def _format_grid(site: SitePlan) -> str:
     """Format the number of tiles along each axis, and the number of matmuls in the batch."""
     grid = " x ".join(f"{size:,}" for size in site.grid)
     return grid if site.batch == 1 else f"{site.batch:,} x ({grid})"
@@ -409,7 +410,7 @@ def settings(info: Info, fact: Settings) -> list[Block]:
         *(Column(name) for name in ("tiled", "tile", "edges", "form")),
     )
     if fact.sites:
-        blocks.append(Table(columns, [_row(site) for site in fact.sites]))
+        blocks.append(Table(columns, [_build_row(site) for site in fact.sites]))
         blocks.append(Line())
     blocks.append(
         Paragraph(
@@ -420,7 +421,7 @@ def settings(info: Info, fact: Settings) -> list[Block]:
     return [*blocks, *warn_unused_rules(fact.unused, "matmul")]
 
 
-def _row(site: SiteSettings) -> tuple[Cell, ...]:
+def _build_row(site: SiteSettings) -> tuple[Cell, ...]:
     values = {
         "on": "yes" if site.on else "no",
         "tile": sizes_text(site.tile),

@@ -137,8 +137,8 @@ class Tiler:
             return work.parts.get_part(Prover).verify(
                 products.undecomposed_model,
                 written_model,
-                plan,
-                partial(self._analyze_during_proof, written_model, path, work.cancel, analyses),
+                plan=plan,
+                meanwhile=partial(self._analyze_during_proof, written_model, path, work.cancel, analyses),
                 input=work.proof.input,
                 draws=work.proof.draws,
                 seed=work.proof.seed,
@@ -181,8 +181,8 @@ class Tiler:
         history, quantize_words = self._models.history, list[str]()
         first = getattr(history.entries[history.current].record, "quantize", None)
         if first is not None:
-            of_original = history.parent(history.current) == 0
-            formats = scripts.quantize_option(first) if of_original else None
+            follows_original = history.parent(history.current) == 0
+            formats = scripts.quantize_option(first) if follows_original else None
             if formats is None:
                 return ""
             quantize_words = formats
@@ -357,7 +357,7 @@ def plan_between(history: History, before: int, after: int) -> Plan | None:
     )
 
 
-def _steps(spec: TileSpec, work: Work) -> Steps:
+def _make_steps(spec: TileSpec, work: Work) -> Steps:
     return work.parts.get_part(Tiler).steps(spec, work)
 
 
@@ -379,4 +379,4 @@ def _spec_of_plan(entry: HistoryEntry) -> TileSpec:
     return TileSpec(plan.tile, sites, plan.edges, plan.form)
 
 
-CHANGE = Change("tile", TileSpec, _steps, _command_words, lambda spec: (spec.config, spec.mapping))
+CHANGE = Change("tile", TileSpec, _make_steps, _command_words, lambda spec: (spec.config, spec.mapping))

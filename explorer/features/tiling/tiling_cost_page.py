@@ -80,20 +80,20 @@ def cost_rows(
         brief = (
             graph if set(plan.dims) - set(plan.free) else Span("The tiled graph takes every size.", "quiet")
         )
-        rows += _fields([(Field("Counted for", sizes, brief), lambda: about)])
+        rows += _build_field_rows([(Field("Counted for", sizes, brief), lambda: about)])
     if plan.accumulator_bits and plan.sites:
         sums = {site.name: site.sums for site in plan.sites if site.sums}
         accumulator = Field("Accumulator", summarize_overflow(plan.accumulator_bits, sums))
-        rows += _fields([(accumulator, lambda: overflows(plan.accumulator_bits, sums)[1:])])
+        rows += _build_field_rows([(accumulator, lambda: overflows(plan.accumulator_bits, sums)[1:])])
     if cost is not None and plan.sites:
         cost = replace(cost, assumptions=tuple(map(name_keys, cost.assumptions)))
-        rows += _figures(cost, example, missing)
+        rows += _build_figure_rows(cost, example, missing)
     if plan.sites:
         sites = plan.sites[:_MAX_SITES]
         table = matmuls(plan, [[site] for site in sites])
         detail_makers = [partial(_site_blocks, site, cost) for site in sites]
         names = [site.name for site in sites]
-        rows += _table(f"Matmuls: {len(plan.sites):,}", table, detail_makers, names)
+        rows += _build_table_rows(f"Matmuls: {len(plan.sites):,}", table, detail_makers, names)
     if plan.skipped:
         # the dialog has fields for what the reasons advise
         skipped = tuple(replace(skip, reason=name_keys(skip.reason)) for skip in plan.skipped)
@@ -101,7 +101,7 @@ def cost_rows(
         # the details show the full reason
         table = replace(table, columns=[*table.columns[:-1], table.columns[-1]._replace(shrink=True)])
         reasons = [partial(_reason_blocks, group) for group in groups[:_MAX_SITES]]
-        rows += _table(f"Left as they are: {len(plan.skipped):,}", table, reasons)
+        rows += _build_table_rows(f"Left as they are: {len(plan.skipped):,}", table, reasons)
     return rows
 
 
@@ -110,7 +110,7 @@ def formula_page(site: SiteCost, width: int) -> list[ScreenLine]:
     return draw(words.detail(site), width - 1)
 
 
-def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[CostRow]:
+def _build_figure_rows(cost: PlanCost, example: SiteCost | None, missing: str) -> list[CostRow]:
     """Build the rows for the figures of the whole plan, its loop orders and systolic arrays."""
 
     def origin(*names: str) -> _Blocks:
@@ -123,14 +123,14 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
         fields["untimed"] = Field("Time", seconds(None), why)
     keys = sorted(fields, key=lambda key: key not in _FIRST_FIGURES)
     formulas = {**words.FORMULAS, "traffic": (f"traffic {order}",)}
-    rows = _fields([(fields[key], origin(*formulas.get(key, ()))) for key in keys])
+    rows = _build_field_rows([(fields[key], origin(*formulas.get(key, ()))) for key in keys])
     if len(cost.orders) > 1:
         head, table = words.build_order_table(cost)
-        rows += _table(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
+        rows += _build_table_rows(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
     if cost.systolic:
         parts = ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
         detail_makers = [origin(*(f"{row.dataflow} array{part}" for part in parts)) for row in cost.systolic]
-        rows += _table(*words.systolic(cost), detail_makers)
+        rows += _build_table_rows(*words.systolic(cost), detail_makers)
     return rows
 
 
@@ -146,7 +146,7 @@ def _reason_blocks(group: Sequence[SkippedSite]) -> list[Block]:
     return [Paragraph(group[0].reason, "warning"), Paragraph(names + more_text, "quiet")]
 
 
-def _fields(fields: Sequence[tuple[Field, _Blocks]]) -> list[CostRow]:
+def _build_field_rows(fields: Sequence[tuple[Field, _Blocks]]) -> list[CostRow]:
     """Build a row for each figure."""
     block = Fields([field for field, _ in fields])
 
@@ -158,7 +158,7 @@ def _fields(fields: Sequence[tuple[Field, _Blocks]]) -> list[CostRow]:
     ]
 
 
-def _table(
+def _build_table_rows(
     title: str | Line, table: Table, about: Sequence[_Blocks], sites: Sequence[str] = ()
 ) -> list[CostRow]:
     """Build rows for a table: its title, its column titles, and its rows."""

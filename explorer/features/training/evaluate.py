@@ -33,14 +33,14 @@ def score_models(
 ) -> Evaluation:
     """Score models on the samples of a file; see `Session.evaluate`."""
     columns = [name for name in inputs if "=" not in name]
-    file = data_file.read(data, labels=labels, inputs=columns, width=lambda: _width(states[0]))
-    models = [_predictor(state, file, inputs, output, on_progress) for state in states]
+    file = data_file.read(data, labels=labels, inputs=columns, width=lambda: _count_input_elements(states[0]))
+    models = [_make_predictor(state, file, inputs, output, on_progress) for state in states]
     return evaluate(
         file, models, batch=batch, task=task, named=inputs, on_progress=on_progress, cancel=cancel
     )
 
 
-def _width(state: State) -> int | None:
+def _count_input_elements(state: State) -> int | None:
     """Return the number of elements in a sample of a model's only input, or None if unknown."""
     models, index = state
     try:
@@ -53,7 +53,7 @@ def _width(state: State) -> int | None:
     return math.prod(size for size in shape[1:] if isinstance(size, int))
 
 
-def _predictor(
+def _make_predictor(
     state: State, data: DataFile, named: Sequence[str], output: str, on_progress: OnProgress
 ) -> Predictor:
     models, index = state
@@ -65,7 +65,7 @@ def _predictor(
         )
     bound_module, specs = module_inputs(opened, data, named)
     fallback = next((info.shape[0] for info in bound_module.inputs if info.shape), None)
-    run = _name_outputs(opened.runner(), specs, _outputs(models, index))
+    run = _name_outputs(opened.runner(), specs, _list_outputs(models, index))
     return Predictor(name, specs, run, output=output, fallback=fallback, notes=models.list_weight_notes())
 
 
@@ -83,7 +83,7 @@ def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[An
     return bound_module, specs
 
 
-def _outputs(models: Models, index: int) -> list[str]:
+def _list_outputs(models: Models, index: int) -> list[str]:
     """Return the names of a module's outputs, or an empty list if the module cannot be analyzed."""
     try:
         return [info.name for info in models.examine(index).info.model.outputs]

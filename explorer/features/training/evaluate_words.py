@@ -33,7 +33,7 @@ def evaluation(fact: Evaluation) -> list[Block]:
             )
         ),
         Line(),
-        Line((Span("inputs  ", "quiet"), _names(fact.inputs)), 2),
+        Line((Span("inputs  ", "quiet"), _format_names(fact.inputs)), 2),
         *([Line((Span("labels  ", "quiet"), printable(fact.labels)), 2)] if fact.labels else []),
         Line(),
         score_table(fact),
@@ -47,7 +47,7 @@ def evaluation(fact: Evaluation) -> list[Block]:
             blocks += [Line(), Paragraph(text, "bad")]
     for model in fact.models:
         if model.confused:
-            blocks += [Line(), *_confusions(model, fact)]
+            blocks += [Line(), *_build_confusions(model, fact)]
     return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), "quiet"), 2)]
 
 
@@ -72,15 +72,19 @@ def score_table(fact: Evaluation) -> Table:
             columns += [Column("same choice", "right", drop=2)]
             columns += [Column("in its top 5", "right", drop=9)] if has_top5 else []
     columns.append(Column("time", "right", drop=6))
-    return Table(columns, [_row(model, fact, has_several, has_top5) for model in fact.models])
+    return Table(columns, [_build_row(model, fact, has_several, has_top5) for model in fact.models])
 
 
-def _row(model: ModelScore, fact: Evaluation, has_several: bool, has_top5: bool) -> Sequence[Cell]:
+def _build_row(model: ModelScore, fact: Evaluation, has_several: bool, has_top5: bool) -> Sequence[Cell]:
     cells: list[Cell] = [printable(model.source)]
     if fact.task == "classification":
-        cells += [_share(model.accuracy), *([_share(model.top5)] if has_top5 else []), _figure(model.loss)]
+        cells += [
+            _format_share(model.accuracy),
+            *([_format_share(model.top5)] if has_top5 else []),
+            _format_figure(model.loss),
+        ]
     elif fact.task == "regression":
-        cells += [_figure(model.loss), _figure(model.mean_absolute), _figure(model.r2)]
+        cells += [_format_figure(model.loss), _format_figure(model.mean_absolute), _format_figure(model.r2)]
     if has_several:
         cells += _agreement_cells(model, fact, has_top5)
     return [*cells, Span(seconds_text(model.seconds), "quiet", value=model.seconds)]
@@ -92,17 +96,17 @@ def _agreement_cells(model: ModelScore, fact: Evaluation, has_top5: bool) -> lis
     if agreement is None:
         return [Span("reference", "quiet"), *([""] * (1 + has_choices * (1 + has_top5)))]
     cells: list[Cell] = [
-        _decibels(agreement.snr_db),
+        _format_decibels(agreement.snr_db),
         "-" if agreement.cosine is None else f"{agreement.cosine:.6f}",
     ]
     return (
-        [*cells, _share(agreement.top1), *([_share(agreement.top5)] if has_top5 else [])]
+        [*cells, _format_share(agreement.top1), *([_format_share(agreement.top5)] if has_top5 else [])]
         if has_choices
         else cells
     )
 
 
-def _decibels(value: float | None) -> Span:
+def _format_decibels(value: float | None) -> Span:
     """Format a signal to noise ratio; 'same' without noise."""
     if value is None:
         return Span("-", "quiet")
@@ -111,36 +115,36 @@ def _decibels(value: float | None) -> Span:
     return Span(f"{value:.1f}", "figure", f"{value!r}", value)
 
 
-def _share(value: float | None) -> Span:
+def _format_share(value: float | None) -> Span:
     return (
         Span("-", "quiet") if value is None else Span(share_text(value, 1.0), "figure", f"{value!r}", value)
     )
 
 
-def _figure(value: float | None) -> Span:
+def _format_figure(value: float | None) -> Span:
     return Span("-", "quiet") if value is None else Span(f"{value:.4g}", "figure", f"{value!r}", value)
 
 
-def _names(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     first_names = ", ".join(printable(name) for name in names[:_MAX_LISTED])
     return (
         first_names if len(names) <= _MAX_LISTED else f"{first_names} and {len(names) - _MAX_LISTED:,} more"
     )
 
 
-def _confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
+def _build_confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
     text = f"{model.confused:,} labels missed"
     if fact.outputs <= _MATRIX:
         return [
             Heading(printable(model.source), f"{text}; predicted classes"),
-            *_matrix(model, fact.outputs),
+            *_build_matrix(model, fact.outputs),
         ]
     rows = [(plain(c.label), plain(c.predicted), plain(c.count)) for c in model.confusions[: 2 * _MAX_LISTED]]
     columns = (Column("label", "right"), Column("taken for", "right"), Column("times", "right"))
     return [Heading(printable(model.source), text), Table(columns, rows)]
 
 
-def _matrix(model: ModelScore, classes: int) -> list[Block]:
+def _build_matrix(model: ModelScore, classes: int) -> list[Block]:
     """Build a matrix of confusions: labels down, predictions across. A wide matrix is split into parts."""
     counts = {(c.label, c.predicted): c.count for c in model.confusions}
     counts |= {(c.label, c.label): c.correct for c in model.classes}
@@ -159,7 +163,7 @@ def _matrix(model: ModelScore, classes: int) -> list[Block]:
         rows: list[list[Cell]] = [
             [
                 plain(label),
-                *(_cell(counts.get((label, predicted), 0), label == predicted) for predicted in part),
+                *(_format_cell(counts.get((label, predicted), 0), label == predicted) for predicted in part),
             ]
             for label in range(classes)
         ]
@@ -167,7 +171,7 @@ def _matrix(model: ModelScore, classes: int) -> list[Block]:
     return blocks
 
 
-def _cell(count: int, right: bool) -> Span:
+def _format_cell(count: int, right: bool) -> Span:
     if not count:
         return Span("-", "quiet", value=0)
     return Span(f"{count:,}", "good" if right else "figure", value=count)

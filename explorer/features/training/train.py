@@ -36,7 +36,7 @@ def train_module(
     **options: Any,
 ) -> TrainingRun:
     """Train the opened module; see `Session.train`."""
-    opened = _module(models, options.get("on_progress"))
+    opened = _get_module(models, options.get("on_progress"))
     if output is not None:
         models.check_output_path(output, overwrite, data)
         convert.check_name(output, "checkpoint")
@@ -55,7 +55,7 @@ def train_module(
 
 def module_digest(models: Models) -> str:
     """Return a digest of the opened module: its layers, its values, and the files of its classes."""
-    module = _module(models).loaded.materialise()
+    module = _get_module(models).loaded.materialise()
     digest = hashlib.sha256(repr(module).encode())
     for chunk in _list_hashed_bytes(module):
         digest.update(chunk)
@@ -72,7 +72,7 @@ def _list_hashed_bytes(module: Any) -> Iterator[bytes]:
         yield input_files.read_content(path, internal=True, max_bytes=_MAX_CODE_BYTES)
 
 
-def _module(models: Models, on_progress: OnProgress = None) -> Any:
+def _get_module(models: Models, on_progress: OnProgress = None) -> Any:
     opened: Any = models.open_state(0, on_progress)
     if not hasattr(opened, "loaded") or opened.format != "torch":
         hint = "name it as FILE.py:callable or package.module:callable"

@@ -28,7 +28,7 @@ def training_run(fact: TrainingRun) -> list[Block]:
                 *(Column(name, "right") for name in ("epoch", fact.loss, "held out", "accuracy", "time")),
                 Column("", role="good"),
             ),
-            Rows(lambda epoch: _row(epoch, fact), fact.epochs),
+            Rows(lambda epoch: _build_row(epoch, fact), fact.epochs),
             what="epochs" if len(fact.epochs) > 200 else "",
         ),
         Line(),
@@ -53,7 +53,7 @@ def format_accuracy(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
     return ", accuracy ", Span(share_text(epoch.accuracy, 1.0), "figure")
 
 
-def _row(epoch: EpochScore, fact: TrainingRun) -> Sequence[Cell]:
+def _build_row(epoch: EpochScore, fact: TrainingRun) -> Sequence[Cell]:
     return (
         f"{epoch.epoch}",
         Span(f"{epoch.loss:.4g}", "figure", f"{epoch.loss!r}", epoch.loss),

@@ -20,8 +20,8 @@ def _gather(session: Session, analysis: Analysis, request: PageRequest) -> Train
     return session.training_over_time(batches=(request.batch,), optimizer=request.optimizer)
 
 
-def _blocks(about: Analysis, fact: Training) -> Sequence[Block]:
+def _build_blocks(about: Analysis, fact: Training) -> Sequence[Block]:
     return training_blocks(about.info, fact)
 
 
-SECTION = Section("Training", 1, _gather, _blocks)
+SECTION = Section("Training", 1, _gather, _build_blocks)

@@ -25,7 +25,7 @@ from explorer.settings.statistics import AskedStatistics
 _LOSSES = ("sum", "mse", "cross-entropy")
 
 
-def _backward(loss: str, target: str | None) -> Backward:
+def _parse_backward(loss: str, target: str | None) -> Backward:
     """Parse the start of the backward pass: the name of a loss, or a file with a gradient.
 
     Raises:
@@ -143,7 +143,7 @@ class ModelValues:
             input=input,
             batch=batch,
             seed=seed,
-            backward=None if loss is None else _backward(loss, target),
+            backward=None if loss is None else _parse_backward(loss, target),
             output=output,
             overwrite=overwrite,
             on_progress=on_progress,

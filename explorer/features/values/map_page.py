@@ -46,18 +46,18 @@ def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int
         return (("  no numbers", "dim"),)
     spans = [cell_span(fact.rows, row, fact.heights), cell_span(fact.columns, column, fact.widths)]
     place = _place(fact, *(str(a) if b - a == 1 else f"{a}:{b}" for a, b in spans))
-    words: list[tuple[str, str]] = [(f" [{place}]  ", "dim"), (_cell(fact, row, column), "number")]
+    words: list[tuple[str, str]] = [(f" [{place}]  ", "dim"), (_format_cell(fact, row, column), "number")]
     earlier = fact.before
     if earlier is not None:
-        words += [("  before ", "dim"), (_cell(earlier, row, column), "number")]
-    words += _code(fact, row * fact.widths + column)
+        words += [("  before ", "dim"), (_format_cell(earlier, row, column), "number")]
+    words += _format_code(fact, row * fact.widths + column)
     if any(b - a > 1 for a, b in spans):
         words.append(("  the largest of them", "dim"))
     words.append((f"   strongest color ±{number(largest)}", "dim"))
     return cut_line(words, width)
 
 
-def _code(fact: HeatMap, index: int) -> list[tuple[str, str]]:
+def _format_code(fact: HeatMap, index: int) -> list[tuple[str, str]]:
     """Format the stored code of a quantized number with its scale and zero point."""
     if fact.codes is None or fact.scales is None:
         return []
@@ -70,20 +70,20 @@ def _code(fact: HeatMap, index: int) -> list[tuple[str, str]]:
     return [("  code ", "dim"), (str(fact.codes[index]), "number"), (text, "dim")]
 
 
-def _cell(fact: HeatMap, row: int, column: int) -> str:
+def _format_cell(fact: HeatMap, row: int, column: int) -> str:
     value = fact.cells[row * fact.widths + column]
     return "NaN or Inf" if value is None else number(value)
 
 
 def build_figure_lines(fact: HeatMap, width: int) -> list[Line]:
     """Build the figures of the whole tensor: range, spread, histogram, outliers, widest channels."""
-    lines = [*_figures(fact, width)]
+    lines = [*_draw_figures(fact, width)]
     if fact.before is not None and fact.before.stats is not None:
-        lines += [BLANK, heading_line("Before"), *_figures(fact.before, width)]
+        lines += [BLANK, heading_line("Before"), *_draw_figures(fact.before, width)]
     return lines
 
 
-def _figures(fact: HeatMap, width: int) -> list[Line]:
+def _draw_figures(fact: HeatMap, width: int) -> list[Line]:
     stats = fact.stats
     if stats is None:
         return []

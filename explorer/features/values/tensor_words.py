@@ -29,9 +29,9 @@ def tensor_values(fact: TensorValues) -> list[Block]:
         blocks.append(
             Line((Span("slice ", "quiet"), fact.slice, Span(f"  {shape_text(fact.shape)}", "quiet")), 2)
         )
-    blocks += _scale(fact)
+    blocks += _build_common_scale(fact)
     codes = fact.codes
-    blocks += _grids(
+    blocks += _build_grids(
         fact.indices,
         lambda position: (
             number(fact.values[position])
@@ -39,7 +39,7 @@ def tensor_values(fact: TensorValues) -> list[Block]:
             else (f"{number(fact.values[position])} ", Span(str(codes[position]), "quiet"))
         ),
     )
-    blocks += _scales(fact)
+    blocks += _build_scale_tables(fact)
     if fact.before is not None:
         blocks += _build_before_blocks(fact.before, fact.indices)
     if fact.output:
@@ -75,23 +75,23 @@ def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: S
     ]
 
 
-def _scales(fact: TensorValues) -> list[Block]:
+def _build_scale_tables(fact: TensorValues) -> list[Block]:
     """Build tables of scales, zero points and offsets if they differ between numbers."""
     blocks: list[Block] = []
     scales, zeros, offsets = fact.scales or (), fact.zero_points or (), fact.offsets or ()
     if len(set(zip(scales, zeros, strict=False))) > 1:
         blocks += [Line(), Heading("Scales", "each with its zero point")]
-        blocks += _grids(
+        blocks += _build_grids(
             fact.indices,
             lambda position: (f"{number(scales[position])} ", Span(str(zeros[position]), "quiet")),
         )
     if any(offsets):
         blocks += [Line(), Heading("Offsets", "number = scale x (integer - zero point) + offset")]
-        blocks += _grids(fact.indices, lambda position: number(offsets[position]))
+        blocks += _build_grids(fact.indices, lambda position: number(offsets[position]))
     return blocks
 
 
-def _scale(fact: TensorValues) -> list[Block]:
+def _build_common_scale(fact: TensorValues) -> list[Block]:
     """State the scale and zero point if they are the same for all numbers."""
     pairs = set(zip(fact.scales or (), fact.zero_points or (), strict=False))
     if fact.scales is None:
@@ -113,13 +113,13 @@ def number(value: float | None) -> str:
     return f"{value:.6g}"
 
 
-def _grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> list[Block]:
+def _build_grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> list[Block]:
     """Build a table for each index of the leading axes; `cell` builds the cell of a position."""
     if not all(indices):
         return [Line(), Paragraph("no numbers", "quiet")]
     *outer, rows, columns = ((0,), (0,), *indices)[min(len(indices), 2) :]
     page_size = len(rows) * len(columns)
-    across = _gaps(columns)
+    across = _insert_gaps(columns)
     named = len(indices) > 1
     head = [Column("", "right", role="quiet")] if named else []
     head += [Column("…" if position is None else str(columns[position]), "right") for position in across]
@@ -129,7 +129,7 @@ def _grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> lis
         if place:
             blocks.append(Line(Span(f"[{', '.join(map(str, place))}, :, :]", "quiet"), 2))
         body: list[Sequence[Cell]] = []
-        for row_position in _gaps(rows):
+        for row_position in _insert_gaps(rows):
             if row_position is None:
                 body.append(["…"] * len(head))
                 continue
@@ -142,7 +142,7 @@ def _grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) -> lis
     return blocks
 
 
-def _gaps(indices: Sequence[int]) -> list[int | None]:
+def _insert_gaps(indices: Sequence[int]) -> list[int | None]:
     """Return the positions of indices, with None at each gap."""
     places: list[int | None] = []
     step = indices[1] - indices[0] if len(indices) > 1 else 1
@@ -166,14 +166,14 @@ def _build_before_blocks(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -
     return [
         Line(),
         Heading("Before", tensor_text),
-        *_grids(indices, lambda position: number(fact.values[position])),
+        *_build_grids(indices, lambda position: number(fact.values[position])),
         Line(),
         Heading(
             "Difference",
             "each followed by its size in ULPs, units in the last place" if ulps is not None else "",
         ),
         Fields(rows),
-        *_grids(
+        *_build_grids(
             indices,
             lambda position: (
                 number(fact.differences[position])
@@ -191,17 +191,17 @@ def heat_map(fact: HeatMap) -> list[Block]:
     """Build the output of `explorer values --map`: the map in shades, and the figures of the whole tensor."""
     blocks = [
         *tensor_head(fact.tensor, fact.layer, fact.role, fact.source, fact.notes),
-        *_shades(fact),
+        *_build_shades(fact),
         *map_figures(fact),
     ]
     if fact.before is None:
         return blocks
     earlier = fact.before
     earlier_text = f"{earlier.tensor.name}, {earlier.tensor.dtype}, of {earlier.source}"
-    return [*blocks, Line(), Heading("Before", earlier_text), *_shades(earlier), *map_figures(earlier)]
+    return [*blocks, Line(), Heading("Before", earlier_text), *_build_shades(earlier), *map_figures(earlier)]
 
 
-def _shades(fact: HeatMap) -> list[Block]:
+def _build_shades(fact: HeatMap) -> list[Block]:
     largest = scale_of(fact)
     lines = (fact.cells[row * fact.widths : (row + 1) * fact.widths] for row in range(fact.heights))
     shades = (Line(Span("".join(find_shade(cell, largest) for cell in line), "bar"), 2) for line in lines)

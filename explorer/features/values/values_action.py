@@ -147,8 +147,8 @@ class MapCommand(ScreenCommand):
 
     def _is_rounded(self, layer: Layer) -> bool:
         """Return whether a group depends only on stored tensors, as a group that rounds a weight does."""
-        body = layer.kind in _WITH_BODIES  # outputs of a body are not readable from outside
-        return layer.group and self.store.is_graph and layer.params > 0 and not layer.inputs and not body
+        has_body = layer.kind in _WITH_BODIES  # outputs of a body are not readable from outside
+        return layer.group and self.store.is_graph and layer.params > 0 and not layer.inputs and not has_body
 
     def _names(self, layer: Layer, layers: Sequence[Layer]) -> Iterator[str]:
         input_names, prefix = {tensor.name for tensor in layer.inputs}, ""

@@ -52,8 +52,8 @@ def weight_lines(weights: Weights, total: int, width: int, exact: bool, *, brief
 
     `total` counts all tensors of the layer. `brief` shows two lines for each tensor.
     """
-    above = _heading("Values of the weights", len(weights.tensors), total, "tensors", weights.notes)
-    lines = [*draw(above, width), *_stats(weights.tensors, width, exact, brief)]
+    above = _build_heading("Values of the weights", len(weights.tensors), total, "tensors", weights.notes)
+    lines = [*draw(above, width), *_draw_statistics(weights.tensors, width, exact, brief)]
     return lines + draw(list_equal_tensors(weights), width)
 
 
@@ -65,18 +65,18 @@ def activation_lines(
     `total` counts the layers inside the layer. `brief` shows two lines for each tensor.
     """
     ran = len({stats.layer for stats in activations.tensors})
-    above = _heading("Values of the activations", ran, total, "layers", activations.notes)
-    lines = [*draw(above, width), *_stats(activations.tensors, width, exact, brief)]
+    above = _build_heading("Values of the activations", ran, total, "layers", activations.notes)
+    lines = [*draw(above, width), *_draw_statistics(activations.tensors, width, exact, brief)]
     below: list[Block] = [Paragraph(text, "quiet") for text in activations.inputs]
     return lines + draw([*below, *build_unseen_table(activations)], width)
 
 
-def _heading(title: str, count: int, total: int, noun: str, notes: Sequence[str]) -> list[Block]:
+def _build_heading(title: str, count: int, total: int, noun: str, notes: Sequence[str]) -> list[Block]:
     share = f"{count:,} of {total:,} {noun}" if 0 < count < total else ""
     return [Heading(title, share), *(Paragraph(note, "warning") for note in notes)]
 
 
-def _stats(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool) -> list[Line]:
+def _draw_statistics(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool) -> list[Line]:
     if not tensors:
         return draw([Paragraph("no values", "quiet")], width)
     brief = brief or len(tensors) > _MAX_FULL_TENSORS

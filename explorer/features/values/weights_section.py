@@ -28,8 +28,8 @@ def _gather(session: Session, analysis: Analysis, request: PageRequest) -> Weigh
     return session.weights()
 
 
-def _blocks(about: Analysis, fact: Weights) -> Sequence[Block]:
+def _build_blocks(about: Analysis, fact: Weights) -> Sequence[Block]:
     return weights_blocks(fact)
 
 
-SECTION = Section("Weights", 3, _gather, _blocks)
+SECTION = Section("Weights", 3, _gather, _build_blocks)

@@ -39,7 +39,7 @@ def weights_blocks(fact: Weights) -> list[Block]:
     blocks: list[Block] = [
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
-        *(statistics(fact.statistics, "tensors") or _tensors(fact.tensors, "tensors")),
+        *(statistics(fact.statistics, "tensors") or _build_tensor_table(fact.tensors, "tensors")),
     ]
     for label, groups, remark in (
         ("tied", fact.tied, "one stored tensor under several names"),
@@ -67,7 +67,7 @@ def activations_blocks(fact: Activations) -> list[Block]:
         Line(),
         *(Paragraph(text, "quiet") for text in fact.inputs),
         Line(),
-        *(statistics(fact.statistics, "outputs") or _tensors(fact.tensors, "outputs")),
+        *(statistics(fact.statistics, "outputs") or _build_tensor_table(fact.tensors, "outputs")),
     ]
     blocks += build_unseen_table(fact)
     if fact.output:
@@ -114,14 +114,14 @@ def statistics(rows: Sequence[StatisticsRow], noun: str) -> list[Block]:
         return []
 
     def column(label: str) -> tuple[Column, Callable[[StatisticsRow], Cell]]:
-        return Column(label, "right"), lambda row: _statistic(label, row.values[label])
+        return Column(label, "right"), lambda row: _format_statistic(label, row.values[label])
 
     has_index = any(row.index is not None for row in rows)
     table = table_of(
         rows,
         (
             (Column("tensor", shrink=True), lambda row: _name_with_call(row.tensor, row.call)),
-            (Column("layer", shrink=True, drop=4), lambda row: _owner(row.layer, row.tensor)),
+            (Column("layer", shrink=True, drop=4), lambda row: _format_owner(row.layer, row.tensor)),
             (Column("operator", drop=3, role="quiet"), lambda row: row.operator),
             (Column("dtype", drop=2, role="quiet"), lambda row: row.dtype or "?"),
             (Column("shape", drop=1), lambda row: shape_text(row.shape)),
@@ -138,11 +138,11 @@ def _name_with_call(name: str, call: int) -> str:
     return f"{name} (call {call + 1})" if call else name
 
 
-def _owner(layer: str, tensor: str) -> Span:
+def _format_owner(layer: str, tensor: str) -> Span:
     return Span("" if layer == tensor else layer, "quiet")
 
 
-def _statistic(label: str, value: float | None) -> Cell:
+def _format_statistic(label: str, value: float | None) -> Cell:
     if value is not None and label in COUNTS:
         return exact_text(int(value))
     if value is not None and label == "zeros":
@@ -173,13 +173,16 @@ def _count_nonfinite(stats: TensorStats) -> str:
     return ", ".join(f"{count:,} {word}" for count, word in ((stats.nan, "NaN"), (stats.inf, "Inf")) if count)
 
 
-def _tensors(tensors: Sequence[TensorStats], noun: str) -> list[Block]:
+def _build_tensor_table(tensors: Sequence[TensorStats], noun: str) -> list[Block]:
     """Build the table of tensors; a single tensor also shows its quantiles and histogram."""
     table = table_of(
         tensors,
         (
             (Column("tensor", shrink=True), lambda stats: _name_with_call(stats.tensor.name, stats.call)),
-            (Column("layer", shrink=True, drop=7), lambda stats: _owner(stats.layer, stats.tensor.name)),
+            (
+                Column("layer", shrink=True, drop=7),
+                lambda stats: _format_owner(stats.layer, stats.tensor.name),
+            ),
             (Column("dtype", drop=6), lambda stats: Span(stats.tensor.dtype or "?", "quiet")),
             (Column("shape", drop=5), lambda stats: shape_text(stats.tensor.shape)),
             (Column("bytes", "right", drop=8), lambda stats: size(stats.bytes)),
@@ -197,7 +200,7 @@ def _tensors(tensors: Sequence[TensorStats], noun: str) -> list[Block]:
         0,
         noun,
     )
-    return [table, *_detail(tensors[0])] if len(tensors) == 1 else [table]
+    return [table, *_build_details(tensors[0])] if len(tensors) == 1 else [table]
 
 
 def _number(value: float | None) -> Cell:
@@ -214,7 +217,7 @@ def spark(histogram: Histogram | None, cells: int) -> str:
     return "".join(_LEVELS[-(-8 * count // largest)] for count in sums)
 
 
-def _detail(stats: TensorStats) -> list[Block]:
+def _build_details(stats: TensorStats) -> list[Block]:
     blocks: list[Block] = []
     if stats.quantiles:
         exact = "" if stats.quantiles_exact else "   read off a fine histogram"

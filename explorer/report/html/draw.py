@@ -103,17 +103,17 @@ def fragment(blocks: Sequence[Block], open_levels: int = 1) -> str:
     parts: list[_Part] = []
     for block in blocks:
         if isinstance(block, Table) and block.depths:
-            parts.append(_tree(block, open_levels))
+            parts.append(_draw_tree(block, open_levels))
         elif isinstance(block, Scatter):
             parts.append(_Part(plain="".join(Page((block,), fit=False).plain())))
         elif not isinstance(block, Chart):
-            parts += _parts((block,), None)
+            parts += _draw_parts((block,), None)
     return _load_template("fragment.html.j2").render(parts=parts)
 
 
-def _tree(table: Table, open_levels: int) -> _Part:
+def _draw_tree(table: Table, open_levels: int) -> _Part:
     """Create a tree whose groups fold: a table with a depth for each row."""
-    rows = [[_spans(cell) for cell in row] for row in table.rows[:_MAX_ROWS]]
+    rows = [[_list_spans(cell) for cell in row] for row in table.rows[:_MAX_ROWS]]
     # the indentation of a name is a matter of the style
     rows = [[[Span(row[0][0].text.lstrip(" "), *row[0][0][1:]), *row[0][1:]], *row[1:]] for row in rows]
     depths = table.depths[: len(rows)]
@@ -148,15 +148,15 @@ _MAX_COLUMN_WIDTH = 60
 
 def html(title: str, sections: Sections, info: Info | None, tool: str) -> str:
     """Return an HTML page of sections about one or several models."""
-    parts = [(name, list(_parts(blocks, info))) for name, blocks in sections]
+    parts = [(name, list(_draw_parts(blocks, info))) for name, blocks in sections]
     return _load_template("page.html.j2").render(
-        title=title, subtitle=_subtitle(info), sections=parts, tool=tool
+        title=title, subtitle=_format_subtitle(info), sections=parts, tool=tool
     )
 
 
 def markdown(title: str, sections: Sections, info: Info | None, tool: str) -> str:
     """Return a Markdown page of sections."""
-    lines = [f"# {_escape(title)}", "", _escape(_subtitle(info)), ""]
+    lines = [f"# {_escape(title)}", "", _escape(_format_subtitle(info)), ""]
     for name, blocks in sections:
         lines += [f"## {name}", "", *_markdown_lines(blocks, info, name)]
     return "\n".join([*lines, f"Made by {tool}. Counts are SI, bytes are IEC.", ""])
@@ -175,7 +175,7 @@ def markdown_text(blocks: Sequence[Block], *, exact: bool = False) -> str:
 def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str, exact: bool = False) -> list[str]:
     """Return lines of Markdown, with a blank line after each part."""
     lines: list[str] = []
-    for part in _parts(blocks, info):
+    for part in _draw_parts(blocks, info):
         if part.heading:
             lines += [f"### {_escape(part.heading)}", ""]
         if part.text:
@@ -184,21 +184,21 @@ def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str, exact
             coded = base64.b64encode(part.picture.encode()).decode()
             lines += [f"![{name}](data:image/svg+xml;base64,{coded})", ""]
         if part.columns:
-            lines += [_row(column.title for column in part.columns)]
-            lines += [_row("---:" if column.align == "right" else "---" for column in part.columns)]
-            lines += [_row(_keep_indent(_join_texts(cell, exact)) for cell in row) for row in part.rows]
+            lines += [_draw_row(column.title for column in part.columns)]
+            lines += [_draw_row("---:" if column.align == "right" else "---" for column in part.columns)]
+            lines += [_draw_row(_keep_indent(_join_texts(cell, exact)) for cell in row) for row in part.rows]
             lines.append("")
     return lines
 
 
-def _subtitle(info: Info | None) -> str:
+def _format_subtitle(info: Info | None) -> str:
     if info is None:
         return ""
     about = describe_model(info.model, label(info.model.format))
     return f"{printable(info.model.source)} · {printable(about)}"
 
 
-def _parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
+def _draw_parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
     for block in blocks:
         if isinstance(block, Heading):
             yield _Part(heading=" · ".join(filter(None, (block.text, block.note))))
@@ -209,39 +209,39 @@ def _parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
         elif isinstance(block, Paragraph):
             yield _Part(text=[Span(block.text, block.role)])
         elif isinstance(block, Line):
-            if spans := _spans(block.cell):
+            if spans := _list_spans(block.cell):
                 yield _Part(text=spans)
         elif isinstance(block, Fields):
             rows = [(f.label, f.figure, f.exact, f.remark) for f in block.rows]
-            yield _table(_FIELDS, rows, sortable=False)
+            yield _draw_table(_FIELDS, rows, sortable=False)
         else:
             yield from (_Part(text=[Span(text, "warning")]) for text in note_omitted_rows(block, _MAX_ROWS))
-            yield _table(block.columns, block.rows[:_MAX_ROWS], sortable=True)
+            yield _draw_table(block.columns, block.rows[:_MAX_ROWS], sortable=True)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortable: bool) -> _Part:
+def _draw_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, sortable: bool) -> _Part:
     """Create a table without empty columns and without bars."""
     filled = [
         i
         for i, column in enumerate(columns)
-        if column.role != "bar" and any(i < len(row) and _join_texts(_spans(row[i])) for row in rows)
+        if column.role != "bar" and any(i < len(row) and _join_texts(_list_spans(row[i])) for row in rows)
     ]
-    cells = [[_spans(row[i]) if i < len(row) else [] for i in filled] for row in rows]
+    cells = [[_list_spans(row[i]) if i < len(row) else [] for i in filled] for row in rows]
     titled = any(columns[i].title for i in filled)
     return _Part(columns=[columns[i] for i in filled], rows=cells, sortable=sortable and titled)
 
 
-def _spans(cell: Cell) -> list[Span]:
+def _list_spans(cell: Cell) -> list[Span]:
     if isinstance(cell, str):
         return [Span(cell)] if cell else []
-    return [cell] if isinstance(cell, Span) else [span for part in cell for span in _spans(part)]
+    return [cell] if isinstance(cell, Span) else [span for part in cell for span in _list_spans(part)]
 
 
 def _join_texts(spans: Iterable[Span], exact: bool = False) -> str:
     return "".join(span.exact if exact and span.exact else span.text for span in spans)
 
 
-def _row(cells: Iterable[str]) -> str:
+def _draw_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 

@@ -133,7 +133,7 @@ def write(fact: PageFacts, path: str, tool: str) -> None:
     """Write the page as HTML or Markdown, depending on the ending of `path`."""
     write_page = _WRITERS[os.path.splitext(path)[1].lower()]
     info = fact.analysis.info
-    text = write_page(printable(os.path.basename(info.model.source)), _sections(fact), info, tool)
+    text = write_page(printable(os.path.basename(info.model.source)), _list_sections(fact), info, tool)
     with output_files.open_text(path) as file:
         file.write(text)
 
@@ -145,7 +145,7 @@ def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> N
         file.write(text)
 
 
-def _sections(fact: PageFacts) -> Sections:
+def _list_sections(fact: PageFacts) -> Sections:
     info = fact.analysis.info
     sections: list[tuple[str, Sequence[Block]]] = [
         ("Totals", totals_blocks(info)),

@@ -27,12 +27,12 @@ from explorer.report.blocks import Block, Cell, Column, Field, Line, Role, Span,
 
 def count(value: int | None, sign: str = "") -> Span:
     """Format a count with SI prefixes; `sign` marks an inexact value, as in `Totals.sign`."""
-    return _figure(value, count_text(value), exact_text(value), sign)
+    return _format_figure(value, count_text(value), exact_text(value), sign)
 
 
 def size(value: int | None, sign: str = "") -> Span:
     """Format a size in bytes with IEC prefixes; `sign` as for `count`."""
-    return _figure(value, bytes_text(value), f"{exact_text(value)} B", sign)
+    return _format_figure(value, bytes_text(value), f"{exact_text(value)} B", sign)
 
 
 def plain(value: int | None, sign: str = "") -> Span:
@@ -52,7 +52,7 @@ def _says_nothing(value: int, sign: str) -> bool:
     return not value and sign.strip() in (">=", "≥")
 
 
-def _figure(value: int | None, rounded: str, exact: str, sign: str) -> Span:
+def _format_figure(value: int | None, rounded: str, exact: str, sign: str) -> Span:
     if value is None or _says_nothing(value, sign):
         return Span(rounded if value is None else "?", "warning")
     role: Role = "warning" if sign else "figure"

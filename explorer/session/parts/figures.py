@@ -408,10 +408,10 @@ class TableFigures(Struct, frozen=True):
             }
         reached = None
         if "measured_limit" in figures:
-            took, limits_by_row = figures["measured_limited"], figures["measured_limit"]
+            seconds_by_row, limits_by_row = figures["measured_limited"], figures["measured_limit"]
             reached = {
                 row_id: (limits_by_row.get(row_id) or 0) / seconds
-                for row_id, seconds in took.items()
+                for row_id, seconds in seconds_by_row.items()
                 if seconds
             }
         return tree_columns.ColumnFigures(

@@ -6,7 +6,8 @@ without a call. If the trace does not separate runs, the time of a layer is the 
 
 onnxruntime writes a list of events. The event of a node is called `NAME_kernel_time`, and a `model_run`
 follows the events of each run. torch.profiler writes `traceEvents`. With recorded stacks, modules are called
-`nn.Module: Conv2d_3` (the fourth Conv2d that ran), and steps are called `ProfilerStep#3`.
+`nn.Module: Conv2d_3` (the fourth Conv2d that ran), and steps are called `ProfilerStep#3`. Explorer's own
+traces (`explorer profile --trace`) have events of the categories `layer` and `run`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from explorer.base.errors import Misuse
 from explorer.base.units import many_text
 
 MODULE = "nn.Module: "
-HEAD = "dur (us)"
+TIME_COLUMN = "dur (us)"
 _KERNEL, _STEP, _RUN = "_kernel_time", "ProfilerStep#", "model_run"
 _NUMBERED = re.compile(r"nn\.Module: (.+)_([0-9]{1,9})", re.DOTALL)
 _TORCH = frozenset({"cpu_op", "python_function"})
@@ -84,8 +85,8 @@ class TraceRows(Struct, frozen=True):
     Attributes:
         rows: (name, microseconds) of each layer or module.
         ops: Operator by row name, as the runtime calls it.
-        modules: (class, index among the modules of the class, number of these modules) of each numbered
-            module, by row name.
+        modules: (class, position among the modules of the class, count of the modules of the class), by row
+            name. Only rows whose name ends in a number, such as `nn.Module: Conv2d_3`, have an entry.
         notes: Remarks for the user.
     """
 
@@ -158,9 +159,9 @@ def _build_rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
     else:
         named = [span for span in spans if not span.name.startswith(_STEP)]
         runs = [span for span in spans if span.name.startswith(_STEP)]
-    took, notes = _compute_times(named, runs)
+    seconds, notes = _compute_times(named, runs)
     ops = {span.name.removesuffix(_KERNEL): span.op for span in named if span.op}
-    return TraceRows(tuple(took.items()), ops, modules, tuple(notes))
+    return TraceRows(tuple(seconds.items()), ops, modules, tuple(notes))
 
 
 def _find_torch_calls(
@@ -169,18 +170,19 @@ def _find_torch_calls(
     """Finds the calls of modules in a trace of torch.
 
     Returns:
-        The calls of modules and user annotations; the runs of the model; and the place of each numbered
-        module by name, as in `TraceRows.modules`.
+        The calls of modules and user annotations; the runs of the model; and the position of each module
+        among the modules of its class, as in `TraceRows.modules`.
     """
     steps = [span for span in spans if span.name.startswith(_STEP)]
     module_calls = [span for span in spans if span.name.startswith(MODULE)]
-    outer: list[TracedCall] = []
+    outermost_calls: list[TracedCall] = []
     for span in module_calls:
-        if not outer or span.start >= outer[-1].start + outer[-1].duration:
-            outer.append(span)
-    outer_names = {span.name for span in outer}
-    named = [span for span in module_calls if span.name not in outer_names]
-    if not named and len(module_calls) == len(outer_names) == 1:
+        if not outermost_calls or span.start >= outermost_calls[-1].start + outermost_calls[-1].duration:
+            outermost_calls.append(span)
+    # an outermost call is a run of the whole model, unless the model is a single module
+    model_names = {span.name for span in outermost_calls}
+    named = [span for span in module_calls if span.name not in model_names]
+    if not named and len(module_calls) == len(model_names) == 1:
         named = module_calls
     named += [span for span in spans if span.category in _ANNOTATIONS and not span.name.startswith(_STEP)]
     if not named:
@@ -190,12 +192,12 @@ def _find_torch_calls(
     for name in dict.fromkeys(span.name for span in named):
         if match := _NUMBERED.fullmatch(name):
             by_class.setdefault(match[1], []).append((int(match[2]), name))
-    places = {
+    positions = {
         name: (kind, index, len(class_modules))
         for kind, class_modules in by_class.items()
         for index, (_, name) in enumerate(sorted(class_modules))
     }
-    return named, steps or (outer if len(outer_names) == 1 else []), places
+    return named, steps or (outermost_calls if len(model_names) == 1 else []), positions
 
 
 def _compute_times(
@@ -212,7 +214,7 @@ def _compute_times(
     """
     is_disjoint = all(a.start + a.duration <= b.start for a, b in pairwise(runs))
     starts = [run.start for run in runs]
-    of_name: dict[str, dict[int, float]] = {}
+    times_by_run: dict[str, dict[int, float]] = {}
     outside = 0
     for span in named:
         name = span.name.removesuffix(_KERNEL)
@@ -224,18 +226,20 @@ def _compute_times(
         ):
             outside += 1
             continue
-        times = of_name.setdefault(name, {})
+        times = times_by_run.setdefault(name, {})
         times[run_index] = times.get(run_index, 0.0) + span.duration
     notes = []
     if outside:
-        notes.append(f"{many_text(outside, 'event')} of the trace are in no whole run, and left out")
+        notes.append(
+            f"{many_text(outside, 'event')} of the trace are outside every complete run, and are left out"
+        )
     if len(runs) > 1 and not is_disjoint:
-        notes.append(f"{len(runs):,} runs overlap: a layer has their mean")
-        return {name: times[0] / len(runs) for name, times in of_name.items()}, notes
+        notes.append(f"{len(runs):,} runs overlap: the time of a layer is its total divided by {len(runs):,}")
+        return {name: times[0] / len(runs) for name, times in times_by_run.items()}, notes
     if len(runs) > 1:
-        notes.append(f"{len(runs):,} runs: a layer has the median of a run")
+        notes.append(f"{len(runs):,} runs: the time of a layer is the median over the runs")
         times_by_name = {
-            name: [*times.values(), *[0.0] * (len(runs) - len(times))] for name, times in of_name.items()
+            name: [*times.values(), *[0.0] * (len(runs) - len(times))] for name, times in times_by_run.items()
         }
         return {name: median(times) for name, times in times_by_name.items()}, notes
-    return {name: times[0] for name, times in of_name.items()}, notes
+    return {name: times[0] for name, times in times_by_run.items()}, notes

@@ -213,7 +213,7 @@ def format_without_options(error: ExplorerError, keys: Mapping[ErrorCode, str] |
     return name_keys(str(ExplorerError(error.what, where=where, hint=hint)))
 
 
-def _sentence(message: str) -> Callable[[int], Sequence[Line]]:
+def _make_sentence_page(message: str) -> Callable[[int], Sequence[Line]]:
     """Return a page that consists of one sentence. It may contain names from the model."""
     return lambda width: (BLANK, *wrap(((escape_name(message), "text"),), width), BLANK)
 
@@ -222,7 +222,7 @@ class NoteDialog(PageDialog):
     """Reports a success where no status line is visible."""
 
     def __init__(self, title: str, message: str) -> None:
-        super().__init__(title, _sentence(message), hint="y copy · Esc close", copy=message)
+        super().__init__(title, _make_sentence_page(message), hint="y copy · Esc close", copy=message)
 
 
 class MessageDialog(PageDialog):
@@ -230,7 +230,7 @@ class MessageDialog(PageDialog):
 
     def __init__(self, title: str, message: str, *, hint: str = "") -> None:
         super().__init__(
-            title, _sentence(message), hint=hint or "y copy · Esc close", tone="bad", copy=message
+            title, _make_sentence_page(message), hint=hint or "y copy · Esc close", tone="bad", copy=message
         )
 
 
@@ -243,7 +243,7 @@ class ConfirmDialog(PageDialog):
     ]
 
     def __init__(self, title: str, question: str) -> None:
-        super().__init__(title, _sentence(question), hint="y yes · n no")
+        super().__init__(title, _make_sentence_page(question), hint="y yes · n no")
 
 
 class EntryDialog(Dialog[str]):

@@ -188,12 +188,12 @@ def manual_lines(topic: str, width: int) -> list[Line]:
     """
     block_lines = (
         _block_lines(block, width - 1 if block[0].startswith(("```", "|")) else min(width - 1, _PROSE))
-        for block in _blocks(page(topic))
+        for block in _split_blocks(page(topic))
     )
     return [line for lines in block_lines if lines for line in (*lines, BLANK)][:-1]
 
 
-def _blocks(page: str) -> Iterator[list[str]]:
+def _split_blocks(page: str) -> Iterator[list[str]]:
     """Split a page into blocks separated by blank lines. A code block is one block."""
     for index, part in enumerate(re.split(r"^```.*\n", page, flags=re.MULTILINE)):
         if index % 2:

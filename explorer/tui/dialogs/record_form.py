@@ -43,7 +43,7 @@ class RecordForm(FormDialog[R], Generic[R]):
         for option in self._options:
             declared, value = option.declared, getattr(self._last, option.name)
             if option.choices:
-                field = OptionField(declared.label, option.choices, value, id=_id(option))
+                field = OptionField(declared.label, option.choices, value, id=_make_id(option))
                 field.option = option
                 yield field
             else:
@@ -52,7 +52,7 @@ class RecordForm(FormDialog[R], Generic[R]):
                 with Horizontal(classes="form-row"):
                     yield FieldLabel(option)
                     yield create_text_input(
-                        text, placeholder=declared.placeholder, id=_id(option), max_length=_MAX_LENGTH
+                        text, placeholder=declared.placeholder, id=_make_id(option), max_length=_MAX_LENGTH
                     )
 
     def answer(self) -> R:
@@ -70,8 +70,8 @@ class RecordForm(FormDialog[R], Generic[R]):
 
     def _value(self, option: DeclaredOption) -> Any:
         if option.choices:
-            return self.query_one(f"#{_id(option)}", OptionField).value
-        text = self.text_of(_id(option)).strip()
+            return self.query_one(f"#{_make_id(option)}", OptionField).value
+        text = self.text_of(_make_id(option)).strip()
         if not text:
             return option.default
         has_many_values = option.many and not option.declared.joined
@@ -79,5 +79,5 @@ class RecordForm(FormDialog[R], Generic[R]):
         return read_option(option, typed, option.declared.label)
 
 
-def _id(option: DeclaredOption) -> str:
+def _make_id(option: DeclaredOption) -> str:
     return option.flag.removeprefix("--")

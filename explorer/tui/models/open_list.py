@@ -55,7 +55,7 @@ class _ModelList(MarkedList):
     def update_rows(self) -> None:
         """Take the rows from the open models, and drop marks of models that were closed."""
         self.rows = tuple(self.host.models.open)
-        self.table = Table(_COLUMNS, Rows(_cells, self.rows))
+        self.table = Table(_COLUMNS, Rows(_build_cells, self.rows))
 
         self.marked = [key for key in self.marked if key in {model.mode for model in self.rows}]
 
@@ -187,7 +187,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
             self._draw()
 
 
-def _cells(model: OpenModel) -> tuple[Cell, ...]:
+def _build_cells(model: OpenModel) -> tuple[Cell, ...]:
     main = model.main
     info = main.store.analysis.info if main is not None and main.store.analysis is not None else None
     resident = model.engine.resident

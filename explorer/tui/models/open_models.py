@@ -194,8 +194,8 @@ class OpenModels:
 
     def find(self, source: str) -> OpenModel | None:
         """Return the open model of a source, or None."""
-        identity = _identity(source)
-        return next((model for model in self.open if _identity(model.source) == identity), None)
+        identity = _identify(source)
+        return next((model for model in self.open if _identify(model.source) == identity), None)
 
     def remove(self, model: OpenModel) -> OpenModel | None:
         """Remove a model. Returns the model to show next, or None if no model is left."""
@@ -241,5 +241,5 @@ class ModelHost(Protocol):
         """Close a model, even with unsaved states."""
 
 
-def _identity(source: str) -> str:
+def _identify(source: str) -> str:
     return os.path.realpath(source) if os.path.exists(source) else source

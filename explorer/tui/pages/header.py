@@ -27,7 +27,7 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     title: list[Span] = [(" ", "text")]
     if info is None:
         return ((*title, (cut_middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
-    presented = _presenter()
+    presented = _import_presenter()
     descriptions = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
     sizes = presented.list_dimension_sizes(info)
     descriptions += [f"{name}={'?' if size is None else size}" for name, size in sizes.items()]
@@ -44,21 +44,21 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
     gap = max(1, width - line_width(title) - len(right) - 1)
     title += [(" " * gap, "text"), (right, role)]
-    return tuple(title), _totals(presented.headline(info), exact, width)
+    return tuple(title), _draw_totals(presented.headline(info), exact, width)
 
 
 def has_open_sizes(info: Info) -> bool:
     """Whether figures are missing because dimensions are not bound."""
-    return None in _presenter().list_dimension_sizes(info).values()
+    return None in _import_presenter().list_dimension_sizes(info).values()
 
 
-def _presenter() -> Any:
+def _import_presenter() -> Any:
     from explorer.report.present.look import info  # imported after the first paint
 
     return info
 
 
-def _totals(figures: Fields, exact: bool, width: int) -> Line:
+def _draw_totals(figures: Fields, exact: bool, width: int) -> Line:
     """Draw the totals side by side, with the largest gap that fits on one line."""
     lines = [draw_side_by_side(figures, width, exact, gap) for gap in (3, 2, 1)]
     return next((candidate for candidate in lines if len(candidate) == 1), lines[-1])[0]

@@ -93,9 +93,9 @@ class PlotTab(Tab[PlotView]):
 
     def show_age(self) -> None:
         """If the answer is outdated, dim the plot and request a new answer."""
-        stale = self.answer is not None and self.id not in self.store.on_demand.answers
-        self.view.set_class(stale, "stale")
-        if stale:
+        is_stale = self.answer is not None and self.id not in self.store.on_demand.answers
+        self.view.set_class(is_stale, "stale")
+        if is_stale:
             self.demand()
 
     def request(self) -> tuple[Any, ...] | None:
@@ -140,8 +140,8 @@ class PlotTab(Tab[PlotView]):
         if refused is not None:
             self.view.show_page(note_page(f"{refused}. Press {self.key} to try again.", "warn"))
         else:
-            busy = self.store.jobs.current is not None
-            self.view.show_page(note_page("Waiting for the job that runs." if busy else "Computing…"))
+            is_busy = self.store.jobs.current is not None
+            self.view.show_page(note_page("Waiting for the job that runs." if is_busy else "Computing…"))
 
     def follow(self) -> None:
         """Move the plot's cursor to the layer under the tree's cursor."""

@@ -87,7 +87,7 @@ class Canvas:
 
     def _write_text(self, text: str) -> None:
         style = _parse(self._style)
-        blank: Style = _blank(style)
+        blank: Style = _blank_style(style)
         row = self._rows.setdefault(self._row, [])
         dirty = self._dirty.setdefault(self._row, {})
         column = self._column
@@ -144,7 +144,7 @@ class Canvas:
                     cell = row[i] or (" ", _PLAIN)
                     if cell[0] != " " or not _shows_blank(style, cell[1]):
                         next_style = _space_style(style, cell[1]) if cell[0] == " " else cell[1]
-                        parts.append(_change(style, next_style))
+                        parts.append(_write_style_change(style, next_style))
                         style = next_style
                     parts.append(cell[0])
                 end = x + max(1, cell_len(cell_at_x[0]))
@@ -201,7 +201,7 @@ def _parse(params: str) -> Style:
 
 
 @lru_cache(4096)
-def _blank(style: Style) -> Style:
+def _blank_style(style: Style) -> Style:
     """Return the style of a space: only the background matters, unless attributes are visible on spaces."""
     attributes, _, background = style
     return style if _DRAWN & set(attributes) else ((), "", background)
@@ -226,7 +226,7 @@ def _space_style(drawn: Style, blank: Style) -> Style:
 
 
 @lru_cache(16384)
-def _change(old: Style, new: Style) -> str:
+def _write_style_change(old: Style, new: Style) -> str:
     """Return the shortest sequence that changes one style into another."""
     if old == new:
         return ""

@@ -51,14 +51,14 @@ _COLORS: Mapping[str, tuple[str, str, str, str]] = {
 # fmt: on
 
 
-def _theme(index: int) -> Theme:
+def _build_theme(index: int) -> Theme:
     colors: dict[str, Any] = {role: theme_colors[index] for role, theme_colors in _COLORS.items()}
     families = {f"family-{family.name}": getattr(family, _FAMILIES[index]) for family in FAMILIES.values()}
     own_colors = {role: colors.pop(role) for role in list(colors)[10:]}
     return Theme(name=_NAMES[index], dark=index % 2 == 0, variables={**own_colors, **families}, **colors)
 
 
-ALL_THEMES = tuple(map(_theme, range(len(_NAMES))))
+ALL_THEMES = tuple(map(_build_theme, range(len(_NAMES))))
 
 
 def pair(color_system: str | None) -> tuple[Theme, Theme]:

@@ -99,7 +99,7 @@ class AskedColumns:
             try:
                 if needs == "providers":
                     model.providers = (await store.jobs.ask("placement")).providers
-                    model.asked[name] = _ranks(model.providers, model.count)
+                    model.asked[name] = _rank_words(model.providers, model.count)
                 else:
                     model.asked[name] = await store.jobs.ask("column", name, **arguments)
                 if needs in MEASURED and store.profile is not None:
@@ -120,7 +120,7 @@ class AskedColumns:
                     store.notify("focus")  # from now on these columns have room and titles
 
 
-def _ranks(words: Mapping[int, str], count: int) -> Sequence[float]:
+def _rank_words(words: Mapping[int, str], count: int) -> Sequence[float]:
     """Convert words to numbers for sorting: the first in alphabetical order is the largest.
 
     Layers without a word get NaN, and so does the whole model, whose figure comes last.

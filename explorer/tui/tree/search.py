@@ -58,8 +58,8 @@ class Query:
         """
         lowered = text.lower().replace("/", ".")
         if all(word in lowered for word in self.words):
-            outside_name = name is not None and not all(word in lowered[:name] for word in self.words)
-            return (outside_name + min(len(text), 999) / 1000) / 2
+            is_outside_name = name is not None and not all(word in lowered[:name] for word in self.words)
+            return (is_outside_name + min(len(text), 999) / 1000) / 2
         first = position = lowered.find(self._letters[0])
         for letter in self._letters[1:]:
             position = lowered.find(letter, position + 1)
@@ -112,8 +112,8 @@ class Search:
         if result.kind != "layer":
             return result.layers
         exact = next((rank_limit for rank_limit in (0.5, 1.0) if result.rank < rank_limit), 2.0)
-        return sorted(_layers(f for f in self.results if f.kind == "layer" and f.rank < exact))[:WALKED]
+        return sorted(_list_layers(f for f in self.results if f.kind == "layer" and f.rank < exact))[:WALKED]
 
 
-def _layers(results: Iterable[SearchResult]) -> set[int]:
+def _list_layers(results: Iterable[SearchResult]) -> set[int]:
     return {layer for result in results for layer in result.layers}

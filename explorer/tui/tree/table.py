@@ -283,7 +283,7 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
             cell_len(escape_name(layer.kind) + _TILED if layer.tiled else escape_name(layer.kind_text))
             for layer in layers
         ]
-        shapes = [cell_len(_words([tensor.shape for tensor in layer.outputs])) for layer in layers]
+        shapes = [cell_len(_format_words([tensor.shape for tensor in layer.outputs])) for layer in layers]
         columns = {
             "kind": min(max(kinds) + 2 * letters, _LARGEST["kind"]),
             "output": min(max(shapes), _LARGEST["output"]),
@@ -364,7 +364,7 @@ def draw_cells(model: TreeModel, row: int, first: Layer, layout: Places, look: T
 
     for place in layout.columns:
         column = columns[place.name]
-        text, role, value = _cell(model, row, first, column, look)
+        text, role, value = _format_cell(model, row, first, column, look)
         if cell_len(text) > place.width:
             # figures drop the space before the unit; shapes are cut in the middle; tiled kinds keep a sign
             if column.is_number:
@@ -387,10 +387,14 @@ def list_uncut_texts(layer: Layer, layout: Places, look: TableLook) -> list[str]
     """Return the full text of the text columns of a layer."""
     columns = list_columns(None)
     shown_columns = (columns[place.name] for place in layout.columns if place.name in columns)
-    return [_words(column.get_value(layer, look.figures)) for column in shown_columns if not column.is_number]
+    return [
+        _format_words(column.get_value(layer, look.figures))
+        for column in shown_columns
+        if not column.is_number
+    ]
 
 
-def _cell(
+def _format_cell(
     model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
 ) -> tuple[str, str, float | None]:
     """Return the text, the role and the figure (or None) of a cell."""
@@ -399,16 +403,20 @@ def _cell(
     if column.name == STAGE and model.stages is not None:
         return model.stages.format_cell(model.members(row), model.find_first_layer(row))
     if not column.is_number:
-        return ("" if model.is_range(row) else _words(column.get_value(first, look.figures))), "dim", None
-    value, sign = _figure(model, row, first, column, look)
+        return (
+            ("" if model.is_range(row) else _format_words(column.get_value(first, look.figures))),
+            "dim",
+            None,
+        )
+    value, sign = _find_figure(model, row, first, column, look)
     if column.name == "share":
         model_macs = look.whole_model.macs
         is_counted = first.counted or model.is_range(row)
         share = value / model_macs if value and model_macs and is_counted else 0.0
         return (_number("share", share, look.exact) if share else ""), "number", value if share else None
     if value is None:
-        blank = column.blank or (model.is_range(row) and find_metric(column.name) not in METRICS)
-        return ("", "dim", None) if blank else ("?", "warn", None)
+        is_blank = column.blank or (model.is_range(row) and find_metric(column.name) not in METRICS)
+        return ("", "dim", None) if is_blank else ("?", "warn", None)
     if sign == "≥" and not value:  # a lower bound of zero says nothing
         return "?", "warn", None
     text = (f"{sign} " if sign else "") + _number(column.unit, value, look.exact)
@@ -442,11 +450,11 @@ _TILED = " ▦"
 """Suffix of the kind of a tiled layer. A diff uses the same sign."""
 
 
-def _figure(
+def _find_figure(
     model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
 ) -> tuple[float | None, str]:
     """Return the figure of a row in a column, and its sign if it is not exact."""
-    metric = _metric(column)
+    metric = _get_metric(column)
     if model.column(metric) is not None or column.needs:
         return model.figure(row, metric)
     value: float | None = None if model.is_range(row) else column.get_value(first, look.figures)
@@ -456,7 +464,7 @@ def _figure(
 
 
 @cache
-def _metric(column: LayerColumn) -> Metric:
+def _get_metric(column: LayerColumn) -> Metric:
     metric = find_metric(column.name, {column.name: column})
     assert metric is not None, column.name
     return metric
@@ -470,7 +478,7 @@ def _draw_bar(model: TreeModel, row: int, value: float | None, width: int) -> st
     return draw_bar(value / largest, width)[0][0] if value > 0 and largest else ""
 
 
-def _words(value: Any) -> str:
+def _format_words(value: Any) -> str:
     if isinstance(value, str):
         return escape_name(value)
     if not value:
@@ -496,7 +504,7 @@ def _number(unit: str, value: Any, exact: bool) -> str:
     if unit == "plain" or (exact and unit in _EXACT):
         return exact_text(int(value))
     if unit == "seconds":
-        return _seconds(value)
+        return _format_seconds(value)
     digits, _, prefix = (count_text if unit == "count" else bytes_text)(int(value)).partition(" ")
     if value == 0:
         digits, prefix = "-", ""
@@ -505,7 +513,7 @@ def _number(unit: str, value: Any, exact: bool) -> str:
     return f"{digits} {prefix:<{1 if unit == 'count' else 3}}"
 
 
-def _seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     """Format a duration with three digits, such as '12.3 µs'; from one minute on in words."""
     for least, unit in ((60.0, ""), (1.0, "s "), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns")):
         if value >= least:

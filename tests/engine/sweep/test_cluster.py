@@ -289,7 +289,7 @@ def test_a_tiling_that_no_worker_survives_is_a_row_that_says_so(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(processes, "_MAX_DEATHS", 2)
-    monkeypatch.setattr("explorer.features.sweep.sweep._opener", lambda *_: partial(os._exit, 9))
+    monkeypatch.setattr("explorer.features.sweep.sweep._make_opener", lambda *_: partial(os._exit, 9))
     kept = str(tmp_path / "results.db")
     spec = SweepSpec(((16, 16, 16),))
     with pytest.raises(Misuse, match="the workers that tried it ended"):

@@ -50,7 +50,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return _build_torchinfo(args, progress)
     args.refuse(("col_width", "row_settings"), "only torchinfo's own table has it", "add --style torchinfo")
     if own_table:
-        return _torchsummary(args, progress)
+        return _answer_torchsummary(args, progress)
     if args.style != "tree" or args.explicit.intersection(_TABLE):
         return open_and_answer(
             args,
@@ -70,7 +70,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
+def _answer_torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Return the table of torchsummary. For a graph, the figures are Explorer's."""
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:

@@ -18,8 +18,8 @@ from explorer.engine.operators.cost_formulas import Cost
 
 def _pointwise(call: AtenCall) -> Cost:
     short = call.name.strip("_")
-    extra = short in ("add", "sub", "rsub") and call.get("alpha", 1) != 1
-    return cost_formulas.elementwise(short, call.result_shape(), 1 + extra)
+    has_factor = short in ("add", "sub", "rsub") and call.get("alpha", 1) != 1
+    return cost_formulas.elementwise(short, call.result_shape(), 1 + has_factor)
 
 
 def _reduction(call: AtenCall) -> Cost:

@@ -90,8 +90,8 @@ def _pointwise(x: Any, *scalars: Any, **options: Any) -> ResultTypes | None:
 
 def _infer_where(mask: Any, x: Any, y: Any) -> ResultTypes | None:
     """Selects one of two scalar tensors for every element of a mask."""
-    numbers = all(isinstance(t, torch.Tensor) and t.is_meta and not t.dim() for t in (x, y))
-    if not numbers or x.dtype != y.dtype or not isinstance(mask, torch.Tensor) or not mask.is_meta:
+    are_scalars = all(isinstance(t, torch.Tensor) and t.is_meta and not t.dim() for t in (x, y))
+    if not are_scalars or x.dtype != y.dtype or not isinstance(mask, torch.Tensor) or not mask.is_meta:
         return None
     is_supported = (
         mask.dtype == torch.bool and mask.dim() > 0 and mask.stride() == compute_dense_strides(mask.shape)

@@ -73,7 +73,7 @@ def compare(
         )
         differences += changes
         agree = agree and is_same
-    return Comparison(tuple(a.info for a in analyses), _operators(analyses), tuple(differences), agree)
+    return Comparison(tuple(a.info for a in analyses), _count_operators(analyses), tuple(differences), agree)
 
 
 def _compare_with_first(
@@ -147,14 +147,14 @@ def _hint_sizes(*analyses: Analysis) -> str:
     return f"; add {' '.join(f'--dim {name}=1' for name in open_sizes)}" if open_sizes else ""
 
 
-def _sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
+def _list_input_sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
     return [tuple(i.shape or ()) for i in analysis.info.model.inputs]
 
 
-def _batches(first: Analysis, second: Analysis) -> tuple[int, int] | None:
+def _find_batch_sizes(first: Analysis, second: Analysis) -> tuple[int, int] | None:
     """Returns the batch sizes of the two models if their inputs differ in nothing else, or None."""
-    pairs = list(zip(_sizes(first), _sizes(second), strict=False))
-    if len(_sizes(first)) != len(_sizes(second)) or not pairs:
+    pairs = list(zip(_list_input_sizes(first), _list_input_sizes(second), strict=False))
+    if len(_list_input_sizes(first)) != len(_list_input_sizes(second)) or not pairs:
         return None
     batches = set()
     for a, b in pairs:
@@ -171,12 +171,12 @@ def _batches(first: Analysis, second: Analysis) -> tuple[int, int] | None:
 
 
 def _have_same_inputs(first: Analysis, second: Analysis) -> bool:
-    return sorted(map(str, _sizes(first))) == sorted(map(str, _sizes(second)))
+    return sorted(map(str, _list_input_sizes(first))) == sorted(map(str, _list_input_sizes(second)))
 
 
 def _inputs_text(first: Analysis, second: Analysis) -> str:
-    ours = ", ".join(map(shape_text, _sizes(second)))
-    theirs = ", ".join(map(shape_text, _sizes(first)))
+    ours = ", ".join(map(shape_text, _list_input_sizes(second)))
+    theirs = ", ".join(map(shape_text, _list_input_sizes(first)))
     return f"other inputs: {ours} instead of {theirs}"
 
 
@@ -202,7 +202,7 @@ def _work_differences(
     if not delta:
         return differences
     if not _have_same_inputs(first, second):
-        batches = _batches(first, second)
+        batches = _find_batch_sizes(first, second)
         if batches and b * batches[0] == a * batches[1]:
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
             return [*differences, Difference(index, figure, delta, delta, why)]
@@ -316,7 +316,7 @@ _DROPPED = {
 """Kinds of work that a model can omit: messages for fewer and for more of them than in the first model."""
 
 
-def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _count_operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Returns the number of operators by type, or by kind of work if the models have different formats."""
     formats = {a.info.model.format for a in analyses}
     all_graphless = all(map(is_graphless, analyses))

@@ -66,7 +66,7 @@ def find_rewrites(
     for node in list_counted_layers(graph):
         if _is_size(node):
             continue
-        scope = _scope(graph, node)
+        scope = _convert_to_module_path(graph, node)
         # an operator that forms its whole module has the module's path
         full_path = f"{scope}.{node.name}".lstrip(".")
         scope = full_path if full_path in modules_by_path else scope
@@ -135,7 +135,7 @@ def _parent_path(layer: Layer) -> str:
     return layer.path.rpartition(".")[0]
 
 
-def _scope(graph: Analysis, node: Layer) -> str:
+def _convert_to_module_path(graph: Analysis, node: Layer) -> str:
     """Returns the path of an operator in the module tree: '/layer1/layer1.0/conv1' is layer1.0.conv1."""
     if node.parent is None:
         return ""
@@ -197,7 +197,7 @@ def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]
     """
     if first.info.tiled is not None or second.info.tiled is not None:
         return []
-    whole, parts = _products(first), _products(second)
+    whole, parts = _list_products(first), _list_products(second)
     amounts = []
     for path in whole.keys() & parts.keys():
         (macs, elements), (macs_of_parts, elements_of_parts) = whole[path], parts[path]
@@ -208,7 +208,7 @@ def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]
     return [(text, sum(amounts))] if amounts else []
 
 
-def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
+def _list_products(analysis: Analysis) -> dict[str, tuple[int, int]]:
     """Returns MACs and output elements of the layers that multiply, by path in the module tree.
 
     A path with several such layers is left out, and so is a product of constants, which has no activations.
@@ -224,7 +224,7 @@ def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
         path = layer.path
         if is_graph:  # an operator that forms its whole module has the name of the module
             own_name = "" if layer.name == layer.kind else f".{layer.name}"
-            path = f"{_scope(analysis, layer)}{own_name}".lstrip(".")
+            path = f"{_convert_to_module_path(analysis, layer)}{own_name}".lstrip(".")
         count_by_path[path] += 1
         products[path] = layer.macs, layer.activation_bytes // width
     return {path: figures for path, figures in products.items() if count_by_path[path] == 1}
@@ -289,7 +289,7 @@ def find_idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedul
         for y in list_counted_layers(modules)
         if y.id not in used_rows and y.calls and (y.macs or y.elementwise_ops)
     ]
-    scopes = {_scope(graph, node) for node in list_counted_layers(graph)}
+    scopes = {_convert_to_module_path(graph, node) for node in list_counted_layers(graph)}
     idle = [
         y
         for y in idle

@@ -57,26 +57,26 @@ def build_torchinfo_table(
     """
     torchinfo = require("torchinfo", loaded.source)
     bound_inputs = bind(loaded, input_shapes, dims)
-    options = _options(layout)
+    options = _build_summary_arguments(layout)
     try:
-        summary, model = _summary(loaded, bound_inputs, "meta", options), loaded.meta()
+        summary, model = _run_torchinfo(loaded, bound_inputs, "meta", options), loaded.meta()
     except ExplorerError:
         raise
     except Exception:
         # operators that need values do not run on the meta device
         try:
             model = loaded.materialise()
-            summary = _summary(loaded, bound_inputs, "cpu", options)
+            summary = _run_torchinfo(loaded, bound_inputs, "cpu", options)
         except ExplorerError:
             raise
         except Exception as error:
             cause = error.__cause__ or error
             raise BadModel(f"torchinfo cannot run it: {format_error(cause)}", where=loaded.source) from error
     text = "\n".join(printable(line) for line in str(summary).splitlines())
-    return TorchinfoTable(text, str(torchinfo.__version__), _differences(summary, model, analysis))
+    return TorchinfoTable(text, str(torchinfo.__version__), _list_differences(summary, model, analysis))
 
 
-def _options(layout: TorchinfoLayout) -> dict[str, Any]:
+def _build_summary_arguments(layout: TorchinfoLayout) -> dict[str, Any]:
     """Returns the arguments of `torchinfo.summary` that the layout sets.
 
     Raises:
@@ -101,7 +101,7 @@ def _options(layout: TorchinfoLayout) -> dict[str, Any]:
     return {name: option for name, option in options.items() if option}
 
 
-def _summary(loaded: LoadedModule, bound_inputs: Any, device: str, options: Mapping[str, Any]) -> Any:
+def _run_torchinfo(loaded: LoadedModule, bound_inputs: Any, device: str, options: Mapping[str, Any]) -> Any:
     import torchinfo
     from torchinfo.torchinfo import clear_cached_forward_pass
 
@@ -143,7 +143,7 @@ class _ModuleCount(Struct):
     outputs: list[list[int]] = field(default_factory=list)
 
 
-def _counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
+def _collect_counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
     counts: dict[str, _ModuleCount] = {}
     for info in summary.summary_list:
         path = paths.get(info.layer_id)
@@ -175,12 +175,12 @@ def _count_torchinfo_macs(kind: str, name: str, elements: int, out: Sequence[int
     return elements * math.prod(out[:2]) if "weight" in name or "bias" in name else 0
 
 
-def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[TorchinfoDifference, ...]:
+def _list_differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[TorchinfoDifference, ...]:
     paths = {id(module): path for path, module in model.named_modules()}
-    counts = _counts(summary, paths)
+    counts = _collect_counts(summary, paths)
     differences: list[TorchinfoDifference] = []
     reasons: Counter[str] = Counter()
-    for layer, ours in _comparable(analysis, counts):
+    for layer, ours in _list_comparable_rows(analysis, counts):
         count = counts.get("" if layer.path == _find_single_leaf_class(counts) else layer.path)
         theirs = count.macs if count is not None and count.leaf else 0
         if ours is None:
@@ -200,7 +200,7 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     return (
         *differences,
         *_total_macs(summary, analysis, reasons),
-        *_totals(summary, model, analysis, counts),
+        *_compare_totals(summary, model, analysis, counts),
     )
 
 
@@ -209,7 +209,9 @@ def _find_single_leaf_class(counts: Mapping[str, _ModuleCount]) -> str:
     return type(counts[""].module).__name__ if "" in counts and counts[""].leaf else ""
 
 
-def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
+def _list_comparable_rows(
+    analysis: Analysis, counts: Mapping[str, _ModuleCount]
+) -> Iterator[tuple[Layer, int | None]]:
     """Returns the rows to compare, with Explorer's MACs: leaf modules, also if expanded, and operators."""
     model_class = _find_single_leaf_class(counts)
     if model_class and analysis.layers:
@@ -299,7 +301,7 @@ def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list
     return [TorchinfoDifference("", "", "macs", theirs, ours, "; ".join(parts))]
 
 
-def _totals(
+def _compare_totals(
     summary: Any, model: nn.Module, analysis: Analysis, counts: Mapping[str, _ModuleCount]
 ) -> Iterator[TorchinfoDifference]:
     """Returns the differences in parameters, their bytes, and activations of the whole model."""

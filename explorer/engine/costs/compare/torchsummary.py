@@ -88,7 +88,7 @@ def _run(
 
     def record(module: nn.Module, _: object, output: object) -> None:
         batch = batch_size if isinstance(output, Tensor) else -1
-        shapes = [[batch, *tensor.shape[1:]] for tensor in _tensors(output)]
+        shapes = [[batch, *tensor.shape[1:]] for tensor in _list_tensors(output)]
         parts = [getattr(module, name, None) for name in ("weight", "bias")]
         params = sum(part.numel() for part in parts if isinstance(part, Tensor))
         trainable = isinstance(parts[0], Tensor) and parts[0].requires_grad
@@ -106,19 +106,19 @@ def _run(
     finally:
         for hook in hooks:
             hook.remove()
-    return calls, [tensor.shape[1:] for tensor in _tensors([*args, *kwargs.values()])]
+    return calls, [tensor.shape[1:] for tensor in _list_tensors([*args, *kwargs.values()])]
 
 
-def _tensors(value: object) -> Iterable[Tensor]:
+def _list_tensors(value: object) -> Iterable[Tensor]:
     """Yields the tensors of a nested value."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from _tensors(part)
+            yield from _list_tensors(part)
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors(part)
+            yield from _list_tensors(part)
 
 
 def _print(calls: Sequence[_Call], inputs: Sequence[Sequence[int]], batch_size: int) -> Iterable[str]:

@@ -212,15 +212,15 @@ def find_own_cache(model: nn.Module, source: str = "", *, cancel: Cancel = None)
         Misuse: The module's forward takes no cache.
     """
     arguments = compat.forward_arguments(model)
-    argument_names = _names(model, arguments)
-    encoder = "decoder_input_ids" in argument_names
+    argument_names = _list_argument_names(model, arguments)
+    has_encoder = "decoder_input_ids" in argument_names
 
     def check(done: int, modules: int) -> None:
         stop_if(cancel)
 
-    if "input_ids" in argument_names or encoder:
+    if "input_ids" in argument_names or has_encoder:
         name = compat.cache_argument(arguments)
-        own_cache = OwnCache(model, name or "", argument_names, encoder, check=check)
+        own_cache = OwnCache(model, name or "", argument_names, has_encoder, check=check)
         own_cache.name = name or _find_returned_argument(own_cache, arguments)
         if own_cache.name:
             return own_cache
@@ -250,7 +250,7 @@ def _find_returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect
     return optional[0] if isinstance(run.result, tuple) and len(objects) == len(optional) == 1 else ""
 
 
-def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> frozenset[str]:
+def _list_argument_names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> frozenset[str]:
     """Returns names of a forward's arguments, with `use_cache` if the forward passes it on as a keyword."""
     parameters = inspect.signature(model.forward).parameters
     has_keywords = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())

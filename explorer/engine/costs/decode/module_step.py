@@ -48,7 +48,7 @@ def analyze_step(
     check_past(past)
     with loaded.quiet():
         own_cache = module_cache.find_own_cache(loaded.meta(), loaded.source, cancel=cancel)
-        batch = _batch(dims, input_shapes)
+        batch = _find_batch_size(dims, input_shapes)
         arguments = own_cache.step(past, batch)
     return analyze_step_with_cache(
         own_cache,
@@ -78,7 +78,7 @@ def analyze_prefill(
     """
     with loaded.quiet():
         own_cache = module_cache.find_own_cache(loaded.meta(), loaded.source, cancel=cancel)
-        batch = _batch(dims, input_shapes)
+        batch = _find_batch_size(dims, input_shapes)
         arguments = own_cache.prompt(max(tokens, 1), batch)
     return analyze_run(
         own_cache,
@@ -91,7 +91,7 @@ def analyze_prefill(
     )
 
 
-def _batch(dims: Mapping[str, int], input_shapes: Inputs) -> int:
+def _find_batch_size(dims: Mapping[str, int], input_shapes: Inputs) -> int:
     first = next((shape for _, shape in input_shapes.values()), ())
     return dims.get("batch") or (first[0] if len(first) > 1 else 1)
 
@@ -148,7 +148,7 @@ def analyze_step_with_cache(
         totals=replace(info.totals, kv_cache_bytes=sum(entry.nbytes for entry in cache)),
         assumptions={
             **info.assumptions,
-            "decode": {"past": past, "tokens": 1, "how": _description(cache, past)},
+            "decode": {"past": past, "tokens": 1, "how": _describe_step(cache, past)},
         },
     )
     note = _describe_mixing(own_cache, step_result, past, batch)
@@ -181,7 +181,7 @@ def _describe_mixing(own_cache: OwnCache, step_result: AnalysisResult, past: int
     ]
 
 
-def _description(cache: Sequence[CacheTensor], past: int) -> str:
+def _describe_step(cache: Sequence[CacheTensor], past: int) -> str:
     if not past:
         return "a pass over the first token, with nothing in the cache"
     keys = sum(entry.keys for entry in cache)

@@ -28,7 +28,7 @@ def compute_roofline(analysis: Analysis, machine: Machine) -> Roofline:
         of the sums.
     """
     points = [
-        _point(layer, machine)
+        _build_point(layer, machine)
         for layer in analysis.layers
         if not layer.group
         and layer.counted
@@ -68,7 +68,7 @@ def compute_minimum_seconds(macs: int, moved: int, machine: Machine) -> float:
     return max(macs / machine.peak_macs, moved / machine.bandwidth)
 
 
-def _point(layer: Layer, machine: Machine) -> RooflinePoint:
+def _build_point(layer: Layer, machine: Machine) -> RooflinePoint:
     moved = count_moved_bytes(layer)
     intensity: float | None = None
     seconds: float | None = None

@@ -94,10 +94,10 @@ def examine(
     tiled = visited.tiled
     if shapes is None and not observe:
         tiled = _tile_coverage(model, tiled, inference, input_shapes, rules, cancel)
-    info = _info(model, format, inference, visited, observed_notes)
+    info = _build_info(model, format, inference, visited, observed_notes)
     if observe:
         info = replace(info, assumptions={**info.assumptions, "observed": "random inputs, seed 0"})
-    rows = partial(_rows, model, visited, look)
+    rows = partial(_build_rows, model, visited, look)
     examined = AnalysisResult(
         replace(info, tiled=tiled), rows, layer_tree.count_bounds(visited.leaves, visited.groups)
     )
@@ -134,7 +134,7 @@ def _infer_with_run(
     return inference, notes
 
 
-def _info(
+def _build_info(
     model: Model, format: str, inference: Inference, visited: VisitResult, observed_notes: tuple[str, ...]
 ) -> Info:
     """Returns the facts of the whole model, without tile coverage."""
@@ -150,7 +150,7 @@ def _info(
             opset=model.opset or None,
             producer=" ".join(p for p in (model.producer, model.producer_version) if p),
             file_bytes=os.path.getsize(model.path) if os.path.isfile(model.path) else None,
-            notes=(*inference.main.notes, *observed_notes, *_notes(model, visited)),
+            notes=(*inference.main.notes, *observed_notes, *_list_notes(model, visited)),
             inference_died=inference.main.died,
         ),
         assumptions={"dims": dict(inference.main.dims)},
@@ -164,7 +164,7 @@ def _info(
     )
 
 
-def _rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltRows:
+def _build_rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltRows:
     """Builds the rows of the layer tree, and functions that build the execution order and the edges."""
     with pause_garbage_collector():
         assert visited.context is not None
@@ -220,7 +220,7 @@ def _tile_coverage(
     )
 
 
-def _notes(model: Model, visited: VisitResult) -> list[str]:
+def _list_notes(model: Model, visited: VisitResult) -> list[str]:
     """Returns notes on unused tensors and contradicting shapes."""
     notes = []
     used_names = {name for node in model.graph.nodes for name in node.inputs}

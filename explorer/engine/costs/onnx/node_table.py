@@ -57,7 +57,7 @@ def build_node_table(model: Model, node_contexts: NodeContexts, paths: Mapping[i
     for function in model.functions.values():
         name = ".".join(filter(None, (function.domain, function.name, function.overload)))
         nodes += listing.rows(function.nodes, name, {}, {}, len(nodes))
-    header, graph_header = _header(model.extra), _header(graph.extra)
+    header, graph_header = _decode_header(model.extra), _decode_header(graph.extra)
     version = header.get(_MODEL_VERSION)
     return NodeTable(
         graph_name=graph.name,
@@ -189,7 +189,7 @@ def _read_attributes(node: Node) -> dict[str, Any]:
     return attributes
 
 
-def _header(spans: Sequence[FileSpan]) -> dict[int, int | str]:
+def _decode_header(spans: Sequence[FileSpan]) -> dict[int, int | str]:
     """Numbers and texts of a message by field number, from fields that the reader does not interpret."""
     header: dict[int, int | str] = {}
     for span in spans:

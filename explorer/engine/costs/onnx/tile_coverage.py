@@ -206,7 +206,7 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
                 continue
             reason = placement.reason
         other_macs.add(macs)
-        reason = reason or _reason(labels, leaf)
+        reason = reason or _find_reason(labels, leaf)
         op = leaf.kind
         entry = leftovers.get((op, reason))
         if entry is None:
@@ -231,7 +231,7 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
     )
 
 
-def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
+def _find_reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
     """Returns the reason why a product was not tiled, from the plan."""
     reason = labels.skipped.get(leaf.node.label) or labels.skipped.get(leaf.path)
     return reason or (_NOT_CHOSEN if labels.sites else "")

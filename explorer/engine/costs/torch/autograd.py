@@ -82,7 +82,7 @@ class Gradients:
     def _get_purpose(self, tensor: Any) -> GradientPurpose:
         if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad:
             return ""
-        return "weight" if _storage(tensor) in self._weights else "input"
+        return "weight" if _get_storage_address(tensor) in self._weights else "input"
 
     def operator(
         self,
@@ -99,15 +99,18 @@ class Gradients:
         self._resolve()
         for tensor in inputs:
             self._note_custom(tensor)
-        self._makers.update((_storage(tensor), row) for tensor in outputs)
+        self._makers.update((_get_storage_address(tensor), row) for tensor in outputs)
         if torch.is_grad_enabled() and self.in_subclass and (cost.macs or cost.elementwise_ops):
             self._subclass.add(id(row))
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in inputs):
             return
-        self._read.update(_storage(t) for t in inputs)
+        self._read.update(_get_storage_address(t) for t in inputs)
         # a tensor computed from weights only is still a weight, for example a cast or a normalized weight
-        if all(_storage(t) in self._weights or _storage(t) in self._constants for t in inputs):
-            self._weights.update(_storage(t) for t in outputs)
+        if all(
+            _get_storage_address(t) in self._weights or _get_storage_address(t) in self._constants
+            for t in inputs
+        ):
+            self._weights.update(_get_storage_address(t) for t in outputs)
         hook = ""
         if any(t.requires_grad and has_gradient_hooks(t) for t in inputs):
             hook = f"{name}, on an input of which the model has a hook"
@@ -135,7 +138,7 @@ class Gradients:
             return
         self._custom.add(step)
         name = type(step).__name__.removesuffix("Backward")
-        row = self._makers.get(_storage(tensor))
+        row = self._makers.get(_get_storage_address(tensor))
         if row is not None and name != _GradientTie.__name__:
             self._row_sum(row).products.append(
                 _Product(f"{name}, an autograd function of the model", None, [], [step])
@@ -164,7 +167,9 @@ class Gradients:
             self._row_sum(row).products.append(_Product("operators below a tensor subclass", None, [], steps))
             self._subclass.discard(id(row))
         self.in_subclass = False
-        self._row_sum(row).results += [(_storage(t), t.requires_grad) for _, t in walk_tensors(value)]
+        self._row_sum(row).results += [
+            (_get_storage_address(t), t.requires_grad) for _, t in walk_tensors(value)
+        ]
 
     def build_parts(
         self, rows: Sequence[Row], leaves: Sequence[LayerLeaf], rows_of: Sequence[int], run: Trace
@@ -179,7 +184,7 @@ class Gradients:
         """
         self._resolve()
         for _, tensor in walk_tensors(run.result):
-            row = self._makers.get(_storage(tensor)) if tensor.requires_grad else None
+            row = self._makers.get(_get_storage_address(tensor)) if tensor.requires_grad else None
             if row is not None and has_gradient_hooks(tensor):
                 steps = [tensor.grad_fn]
                 self._row_sum(row).products.append(_Product("a result with a hook", None, [], steps))
@@ -240,7 +245,7 @@ def _collect_reached_steps(result: Any) -> set[Any]:
     return reached
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def _get_storage_address(tensor: torch.Tensor) -> int:
     return storage_key(tensor.untyped_storage())
 
 

@@ -327,7 +327,7 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     figures = _collect_figures(run)
     value_paths = _find_differing_paths(figures, (variant for _, variant in other_runs.with_other_values))
     size_paths = _find_differing_paths(figures, other_runs.with_other_sizes)
-    bounds = any(row.bound and row.macs for row in _iterate_rows(run))
+    has_bounds = any(row.bound and row.macs for row in _iterate_rows(run))
     varied_paths = _find_differing_paths(figures, other_runs.varied)
     for row in _iterate_rows(run):
         reason = ""
@@ -349,7 +349,7 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     )
     if "date" in other_runs.untried:
         total_status = "assumed"
-    elif not (other_runs.untried or run.failed or bounds) and all(
+    elif not (other_runs.untried or run.failed or has_bounds) and all(
         _sum_macs(o) == _sum_macs(run) and not o.was_cut_short for o in variants
     ):
         total_status = "exact"
@@ -389,7 +389,7 @@ def _list_notes(
     notes = [
         f"assumed: the branch at {describe_place(place)} takes the path that costs more" for place in branches
     ]
-    changes = (
+    changes_totals = (
         any(_changes_totals(variant, total) for variant in other_runs.with_other_sizes)
         or "sizes" in other_runs.untried
     )
@@ -399,7 +399,7 @@ def _list_notes(
         if (
             numbers
             if is_value_assumption
-            else changes and (text != EVENLY or _depends_on_class_shares(figures, other_runs))
+            else changes_totals and (text != EVENLY or _depends_on_class_shares(figures, other_runs))
         ):
             notes.append(f"{text} ({times:,} times)")
     if "date" in other_runs.untried or any(_changes_totals(variant, total) for variant in other_runs.varied):

@@ -77,7 +77,7 @@ def _is_asked() -> bool:
     return True
 
 
-def _shift() -> int:
+def _choose_clock_shift() -> int:
     """Returns the nanoseconds by which the clocks of this run differ."""
     return _SHIFTS[_DRAW.number % len(_SHIFTS)] + _DRAW.number * _DRAW.readings * _STEP
 
@@ -87,7 +87,7 @@ def _replace_clock(unit: float, clock: Callable[[], Any]) -> Callable[[], Any]:
     def read_clock() -> Any:
         if not _is_asked() or not _DRAW.number:
             return clock()
-        return clock() + (_shift() if unit == 1 else _shift() * unit)
+        return clock() + (_choose_clock_shift() if unit == 1 else _choose_clock_shift() * unit)
 
     return read_clock
 
@@ -98,7 +98,7 @@ def _replace_calendar(name: str, calendar: Callable[..., Any]) -> Callable[..., 
         is_present = len(args) == (1 if name == "strftime" else 0)
         if not is_present or not _is_asked() or not _DRAW.number:
             return calendar(*args)
-        seconds = _read_time() + _shift() * 1e-9
+        seconds = _read_time() + _choose_clock_shift() * 1e-9
         present = seconds if name in ("gmtime", "localtime", "ctime") else time.localtime(seconds)
         return calendar(*args, present)
 

@@ -25,13 +25,13 @@ def build_value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[Tenso
     flow, versions = ValueFlow(), _Versions(_buffer_names(run))
     input_names = [info.name for info in inputs] if len(inputs) == len(run.inputs) else []
     for tensor, name in zip(run.inputs, input_names or ["input"] * len(run.inputs), strict=True):
-        flow.add_producer(-1, versions.add(tensor), partial(_info, name, tensor), "input")
+        flow.add_producer(-1, versions.add(tensor), partial(_describe_tensor, name, tensor), "input")
     written: dict[int, tuple[int, str, torch.Tensor]] = {}
     for row, action, event_tensors in run.trail.events:
         row_id, path = _find_final_row(row, rows)
         for tensor in event_tensors if row_id >= 0 else ():
             if action == "makes":
-                flow.add_producer(row_id, versions.add(tensor), partial(_info, path, tensor))
+                flow.add_producer(row_id, versions.add(tensor), partial(_describe_tensor, path, tensor))
             elif action == "writes":
                 # most rows return the tensor they wrote into; otherwise its next reader records the edge
                 written[versions.write(tensor)] = row_id, path, tensor
@@ -39,7 +39,7 @@ def build_value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[Tenso
                 version = versions.current(tensor)
                 if version in written:
                     maker, maker_path, result = written.pop(version)
-                    flow.add_producer(maker, version, partial(_info, maker_path, result))
+                    flow.add_producer(maker, version, partial(_describe_tensor, maker_path, result))
                 _read(flow, versions, row_id, tensor, version)
     for _, tensor in walk_tensors(run.result):
         flow.mark_output(versions.current(tensor))
@@ -51,14 +51,14 @@ def _read(
 ) -> None:
     """Records that a row reads a tensor. A parameter gets no edge, because the row lists it as a weight."""
     if version is not None:
-        flow.add_reader(row_id, version, partial(_info, "", tensor))
+        flow.add_reader(row_id, version, partial(_describe_tensor, "", tensor))
         return
-    memory = _memory(tensor)
+    memory = _get_storage_address(tensor)
     name = versions.stored.get(memory)
     if name is None:
-        flow.add_reader(row_id, ("unknown", memory), partial(_info, "", tensor))
+        flow.add_reader(row_id, ("unknown", memory), partial(_describe_tensor, "", tensor))
     elif name:
-        flow.add_reader(row_id, ("stored", memory), partial(_info, name, tensor), "stored")
+        flow.add_reader(row_id, ("stored", memory), partial(_describe_tensor, name, tensor), "stored")
 
 
 def _find_final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
@@ -71,7 +71,7 @@ def _find_final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
 def _buffer_names(run: Trace) -> dict[int, str]:
     """Returns the names of buffers by storage, and '' for parameters."""
     names = {
-        _memory(buffer): f"{path}.{name}" if path else name
+        _get_storage_address(buffer): f"{path}.{name}" if path else name
         for path, module in run.named.items()
         for name, buffer in buffers_of(module).items()
         if buffer is not None and not is_lazy(buffer)
@@ -80,7 +80,7 @@ def _buffer_names(run: Trace) -> dict[int, str]:
     return names
 
 
-def _memory(tensor: torch.Tensor) -> int:
+def _get_storage_address(tensor: torch.Tensor) -> int:
     try:
         return storage_key(tensor.untyped_storage())
     except NotImplementedError:
@@ -88,7 +88,7 @@ def _memory(tensor: torch.Tensor) -> int:
         return id(tensor)
 
 
-def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
+def _describe_tensor(name: str, tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(name, format_dtype(tensor.dtype), tuple(tensor.shape), "observed")
 
 
@@ -109,19 +109,19 @@ class _Versions:
     def add(self, tensor: torch.Tensor) -> int:
         """Creates a version for a tensor that a row produces."""
         self._last += 1
-        self._own[id(tensor)] = self._in_memory[_memory(tensor)] = self._last
+        self._own[id(tensor)] = self._in_memory[_get_storage_address(tensor)] = self._last
         return self._last
 
     def write(self, tensor: torch.Tensor) -> int:
         """Creates a version for memory that a row writes into."""
         self._last += 1
-        memory = _memory(tensor)
+        memory = _get_storage_address(tensor)
         self._written[memory] = self._in_memory[memory] = self._last
         return self._last
 
     def current(self, tensor: torch.Tensor) -> int | None:
         """Returns the current version of a tensor, or None if it is stored or its producer is unknown."""
-        memory, version = _memory(tensor), self._own.get(id(tensor))
+        memory, version = _get_storage_address(tensor), self._own.get(id(tensor))
         if version is not None:
             return max(version, self._written.get(memory, 0))
         # a view whose producer is unknown has the version of its memory

@@ -111,7 +111,7 @@ class _ThreadCallback(threading.local):
 _CALLBACK = _ThreadCallback()
 
 
-def _reporting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _make_reporting_method(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that calls `method`, and reports calls by a watched model to the callback `name`."""
 
     @functools.wraps(method)
@@ -124,7 +124,7 @@ def _reporting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return reporting_method
 
 
-def _scheduling(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _make_scheduling_method(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a method of an event loop that notes each callback until it runs."""
     position = 2 if name == "call_at" else 1  # of the callback, behind the loop and the time
 
@@ -168,12 +168,12 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
     for name, methods in (("started", _STARTING_METHODS), ("later", _LATER_METHODS)):
         for owner, method in methods:
             if hasattr(owner, method):
-                yield owner, method, _reporting(name, getattr(owner, method))
+                yield owner, method, _make_reporting_method(name, getattr(owner, method))
     for method in _LOOP_METHODS:
         yield (
             base_events.BaseEventLoop,
             method,
-            _scheduling(method, getattr(base_events.BaseEventLoop, method)),
+            _make_scheduling_method(method, getattr(base_events.BaseEventLoop, method)),
         )
 
 

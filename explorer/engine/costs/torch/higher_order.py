@@ -46,11 +46,13 @@ def run(operator: Any, loop: LoopObserver, args: Sequence[Any], kwargs: Mapping[
     return kernel(*args, **kwargs)
 
 
-def _branch(loop: LoopObserver, pred: Any, true_fn: Any, false_fn: Any, operands: Sequence[Any] = ()) -> Any:
+def _run_branch(
+    loop: LoopObserver, pred: Any, true_fn: Any, false_fn: Any, operands: Sequence[Any] = ()
+) -> Any:
     return true_fn(*operands) if pred else false_fn(*operands)
 
 
-def _loop(
+def _run_loop(
     loop: LoopObserver,
     cond_fn: Any,
     body_fn: Any,
@@ -98,7 +100,7 @@ def _iterate(
         yield carried
 
 
-def _scan(
+def _run_scan(
     loop: LoopObserver,
     combine_fn: Any,
     init: Sequence[Any],
@@ -118,7 +120,7 @@ def _scan(
     return (*carried, *_stack_columns(rows))
 
 
-def _map(
+def _run_map(
     loop: LoopObserver, f: Any, xs: Sequence[torch.Tensor], pos_args: Sequence[Any] = (), **options: Any
 ) -> Any:
     rows = []
@@ -151,11 +153,11 @@ def _flex_attention(loop: LoopObserver, query: torch.Tensor, *args: Any, **kwarg
 
 
 _IMPLEMENTATIONS: Mapping[str, Callable[..., Any]] = {
-    "cond": _branch,
-    "while_loop": _loop,
+    "cond": _run_branch,
+    "while_loop": _run_loop,
     "while_loop_stack_output": _stacking_loop,
-    "scan": _scan,
-    "map_impl": _map,
+    "scan": _run_scan,
+    "map_impl": _run_map,
     "flex_attention": _flex_attention,
 }
 """Replacements for operators whose torch code disables tracing, or whose steps need separate records."""

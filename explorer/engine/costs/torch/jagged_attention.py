@@ -50,7 +50,7 @@ def run(
     tensors = (query, key, value)
     if attn_mask is not None or not all(jagged.is_jagged(t) and t.dim() == 4 for t in tensors):
         raise RuntimeError(MIXED)
-    rows = [_rows(tensor) for tensor in tensors]
+    rows = [_split_rows(tensor) for tensor in tensors]
     outputs = []
     for q, k, v in zip(*rows, strict=True):
         row = attend(q, k, v, dropout_p=dropout_p, is_causal=is_causal, **options)
@@ -59,7 +59,7 @@ def run(
     return torch.nested.nested_tensor_from_jagged(values, offsets=query.offsets()).transpose(1, 2)
 
 
-def _rows(tensor: torch.Tensor) -> list[torch.Tensor]:
+def _split_rows(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Returns the rows of a jagged tensor, each as a batch of one: (1, heads, length, width)."""
     if isinstance(tensor.shape[2], int):
         raise RuntimeError(MIXED)

@@ -156,19 +156,19 @@ class TensorTrail:
         self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None = None
     ) -> None:
         """Records the tensors that a row is called with, at position `index` of the events if given."""
-        read_tensors = _snapshot(args) if not kwargs else _snapshot((args, kwargs))
+        read_tensors = _copy_tensors(args) if not kwargs else _copy_tensors((args, kwargs))
         self.events.insert(len(self.events) if index is None else index, (row, "reads", read_tensors))
 
     def record_outputs(self, row: Row, value: Any) -> None:
         """Records that a row produces the tensors in `value`."""
-        self.events.append((row, "makes", (value,) if type(value) is torch.Tensor else _snapshot(value)))
+        self.events.append((row, "makes", (value,) if type(value) is torch.Tensor else _copy_tensors(value)))
 
     def record_writes(self, row: Row, value: Any) -> None:
         """Records that a row writes into the memory of the tensors in `value`."""
-        self.events.append((row, "writes", _snapshot(value)))
+        self.events.append((row, "writes", _copy_tensors(value)))
 
 
-def _snapshot(value: Any) -> Sequence[torch.Tensor]:
+def _copy_tensors(value: Any) -> Sequence[torch.Tensor]:
     """Returns the tensors in arguments or results, copied because the caller may change a list later."""
     if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (half the time)
         return value
@@ -251,7 +251,7 @@ def list_parameters(model: nn.Module) -> dict[str, ModuleParameter]:
         for name, p in parameters_of(module).items():
             if p is None or is_lazy(p):
                 continue
-            identity = _identity(p)
+            identity = _identify(p)
             form = stored_forms.get(name) or StoredForm(format_dtype(p.dtype), p.nbytes)
             info = TensorInfo(name, form.dtype, tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
@@ -296,7 +296,7 @@ def collect_trained_pieces(parameters: Iterable[ModuleParameter]) -> set[Hashabl
     return {identity for p in parameters if p.trained for identity, _, _ in p.stored}
 
 
-def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
+def _identify(tensor: torch.Tensor) -> tuple[int, int, int]:
     """Returns the identity of a parameter: its storage, its offset in the storage, and its layout."""
     form = tensor.numel()
     is_strided = tensor.layout is torch.strided

@@ -22,10 +22,10 @@ def bind(
     dims: Mapping[str, int] | None = None,
 ) -> BoundInputs:
     """Returns the user's inputs, or else the model's own inputs; see `torch_module.inputs.bind`."""
-    return inputs.bind(loaded, input_shapes or {}, dims or {}, try_run=_failure)
+    return inputs.bind(loaded, input_shapes or {}, dims or {}, try_run=_find_failure)
 
 
-def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
+def _find_failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
     """Returns where and why a model fails in a run on shapes, or None if the run succeeds."""
     return trace_model(model, args, kwargs).run.failed
 

@@ -575,9 +575,9 @@ class _Watch:
 
     def run_recurrent(self, name: str, args: Any, kwargs: Any) -> Any:
         """Records a recurrent layer as one operator; its steps would be a thousand equal operators."""
-        packed = isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1
+        is_packed = isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1
         layer = getattr(torch.ops.aten, name)
-        func = layer.data if packed else layer.input
+        func = layer.data if is_packed else layer.input
         call = dispatch.build_call(func, args, kwargs, None)
         read_tensors = [t for argument in ("data", "input", "hx", "params") for t in call.tensors(argument)]
 
@@ -845,8 +845,8 @@ class _Watch:
             if key in self.weights:
                 self.record_parameter(row, key, t)
             else:
-                parameter = t.requires_grad or type(t) is not torch.Tensor or key in self.outsiders.held
-                if parameter and self.outsiders.note_use(row, t, in_run_memory=key in self.live_storages):
+                is_parameter = t.requires_grad or type(t) is not torch.Tensor or key in self.outsiders.held
+                if is_parameter and self.outsiders.note_use(row, t, in_run_memory=key in self.live_storages):
                     self.live_storages.setdefault(key, storage)
                 if key not in self.stored:
                     self.note_read(t, lifted=operator is not None and operator.name == "aten::lift_fresh")

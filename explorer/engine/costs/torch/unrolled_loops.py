@@ -68,13 +68,13 @@ def fold_loops(rows: Sequence[Row], taken: Collection[str]) -> FoldedLoops:
 def _fold(parts: list[Row | _Loop]) -> list[Row | _Loop]:
     """Folds loops, shortest steps first, until no step repeats. Inner loops become parts of outer steps."""
     numbers: dict[Hashable, int] = {}
-    signatures = [_signature(part, numbers) for part in parts]
+    signatures = [_compute_signature(part, numbers) for part in parts]
     period = 1
     while period <= min(LONGEST_STEP, len(parts) // MIN_STEPS):
         shorter = [*_fold_steps(parts, signatures, period)]
         if len(shorter) < len(parts):
             parts, period = shorter, 1
-            signatures = [_signature(part, numbers) for part in parts]
+            signatures = [_compute_signature(part, numbers) for part in parts]
         else:
             period += 1
     return parts
@@ -115,11 +115,11 @@ def _merge(part: Row | _Loop, target: Row | _Loop) -> None:
         _merge(inner, inner_target)
 
 
-def _signature(part: Row | _Loop, numbers: dict[Hashable, int]) -> int:
+def _compute_signature(part: Row | _Loop, numbers: dict[Hashable, int]) -> int:
     """Returns a number that equal parts share: equal functions on equal shapes, or loops of equal steps."""
     key: Hashable
     if isinstance(part, _Loop):
-        key = part.steps, tuple(_signature(inner, numbers) for inner in part.body)
+        key = part.steps, tuple(_compute_signature(inner, numbers) for inner in part.body)
     else:
         tensors = tuple((info.dtype, info.shape) for info in (*part.inputs, *part.outputs))
         figures = part.calls, part.macs, part.elementwise, part.read, part.stored_read, part.written
@@ -143,7 +143,7 @@ def _place(
                 folded.scopes[id(part)] = scopes
             continue
         number = len(folded.steps)
-        while (path := _path(caller, number)) in folded.steps or path in taken:
+        while (path := _build_path(caller, number)) in folded.steps or path in taken:
             number += 1
         steps = runs * part.steps
         folded.steps[path] = steps
@@ -151,6 +151,6 @@ def _place(
         _place(part.body, caller, (*scopes, scope), steps, folded, taken)
 
 
-def _path(caller: str, number: int) -> str:
+def _build_path(caller: str, number: int) -> str:
     name = f"loop_{number}" if number else "loop"
     return f"{caller}.{name}" if caller else name

@@ -286,7 +286,7 @@ def _find_later_work(value: Any, is_computed: Callable[[torch.Tensor], bool], *,
     if any(isinstance(part, code_types) for part in parts):
         return _DEFERRED
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
-    if not is_input and tensors and any(map(_multiplies, methods)):
+    if not is_input and tensors and any(map(_calls_multiplication, methods)):
         return _DEFERRED
     is_result = is_input or is_container or any(map(is_computed, tensors))
     return "" if is_result else _NO_TENSOR
@@ -329,7 +329,7 @@ def _list_methods(value: Any) -> list[FunctionType]:
     return functions
 
 
-def _multiplies(function: FunctionType) -> bool:
+def _calls_multiplication(function: FunctionType) -> bool:
     """Whether the code of a function multiplies matrices: by an operator, or by a function of torch."""
     names = _MULTIPLYING_NAMES.intersection(function.__code__.co_names)
     return bool(names) or any(

@@ -80,10 +80,10 @@ def measure_step(
         raise
     except Exception as error:
         raise BadModel(f"the step cannot be measured ({format_error(error)})", where=loaded.source) from error
-    return _memory(_events(profiler), sum(before.values()))
+    return _sum_memory(_list_events(profiler), sum(before.values()))
 
 
-def _events(profiler: Any) -> list[dict[str, Any]]:
+def _list_events(profiler: Any) -> list[dict[str, Any]]:
     """Returns the events of a profile, in the order of time."""
     with scratch.create_folder() as folder:
         path = os.path.join(folder, "trace.json")
@@ -92,7 +92,7 @@ def _events(profiler: Any) -> list[dict[str, Any]]:
     return sorted((event for event in trace["traceEvents"] if "ts" in event), key=lambda event: event["ts"])
 
 
-def _memory(events: Iterable[dict[str, Any]], before: int) -> MeasuredMemory:
+def _sum_memory(events: Iterable[dict[str, Any]], before: int) -> MeasuredMemory:
     """Adds up allocations and releases, phase by phase, from the bytes that exist before the step."""
     live: dict[Phase, list[int]] = {phase: [] for phase in _PHASES}
     phase: Phase | None = None

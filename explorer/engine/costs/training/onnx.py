@@ -160,12 +160,12 @@ class _Flow:
                 entry
                 for entry in stored_values
                 if not (fixed or entry.quantized)
-                and _floats(entry.dtype)
+                and _is_float(entry.dtype)
                 and registry.is_parameter(node.op, index, entry.dtype, entry.shape)
             ]
             self.trained.update(entry.identity for entry in trained)
             return "weight" if trained else ""
-        if not _floats(context.get_info(name).dtype):
+        if not _is_float(context.get_info(name).dtype):
             return ""
         is_wanted = self.wanted.get(context.get_key(name))
         if is_wanted is None:
@@ -174,7 +174,7 @@ class _Flow:
         return "input" if is_wanted else ""
 
 
-def _floats(dtype: str | None) -> bool:
+def _is_float(dtype: str | None) -> bool:
     return dtype is None or dtype.startswith(("float", "bfloat", "complex"))
 
 
@@ -203,7 +203,7 @@ def _leaf_gradients(
     flow = _Flow(inputs)
     rows: list[tuple[int, OperatorLeaf, Gradient | None, Status, str]] = []
     for index, leaf in enumerate(leaves):
-        gradient, status, reason = _backward(leaf, flow)
+        gradient, status, reason = _find_gradient(leaf, flow)
         if index in idle:
             gradient, status, reason = Gradient(), "exact", ""
         rows.append((rows_of[index], leaf, gradient, status, reason))
@@ -222,7 +222,7 @@ def _leaf_gradients(
     ]
 
 
-def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
+def _find_gradient(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
     """Returns the products of a leaf's gradients; also records which of its outputs need a gradient."""
     context, node, constants = leaf.context, leaf.node, leaf.constants
     unknown_inputs: set[str] = set()
@@ -243,7 +243,7 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     has_gradient = any(purposes) or is_unexpanded
     for name in node.outputs:
         if name:
-            flow.wanted[context.get_key(name)] = has_gradient and _floats(context.get_info(name).dtype)
+            flow.wanted[context.get_key(name)] = has_gradient and _is_float(context.get_info(name).dtype)
     if has_gradient:
         flow.read.update(
             context.get_key(name)

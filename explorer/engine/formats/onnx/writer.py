@@ -176,7 +176,7 @@ class _Encoder:
             if isinstance(node, NodeRun):
                 run += _encode_run(number, node)
             elif node.record is None and not node.attributes:
-                run.append(encode_length_delimited(number, _head(node)))
+                run.append(encode_length_delimited(number, _encode_head(node)))
             else:
                 if run:
                     parts.add(b"".join(run))
@@ -189,7 +189,7 @@ class _Encoder:
         record = node.record
         if record is not None and not _has_external_data(node):
             return _Parts([record if record.size >= _MAX_SKELETON_BYTES else bytes(record.view())])
-        parts = _Parts([_head(node)])
+        parts = _Parts([_encode_head(node)])
         for name, attribute in node.attributes.items():
             parts.add_message(5, self.attribute(name, attribute))
         return parts
@@ -232,7 +232,11 @@ class _Encoder:
         if reference is not None:
             location, offset = reference
             if location:
-                entries = (("location", location), ("offset", str(offset)), ("length", str(_size(payload))))
+                entries = (
+                    ("location", location),
+                    ("offset", str(offset)),
+                    ("length", str(_count_bytes(payload))),
+                )
                 body += b"".join(encode_length_delimited(13, _encode_pair(k, v)) for k, v in entries)
                 body += encode_tagged_varint(14, 1)
             return _Parts([body])
@@ -303,7 +307,7 @@ def _join_heads(
         yield memoryview(b"".join(pieces))
 
 
-def _head(node: Node) -> bytes:
+def _encode_head(node: Node) -> bytes:
     """Encodes a node without its attributes."""
     words = [(3, node.name), (4, node.op), (7, node.domain), (8, node.overload)]
     head = [encode_length_delimited(number, word.encode()) for number, word in words if word]
@@ -337,7 +341,7 @@ def _encode_run(number: int, run: NodeRun) -> list[bytes]:
         shared += _encode_field_text(9, _encode_field_text(1, key) + _encode_field_text(2, value))
     columns = (*run.wires, run.outputs, run.names, run.labels)
     if not all("".join(words).isascii() for words in ((run.label_key, shared), *columns)):
-        return [encode_length_delimited(number, _head(node)) for node in run.build_nodes()]
+        return [encode_length_delimited(number, _encode_head(node)) for node in run.build_nodes()]
     text: list[str] = []
     first = 0
     for sizes, group in itertools.groupby(zip(*(map(len, column) for column in columns), strict=True)):
@@ -398,7 +402,7 @@ def _attribute_kind(value: Any) -> int:
     raise TypeError(f"no ONNX attribute can hold a {type(value).__name__}")
 
 
-def _size(payload: Payload | None) -> int:
+def _count_bytes(payload: Payload | None) -> int:
     return 0 if payload is None else payload.size
 
 
@@ -510,7 +514,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
     """
     parts = _Encoder(_keep).encode_model(model)
     if parts.size <= PROTOBUF_LIMIT:
-        _stream(parts, path, on_progress, cancel)
+        _write_parts(parts, path, on_progress, cancel)
         return
     data_path = path + ".data"
     outside: dict[int, tuple[Tensor, int]] = {}
@@ -522,7 +526,9 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
             return None  # shape inference does not read external data
         if id(tensor) not in outside:
             outside[id(tensor)] = tensor, offset
-            offset += -(-_size(tensor.payload) // 4096) * 4096  # page-aligned, so that it can be mapped
+            offset += (
+                -(-_count_bytes(tensor.payload) // 4096) * 4096
+            )  # page-aligned, so that it can be mapped
         return os.path.basename(data_path), outside[id(tensor)][1]
 
     parts = _Encoder(refer).encode_model(model)
@@ -531,11 +537,11 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         weights.add(b"\0" * (start - weights.size))
         assert tensor.payload is not None
         weights.add(tensor.payload)
-    _stream(weights, data_path, on_progress, cancel)
-    _stream(parts, path, None, cancel)
+    _write_parts(weights, data_path, on_progress, cancel)
+    _write_parts(parts, path, None, cancel)
 
 
-def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
+def _write_parts(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -> None:
     """Writes the parts to a new file with two threads.
 
     Either thread computes and writes independent parts. Parts that must be computed in order are computed by

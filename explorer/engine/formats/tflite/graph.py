@@ -445,9 +445,9 @@ class _ModelBuilder:
         if first_output is not None:
             name = body.subgraph.tensors[first_output].name
             # the output of a fused operator has several names joined by ';': use the first
-            label = _label(name.partition(";")[0])
+            label = _derive_path(name.partition(";")[0])
             if label in labels:
-                label = _label(name)
+                label = _derive_path(name)
             if label in labels:
                 label = f"{label}#{first_output}"
             labels.add(label)
@@ -676,7 +676,7 @@ def _choose_names(tensors: Sequence[FileTensor]) -> list[str]:
     return names
 
 
-def _label(name: str) -> str:
+def _derive_path(name: str) -> str:
     """Derives the path of an operator from the name of its output. Slashes separate levels, dots do not.
 
     A level may be a class with its module (torch.nn.modules.conv.Conv2d_1); the path keeps only the class.

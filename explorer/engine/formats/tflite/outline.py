@@ -87,7 +87,7 @@ def _build_operator_row(prefix: str, number: int, operator: TfliteOperator, subg
         f"{prefix}{name or number}",
         "operator",
         operator.op,
-        None if first_output is None else _shape(first_output),
+        None if first_output is None else _find_shape(first_output),
         note="; ".join(notes),
     )
 
@@ -110,7 +110,7 @@ def _build_tensor_row(prefix: str, number: int, tensor: TfliteTensor, kind: str)
         f"{prefix}{tensor.name or number}",
         kind,
         tensor.dtype or tensor.type.lower(),
-        _shape(tensor),
+        _find_shape(tensor),
         size,
         "; ".join(notes),
         None if tensor.data is None else ("", *tensor.data),
@@ -127,5 +127,5 @@ def _count_bytes(tensor: TfliteTensor) -> int | None:
     return (count * bits + 7) // 8 if bits and -1 not in (tensor.dims or ()) else None
 
 
-def _shape(tensor: TfliteTensor) -> tuple[int | None, ...] | None:
+def _find_shape(tensor: TfliteTensor) -> tuple[int | None, ...] | None:
     return None if tensor.dims is None else tuple([None if d == -1 else d for d in tensor.dims])

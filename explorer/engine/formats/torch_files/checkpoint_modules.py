@@ -283,7 +283,7 @@ class _ContentReader:
             trained = value.requires_grad
         others = []
         for key, part in value.inner.items():
-            name = _join_path(path, _name(key)) if key else path
+            name = _join_path(path, _shorten_key(key)) if key else path
             if isinstance(part, TensorSpec):
                 inner_tensors.append(
                     self.record_tensor(name or "tensor", part, role, trained, numbers=numbers)
@@ -310,7 +310,7 @@ class _ContentReader:
             (name, value) of the members that need a visit.
         """
         state: Mapping[Any, Any] = value.state
-        children = [(_name(k), v) for k, v in state["_modules"].items() if v is not None]
+        children = [(_shorten_key(k), v) for k, v in state["_modules"].items() if v is not None]
         kind = value.kind.name.rpartition(".")[2] if isinstance(value.kind, Global) else "Module"
         last_path = self.checkpoint.pickled_modules[-1][0] if self.checkpoint.pickled_modules else None
         if last_path is None or (last_path and not path.startswith(f"{last_path}.")):
@@ -319,7 +319,7 @@ class _ContentReader:
             path,
             kind,
             depth,
-            inside=bool(children),
+            has_modules=bool(children),
             qualname=value.qualname,
             settings={str(k): _simplify_setting(v) for k, v in state.items() if _is_setting(k, v)},
             role=role,
@@ -327,7 +327,7 @@ class _ContentReader:
         self.checkpoint.parts.append(part)
         for table, tensors in (("_parameters", part.parameters), ("_buffers", part.buffers)):
             for key, entry in state[table].items() if isinstance(state.get(table), dict) else ():
-                name = _join_path(path, _name(key))
+                name = _join_path(path, _shorten_key(key))
                 if isinstance(entry, TensorSpec):
                     trained = entry.requires_grad if table == "_parameters" else False
                     tensors.append(self.record_tensor(name, entry, role, trained))
@@ -337,10 +337,10 @@ class _ContentReader:
                         path, self.add_wrapped(name, entry, role, tensors, None, trained)
                     )
                 elif entry is not None:
-                    children.append((_name(key), entry))
+                    children.append((_shorten_key(key), entry))
         for key, entry in state.items():
             # a tensor in a plain attribute: torch does not move it with the model, but it is in the file
-            name = _join_path(path, _name(key))
+            name = _join_path(path, _shorten_key(key))
             if isinstance(entry, TensorSpec):
                 part.buffers.append(self.record_tensor(name, entry, role, False))
             elif isinstance(entry, WrappedTensor):
@@ -348,7 +348,7 @@ class _ContentReader:
                     path, self.add_wrapped(name, entry, role, part.buffers, None, False)
                 )
             elif key not in _TABLES and holds_data(entry):
-                children.append((_name(key), entry))
+                children.append((_shorten_key(key), entry))
         return children
 
     def make_relative(self, path: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -518,7 +518,7 @@ def _list_members(value: Any) -> Iterator[tuple[str, Any]]:
     """Returns the members of a container or an object, by name."""
     if isinstance(value, dict):
         for key, entry in value.items():
-            yield _name(key), entry
+            yield _shorten_key(key), entry
     elif isinstance(value, (list, tuple)):
         for index, entry in enumerate(value):
             yield str(index), entry
@@ -527,17 +527,17 @@ def _list_members(value: Any) -> Iterator[tuple[str, Any]]:
             if isinstance(group, (dict, list, tuple)):
                 yield from _list_members(group)
         for key, entry in value.pairs:
-            yield _name(key), entry
+            yield _shorten_key(key), entry
 
 
-def _name(key: Any) -> str:
+def _shorten_key(key: Any) -> str:
     """Returns a key as a name, shortened in the middle if it is too long."""
     text = key.qualname if isinstance(key, (ReducedObject, Global)) else str(key)
     return text if len(text) <= NAME else f"{text[: NAME // 2]}...{text[-NAME // 2 :]}"
 
 
 def _join_path(parent: str, key: str) -> str:
-    return _name(f"{parent}.{key}" if parent else key)
+    return _shorten_key(f"{parent}.{key}" if parent else key)
 
 
 def _has_only_values(value: Any) -> bool:
@@ -625,7 +625,7 @@ def parse_checkpoint(saved: SavedFile, format: str) -> Checkpoint:
         for part in parsed.parts:
             part.role = ""
     if not reader.tensors and not parsed.pickled_modules:
-        code_names = [_name(name) for name, _, _ in list_calls(saved)]
+        code_names = [_shorten_key(name) for name, _, _ in list_calls(saved)]
         calls_note = (
             f" (its pickle asks for {format_names(code_names)}, which was not run)" if code_names else ""
         )
@@ -675,7 +675,7 @@ def _group_by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[
 def _list_notes(reader: _ContentReader) -> Iterator[str]:
     code_names = list(list_calls(reader.saved))
     if code_names:
-        code_names = [(_name(name), times, suspicious) for name, times, suspicious in code_names]
+        code_names = [(_shorten_key(name), times, suspicious) for name, times, suspicious in code_names]
         suspects = [f"{name} (called {times} times)" for name, times, suspicious in code_names if suspicious]
         others = [name for name, _, suspicious in code_names if not suspicious]
         if suspects:
@@ -708,7 +708,7 @@ def _group_by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]
         if list(tensor.inner) != [""] and any(
             isinstance(inner, (TensorSpec, WrappedTensor)) for key, inner in tensor.inner.items() if key
         ):
-            groups.setdefault(_name(tensor.kind) or "an unnamed class", []).append(path)
+            groups.setdefault(_shorten_key(tensor.kind) or "an unnamed class", []).append(path)
     return groups
 
 

@@ -211,7 +211,7 @@ def read_description(
 
     Args:
         path: Path of the file.
-        why: Text that explains why the MACs are unknown without torch.
+        why: Why the MACs are unknown without torch; messages and the answer contain this text.
         exported: Whether a dynamic size is its number at export; otherwise it is a name.
         find_offsets: Whether to find the file offset of each tensor, which reads the header of each entry.
 
@@ -428,10 +428,10 @@ def _describe_tensor(name: str, tensor_values: Mapping[str, Any]) -> Tensor:
     meta = tensor_values.get(name)
     if meta is None:
         return name, None, None
-    return name, DTYPES.get(meta["dtype"]), _shape(meta["sizes"])
+    return name, DTYPES.get(meta["dtype"]), _parse_shape(meta["sizes"])
 
 
-def _shape(sizes: Any) -> Shape:
+def _parse_shape(sizes: Any) -> Shape:
     if len(sizes) > RANK:
         raise ValueError(f"a tensor has more than {RANK} dimensions")
     shape: list[int | str | None] = []

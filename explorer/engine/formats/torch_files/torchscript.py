@@ -48,7 +48,7 @@ _CALL = re.compile(
     r"|= __torch__\.((?:[\w]{1,128}+\.){1,16}+[a-z_]\w{0,128}+)$)",
     re.MULTILINE,
 )
-_TAKES = re.compile(r"(\w{1,128}+): ([^\n,]{1,256}?)(?=,\n|, |\) ->|\)\s*:)")
+_ARGUMENT = re.compile(r"(\w{1,128}+): ([^\n,]{1,256}?)(?=,\n|, |\) ->|\)\s*:)")
 
 
 def clean_class_name(qualname: str) -> str:
@@ -119,10 +119,10 @@ def _list_calls(text: str) -> Iterator[OperatorRow]:
         yield last
 
 
-_SIZES = "dim|size|len|eq|ne|lt|gt|le|ge|__is__|__isnot__|__not__|__contains__|__getitem__"
-_CHOICES = "format|warn|append|str|int|bool|float"
-_TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES}|{_CHOICES}".split("|"))
-"""Calls that compute sizes and conditions, and are not listed; every scripted layer has many."""
+_SIZES_AND_CONDITIONS = "dim|size|len|eq|ne|lt|gt|le|ge|__is__|__isnot__|__not__|__contains__|__getitem__"
+_TEXT_AND_CASTS = "format|warn|append|str|int|bool|float"
+_TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES_AND_CONDITIONS}|{_TEXT_AND_CASTS}".split("|"))
+"""Calls that are not listed. They compute sizes, conditions and texts, and every scripted layer has many."""
 
 
 def _list_argument_types(text: str) -> list[tuple[str, str]]:
@@ -132,7 +132,7 @@ def _list_argument_types(text: str) -> list[tuple[str, str]]:
         return []
     signature = text[start : text.find(":\n    ", start + 14) + 1][:8192]
     # the first argument is the module itself, under any name
-    return _TAKES.findall(signature)[1:]
+    return _ARGUMENT.findall(signature)[1:]
 
 
 class _Code:
@@ -231,18 +231,18 @@ class _Reader:
                 continue
             visited.add(id(value))
             if depth > DEPTH:
-                raise BadModel("its modules are nested deeper than any model's", where=self.archive.path)
-            kind = self.code.find_class(value.qualname)
+                raise BadModel(f"its modules are nested deeper than {DEPTH} levels", where=self.archive.path)
+            script_class = self.code.find_class(value.qualname)
             state: Mapping[Any, Any] = value.state if isinstance(value.state, dict) else {}
             children = [(str(k), v) for k, v in state.items() if self.is_module(v)]
             full = clean_class_name(value.qualname)
-            part = ModulePart(path, full.rpartition(".")[2], depth, inside=bool(children), qualname=full)
-            part.settings = _list_settings(kind, state)
-            part.operators = kind.calls[:CALLS] if kind is not None else []
+            part = ModulePart(path, full.rpartition(".")[2], depth, has_modules=bool(children), qualname=full)
+            part.settings = _list_settings(script_class, state)
+            part.operators = script_class.calls[:CALLS] if script_class is not None else []
             prefix = f"{path}." if path else ""
             for key, child in state.items():
                 if isinstance(child, TensorSpec):
-                    is_parameter = kind is not None and key in kind.parameters
+                    is_parameter = script_class is not None and key in script_class.parameters
                     tensor = self.record_tensor(
                         f"{prefix}{key}", child, "data", child.requires_grad if is_parameter else False
                     )
@@ -254,8 +254,8 @@ class _Reader:
     def is_module(self, value: Any) -> bool:
         if not isinstance(value, ReducedObject):
             return False
-        kind = self.code.find_class(value.qualname)
-        return kind is not None and kind.base == "Module"
+        script_class = self.code.find_class(value.qualname)
+        return script_class is not None and script_class.base == "Module"
 
     def read_constants(self) -> int:
         """Reads the tensors among the constants of the code; a frozen model stores its weights there.
@@ -266,15 +266,15 @@ class _Reader:
         if "constants.pkl" not in self.archive:
             return 0
         constants = read_strictly(self.archive.read("constants.pkl"), self.archive.path)
-        frozen = not any(part.parameters for part in self.description.parts)
+        is_frozen = not any(part.parameters for part in self.description.parts)
         root, count = self.description.parts[0], 0
         for index, constant in enumerate(constants if isinstance(constants, (tuple, list)) else ()):
             if not isinstance(constant, TensorSpec):
                 continue
             count += 1
-            weight = frozen and constant.dtype.startswith(("float", "bfloat"))
+            is_weight = is_frozen and constant.dtype.startswith(("float", "bfloat"))
             tensor = self.record_tensor(f"CONSTANTS_c{index}", constant, "constants", False)
-            (root.parameters if weight else root.buffers).append(tensor)
+            (root.parameters if is_weight else root.buffers).append(tensor)
         return count
 
     def record_tensor(self, name: str, spec: TensorSpec, folder: str, trained: bool | None) -> StoredTensor:
@@ -312,13 +312,13 @@ class _Reader:
 
     def read_inputs(self, root: ReducedObject) -> None:
         """Reads the inputs of `forward`, with their shapes if the model was traced."""
-        kind = self.code.find_class(root.qualname)
+        script_class = self.code.find_class(root.qualname)
         traced: Any = None
         if "traced_inputs.pkl" in self.archive:
             traced = read_strictly(self.archive.read("traced_inputs.pkl"), self.archive.path)
         traced_inputs = traced.get("forward") if isinstance(traced, dict) else None
         specs = traced_inputs if isinstance(traced_inputs, (list, tuple)) else ()
-        for index, (name, declared) in enumerate(kind.arguments if kind is not None else ()):
+        for index, (name, declared) in enumerate(script_class.arguments if script_class is not None else ()):
             spec = specs[index] if index < len(specs) else None
             if isinstance(spec, TensorSpec):
                 self.description.inputs.append((name, spec.dtype, spec.shape))
@@ -326,9 +326,9 @@ class _Reader:
                 self.description.inputs.append((name, declared, None))
 
 
-def _list_settings(kind: _ScriptClass | None, state: Mapping[Any, Any]) -> dict[str, Any]:
+def _list_settings(script_class: _ScriptClass | None, state: Mapping[Any, Any]) -> dict[str, Any]:
     """Returns the constructor settings of a module, from its attributes and the constants in its code."""
-    settings = dict(kind.constants) if kind is not None else {}
+    settings = dict(script_class.constants) if script_class is not None else {}
     for key, value in state.items():
         if isinstance(key, str) and not key.startswith("_") and key != "training":
             is_plain = isinstance(value, (bool, int, float, str))
@@ -354,7 +354,7 @@ def read_script(path: str, why: str, *, find_offsets: bool = True) -> ScriptDesc
 
     Args:
         path: Path of the file.
-        why: Reason for unknown MACs without torch.
+        why: Why the MACs are unknown without torch; messages and the answer contain this text.
         find_offsets: Whether to find the file offset of each tensor, which reads the header of each entry.
 
     Raises:

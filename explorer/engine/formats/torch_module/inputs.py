@@ -102,20 +102,20 @@ def bind(
     prefix = _count_positional(order, parameter_names)
     has_assumed_batch = not input_shapes or "batch" in dims
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and has_assumed_batch else None
-    images = loaded.torchvision and part_of(model) == "detection"
+    takes_images = loaded.torchvision and part_of(model) == "detection"
     indices = _find_index_inputs(
-        loaded, model, BoundInputs(inputs, {}, positional_count=prefix, has_image_list=images), untyped
+        loaded, model, BoundInputs(inputs, {}, positional_count=prefix, has_image_list=takes_images), untyped
     )
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
     notes += tuple(
         f"input {name}: counted as int64, because an embedding reads it as indices" for name in indices
     )
     loaded.bound = BoundInputs(
-        _split_images(inputs[0]) if images else inputs,
+        _split_images(inputs[0]) if takes_images else inputs,
         {"batch": batch} if isinstance(batch, int) else {},
         notes,
         prefix,
-        images,
+        takes_images,
     )
     return loaded.bound
 
@@ -137,7 +137,7 @@ def _apply_input_shapes(
     for name, (dtype, shape) in input_shapes.items():
         declared = {**dict(_list_example_tensors(_find_dummy_inputs(model), required)), **infos}
         chosen_dtype = _choose_dtype(name, dtype, declared, default_dtype)
-        infos[name] = TensorInfo(name, chosen_dtype, _shape(name, shape), "declared")
+        infos[name] = TensorInfo(name, chosen_dtype, _parse_shape(name, shape), "declared")
     return infos, untyped
 
 
@@ -214,7 +214,7 @@ def _bind_example(
                 f"no input is called '{name}'", where="--input-shape", hint=suggest_name(name, infos)
             )
         infos[name] = TensorInfo(
-            name, _choose_dtype(name, dtype, infos, "float32"), _shape(name, shape), "declared"
+            name, _choose_dtype(name, dtype, infos, "float32"), _parse_shape(name, shape), "declared"
         )
     if "batch" in dims:
         for name, info in infos.items():
@@ -304,7 +304,7 @@ def _find_floating_type(model: nn.Module) -> str:
     return next((format_dtype(p.dtype) for p in model.parameters() if p.is_floating_point()), "float32")
 
 
-def _shape(name: str, shape: Sequence[Any]) -> Size:
+def _parse_shape(name: str, shape: Sequence[Any]) -> Size:
     if any(not isinstance(d, int) or d < 0 for d in shape):
         raise Misuse("every dimension must be a whole number of 0 or more", where=f"--input-shape {name}")
     return tuple(shape)

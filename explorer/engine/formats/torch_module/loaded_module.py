@@ -260,7 +260,7 @@ def _load_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
         raise build_unknown_name_error(name, model_names)
     options, note = _OPTIONS.get(name, ({}, ""))
     builder = models.get_model_builder(name)
-    pretrained = None if weights is None else _weights(name, weights)
+    pretrained = None if weights is None else _choose_weights(name, weights)
     if pretrained is None and "weights_backbone" in inspect.signature(builder).parameters:
         options = {**options, "weights_backbone": None}
 
@@ -290,7 +290,7 @@ def _load_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
     )
 
 
-def _weights(name: str, weights: str) -> Any:
+def _choose_weights(name: str, weights: str) -> Any:
     from torchvision import models
 
     kinds = models.get_model_weights(name)

@@ -255,11 +255,11 @@ def _build(
         owner, _, name = fqn.rpartition(".")
         spec = _describe_tensor(archive, fqn, entry, description)
         trained = bool((description.get("tensor_meta") or {}).get("requires_grad"))
-        parameter = bool(description.get("is_param"))
+        is_parameter = bool(description.get("is_param"))
         tensor = tied.get(spec.identity)
         tensor = storages.build_tensor(spec) if tensor is None else tensor
-        add_tensor(find_twin(owner), name, tensor, parameter=parameter, trained=trained)
-        if parameter:
+        add_tensor(find_twin(owner), name, tensor, parameter=is_parameter, trained=trained)
+        if is_parameter:
             tied[spec.identity] = parameters_of(find_twin(owner))[name]
     for _, _, fqn in program.stored:
         if fqn not in weights:

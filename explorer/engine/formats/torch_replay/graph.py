@@ -238,7 +238,7 @@ def _read_program(path: str, described: dict[str, Any]) -> Program:
     calls = module.get("module_call_graph") or []
     model_signature = next((c["signature"] for c in calls if c["fqn"] == "" and c["signature"]), None)
     ranges = {
-        extract_symbol(str(s)): (_limit(r.get("min_val")), _limit(r.get("max_val")))
+        extract_symbol(str(s)): (_parse_limit(r.get("min_val")), _parse_limit(r.get("max_val")))
         for s, r in (described.get("range_constraints") or {}).items()
     }
     return Program(
@@ -253,7 +253,7 @@ def _read_program(path: str, described: dict[str, Any]) -> Program:
     )
 
 
-def _limit(value: Any) -> int | None:
+def _parse_limit(value: Any) -> int | None:
     if value is not None and not isinstance(value, int):
         raise TypeError("the limit of a size is not a number")
     return value

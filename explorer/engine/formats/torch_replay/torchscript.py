@@ -132,17 +132,17 @@ class _Builder:
         module = self.build_module(root)
         tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
         # a frozen model stores its weights as constants of its code
-        frozen = not any(True for _ in module.parameters())
+        is_frozen = not any(True for _ in module.parameters())
         for index, value in enumerate(self.constants):
             if not isinstance(value, TensorSpec):
                 self.machine.constants[f"c{index}"] = self.convert_value(value)
                 continue
             tensor = (self.value_storages if _is_value(value) else self.constant_storages).build_tensor(value)
             name = f"CONSTANTS_c{index}"
-            add_tensor(module, name, tensor, parameter=frozen and tensor.is_floating_point())
+            add_tensor(module, name, tensor, parameter=is_frozen and tensor.is_floating_point())
             self.machine.constants[f"c{index}"] = getattr(module, name)
         module.file_values["constants"] = tensors
-        module.file_values["frozen"] = frozen
+        module.file_values["frozen"] = is_frozen
         return module
 
     def build_module(self, record: ReducedObject) -> ReplayModule:

@@ -438,15 +438,15 @@ def read_contents(source: str) -> TensorIndex:
     Raises:
         BadModel: A file is not a GGUF file, is truncated, or contradicts itself.
     """
-    return _index(source, read(_find_first_file(source)))
+    return _build_index(source, read(_find_first_file(source)))
 
 
 def _outline(source: str) -> Outline:
     first = read(_find_first_file(source), partial=True)
-    return build_outline(_index(source, first), first.cut)
+    return build_outline(_build_index(source, first), first.cut)
 
 
-def _index(source: str, first: GgufHeader) -> TensorIndex:
+def _build_index(source: str, first: GgufHeader) -> TensorIndex:
     """Returns the tensor index of a model; `first` is the header of the file that was opened."""
     headers, missing = _read_part_headers(first)
     notes = _list_part_notes(first, missing)

@@ -1,9 +1,9 @@
 """Checkpoints of torch.save: a state_dict, a dictionary with further objects, or a pickled module.
 
 This format is tried after torch's other formats, so it also reports files that have the name of a checkpoint
-but are not checkpoints. A checkpoint is opened by its description, without torch, and none of its code runs.
-With `--trust`, torch and the classes of a pickled module, torch loads the module and it is analyzed like any
-other.
+but are not checkpoints. Explorer reads the tensors and the module tree without torch, and runs no code of the
+checkpoint. With `--trust`, torch loads a pickled module, and Explorer analyzes it like any other module. This
+needs torch and the classes of the module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
 def _recognize(probe: SourceProbe) -> bool:
     head = probe.head
     if probe.is_zip:
-        # an archive of Keras or with a TensorFlow Lite model, which unread_formats names
+        # `unread_formats` reports archives of Keras (.h5) and archives with a TensorFlow Lite model
         return not any(name.endswith((".h5", ".tflite")) for name in probe.names)
     if head[257:262] == b"ustar":
         return head.startswith(_TAR_NAMES) or probe.source.endswith((".pt", ".pth", ".ckpt"))

@@ -128,7 +128,7 @@ class DescribedFile(TensorFile):
 
 
 def refuse_sizes(options: OpenOptions, hint: str) -> None:
-    """Refuses options that need torch for a model that is known only by its description.
+    """Refuses options that need torch, because only the description of the model was read.
 
     Raises:
         Misuse: The options request other sizes than those in the file, or a decode step.
@@ -137,7 +137,7 @@ def refuse_sizes(options: OpenOptions, hint: str) -> None:
     for option, value in values.items():
         if value:
             raise Misuse(
-                "without torch the model is known at the sizes in its file only", where=option, hint=hint
+                "without torch, only the sizes in the file of the model are known", where=option, hint=hint
             )
 
 
@@ -171,12 +171,12 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
             continue
         buffers = [tensor.last_name_part for tensor in part.buffers]
         attributes = {**part.settings, **({"buffers": buffers} if buffers else {})}
-        if part.inside or not part.path:
+        if part.has_modules or not part.path:
             if part.path:
                 name = part.name if part.depth else part.path
                 scopes = (*scopes, Scope(part.path, name, part.kind))
                 groups[part.path] = GroupFacts(status="unknown", reason=why, attributes=attributes)
-            if part.inside:
+            if part.has_modules:
                 for tensor in part.parameters:
                     leaves.append(
                         build_leaf(
@@ -206,7 +206,7 @@ _NO_TORCH = "its code is analyzed with torch, which cannot be imported here"
 
 
 def open_script(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens a TorchScript file, with torch or by its description.
+    """Opens a TorchScript file, or only reads its description if torch is not installed.
 
     Raises:
         BadModel: The file is broken.

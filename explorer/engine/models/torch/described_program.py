@@ -42,7 +42,7 @@ _COUNTED = (
 
 
 def open_program(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens an exported program, with torch or, if torch is not installed, by its description."""
+    """Opens an exported program, or only reads its description if torch is not installed."""
     try:
         require("torch", source)
     except MissingExtra:
@@ -52,7 +52,7 @@ def open_program(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def open_described(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens an exported program by its description.
+    """Reads the description of an exported program, without torch.
 
     Raises:
         BadModel: The file holds no program, or cannot be read.

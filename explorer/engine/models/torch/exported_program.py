@@ -1,7 +1,7 @@
 """torch.export programs: rebuilt as an nn.Module from their graph, which is read as data.
 
-Without torch, the file is known by its description: operators, shapes, modules, and the costs of operators
-with products by Explorer's own rules.
+Without torch, Explorer reads from the file its operators, shapes and modules. It computes the costs of
+operators with products by its own rules.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
     try:
         with silence():
             # weights of an archive stay in the file until they are read
-            mapped = checkpoint.form == "zip"
-            loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
+            can_be_mapped = checkpoint.form == "zip"
+            loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=can_be_mapped)
     except (ModuleNotFoundError, AttributeError) as error:
         raise BadModel(
             f"a class that it was saved with cannot be imported here ({format_error(error)})",

@@ -1,6 +1,6 @@
 """TorchScript files: rebuilt as an nn.Module from their code, which is read as data and not run.
 
-Without torch, the file is known by its description: modules, tensors, types and calls.
+Without torch, Explorer reads from the file its modules, tensors, types and calls.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def _einsum_shape(call: Call) -> Answer:
         for letter, size in zip(term, shape, strict=True):
             current = sizes.setdefault(letter, size)
             # a size of 1 broadcasts to the size in another operand
-            better = current is None or (isinstance(size, int) and not isinstance(current, int))
-            if current == 1 or (size != 1 and better):
+            is_better = current is None or (isinstance(size, int) and not isinstance(current, int))
+            if current == 1 or (size != 1 and is_better):
                 sizes[letter] = size
     if not arrow:
         right = "".join(sorted(c for c in sizes if inputs_text.count(c) == 1))

@@ -211,15 +211,15 @@ class Kernels:
         the same input.
         """
         draw = np.random.default_rng(0)
-        chain = shape.stride == 1
-        widths = [shape.channels[index % 2 if chain else bool(index)] for index in range(count + 1)]
+        is_chain = shape.stride == 1
+        widths = [shape.channels[index % 2 if is_chain else bool(index)] for index in range(count + 1)]
         tensors, nodes = {**_CLIP_LIMITS} if shape.activation == "Clip" else {}, []
         settings = _list_conv_attributes(shape)
         for index in range(count):
-            channels = (widths[index], widths[index + 1]) if chain else shape.channels
+            channels = (widths[index], widths[index + 1]) if is_chain else shape.channels
             tensors |= _create_weights(draw, shape._replace(channels=channels), index)
             conv_output = f"c{index}" if shape.activation else f"v{index + 1}"
-            read = f"v{index}" if chain else "v0"
+            read = f"v{index}" if is_chain else "v0"
             nodes.append(
                 Node(
                     "Conv", [read, f"w{index}", f"b{index}"], [conv_output], f"n{index}", attributes=settings
@@ -236,7 +236,7 @@ class Kernels:
                 )
         size = (shape.batch, widths[0], shape.side, shape.side)
         first = Value("v0", "float32", size)
-        output_indices = [count] if chain else range(1, count + 1)
+        output_indices = [count] if is_chain else range(1, count + 1)
         side = shape.side // shape.stride
         last = tuple(
             [

@@ -275,9 +275,9 @@ def _time_probes(
 
 def _find_peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
     for dtype in DTYPES:
-        of_type = [kernel for kernel in matmuls if kernel.dtype == dtype]
-        if of_type:
-            best = max(of_type, key=lambda kernel: kernel.macs_per_second)
+        kernels_of_type = [kernel for kernel in matmuls if kernel.dtype == dtype]
+        if kernels_of_type:
+            best = max(kernels_of_type, key=lambda kernel: kernel.macs_per_second)
             seconds = best.seconds
             yield PeakRate(
                 dtype, best.macs_per_second, best.macs / seconds.high, best.macs / seconds.low, best.sizes

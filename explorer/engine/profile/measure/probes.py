@@ -131,27 +131,27 @@ def time_probes(
         streamed: Bytes of weights that are too many for a cache to hold from one run to the next.
     """
     for m, k, n in _MATMUL_SIZES:
-        yield _matmul("MatMul", (m, k, n), time(kernels.matmul(m, k, n, 1), 1))
+        yield _build_matmul_time("MatMul", (m, k, n), time(kernels.matmul(m, k, n, 1), 1))
     for m, k, n in _STREAMED_SIZES:
         count = max(2, streamed // (4 * k * n))
         if has_time(count * m * k * n):
-            yield _matmul(COLD, (m, k, n), time(kernels.matmul(m, k, n, count), count))
+            yield _build_matmul_time(COLD, (m, k, n), time(kernels.matmul(m, k, n, count), count))
     for m, k, n in _TALL_SIZES:
         seconds = time(kernels.matmul(m, k, n, 1), 1)
-        yield _matmul(COLD, (m, k, n), seconds)
-        yield _matmul("MatMul", (m, k, n), seconds)
-        yield _matmul(BIASED, (m, k, n), time(kernels.biased(m, k, n), 1))
+        yield _build_matmul_time(COLD, (m, k, n), seconds)
+        yield _build_matmul_time("MatMul", (m, k, n), seconds)
+        yield _build_matmul_time(BIASED, (m, k, n), time(kernels.biased(m, k, n), 1))
     for batch, m, k, n in _PRODUCT_SIZES:
-        yield _matmul(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
+        yield _build_matmul_time(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
     for shape in _CONVS:
-        yield _conv(shape, time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH), in_chain=True)
+        yield _build_conv_time(shape, time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH), in_chain=True)
     for shape in _CHANNEL_PAIRS:
         seconds = time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH)
         # both directions have the same MACs and bytes, so each gets the mean time
         for channels in (shape.channels, shape.channels[::-1]):
-            yield _conv(shape._replace(channels=channels), seconds)
+            yield _build_conv_time(shape._replace(channels=channels), seconds)
     for shape in _WIDE_WINDOWS:
-        yield _conv(shape, time(kernels.conv(shape, 1), 1))
+        yield _build_conv_time(shape, time(kernels.conv(shape, 1), 1))
     for block in _BLOCKS:
         yield from _time_in_block(kernels, block, time)
     for batch in _BATCHES:
@@ -165,12 +165,12 @@ def time_probes(
                 run, moved = kernels.add(count), 12 * count
             else:
                 run, moved = kernels.elementwise(op, sizes[-_ROW_AXES.get(op, 4) :]), 8 * count
-            yield _kernel(op, sizes, 0, moved, time(run, 1))
+            yield _build_kernel_time(op, sizes, 0, moved, time(run, 1))
 
 
-def _matmul(op: str, sizes: tuple[int, int, int], seconds: Spread) -> KernelTime:
+def _build_matmul_time(op: str, sizes: tuple[int, int, int], seconds: Spread) -> KernelTime:
     m, k, n = sizes
-    return _kernel(op, sizes, m * k * n, 4 * (m * k + k * n + m * n), seconds)
+    return _build_kernel_time(op, sizes, m * k * n, 4 * (m * k + k * n + m * n), seconds)
 
 
 def _time_in_network(
@@ -183,7 +183,7 @@ def _time_in_network(
     runs = _kernel_times(kernels.network(shapes), kernels.observed(shapes), time)
     for shape in dict.fromkeys(shapes):
         indices = [index for index, other_shape in enumerate(shapes) if other_shape == shape]
-        yield _conv(
+        yield _build_conv_time(
             shape, compute_spread([sum(run[index] for index in indices) / len(indices) for run in runs])
         )
 
@@ -195,7 +195,9 @@ def _time_in_block(
     runs = _kernel_times(kernels.block(block), kernels.observed_block(block), time)
     for number, (op, layer) in enumerate(block.kernels):
         sizes = (1, block.width(layer), block.side, block.side)
-        yield _kernel(op, sizes, 0, 8 * math.prod(sizes), compute_spread([run[number] for run in runs]))
+        yield _build_kernel_time(
+            op, sizes, 0, 8 * math.prod(sizes), compute_spread([run[number] for run in runs])
+        )
 
 
 def _kernel_times(
@@ -216,7 +218,7 @@ def _kernel_times(
     return [[seconds / slowdown for seconds in kernel_seconds] for kernel_seconds, _ in runs]
 
 
-def _conv(shape: ConvShape, seconds: Spread, in_chain: bool = False) -> KernelTime:
+def _build_conv_time(shape: ConvShape, seconds: Spread, in_chain: bool = False) -> KernelTime:
     """Builds the time of a convolution.
 
     Args:
@@ -227,7 +229,7 @@ def _conv(shape: ConvShape, seconds: Spread, in_chain: bool = False) -> KernelTi
     op, sizes = _kernel_key(shape, in_chain)
     (inputs, outputs), places = shape.channels, shape.positions
     moved = 4 * (inputs * places * shape.stride**2 + outputs * places + outputs * shape.depth)
-    return _kernel(op, sizes, outputs * shape.depth * places, moved, seconds)
+    return _build_kernel_time(op, sizes, outputs * shape.depth * places, moved, seconds)
 
 
 def _kernel_key(shape: ConvShape, in_chain: bool = False) -> tuple[str, tuple[int, ...]]:
@@ -267,10 +269,10 @@ def _scale_kernel(kernel: KernelTime, factor: float) -> KernelTime:
     seconds = Spread(
         a.median * factor, a.p10 * factor, a.p90 * factor, a.low * factor, a.high * factor, a.count
     )
-    return _kernel(kernel.op, kernel.sizes, kernel.macs, kernel.bytes, seconds)
+    return _build_kernel_time(kernel.op, kernel.sizes, kernel.macs, kernel.bytes, seconds)
 
 
-def _kernel(op: str, sizes: tuple[int, ...], macs: int, moved: int, seconds: Spread) -> KernelTime:
+def _build_kernel_time(op: str, sizes: tuple[int, ...], macs: int, moved: int, seconds: Spread) -> KernelTime:
     return KernelTime(
         op, "float32", sizes, macs, moved, seconds, macs / seconds.median, moved / seconds.median
     )

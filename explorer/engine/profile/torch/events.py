@@ -54,7 +54,7 @@ class Event(NamedTuple):
 def read_events(profiler: Any) -> list[Event]:
     """Returns the processor events of a `torch.profiler.profile` that has ended."""
     raw_events = profiler.profiler.kineto_results.events()
-    return [_event(raw) for raw in raw_events if raw.device_type().name == "CPU"]
+    return [_build_event(raw) for raw in raw_events if raw.device_type().name == "CPU"]
 
 
 def read_cuda_events(profiler: Any) -> tuple[list[Event], list[Event]]:
@@ -66,16 +66,16 @@ def read_cuda_events(profiler: Any) -> tuple[list[Event], list[Event]]:
         if raw.device_type().name == "CUDA" and raw.name() != _MEMORY and not raw.is_user_annotation():
             number = raw.linked_correlation_id()
             launched[number] = launched.get(number, 0) + raw.end_ns() - raw.start_ns()
-            kernels.append(_event(raw)._replace(thread=-1 - raw.device_resource_id()))
+            kernels.append(_build_event(raw)._replace(thread=-1 - raw.device_resource_id()))
     calls = [
-        _event(raw, launched.get(raw.correlation_id(), 0))
+        _build_event(raw, launched.get(raw.correlation_id(), 0))
         for raw in raw_events
         if (raw.name() == _MEMORY and raw.device_type().name == "CUDA") or raw.activity_type() in _CALLS
     ]
     return [part for call in calls for part in _split_launches(call)], kernels
 
 
-def _event(raw: Any, launched: int | None = None) -> Event:
+def _build_event(raw: Any, launched: int | None = None) -> Event:
     return Event(
         raw.name(),
         raw.start_ns(),
@@ -349,17 +349,17 @@ class _Reader:
         if event.name.startswith(_BACKWARD) and (top.row is None or top.phase == "backward"):
             backward = True
             top.row = self._row_of_sequence.get((event.forward, event.sequence))
-        took = top.spent * 1e-9
+        kernel_seconds = top.spent * 1e-9
         name = event.name.removeprefix(_BACKWARD)
         if top.row is not None:
             row_run = self._module_run.rows.setdefault(top.row, RowRun())
         else:
             label = top.phase if top.phase and top.phase != "forward" else name
             row_run = self._module_run.unplaced_work.setdefault(label, RowRun())
-        row_run.seconds += took
-        row_run.backward += took if backward else 0.0
+        row_run.seconds += kernel_seconds
+        row_run.backward += kernel_seconds if backward else 0.0
         seconds, calls = row_run.ops.get(name, (0.0, 0))
-        row_run.ops[name] = seconds + took, calls + 1
+        row_run.ops[name] = seconds + kernel_seconds, calls + 1
         row_run.requested_bytes += top.requested
         row_run.held_bytes = max(row_run.held_bytes, top.peak_bytes)
 

@@ -169,21 +169,21 @@ class _ModuleRuns(TimedRuns):
                 began = time.perf_counter()
                 parts = self._step(args, kwargs, False)
                 device.wait()
-                took = time.perf_counter() - began
+                seconds = time.perf_counter() - began
                 for name, marks in parts.items():
                     self.phases.setdefault(name, []).append(device.between(*marks))
-                return took
+                return seconds
             with profile(activities=device.activities, profile_memory=True) as profiler:
                 with listening(self.run):
                     began = time.perf_counter()
                     self._step(args, kwargs, True)
                     device.wait()
-                    took = time.perf_counter() - began
+                    seconds = time.perf_counter() - began
         events, kernels = device.events(profiler)
         self.runs.append(build_module_run(events, self._functions))
         if self._record:
             self.recording = [*self.recording, build_recorded_run([*events, *kernels])][-self._record :]
-        return took
+        return seconds
 
     def _step(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], observed: bool
@@ -195,7 +195,7 @@ class _ModuleRuns(TimedRuns):
         if self._optimizer is None:
             return parts
         with self._phase(_LOSS, parts, observed):
-            loss = _loss(outputs)
+            loss = _sum_outputs(outputs)
         with self._phase(_BACKWARD, parts, observed):
             loss.backward()  # type: ignore[no-untyped-call]
         with self._phase(_STEP, parts, observed):
@@ -213,7 +213,7 @@ class _ModuleRuns(TimedRuns):
             parts[name] = began, self._device.mark()
 
 
-def _loss(outputs: Any) -> torch.Tensor:
+def _sum_outputs(outputs: Any) -> torch.Tensor:
     """Returns the sum of the means of all outputs that have a gradient."""
     mean_losses = [t.mean() for _, t in walk_tensors(outputs) if t.is_floating_point() and t.requires_grad]
     if not mean_losses:
@@ -326,14 +326,14 @@ class _MeasuredModule(Struct):
         self.spent += runs.spent
         self.recording = tuple(runs.recording)
         self.runs += [run for run, is_counted in zip(runs.runs, runs.counted, strict=True) if is_counted]
-        for name, took in runs.phases.items():
-            self.phases.setdefault(name, []).extend(took[-len(runs.wall) :])
+        for name, seconds_by_run in runs.phases.items():
+            self.phases.setdefault(name, []).extend(seconds_by_run[-len(runs.wall) :])
 
     def build_timed_model(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
         """See `Measurement`."""
         layers = self.subject.analysis.layers
-        samples_by_row = _samples([run.rows for run in self.runs])
-        other_samples = _samples([run.unplaced_work for run in self.runs])
+        samples_by_row = _build_samples([run.rows for run in self.runs])
+        other_samples = _build_samples([run.unplaced_work for run in self.runs])
         conditions = Conditions(
             warmup=spec.warmup,
             stopped=self.stopped,
@@ -361,7 +361,7 @@ class _MeasuredModule(Struct):
         )
         model_profile = replace(
             model_profile,
-            operators=_operators(self.runs, model_profile.share_base_seconds),
+            operators=_compute_operator_times(self.runs, model_profile.share_base_seconds),
             phases=self._phases(model_profile) if spec.train else (),
         )
         return TimedModel(model_profile, layers, samples_by_row)
@@ -404,7 +404,7 @@ def _rows_in_modules(
     return module_by_row
 
 
-def _samples(runs: Sequence[Mapping[Any, RowRun]]) -> dict[Any, TimeSamples]:
+def _build_samples(runs: Sequence[Mapping[Any, RowRun]]) -> dict[Any, TimeSamples]:
     """Builds the samples of all runs, by row or name. A row that is missing in a run gets a sample of 0."""
     samples: dict[Any, TimeSamples] = {}
     for key in dict.fromkeys(key for run in runs for key in run):
@@ -424,7 +424,7 @@ def _samples(runs: Sequence[Mapping[Any, RowRun]]) -> dict[Any, TimeSamples]:
 _NOTHING = RowRun()
 
 
-def _operators(runs: Sequence[ModuleRun], base: float) -> tuple[OperatorTime, ...]:
+def _compute_operator_times(runs: Sequence[ModuleRun], base: float) -> tuple[OperatorTime, ...]:
     """Computes the medians of each operator over the runs, in descending order of self time."""
     operator_times = []
     for name in dict.fromkeys(name for run in runs for name in run.operators):

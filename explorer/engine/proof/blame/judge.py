@@ -181,8 +181,8 @@ class Judge:
         figures = value.in_whole_model.figures
         was_compared = bool(figures.elements)
         relative = _compute_relative_error(figures) if value.float else None
-        ran = trial is not None and not trial.fault and not trial.not_run
-        alone_figures = trial.figures if trial is not None and ran and value.float else None
+        did_run = trial is not None and not trial.fault and not trial.not_run
+        alone_figures = trial.figures if trial is not None and did_run and value.float else None
         live = [
             i
             for i in value.before.nodes

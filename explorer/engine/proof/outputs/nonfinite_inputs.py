@@ -170,8 +170,8 @@ def _is_close(value: Array, true: Array) -> Array:
     largest = float(finite.max(initial=0.0))
     scale = largest * float(np.sqrt(np.mean((finite / largest) ** 2))) if largest else 0.0
     with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(value - true) <= _CLOSE * np.maximum(np.abs(true), scale)
-    return np.asarray((near & np.isfinite(true)) | (value == true) | (np.isnan(value) & np.isnan(true)))
+        is_near = np.abs(value - true) <= _CLOSE * np.maximum(np.abs(true), scale)
+    return np.asarray((is_near & np.isfinite(true)) | (value == true) | (np.isnan(value) & np.isnan(true)))
 
 
 def list_kinds(nodes: Iterable[Node]) -> list[str]:

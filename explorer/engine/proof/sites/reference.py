@@ -56,8 +56,8 @@ def compute_references(
     weights = [meaning.weight(inputs) for inputs in (draws[:1] if constant_weight else draws)]
     terms = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
     # a type wider than float64 has no BLAS; where that takes minutes, float64 errors are within the limit too
-    wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
-    wide = np.dtype(np.longdouble if wider else np.float64)
+    needs_longdouble = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
+    wide = np.dtype(np.longdouble if needs_longdouble else np.float64)
     all_rows = np.arange(meaning.M)
     bands = [
         (x_rows, all_rows if row_indices is None else row_indices)

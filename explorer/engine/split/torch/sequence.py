@@ -167,7 +167,7 @@ def build_program_sequence(
         labels=[".".join(filter(None, (get_module_path(node), node.name))) for node in calls],
         layers=layers,
         macs=_count_macs(calls, units, layers),
-        took=unit_seconds,
+        unit_seconds=unit_seconds,
         closed=closed_units | dict.fromkeys(_find_closed_units(calls), _CHANGED_IN_PLACE),
         profile=profile,
         **facts,

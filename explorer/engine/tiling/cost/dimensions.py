@@ -51,9 +51,9 @@ def get_site_dims(site: SitePlan | SiteCost) -> SiteDims:
         Misuse: The width of one of the site's types is unknown.
     """
     width, sum_width = (get_type_bits(dtype, site.name) for dtype in (site.dtype, site.accumulator))
-    padded = site.edges == "padded"
+    is_padded = site.edges == "padded"
     macs = site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
-    return SiteDims(site.M, site.K, site.N, site.batch, site.tile, padded, width, sum_width, macs)
+    return SiteDims(site.M, site.K, site.N, site.batch, site.tile, is_padded, width, sum_width, macs)
 
 
 def get_type_bits(dtype: str, site: str) -> int:

@@ -255,7 +255,7 @@ class WeightTiles:
         self._index = index
         self._itemsize = _get_itemsize(weight)
         self._across = len(sizes[0 if weight.transposed else 1])
-        ks, ns = (range(len(of_axis)) for of_axis in sizes)
+        ks, ns = (range(len(axis_sizes)) for axis_sizes in sizes)
         self.places = (
             [(k, n) for n in ns for k in ks] if weight.transposed else list(itertools.product(ks, ns))
         )

@@ -478,10 +478,10 @@ def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[No
         terms = Terms(*zeros, bias=bias_values, bias_name=bias_name if bias_values is None else "")
         x, w = node.inputs[0], node.inputs[3]
         _refuse_left_weight(node, context)
-        conv = op == "Conv"
+        is_conv = op == "Conv"
         base = (
             find_float_convolution(node, context, x, w, zeros[0])
-            if conv
+            if is_conv
             else find_float_product(node, context, x, w, op)
         )
         return build_integer_site(node, context, base, terms, write_output)

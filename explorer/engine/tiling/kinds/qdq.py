@@ -162,8 +162,8 @@ def _get_weight_columns(
     if node.op in ("Conv", "ConvTranspose"):
         columns = int(node.op == "ConvTranspose")
     else:
-        turns = bool(node.attributes.get("transA" if turned else "transB", 0)) and node.op == "Gemm"
-        columns = rank - 1 if turned == turns else rank - 2
+        is_transposed = bool(node.attributes.get("transA" if turned else "transB", 0)) and node.op == "Gemm"
+        columns = rank - 1 if turned == is_transposed else rank - 2
     if axis != columns or rank == 1:
         raise _NeedsFloats("its weight has scales along its depth, so a sum has no common scale")
     return default

@@ -132,20 +132,20 @@ def figure_tables(
                 [label, *(cell for index in places for cell in (cells[index], "")[: 1 + bool(index)])]
             )
         for row in fact.rows:
-            rows.append([_LABELS[row.name], *(cell for index in places for cell in _cells(row, index))])
+            rows.append([_LABELS[row.name], *(cell for index in places for cell in _build_cells(row, index))])
         blocks += [*([Line()] if blocks else []), Table(columns, rows)]
     return blocks
 
 
-def _cells(row: FigureRow, index: int) -> Sequence[Cell]:
+def _build_cells(row: FigureRow, index: int) -> Sequence[Cell]:
     """Return a figure, marked if it is the best, and its change from the first model."""
     figure_value = row.values[index]
-    figure = Span("-", "quiet") if figure_value is None else _figure(row, figure_value)
+    figure = Span("-", "quiet") if figure_value is None else _format_figure(row, figure_value)
     cell: Cell = (Span(f"{BEST} ", "good"), figure) if index in row.best else figure
     return (cell, Span(_format_change(row, index), "quiet")) if index else (cell,)
 
 
-def _figure(row: FigureRow, figure_value: FigureValue) -> Span:
+def _format_figure(row: FigureRow, figure_value: FigureValue) -> Span:
     return (
         Span("?", "warning")
         if figure_value.value is None

@@ -195,9 +195,9 @@ def node_blocks(row: NodeDiff) -> list[Block]:
 
 def _group_key(row: NodeDiff) -> Hashable:
     """Return the key by which rows are grouped: equal for equal tiled rows, or a shared reason."""
-    groups = row.status in ("tiled", "merged") or (row.what and row.status in ("added", "removed"))
+    can_be_grouped = row.status in ("tiled", "merged") or (row.what and row.status in ("added", "removed"))
     group_key = row.status, row.what, row.op_before, row.op_after, row.children
-    return group_key if groups else id(row)
+    return group_key if can_be_grouped else id(row)
 
 
 def _wrap_children(children: Sequence[tuple[str, int]]) -> Iterator[str]:

@@ -62,13 +62,13 @@ def suggest_blame(before: str, after: str, opening: Sequence[str], first: str = 
 
 def evidence(fact: Verification) -> list[Block]:
     """Return the verdict, clause by clause, and the tables of its evidence."""
-    blocks: list[Block] = _verdict_lines(fact)
+    blocks: list[Block] = _build_verdict(fact)
     if fact.sites:
-        blocks += [Line(), _site_table(fact.sites)]
+        blocks += [Line(), _build_site_table(fact.sites)]
     if fact.regions:
-        blocks += [Line(), _region_table(fact.regions)]
+        blocks += [Line(), _build_region_table(fact.regions)]
     if fact.outputs:
-        blocks += [Line(), _output_table(fact)]
+        blocks += [Line(), _build_output_table(fact)]
     failed = [
         *((site.name, site.reason or site.structure) for site in fact.sites if not site.passed),
         *((output.name, output.reason) for output in (*fact.outputs, *fact.torch) if not output.passed),
@@ -79,15 +79,17 @@ def evidence(fact: Verification) -> list[Block]:
     inexact = [
         output for output in fact.outputs if output.passed and not output.equal and output.rms_before is None
     ]
-    unknown = [output for output in inexact if output.reference != NOT_NEEDED]
-    if unknown:
-        reasons = [(output.name, Span(field_terms(output.reason), "warning")) for output in unknown]
-        blocks += [Line(), Table((Column("without a float64 run", shrink=True), Column("")), reasons)]
+    without_float64 = [output for output in inexact if output.reference != NOT_NEEDED]
+    if without_float64:
+        reason_rows = [
+            (output.name, Span(field_terms(output.reason), "warning")) for output in without_float64
+        ]
+        blocks += [Line(), Table((Column("without a float64 run", shrink=True), Column("")), reason_rows)]
     saturating = [site for site in fact.sites if _is_exact(site) and (site.max_abs or 0.0) >= 1]
     if saturating:
         # exact, but different from the original, whose kernel saturates
-        reasons_apart = [(site.name, Span(site.reason, "warning")) for site in saturating]
-        blocks += [Line(), Table((Column("unlike the original", shrink=True), Column("")), reasons_apart)]
+        saturating_rows = [(site.name, Span(site.reason, "warning")) for site in saturating]
+        blocks += [Line(), Table((Column("unlike the original", shrink=True), Column("")), saturating_rows)]
     return [*blocks, Line(), Paragraph("; ".join(_describe_method(fact)), "quiet")]
 
 
@@ -112,7 +114,7 @@ def _build_worst_error_field(fact: Verification) -> Field:
     outputs = (*fact.outputs, *fact.torch)
     if fact.verdict_kind == "different" and (field := _build_failed_field(fact)) is not None:
         return field
-    limits = [(share, site.name) for site in fact.sites if (share := _site_share(site)) is not None]
+    limits = [(share, site.name) for site in fact.sites if (share := _compute_site_share(site)) is not None]
     limits += [(output.limit_share, output.name) for output in outputs if output.limit_share is not None]
     if limits:
         share, name = max(limits)
@@ -130,12 +132,16 @@ def _build_worst_error_field(fact: Verification) -> Field:
 
 
 def _build_failed_field(fact: Verification) -> Field | None:
-    """Return the largest error of what failed, with the reason; None if a measured limit was exceeded.
+    """Return the largest error of the failed matmuls and outputs; None if one of them exceeded its limit.
 
-    What passed may be far within its limits, which says nothing about the difference.
+    Passed matmuls and outputs are left out, because their errors do not explain the difference.
     """
     failed = [
-        (_site_share(site), site.max_abs, f"{site.name}: {field_terms(site.reason or site.structure)}")
+        (
+            _compute_site_share(site),
+            site.max_abs,
+            f"{site.name}: {field_terms(site.reason or site.structure)}",
+        )
         for site in fact.sites
         if not site.passed
     ]
@@ -160,12 +166,12 @@ def _build_inputs_field(fact: Verification) -> Field:
     return Field("tried on", Span("; ".join(parts) or "no input", "strong"))
 
 
-def _site_share(site: SiteEvidence) -> float | None:
+def _compute_site_share(site: SiteEvidence) -> float | None:
     is_known = site.bound_ratio is not None and math.isfinite(site.bound_ratio) and site.limit > 0
     return (site.bound_ratio or 0.0) / site.limit if is_known else None
 
 
-def _limit_bar(share: float | None) -> Cell:
+def _draw_limit_bar(share: float | None) -> Cell:
     """Draw a bar of an error's share of its limit."""
     if share is None:
         return ""
@@ -174,7 +180,7 @@ def _limit_bar(share: float | None) -> Cell:
     return Span(filled, "good" if share <= 1 else "bad"), remaining
 
 
-def _verdict_lines(fact: Verification) -> list[Block]:
+def _build_verdict(fact: Verification) -> list[Block]:
     """Return the claim of the verdict on one line, and its grounds below."""
     claim, grounds = claim_and_grounds(field_terms(fact.verdict))
     tone = TONES[fact.verdict_kind]
@@ -201,8 +207,8 @@ def _describe_method(fact: Verification) -> list[str]:
     return [*parts, seconds_text(fact.seconds)]
 
 
-def _site_table(sites: Sequence[SiteEvidence]) -> Table:
-    def sort(site: SiteEvidence) -> tuple[object, ...]:
+def _build_site_table(sites: Sequence[SiteEvidence]) -> Table:
+    def make_group_key(site: SiteEvidence) -> tuple[object, ...]:
         # failed sites are never grouped
         fault = site.name if not site.passed or site.nonfinite else ""
         return site.M, site.K, site.N, site.tiles, site.rows, site.bound_ratio is None, fault
@@ -217,17 +223,17 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
             if not site.structure
             else Span("not shown", "bad"),
             exact_text(sum(member.rows for member in group)),
-            _float_text(site.max_abs),
-            _float_text(site.mse),
-            _cosine_text(site.cosine),
-            Span("exact", "good") if _is_exact(site) else _ratio(site.bound_ratio, site.limit),
-            _limit_bar(_site_share(site)),
-            _pair(site.rms_before, site.rms_after),
+            _format_float(site.max_abs),
+            _format_float(site.mse),
+            _format_cosine(site.cosine),
+            Span("exact", "good") if _is_exact(site) else _format_ratio(site.bound_ratio, site.limit),
+            _draw_limit_bar(_compute_site_share(site)),
+            _format_rms_change(site.rms_before, site.rms_after),
             _build_unproven_span()
             if not site.passed and not site.differs
-            else _verdict(site.passed, site.nonfinite),
+            else _format_verdict(site.passed, site.nonfinite),
         )
-        for group in group_rows(sites, sort)
+        for group in group_rows(sites, make_group_key)
         for site in [find_worst(group)]
     ]
     columns = (
@@ -245,13 +251,13 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
     return Table(columns, rows)
 
 
-def _region_table(regions: Sequence[RegionEvidence]) -> Table:
+def _build_region_table(regions: Sequence[RegionEvidence]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             region.value,
             region.before if region.before == region.after else f"{region.before} -> {region.after}",
             exact_text(region.draws),
-            Span("0, bit for bit", "good") if region.equal else _float_text(region.max_abs),
+            Span("0, bit for bit", "good") if region.equal else _format_float(region.max_abs),
             Span(region.reason, "quiet"),
             Span("ok", "good") if region.kind in PASSED else Span(VERDICTS[region.kind], TONES[region.kind]),
         )
@@ -268,7 +274,7 @@ def _region_table(regions: Sequence[RegionEvidence]) -> Table:
     return Table(columns, rows)
 
 
-def _output_table(fact: Verification) -> Table:
+def _build_output_table(fact: Verification) -> Table:
     compared = [("before", output) for output in fact.outputs] + [
         ("PyTorch", output) for output in fact.torch
     ]
@@ -279,13 +285,17 @@ def _output_table(fact: Verification) -> Table:
             output.name,
             Span(f"{output.dtype} {shape_text(output.shape)}", "quiet"),
             Span(against, "quiet") if fact.torch else "",
-            Span("0, bit for bit", "good") if output.equal else _float_text(output.max_abs),
-            _float_text(output.relative_rms),
-            _float_text(output.mse),
-            _cosine_text(output.cosine),
-            *([_limit_bar(output.limit_share)] if has_limits else []),
-            *([_pair(output.rms_before, output.rms_after, needed=_needs_float64(output))] if has_rms else []),
-            _output_result(output),
+            Span("0, bit for bit", "good") if output.equal else _format_float(output.max_abs),
+            _format_float(output.relative_rms),
+            _format_float(output.mse),
+            _format_cosine(output.cosine),
+            *([_draw_limit_bar(output.limit_share)] if has_limits else []),
+            *(
+                [_format_rms_change(output.rms_before, output.rms_after, needed=_needs_float64(output))]
+                if has_rms
+                else []
+            ),
+            _summarize_output(output),
         )
         for against, output in compared
     ]
@@ -309,7 +319,7 @@ def _needs_float64(output: OutputEvidence) -> bool:
     return output.rms_before is not None or (not output.equal and output.reference != NOT_NEEDED)
 
 
-def _output_result(output: OutputEvidence) -> Cell:
+def _summarize_output(output: OutputEvidence) -> Cell:
     """Summarize the result for an output in a few words."""
     if output.passed and output.drawn:
         return Span("not compared", "warning")
@@ -318,8 +328,8 @@ def _output_result(output: OutputEvidence) -> Cell:
     ):
         return Span("nothing shown", "bad")
     if output.passed and output.stepped:
-        return Span("over an edge", "warning")
-    return _verdict(output.passed, output.nonfinite)
+        return Span("over a threshold", "warning")
+    return _format_verdict(output.passed, output.nonfinite)
 
 
 def _is_exact(site: SiteEvidence) -> bool:
@@ -327,7 +337,7 @@ def _is_exact(site: SiteEvidence) -> bool:
     return site.passed and site.bound_ratio is None and site.rows > 0 and site.rms_after == 0
 
 
-def _float_text(value: float | None) -> Span:
+def _format_float(value: float | None) -> Span:
     if value is None:
         return Span("?", "warning")
     if not math.isfinite(value):
@@ -335,29 +345,29 @@ def _float_text(value: float | None) -> Span:
     return Span(f"{value:.1e}" if value else "0")
 
 
-def _cosine_text(value: float | None) -> Cell:
+def _format_cosine(value: float | None) -> Cell:
     if value is None or not math.isfinite(value):
-        return _float_text(value)
+        return _format_float(value)
     return f"{value:.9f}"
 
 
-def _ratio(value: float | None, limit: float) -> Cell:
+def _format_ratio(value: float | None, limit: float) -> Cell:
     if value is None or not math.isfinite(value):
-        return _float_text(value)
+        return _format_float(value)
     return rounding_text(value, limit)
 
 
-def _pair(rms_before: float | None, rms_after: float | None, *, needed: bool = True) -> Cell:
+def _format_rms_change(rms_before: float | None, rms_after: float | None, *, needed: bool = True) -> Cell:
     if rms_before is None and rms_after is None:
         return Span("no float64 run" if needed else "-", "quiet")
-    return (_float_text(rms_before), Span(" -> "), _float_text(rms_after))
+    return (_format_float(rms_before), Span(" -> "), _format_float(rms_after))
 
 
 def _build_unproven_span() -> Span:
     return Span(VERDICTS["unproven"], TONES["unproven"])
 
 
-def _verdict(is_passed: bool, nonfinite: int) -> Cell:
+def _format_verdict(is_passed: bool, nonfinite: int) -> Cell:
     if nonfinite:
         return Span(f"{nonfinite:,} NaN or Inf", "bad")
     return Span("ok", "good") if is_passed else Span("DIFFERENT", "bad")

@@ -83,11 +83,11 @@ def input_table(fact: Connections) -> Table:
     for edge in inputs:
         is_named = edge.producer is None and edge.source in _LEADS
         producer_path = edge.producer.path if edge.producer is not None else edge.tensor.name * is_named
-        rows.append((*_source(edge), *_tensor(edge.tensor, producer_path, fact)))
+        rows.append((*_describe_source(edge), *_describe_tensor(edge.tensor, producer_path, fact)))
     if len(inputs) < len(fact.inputs):
         rows.append((Span(f"+{fact.input_count - len(inputs):,} constants", "quiet"),))
-        return _table(rows, 0, "inputs")
-    return _table(rows, fact.input_count - len(fact.inputs), "inputs")
+        return _build_table(rows, 0, "inputs")
+    return _build_table(rows, fact.input_count - len(fact.inputs), "inputs")
 
 
 _MAX_CONSTANTS = 3
@@ -105,14 +105,14 @@ def output_table(fact: Connections) -> Table:
     rows: list[tuple[Cell, ...]] = []
     outputs = _outputs_to_list(fact)
     for edge in outputs:
-        cells = _tensor(edge.tensor, fact.layer.path, fact)
-        for place, reader in enumerate(_readers(edge)):
+        cells = _describe_tensor(edge.tensor, fact.layer.path, fact)
+        for place, reader in enumerate(_list_readers(edge)):
             rows.append((*reader, *(cells if not place else ("", "", "", ""))))
     if len(outputs) < len(fact.outputs):
         hidden_count = fact.output_count - len(outputs)
         rows.append((Span(f"+{hidden_count:,} for constants and shape arithmetic", "quiet"),))
-        return _table(rows, 0, "outputs")
-    return _table(rows, fact.output_count - len(fact.outputs), "outputs")
+        return _build_table(rows, 0, "outputs")
+    return _build_table(rows, fact.output_count - len(fact.outputs), "outputs")
 
 
 def _outputs_to_list(fact: Connections) -> Sequence[OutputConnection]:
@@ -146,7 +146,7 @@ _PATH = 26
 """Minimum cells of the layer's path before another column is left out."""
 
 
-def _table(rows: list[tuple[Cell, ...]], hidden_count: int, noun: str) -> Table:
+def _build_table(rows: list[tuple[Cell, ...]], hidden_count: int, noun: str) -> Table:
     columns = (
         Column("layer", shrink=True, least=_PATH),
         Column("kind", role="kind", drop=2),
@@ -163,22 +163,22 @@ def _table(rows: list[tuple[Cell, ...]], hidden_count: int, noun: str) -> Table:
 _LayerCells = tuple[Cell, Cell]
 
 
-def _source(connection: InputConnection) -> _LayerCells:
+def _describe_source(connection: InputConnection) -> _LayerCells:
     if connection.producer is not None:
-        return _ref(connection.producer, "← ")
+        return _describe_layer(connection.producer, "← ")
     if connection.source in _LEADS and connection.tensor.name:
         return (Span(_LEADS[connection.source], "quiet"), connection.tensor.name), ""
     return Span(_SOURCES[connection.source], "quiet"), ""
 
 
-def _ref(layer: LayerRef, sign: str) -> _LayerCells:
+def _describe_layer(layer: LayerRef, sign: str) -> _LayerCells:
     return (Span(sign, "formula"), layer.path or "(unnamed)"), layer.kind
 
 
-def _readers(connection: OutputConnection) -> list[_LayerCells]:
+def _list_readers(connection: OutputConnection) -> list[_LayerCells]:
     """Return a row of two cells, place and kind, for each reader of a tensor and each other use."""
     return [
-        *(_ref(reader, "→ ") for reader in connection.readers),
+        *(_describe_layer(reader, "→ ") for reader in connection.readers),
         *((cell, "") for cell in _list_other_uses(connection)),
     ]
 
@@ -193,7 +193,9 @@ def _list_other_uses(output: OutputConnection) -> Sequence[Cell]:
     return cells or ([] if output.readers else [Span("no layer reads it", "quiet")])
 
 
-def _tensor(tensor: TensorInfo, producer_path: str, fact: Connections) -> tuple[Cell, Cell, Cell, Cell]:
+def _describe_tensor(
+    tensor: TensorInfo, producer_path: str, fact: Connections
+) -> tuple[Cell, Cell, Cell, Cell]:
     """Return the cells of a tensor: shape, dtype, origin of the shape, and name.
 
     The name is blank if it equals the path of the producer. If a dimension was bound, the declared shape is

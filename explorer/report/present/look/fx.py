@@ -34,11 +34,11 @@ def fx_graph(info: Info, fact: FxGraph) -> list[Block]:
         Table((Column("kind"), Column("nodes", "right")), [(k, plain(n)) for k, n in fact.kinds.items()], 0),
         *(modules if fact.modules else []),
         Line(),
-        Table(columns, Rows(lambda node: _row(node, labels), fact.nodes), 0, "nodes"),
+        Table(columns, Rows(lambda node: _build_row(node, labels), fact.nodes), 0, "nodes"),
     ]
 
 
-def _row(node: FxNode, labels: list[str]) -> tuple[Cell, ...]:
+def _build_row(node: FxNode, labels: list[str]) -> tuple[Cell, ...]:
     return (
         printable(node.name),
         node.kind,

@@ -44,9 +44,9 @@ def memory_blocks(fact: Memory) -> list[Block]:
         Chart("memory", fact),
         Line(),
         Heading("live at the peak"),
-        _tensors(fact, fact.peak_step),
+        _build_tensor_table(fact, fact.peak_step),
         Line(),
-        _timeline(fact),
+        _build_timeline(fact),
     ]
 
 
@@ -108,13 +108,13 @@ def step_blocks(fact: Memory, step_index: int) -> list[Block]:
 
 def build_live_blocks(fact: Memory, step_index: int) -> list[Block]:
     """Return the live tensors of a step, with a mark on those that are live at the peak."""
-    table = _tensors(fact, step_index, marked=True)
-    guilty = any(life.born <= fact.peak_step <= life.dies for life in _list_live(fact, step_index))
+    table = _build_tensor_table(fact, step_index, marked=True)
+    has_mark = any(life.born <= fact.peak_step <= life.dies for life in _list_live(fact, step_index))
     legend = Paragraph(f"◆ live at the peak, step {fact.peak_step:,}", "quiet", 0)
-    return [table, *([legend] if guilty else [])]
+    return [table, *([legend] if has_mark else [])]
 
 
-def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
+def _build_tensor_table(fact: Memory, step: int, *, marked: bool = False) -> Table:
     """Return the live tensors of a step, largest first. `marked` marks those that are live at the peak."""
 
     def mark(life: Lifetime) -> Span:
@@ -154,7 +154,7 @@ def _live_text(fact: Memory, step_index: int) -> Span | str:
     return "?" if fact.status == "unknown" and not live else size(live)
 
 
-def _timeline(fact: Memory) -> Table:
+def _build_timeline(fact: Memory) -> Table:
     steps, peak = fact.steps, fact.peak_step
     return table_of(
         range(len(steps)),

@@ -107,7 +107,7 @@ def attribute_blocks(stat: OpStat) -> list[Block]:
     """Return the values of an operator's attributes with their counts."""
     blocks: list[Block] = []
     for name, span in stat.attributes.items():
-        blocks.append(Line((Span(f" {name}  ", "quiet"), Span(_ends(span), "figure"))))
+        blocks.append(Line((Span(f" {name}  ", "quiet"), Span(_format_range(span), "figure"))))
         if span.distinct == 1:
             continue
         values = span.values[:_MAX_VALUES]
@@ -125,7 +125,7 @@ _MAX_VALUES, _MAX_ITEMS, _BAR_WIDTH = 8, 16, 6
 """Maximum number of listed values, maximum items of a list, and width of a histogram bar in cells."""
 
 
-def _ends(span: Range) -> str:
+def _format_range(span: Range) -> str:
     """Format the range of an attribute, its only value, or the number of unordered values."""
     if span.distinct <= 1:
         return value_text(span.values[0][0] if span.values else span.minimum, _MAX_ITEMS)

@@ -63,9 +63,9 @@ def placement_blocks(fact: Placement) -> list[Block]:
         rows.append(Field("Run nowhere", plain(len(fact.removed)), "computed when it is loaded, or left out"))
     blocks: list[Block] = [Line(), Heading("Execution providers"), Fields(rows)]
     if len(fact.partitions) > 1:
-        blocks += [Line(), _partitions(fact), Line(), _boundaries(fact)]
+        blocks += [Line(), _build_partition_table(fact), Line(), _build_boundary_table(fact)]
     if fact.fused:
-        blocks += [Line(), _fused(fact)]
+        blocks += [Line(), _build_fusion_table(fact)]
     return [*blocks, *(Paragraph(f"{printable(note)}.", "quiet") for note in fact.notes)]
 
 
@@ -74,7 +74,7 @@ def _shorten_provider(provider: str) -> str:
     return printable(provider).removesuffix("ExecutionProvider") or "?"
 
 
-def _partitions(fact: Placement) -> Table:
+def _build_partition_table(fact: Placement) -> Table:
     columns = (
         Column("#", "right"),
         Column("provider"),
@@ -95,7 +95,7 @@ def _partitions(fact: Placement) -> Table:
     return Table(columns, rows, what="partitions, as they run", more=_JSON_HAS_ALL)
 
 
-def _boundaries(fact: Placement) -> Table:
+def _build_boundary_table(fact: Placement) -> Table:
     columns = (
         Column("tensor", shrink=True),
         Column("shape"),
@@ -116,7 +116,7 @@ def _boundaries(fact: Placement) -> Table:
     return Table(columns, rows, what="boundaries, in execution order", more=_JSON_HAS_ALL)
 
 
-def _fused(fact: Placement) -> Table:
+def _build_fusion_table(fact: Placement) -> Table:
     columns = (Column("runs as"), Column("on"), Column("layers", shrink=True))
     rows = [
         (operator.op, _shorten_provider(operator.provider), " + ".join(operator.layers))

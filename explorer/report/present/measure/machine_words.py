@@ -61,12 +61,12 @@ def build_measured_blocks(fact: MeasuredMachine) -> list[Block]:
     ]
     if fact.core is not None:
         rows += _core_fields(fact.core)
-    blocks: list[Block] = [Line(), Fields(rows), Line(), _matmuls(fact)]
+    blocks: list[Block] = [Line(), Fields(rows), Line(), _build_matmul_table(fact)]
     if fact.refused:
         blocks.append(Paragraph(f"{fact.runtime} multiplies no {', '.join(fact.refused)} here.", "quiet"))
     blocks += [Paragraph(f"{note[:1].upper()}{note[1:]}.", "quiet") for note in fact.notes]
-    took = seconds_text(fact.seconds)
-    blocks.append(Paragraph(f"Measured {fact.date} in {took}, with {fact.runtime}.", "quiet"))
+    duration = seconds_text(fact.seconds)
+    blocks.append(Paragraph(f"Measured {fact.date} in {duration}, with {fact.runtime}.", "quiet"))
     if fact.loaded:
         advice = "A measurement on an idle machine may be faster."
         blocks.append(Paragraph(f"The machine was loaded: {fact.load}. {advice}", "warning"))
@@ -87,18 +87,21 @@ def _core_fields(core: MeasuredCore) -> list[Field]:
     return fields
 
 
-def _matmuls(fact: MeasuredMachine) -> Table:
+def _build_matmul_table(fact: MeasuredMachine) -> Table:
     sizes = list(dict.fromkeys(kernel.sizes for kernel in fact.kernels))
     by_size = {(kernel.sizes, kernel.dtype): kernel for kernel in fact.kernels}
     columns = [Column("matmul, MAC/s", "right"), *(Column(kernel.dtype, "right") for kernel in fact.peaks)]
     table: list[list[Cell]] = [
-        [" x ".join(map(str, size)), *(_rate(by_size.get((size, kernel.dtype))) for kernel in fact.peaks)]
+        [
+            " x ".join(map(str, size)),
+            *(_format_rate(by_size.get((size, kernel.dtype))) for kernel in fact.peaks),
+        ]
         for size in sorted(sizes)
     ]
     return Table(columns, table)
 
 
-def _rate(kernel: KernelTime | None) -> Span:
+def _format_rate(kernel: KernelTime | None) -> Span:
     if kernel is None:
         return Span("-", "quiet")
     return Span(

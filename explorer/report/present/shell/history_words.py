@@ -69,8 +69,8 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
             str(state),
             (Span(state_name(entry, state), role), Span(change_label, "quiet")),
             Span(products, role),
-            _proof(entry, state),
-            *([_time(entry)] if has_profiles else []),
+            _format_proof(entry, state),
+            *([_format_time(entry)] if has_profiles else []),
             os.path.basename(entry.saved),
             entry.command if commands else "",
         )
@@ -154,7 +154,7 @@ def format_profile_time(profile: Profile) -> str:
     return f"{seconds_text(profile.wall_seconds)} a run{batch}, {setting}{load_note}"
 
 
-def _time(entry: HistoryEntry) -> Span:
+def _format_time(entry: HistoryEntry) -> Span:
     return Span("") if entry.profile is None else seconds(entry.profile.wall_seconds)
 
 
@@ -167,7 +167,7 @@ def _place(fact: History, state: int) -> str:
     return "can be redone" if state in fact.redoable else "on another branch"
 
 
-def _proof(entry: HistoryEntry, state: int) -> Span:
+def _format_proof(entry: HistoryEntry, state: int) -> Span:
     """Return the result of the proof of a state, or '' for the model as opened."""
     if state == 0:
         return Span("")

@@ -76,7 +76,7 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
         return (
             printable(choice.path),
             choice.format,
-            _size(choice.bytes),
+            _format_size(choice.bytes),
             params,
             note,
             _format_time(choice.modified, most),
@@ -87,7 +87,7 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
             printable(choice.source),
             choice.format,
             "",
-            _params(choice.params),
+            _format_params(choice.params),
             note,
             _format_time(choice.opened, most),
         )
@@ -100,7 +100,7 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
         name, space, folder = format_session_path(choice).partition(" (")
         path: Cell = (name, Span(space + folder, "quiet")) if space else name
         return path, "session", "", "", note, _format_age(choice.changed, most)
-    return choice.name, "torchvision", "", _params(choice.params), "", ""
+    return choice.name, "torchvision", "", _format_params(choice.params), "", ""
 
 
 def describe_stored(model_file: ModelFile) -> str:
@@ -155,11 +155,11 @@ def _cut_text(text: str, max_length: int | None) -> str:
     return cut_list(text, max_length) or f"{text[: max_length - 1]}…"
 
 
-def _size(value: int | None) -> Cell:
+def _format_size(value: int | None) -> Cell:
     return "" if value is None else size(value)
 
 
-def _params(value: int | None) -> Cell:
+def _format_params(value: int | None) -> Cell:
     return "" if value is None else count(value)
 
 

@@ -34,7 +34,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
                 for block in build_measured_blocks(machine.measured)
             ),
         ]
-    measured = any(machine.name == "here" for machine in fact.machines)
+    has_measured = any(machine.name == "here" for machine in fact.machines)
     peaks = (
         "Peaks are for dense products, without sparsity, of the type beside them. Your own machines are in "
     )
@@ -42,7 +42,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
         _machine_table(fact.machines),
         Line(),
         Paragraph(f"{peaks}{printable(fact.config)}, and go first.", "quiet"),
-        *([] if measured else [Paragraph(_UNMEASURED, "quiet")]),
+        *([] if has_measured else [Paragraph(_UNMEASURED, "quiet")]),
     ]
 
 
@@ -83,9 +83,9 @@ def _machine_table(machines: Sequence[NamedMachine]) -> Table:
         machines,
         (
             (Column("name"), lambda row: Span(printable(row.name), "strong")),
-            (Column("peak", "right"), lambda row: _rate(row.hardware.peak_macs, "MAC/s")),
+            (Column("peak", "right"), lambda row: _format_rate(row.hardware.peak_macs, "MAC/s")),
             (Column("of"), lambda row: row.dtype),
-            (Column("bandwidth", "right"), lambda row: _rate(row.hardware.bandwidth, "B/s")),
+            (Column("bandwidth", "right"), lambda row: _format_rate(row.hardware.bandwidth, "B/s")),
             (Column("what it is", shrink=True), lambda row: row.about),
             (Column("source", shrink=True, paths=True), lambda row: Span(printable(row.source), "quiet")),
         ),
@@ -93,5 +93,5 @@ def _machine_table(machines: Sequence[NamedMachine]) -> Table:
     )
 
 
-def _rate(value: float | None, unit: str) -> str:
+def _format_rate(value: float | None, unit: str) -> str:
     return "?" if value is None else rate_text(value, unit)

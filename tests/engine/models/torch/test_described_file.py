@@ -331,7 +331,7 @@ def test_what_needs_torch_says_what_to_type(form: str, made: Any, without_torch:
 def test_without_torch_other_sizes_are_refused_and_not_ignored(
     form: str, options: dict[str, Any], made: Any, without_torch: None
 ) -> None:
-    with pytest.raises(Misuse, match=r"sizes in its file only.*pip install"):
+    with pytest.raises(Misuse, match=r"only the sizes in the file.*pip install"):
         analysed(made("small", form), **options)
 
 
