@@ -2,7 +2,7 @@
 
 They are the bias and the scales of the operator itself, and the operators that follow it in the graph as long
 as nothing else reads the values between them: bias, activation (Relu, Clip), residual (Add) and
-QuantizeLinear, which ends the epilogue. Every step is a step of `EpilogueStep`.
+QuantizeLinear, which ends the epilogue. `EpilogueStep` lists the kinds of steps.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ from explorer.facts.mapping import Epilogue
 _Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 _QUANTIZED = {"QLinearConv": (6, 7), "QLinearMatMul": (6, 7), "QGemm": (7, 8)}
-"""Inputs with the scale and the zero point of the output, by operator; input 1 and 4 are the other scales."""
+"""By operator, the indices of the inputs with the scale and the zero point of the output.
+
+Inputs 1 and 4 of these operators are the scales of the operands.
+"""
 
 _CODES = ("int8", "uint8", "int16", "uint16")
+"""Types that the output of an epilogue may be quantized to."""
 
 
 class FusedEpilogue(NamedTuple):
@@ -53,8 +57,8 @@ class FusedEpilogue(NamedTuple):
     scale: _Array | None
     offset: _Array | None
 
-    def inputs(self, product: RunInputs, residual: _Array | None) -> RunInputs:
-        """Returns the operands of a product with those of the epilogue."""
+    def extend_inputs(self, product: RunInputs, residual: _Array | None) -> RunInputs:
+        """Returns the operands of a product, extended by the constants of the epilogue and the residual."""
         return product._replace(bias=self.bias, scale=self.scale, offset=self.offset, residual=residual)
 
 
@@ -106,7 +110,7 @@ class Epilogues:
             if value in self._outputs or len(readers) != 1 or not chain.add(readers[0], value, self._shape):
                 break
             value = readers[0].outputs[0]
-        return chain.epilogue(value)
+        return chain.build_epilogue(value)
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
         info = self._shapes.get(name)
@@ -121,10 +125,18 @@ class _Chain:
     The methods that add a step return whether it can be fused.
 
     Attributes:
+        reader: Reads constants of the model.
+        site: Site of the product.
+        meaning: Specification of the operator as a product.
+        steps: Steps so far.
+        ops: Names of the fused operators, for the mapping.
+        columns: Constants for each column, (batch, N), by kind of step.
+        residual: Name of the value that a residual step adds, or ''.
         sums: dtype of the sums of the product.
-        float_dtype: dtype of floats: that of the sums, or float32 after integer sums.
+        float_dtype: dtype of the floats in the epilogue: that of float sums, or float32 after integer sums.
         has_floats: Whether the values after the last step are floats.
         output: Type of the values after the last step.
+        is_complete: Whether the chain ends with a quantization, after which no operator is fused.
     """
 
     def __init__(self, reader: NodeReader, site: Site, meaning: ProductSpec) -> None:
@@ -142,7 +154,7 @@ class _Chain:
     # -- the operator itself
 
     def start(self, node: Node) -> bool:
-        """Adds the bias and the scales of the operator. Returns whether they are constants of the columns."""
+        """Adds the bias and the scales of the operator. Returns whether each is constant in a column."""
         return self._start_floats() if self.meaning.integers is None else self._start_integers(node)
 
     def _start_floats(self) -> bool:
@@ -192,8 +204,8 @@ class _Chain:
         else:
             producers = [self.reader.wiring.find_producer(name) for name in node.inputs[:2]]
             nodes = [producer for producer in producers if producer is not None]
-            weights = [each for each in nodes if self.reader.number(each.inputs[0]) is not None]
-            activations = [each for each in nodes if each not in weights]
+            weights = [producer for producer in nodes if self.reader.number(producer.inputs[0]) is not None]
+            activations = [producer for producer in nodes if producer not in weights]
             for producer in weights or activations[1:]:
                 names += list(producer.inputs[2:3])
         for name in filter(None, names):
@@ -203,6 +215,7 @@ class _Chain:
         return False
 
     def _add_requantization(self, node: Node) -> bool:
+        """Adds the scale (alpha x x_scale x w_scale / y_scale) and the zero point of a quantized operator."""
         scale_index, zero_index = _QUANTIZED[node.op]
         inputs = [*node.inputs, *[""] * 9]
         if not inputs[scale_index]:
@@ -225,7 +238,7 @@ class _Chain:
         return True
 
     def _add_float_bias(self, node: Node) -> bool:
-        """Adds the float bias of an operator with integer sums, unless it is among the integers already."""
+        """Adds the float bias of an operator with integer sums, unless the sums contain it as integers."""
         beta = float(node.attributes.get("beta", 1.0))
         bias = self.reader.number(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
         if bias is None or not beta:
@@ -236,7 +249,7 @@ class _Chain:
         return self._add_column_step("offset", np.float32(beta) * bias.astype(np.float32), self.float_dtype)
 
     def _has_integer_bias(self) -> bool:
-        """Whether the sums have a bias besides the effect of the left operand's zero point."""
+        """Whether the integer sums contain a bias besides the correction for the left zero point."""
         meaning, integers = self.meaning, self.meaning.integers
         if integers is None or meaning.bias is None or isinstance(meaning.bias, int):
             return False
@@ -245,7 +258,7 @@ class _Chain:
             column = column + integers.zero * meaning.right.astype(np.int64).sum(1)
         return bool(column.any())
 
-    # -- operators after it
+    # -- operators that follow in the graph
 
     def add(self, node: Node, value: str, shape_of: Any) -> bool:
         """Adds an operator of the graph. Returns whether it can be fused."""
@@ -305,7 +318,7 @@ class _Chain:
 
     def _add_quantize(self, node: Node, value: str) -> bool:
         if self.sums.kind == "f":
-            return False  # rounding errors of the sums would move codes
+            return False  # a rounding error of a float sum could change a code
         scale = self.reader.number(node.inputs[1])
         name = node.inputs[2] if len(node.inputs) > 2 else ""
         zero = self.reader.number(name) if name else np.zeros((), np.uint8)
@@ -314,7 +327,7 @@ class _Chain:
         self._add_quantize_step(float(scale.reshape(())), zero)
         return True
 
-    # -- parts
+    # -- steps
 
     def _add_column_step(self, kind: str, values: _Array, dtype: np.dtype[Any]) -> bool:
         column = _extract_column(self.meaning.arrange_bias(values))
@@ -336,8 +349,8 @@ class _Chain:
         self.steps.append(EpilogueStep("quantize", scale, float(zero.reshape(-1)[0])))
         self.output, self.is_complete = str(zero.dtype), True
 
-    def epilogue(self, value: str) -> FusedEpilogue | None:
-        """Returns the epilogue, which computes `value`, or None without a step."""
+    def build_epilogue(self, value: str) -> FusedEpilogue | None:
+        """Returns the epilogue that computes `value`, or None if the chain has no steps."""
         if not self.steps:
             return None
         sizes = {
@@ -377,12 +390,13 @@ def compute_output(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Ar
 
 
 def compute_before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
-    """Computes the outputs in float64, a quantized one before its rounding."""
-    wide: Sequence[EpilogueStep] = [
+    """Computes the outputs in float64. Quantized outputs are limited to their type, but not rounded."""
+    # a clip without limits takes the place of the quantization, which is computed below
+    steps: Sequence[EpilogueStep] = [
         step._replace(kind="clip", low=-np.inf, high=np.inf) if step.kind == "quantize" else step
         for step in fused.steps
     ]
-    real = inputs._replace(
+    wide_inputs = inputs._replace(
         bias=_widen(inputs.bias),
         scale=_widen(inputs.scale),
         offset=_widen(inputs.offset),
@@ -390,13 +404,17 @@ def compute_before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInput
     )
     dtype = np.dtype(np.float64)
     values = np.stack(
-        [finish_sums(part.astype(dtype), tuple(wide), real, index, dtype) for index, part in enumerate(sums)]
+        [
+            finish_sums(part.astype(dtype), tuple(steps), wide_inputs, index, dtype)
+            for index, part in enumerate(sums)
+        ]
     )
     last = fused.steps[-1]
     if last.kind != "quantize":
         return values
     limits = np.iinfo(fused.record.output)
-    return np.clip(values / last.low + last.high, limits.min, limits.max)
+    scale, zero_point = last.low, last.high
+    return np.clip(values / scale + zero_point, limits.min, limits.max)
 
 
 def _widen(values: _Array | None) -> _Array | None:

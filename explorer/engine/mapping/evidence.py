@@ -117,7 +117,7 @@ def _prove_site(
     if not isinstance(product, str):
         inputs = product.inputs
         if epilogue is not None:
-            inputs = epilogue.inputs(inputs, _read_residual(epilogue, product))
+            inputs = epilogue.extend_inputs(inputs, _read_residual(epilogue, product))
         result, reference = run(code, inputs), _get_reference(inputs)
         runs.append(_compare(code.mapping, epilogue, inputs, result, reference))
         fault = runs[0].fault
@@ -134,7 +134,7 @@ def _prove_site(
     if epilogue is not None:
         shape = (site.batch, site.M, site.N)
         random = np.random.default_rng((seed, _RESIDUAL_STREAM)).standard_normal(shape, np.float32)
-        dense = epilogue.inputs(dense, random if epilogue.residual else None)
+        dense = epilogue.extend_inputs(dense, random if epilogue.residual else None)
     runs.append(_compare(code.mapping, epilogue, dense, run(code, dense), _get_reference(dense)))
     differences = _describe_differences(code, runs)
     fault = fault or runs[-1].fault

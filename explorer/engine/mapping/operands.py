@@ -1,4 +1,4 @@
-"""Operands of the matrix products of a model: those of a run of the model, and dense random ones.
+"""Operands A and B of the matrix products of a model: taken from a run of the model, or random.
 
 The specification of an operator as a product (`engine.proof.meanings`) turns values of a run into operands:
 windows of images, packed groups, codes of quantized values. It is independent of the code that tiles.
@@ -127,7 +127,7 @@ def _build_product(site: Site, original: Original, values: Mapping[str, _Array])
 
 
 def _read_operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -> RunInputs:
-    """Returns A and B; of quantized operands the codes, before zero points are subtracted."""
+    """Returns A and B. Quantized operands are codes whose zero points are not subtracted."""
     values, zero = list(arrays), 0
     integers = meaning.integers
     if integers is not None:
@@ -155,7 +155,7 @@ def _read_operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -
 
 
 def draw_dense_operands(site: Site, seed: int) -> RunInputs:
-    """Draws operands without zeros: integers of their whole range, floats of both signs from 0.5 to 1."""
+    """Draws operands without zeros: integers of the whole range of their type, floats of 0.5 to 1 and a sign."""
     generator = np.random.default_rng((seed, 5))
 
     def values(dtype: str, shape: tuple[int, int, int]) -> _Array:
@@ -177,10 +177,10 @@ def draw_dense_operands(site: Site, seed: int) -> RunInputs:
 def find_output_fault(
     model: Model, site: Site, product: ModelProduct, sums: _Array, reference: Reference
 ) -> str:
-    """Compares the operator's output, computed from the sums of a nest, with that of the run of the model.
+    """Compares an operator's output, computed from the sums of a nest, with its output in a run of the model.
 
-    The operators between product and output are those that a tiling writes. Returns the difference, or
-    '' if there is none.
+    The nodes that a tiling writes after a product compute the output from the sums. Returns a description of
+    the difference, or '' if there is none.
 
     Args:
         model: The model.

@@ -39,7 +39,7 @@ class Microscaling(NumberFormat, frozen=True):
 
     @property
     def stored_bits(self) -> float:
-        """Bits of a number, including 1/32 of the shared exponent."""
+        """Bits of an element, plus its share (1/32) of the bits of the shared exponent."""
         return self.bits + SCALE_BITS / BLOCK
 
     @property
@@ -61,7 +61,7 @@ class Microscaling(NumberFormat, frozen=True):
 
     def scales(self, largest: Array) -> Array:
         """Returns the scale of each block as float32, from the block's largest magnitude."""
-        # zero has no exponent, but stays zero with any scale
+        # frexp needs a positive number; a block of zeros stays zero with any scale
         _, exponent = np.frexp(np.where(largest > 0, largest, 1).astype(np.float32))
         shared = np.maximum(exponent - 1 - self.largest_exponent, MIN_EXPONENT)
         scale = np.ldexp(np.float32(1), shared)
@@ -88,8 +88,8 @@ def _iterate_slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[sl
         yield (*(slice(None),) * axis, slice(full_length, length)), (outer, 1, length - full_length, inner)
 
 
-# MX's 8-bit integers are the multiples of 1/64 up to 127/64. Floats with one exponent bit are the same
-# numbers, because their normal numbers have the same step as their subnormal numbers.
+# mxint8 holds the multiples of 1/64 up to 127/64. A float with one exponent bit has the same numbers, because
+# its normal and subnormal numbers have the same step.
 ELEMENTS: Mapping[str, Minifloat] = {
     "mxint8": create_minifloat("int8", 1, 6, bias=1),
     "mxfp8": E4M3,
@@ -100,7 +100,7 @@ ELEMENTS: Mapping[str, Minifloat] = {
     "mxfp6e3m2": create_minifloat("e3m2", 3, 2),
     "mxfp4": create_minifloat("e2m1", 2, 1),
 }
-"""Element formats by format name. A name without exponent and mantissa means the larger mantissa."""
+"""Element formats by format name. 'mxfp8' and 'mxfp6' mean the element format with the larger mantissa."""
 
 
 def _create_microscaling(match: re.Match[str]) -> Microscaling:

@@ -109,7 +109,7 @@ class Shapes(Struct, frozen=True):
         constants: Known contents of small values: shapes, axes, scalars.
         dims: Sizes of the symbolic dimensions that the user or an input's shape has fixed.
         notes: Failures and assumptions of the inference, as sentences for the user.
-        kinds: Types by value name; values of equal type mostly share one object. The mapping is empty if
+        types: Types by value name; values of equal type mostly share one object. The mapping is empty if
             values of equal type may differ in origin.
         disputed: Names of values whose shape the file, a run or a failing node also states.
         alike: Answers of rules by the id of the node, for nodes with one output.
@@ -123,7 +123,7 @@ class Shapes(Struct, frozen=True):
     constants: Constants
     dims: Mapping[str, int]
     notes: tuple[str, ...] = ()
-    kinds: Mapping[str, Type] = field(default_factory=dict)
+    types: Mapping[str, Type] = field(default_factory=dict)
     disputed: frozenset[str] = frozenset()
     alike: dict[int, InferredTypes] = field(default_factory=dict)
     impossible: tuple[str, ...] = ()
@@ -221,14 +221,14 @@ class Inference:
     # -- bodies ---------------------------------------------------------------------------------
 
     def infer_function(
-        self, function: Function, call: Node, types: Sequence[TensorInfo | None], constants: Constants
+        self, function: Function, call: Node, infos: Sequence[TensorInfo | None], constants: Constants
     ) -> tuple[Sequence[Node], Shapes]:
         """Infers the shapes inside a function for one call.
 
         Args:
             function: The function.
             call: The calling node; its attributes replace attribute references in the body.
-            types: Facts of the arguments, or None if unknown.
+            infos: Facts of the arguments, or None if unknown.
             constants: Known contents of the caller's values.
 
         Returns:
@@ -237,18 +237,20 @@ class Inference:
         """
         doubtful = frozenset(
             name
-            for name, info in zip(function.inputs, types, strict=False)
+            for name, info in zip(function.inputs, infos, strict=False)
             if info is not None and info.origin == "bound"
         )
-        kinds = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in types]
-        nodes, table = self._infer_function_table(function, call, kinds, _wrap_contents(constants), doubtful)
+        argument_types = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in infos]
+        nodes, table = self._infer_function_table(
+            function, call, argument_types, _wrap_contents(constants), doubtful
+        )
         return nodes, self._build_shapes(nodes, table)
 
     def _infer_function_table(
         self,
         function: Function,
         call: Node,
-        kinds: Sequence[Type | None],
+        argument_types: Sequence[Type | None],
         contents: ConstantContents,
         doubtful: frozenset[str] = frozenset(),
     ) -> tuple[Sequence[Node], ShapeTable]:
@@ -257,7 +259,7 @@ class Inference:
         Args:
             function: The function.
             call: The calling node.
-            kinds: Types of the arguments, or None if unknown.
+            argument_types: Types of the arguments, or None if unknown.
             contents: Known contents of the caller's values.
             doubtful: Names of the function's inputs whose shapes are upper bounds.
 
@@ -270,7 +272,7 @@ class Inference:
         attributes = repr(call_attributes) if has_attributes else ""
         key = (
             function.key,
-            tuple(kinds),
+            tuple(argument_types),
             tuple(None if c is None else _compute_fingerprint(c) for c in input_contents),
             attributes,
             doubtful,
@@ -284,10 +286,12 @@ class Inference:
             inputs = []
             body_contents = ConstantContents({})
             missing = [None] * len(function.inputs)
-            arguments = zip(function.inputs, [*kinds, *missing], [*input_contents, *missing], strict=False)
-            for name, kind, content in arguments:
-                if kind is not None:
-                    inputs.append(Value(name, kind[0], kind[1]))
+            arguments = zip(
+                function.inputs, [*argument_types, *missing], [*input_contents, *missing], strict=False
+            )
+            for name, argument_type, content in arguments:
+                if argument_type is not None:
+                    inputs.append(Value(name, argument_type[0], argument_type[1]))
                 elif content is not None and content.dtype != object:
                     inputs.append(Value(name, str(content.dtype), tuple(content.shape)))
                 if content is not None:
@@ -303,7 +307,7 @@ class Inference:
     def infer_body(
         self,
         body: Graph,
-        types: Sequence[TensorInfo | None],
+        infos: Sequence[TensorInfo | None],
         outer: Mapping[str, TensorInfo],
         constants: Constants,
         opsets: Mapping[str, int] | None = None,
@@ -312,24 +316,24 @@ class Inference:
 
         Args:
             body: The subgraph.
-            types: Facts of its formal inputs, as far as the operator determines them.
+            infos: Facts of its formal inputs, as far as the operator determines them.
             outer: Facts of the values of the enclosing graphs, which the body may read.
             constants: Known contents of these values.
             opsets: Operator sets, or None for the model's. A function may have its own.
         """
-        kinds = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in types]
+        input_types = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in infos]
         captured = find_captured_names(body)
         captured_types = {
             n: (outer[n].dtype, canonicalize_shape(outer[n].shape)) for n in captured if n in outer
         }
         doubtful = {n for n in captured if n in outer and outer[n].origin == "bound"}
         doubtful.update(
-            v.name for v, t in zip(body.inputs, types, strict=False) if t is not None and t.origin == "bound"
+            v.name for v, t in zip(body.inputs, infos, strict=False) if t is not None and t.origin == "bound"
         )
         contents = _wrap_contents(constants)
         table = self._infer_body_table(
             body,
-            kinds,
+            input_types,
             captured_types,
             contents,
             opsets or self.model.opsets,
@@ -341,7 +345,7 @@ class Inference:
     def _infer_body_table(
         self,
         body: Graph,
-        kinds: Sequence[Type | None],
+        input_types: Sequence[Type | None],
         outer_types: Mapping[str, Type],
         contents: ConstantContents,
         opsets: Mapping[str, int],
@@ -352,7 +356,7 @@ class Inference:
 
         Args:
             body: The subgraph.
-            kinds: Types of its formal inputs, as far as the operator determines them.
+            input_types: Types of its formal inputs, as far as the operator determines them.
             outer_types: Types of the values of the enclosing graphs, which the body may read.
             contents: Known contents of these values.
             opsets: Versions of the operator sets.
@@ -361,11 +365,11 @@ class Inference:
         """
         captured = sorted(find_captured_names(body))
         formal_inputs: list[Value] = []
-        for value, kind in zip(body.inputs, [*kinds] + [None] * len(body.inputs), strict=False):
-            if kind is None or (kind[0] is None and read_container(value) is not None):
+        for value, input_type in zip(body.inputs, [*input_types] + [None] * len(body.inputs), strict=False):
+            if input_type is None or (input_type[0] is None and read_container(value) is not None):
                 formal_inputs.append(replace(value, shape=canonicalize_shape(value.shape)))
             else:
-                formal_inputs.append(Value(value.name, kind[0] or value.dtype, kind[1]))
+                formal_inputs.append(Value(value.name, input_type[0] or value.dtype, input_type[1]))
         captured_contents = {n: c for n in captured if (c := contents.get_array(n)) is not None}
         captured_containers = {
             n: containers[n] for n in captured if n in containers and outer_types.get(n, (None,))[0] is None
@@ -445,21 +449,23 @@ class Inference:
             Name of the body as in `list_bodies`, the body, and its types.
         """
         for name, body in list_bodies(node):
-            kinds: Sequence[Type | None] = ()
+            input_types: Sequence[Type | None] = ()
             if node.op == "Loop":
                 carried = [table.types.get(carried_name) for carried_name in node.inputs[2:]]
                 carried = self._infer_carried_types(
                     node, carried, table.types, table.contents, opsets, table.containers
                 )
-                kinds = [("int64", ()), ("bool", ()), *carried]
+                input_types = [("int64", ()), ("bool", ()), *carried]
             elif node.op == "Scan" and opsets.get("", 0) >= 9:
-                kinds, _ = _list_scan_inputs(node, table) or ((), None)
+                input_types, _ = _list_scan_inputs(node, table) or ((), None)
             elif node.op == "SequenceMap":
-                kinds = [_find_element_type(input_name, table) for input_name in node.inputs]
+                input_types = [_find_element_type(input_name, table) for input_name in node.inputs]
             yield (
                 name,
                 body,
-                self._infer_body_table(body, kinds, table.types, table.contents, opsets, table.containers),
+                self._infer_body_table(
+                    body, input_types, table.types, table.contents, opsets, table.containers
+                ),
             )
 
     def infer_call_table(self, node: Node, table: ShapeTable) -> tuple[Sequence[Node], ShapeTable]:
@@ -472,8 +478,10 @@ class Inference:
         Returns:
             The nodes of the function with the attributes of the call, and their types.
         """
-        kinds = [table.types.get(name) if name else None for name in node.inputs]
-        return self._infer_function_table(self.model.functions[node.key], node, kinds, table.contents)
+        argument_types = [table.types.get(name) if name else None for name in node.inputs]
+        return self._infer_function_table(
+            self.model.functions[node.key], node, argument_types, table.contents
+        )
 
     def infer_loop_inputs(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
@@ -490,20 +498,24 @@ class Inference:
             opsets: Versions of the operator sets.
         """
         infos = [outer.get(name) for name in node.inputs[2:]]
-        kinds = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in infos]
+        carried_types = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in infos]
         outer_types = {n: (t.dtype, canonicalize_shape(t.shape)) for n, t in outer.items()}
-        kinds = self._infer_carried_types(
-            node, kinds, outer_types, _wrap_contents(constants), opsets, self._input_containers
+        carried_types = self._infer_carried_types(
+            node, carried_types, outer_types, _wrap_contents(constants), opsets, self._input_containers
         )
-        types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
-        for info, kind in zip(infos, kinds, strict=True):
-            types.append(None if info is None or kind is None else replace(info, shape=format_shape(kind[1])))
-        return types
+        input_infos: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
+        for info, carried_type in zip(infos, carried_types, strict=True):
+            input_infos.append(
+                None
+                if info is None or carried_type is None
+                else replace(info, shape=format_shape(carried_type[1]))
+            )
+        return input_infos
 
     def _infer_carried_types(
         self,
         node: Node,
-        kinds: Sequence[Type | None],
+        first_types: Sequence[Type | None],
         outer_types: Mapping[str, Type],
         contents: ConstantContents,
         opsets: Mapping[str, int],
@@ -511,18 +523,23 @@ class Inference:
     ) -> list[Type | None]:
         """Infers the types that a Loop's carried values keep over all iterations."""
         body: Graph = node.attributes["body"]
-        types = list(kinds)
+        types = list(first_types)
         for _ in range(2):
             # a size that changes in the first iteration may change other sizes in the next
             table = self._infer_body_table(
                 body, [("int64", ()), ("bool", ()), *types], outer_types, contents, opsets, containers
             )
             previous_types = list(types)
-            for index, (kind, value) in enumerate(zip(previous_types, body.outputs[1:], strict=False)):
+            for index, (previous_type, value) in enumerate(
+                zip(previous_types, body.outputs[1:], strict=False)
+            ):
                 end_type = table.types.get(value.name)
-                if kind is None or kind[1] is None:
+                if previous_type is None or previous_type[1] is None:
                     continue
-                types[index] = kind[0], find_common_sizes(kind[1], None if end_type is None else end_type[1])
+                types[index] = (
+                    previous_type[0],
+                    find_common_sizes(previous_type[1], None if end_type is None else end_type[1]),
+                )
             if types == previous_types:
                 break
         return types
@@ -577,8 +594,8 @@ class Inference:
         # equal weights share one type object, by which the visitor recognizes equal nodes
         types: dict[str, Type] = {}
         for name, tensor in graph.initializers.items():
-            kind = tensor.dtype, tensor.shape
-            types[name] = self._shared_types.setdefault(kind, kind)
+            value_type = tensor.dtype, tensor.shape
+            types[name] = self._shared_types.setdefault(value_type, value_type)
         if graph.extra:
             sparse = tensors.read_sparse_initializers(graph)
             types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
@@ -668,17 +685,17 @@ class Inference:
             if is_known and are_complete(outputs, types):
                 self._fold(node, table)
                 continue
-            kinds = [types.get(name, unknown) if name else None for name in node.inputs]
+            input_types = [types.get(name, unknown) if name else None for name in node.inputs]
             key: Hashable = None
             if node.alike is not None and not operator.node_specific:
-                key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
+                key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *input_types)
                 if operator.shape_reads:
-                    key = (*key, *_read_input_contents(node, operator.shape_reads, kinds, contents))
+                    key = (*key, *_read_input_contents(node, operator.shape_reads, input_types, contents))
                 answer = _REMEMBERED.get(key) or answers.get(key)
             else:
                 answer = None
             if answer is None:
-                answer = self._apply_rule(node, operator, kinds, contents, versions[node.domain])
+                answer = self._apply_rule(node, operator, input_types, contents, versions[node.domain])
                 if key is not None:
                     self._remember(key, answer)
             output_types = answer.types
@@ -694,13 +711,13 @@ class Inference:
                     alike[id(node)] = answer
             else:
                 is_complete = answer.is_complete
-                for name, kind in zip(outputs, output_types, strict=False):
+                for name, output_type in zip(outputs, output_types, strict=False):
                     if not name:
                         continue
                     if name in types:
-                        kind = fill_unknown_parts(types[name], kind)
-                    types[name] = kind
-                    if kind[1] is None or kind[0] is None or None in kind[1]:
+                        output_type = fill_unknown_parts(types[name], output_type)
+                    types[name] = output_type
+                    if output_type[1] is None or output_type[0] is None or None in output_type[1]:
                         is_complete = False
                 if not is_complete or len(output_types) < len(outputs):
                     open_nodes.append(node)
@@ -720,7 +737,7 @@ class Inference:
         self,
         node: Node,
         operator: Operator,
-        kinds: Sequence[Type | None],
+        input_types: Sequence[Type | None],
         contents: ConstantContents,
         version: int,
     ) -> InferredTypes:
@@ -729,11 +746,16 @@ class Inference:
         The answer has no types if the node does not match the operator's definition.
         """
         names = node.inputs
-        inputs = tuple([kind and TensorInfo(name, *kind) for name, kind in zip(names, kinds, strict=True)])
+        inputs = tuple(
+            [
+                input_type and TensorInfo(name, *input_type)
+                for name, input_type in zip(names, input_types, strict=True)
+            ]
+        )
         input_contents = {
             names[i]: contents.get_elements(names[i])
             for i in operator.shape_reads
-            if i < len(kinds) and kinds[i]
+            if i < len(input_types) and input_types[i]
         }
         outputs = (None,) * len(node.outputs)
         attributes = node.attributes
@@ -808,8 +830,8 @@ class Inference:
         function = self.model.functions.get(node.key) if self.model.functions else None
         answer: Sequence[Type | None] = ()
         if function is not None:
-            kinds = [types.get(name) if name else None for name in node.inputs]
-            _, body_table = self._infer_function_table(function, node, kinds, table.contents)
+            argument_types = [types.get(name) if name else None for name in node.inputs]
+            _, body_table = self._infer_function_table(function, node, argument_types, table.contents)
             answer = [body_table.types.get(name) for name in function.outputs]
             for name, output_name in zip(function.outputs, node.outputs, strict=False):
                 content = body_table.contents.get_array(name)
@@ -821,9 +843,9 @@ class Inference:
             answer = self._infer_loop(node, table, opsets)
         elif not node.domain and node.op == "Scan" and opsets.get("", 0) >= 9:
             answer = self._infer_scan(node, table, opsets)
-        for name, kind in zip(node.outputs, answer, strict=False):
-            if name and kind is not None:
-                types[name] = fill_unknown_parts(types[name], kind) if name in types else kind
+        for name, output_type in zip(node.outputs, answer, strict=False):
+            if name and output_type is not None:
+                types[name] = fill_unknown_parts(types[name], output_type) if name in types else output_type
         return are_complete(node.outputs, types)
 
     def _infer_loop(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
@@ -832,16 +854,16 @@ class Inference:
         A stacked output has a row for each iteration.
         """
         body: Graph = node.attributes["body"]
-        kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
+        carried_types = [table.types.get(name) if name else None for name in node.inputs[2:]]
         output_types = self._infer_carried_types(
-            node, kinds, table.types, table.contents, opsets, table.containers
+            node, carried_types, table.types, table.contents, opsets, table.containers
         )
         if len(node.outputs) <= len(output_types):
             return output_types
         trips, is_exact = count_iterations(node, table.contents)
-        body_kinds = [("int64", ()), ("bool", ()), *output_types]
+        body_input_types = [("int64", ()), ("bool", ()), *output_types]
         body_table = self._infer_body_table(
-            body, body_kinds, table.types, table.contents, opsets, table.containers
+            body, body_input_types, table.types, table.contents, opsets, table.containers
         )
         for value in body.outputs[1 + len(output_types) :]:
             dtype, shape = body_table.types.get(value.name, (None, None))
@@ -854,17 +876,17 @@ class Inference:
         onnx infers the body with its declared sizes, so a size that is open in the body is open in the
         output, too.
         """
-        kinds_and_trips = _list_scan_inputs(node, table)
-        if kinds_and_trips is None:
+        inputs_and_trips = _list_scan_inputs(node, table)
+        if inputs_and_trips is None:
             return ()
-        kinds, trips = kinds_and_trips
+        input_types, trips = inputs_and_trips
         body: Graph = node.attributes["body"]
         state_count = len(node.inputs) - int(node.attributes["num_scan_inputs"])
         output_axes = node.attributes.get("scan_output_axes") or (0,) * (len(body.outputs) - state_count)
         body_types = self._infer_body_table(
-            body, kinds, table.types, table.contents, opsets, table.containers
+            body, input_types, table.types, table.contents, opsets, table.containers
         ).types
-        output_types: list[Type | None] = [*kinds[:state_count]]
+        output_types: list[Type | None] = [*input_types[:state_count]]
         for value, axis in zip(body.outputs[state_count:], output_axes, strict=False):
             dtype, shape = body_types.get(value.name, (None, None))
             if shape is not None:
@@ -892,10 +914,10 @@ class Inference:
             )
             branch_types.append([body_table.types.get(v.name) for v in body.outputs])
         merged: list[Type | None] = []
-        for kinds in zip(*branch_types, strict=False):
-            merged_type = kinds[0]
-            for kind in kinds[1:]:
-                merged_type = find_common_type(merged_type, kind)
+        for types_of_output in zip(*branch_types, strict=False):
+            merged_type = types_of_output[0]
+            for other_type in types_of_output[1:]:
+                merged_type = find_common_type(merged_type, other_type)
             merged.append(merged_type)
         return merged
 
@@ -912,8 +934,8 @@ class Inference:
         if id(table) not in self._shapes_by_table:
             graph = body or Graph("", tuple(nodes), (), (), {})
             values = ShapeOrigins(graph, table, declared or {}, self._limits, trusted=self._trusts_file)
-            kinds = {} if table.doubtful else table.types
-            self._shapes_by_table[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
+            types = {} if table.doubtful else table.types
+            self._shapes_by_table[id(table)] = Shapes(values, table.contents, {}, (), types, values.disputed)
         return self._shapes_by_table[id(table)]
 
 
@@ -925,17 +947,17 @@ def _list_scan_inputs(node: Node, table: ShapeTable) -> tuple[list[Type | None],
     body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
     if not isinstance(body, Graph) or not isinstance(count, int) or not 0 < count <= len(node.inputs):
         return None
-    kinds = [table.types.get(name) for name in node.inputs]
+    input_types = [table.types.get(name) for name in node.inputs]
     axes = node.attributes.get("scan_input_axes") or (0,) * count
     trips: Dim = None
-    for index, axis in zip(range(len(node.inputs) - count, len(kinds)), axes, strict=False):
-        dtype, shape = kinds[index] or (None, None)
+    for index, axis in zip(range(len(node.inputs) - count, len(input_types)), axes, strict=False):
+        dtype, shape = input_types[index] or (None, None)
         if shape is None or not -len(shape) <= axis < len(shape):
             return None
         axis %= len(shape)
         trips = shape[axis] if trips is None else trips
-        kinds[index] = dtype, shape[:axis] + shape[axis + 1 :]
-    return kinds, trips
+        input_types[index] = dtype, shape[:axis] + shape[axis + 1 :]
+    return input_types, trips
 
 
 def _find_element_type(name: str, table: ShapeTable) -> Type | None:
@@ -946,11 +968,11 @@ def _find_element_type(name: str, table: ShapeTable) -> Type | None:
 
 
 def _read_input_contents(
-    node: Node, indices: Sequence[int], kinds: Sequence[Type | None], contents: ConstantContents
+    node: Node, indices: Sequence[int], input_types: Sequence[Type | None], contents: ConstantContents
 ) -> Iterator[tuple[Any, ...] | None]:
     """Yields the contents of the inputs at `indices`, which the rule reads, or None if unknown."""
     for index in indices:
-        if index < len(kinds) and kinds[index] is not None:
+        if index < len(input_types) and input_types[index] is not None:
             flat = contents.get_elements(node.inputs[index])
             yield None if flat is None else tuple(flat)
 

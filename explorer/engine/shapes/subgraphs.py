@@ -174,8 +174,8 @@ def _list_inner_subgraphs(
         if function is not None:
             if node.key in enclosing_functions or len(enclosing_functions) > 32:
                 continue
-            types = [subgraph.shapes.get(name) if name else None for name in node.inputs]
-            _, inner = inference.infer_function(function, node, types, shapes.constants)
+            argument_infos = [subgraph.shapes.get(name) if name else None for name in node.inputs]
+            _, inner = inference.infer_function(function, node, argument_infos, shapes.constants)
             graph = Graph(function.name, function.nodes, (), (), {})
             inner_model = replace(model, graph=graph, opsets={**model.opsets, **function.opsets})
             call_path = (name_function(model, function),)
@@ -193,8 +193,8 @@ def _list_inner_subgraphs(
                     yield inner_view
             continue
         for attribute, body in list_bodies(node):
-            types_, trips = _infer_body_inputs(node, body, subgraph.shapes, inference, shapes, opsets)
-            inner = inference.infer_body(body, types_, subgraph.shapes, shapes.constants, opsets)
+            input_infos, trips = _infer_body_inputs(node, body, subgraph.shapes, inference, shapes, opsets)
+            inner = inference.infer_body(body, input_infos, subgraph.shapes, shapes.constants, opsets)
             calls = None if trips is None or subgraph.calls is None else trips * subgraph.calls
             path = (*subgraph.path, name_body(node, attribute))
             inner_model = replace(model, graph=_build_inner_graph(model.graph, node, body))

@@ -87,17 +87,17 @@ class FileShapes(Inference):
         return False
 
     def infer_function(
-        self, function: Function, call: Node, types: Sequence[TensorInfo | None], constants: Constants
+        self, function: Function, call: Node, infos: Sequence[TensorInfo | None], constants: Constants
     ) -> tuple[Sequence[Node], Shapes]:
         """See `Inference`."""
         graph = self._read.bodies[function.key]
         input_contents = [constants.get(name) if name else None for name in call.inputs]
-        key = function.key, *self._build_body_key(types, input_contents)
+        key = function.key, *self._build_body_key(infos, input_contents)
         if key in self._body_shapes:
             return function.nodes, self._body_shapes[key]
         types_by_name = {
             name: (info.dtype, info.shape)
-            for name, info in zip(function.inputs, types, strict=False)
+            for name, info in zip(function.inputs, infos, strict=False)
             if info is not None
         }
         contents = ConstantContents({})
@@ -109,17 +109,17 @@ class FileShapes(Inference):
         return function.nodes, self._body_shapes[key]
 
     def _build_body_key(
-        self, types: Sequence[TensorInfo | None], contents: Sequence[Array | None]
+        self, infos: Sequence[TensorInfo | None], contents: Sequence[Array | None]
     ) -> tuple[Hashable, ...]:
         """Returns the types and contents that distinguish one call of a body from another."""
-        kinds = [None if t is None else (t.dtype, t.shape) for t in types] if self._needs_inference else ()
+        types = [None if t is None else (t.dtype, t.shape) for t in infos] if self._needs_inference else ()
         content_keys = [None if c is None else (c.dtype.str, c.shape, c.tobytes()) for c in contents]
-        return tuple(kinds), tuple(content_keys)
+        return tuple(types), tuple(content_keys)
 
     def infer_body(
         self,
         body: Graph,
-        types: Sequence[TensorInfo | None],
+        infos: Sequence[TensorInfo | None],
         outer: Mapping[str, TensorInfo],
         constants: Constants,
         opsets: Mapping[str, int] | None = None,
@@ -129,12 +129,12 @@ class FileShapes(Inference):
         captured_infos = [outer.get(name) for name in captured]
         captured_contents = [constants.get(name) for name in captured]
         # the body stays in memory as long as the model, so no other body gets its id
-        key = id(body), *self._build_body_key((*types, *captured_infos), captured_contents)
+        key = id(body), *self._build_body_key((*infos, *captured_infos), captured_contents)
         if key in self._body_shapes:
             return self._body_shapes[key]
         types_by_name: dict[str, Type] = {}
         contents = ConstantContents(body.initializers)
-        for value, info in zip(body.inputs, [*types] + [None] * len(body.inputs), strict=False):
+        for value, info in zip(body.inputs, [*infos] + [None] * len(body.inputs), strict=False):
             types_by_name[value.name] = (
                 (value.dtype, value.shape) if info is None else (info.dtype, info.shape)
             )
@@ -286,13 +286,13 @@ class FileShapes(Inference):
         """Converts types and contents to `Shapes`."""
         declared_shapes = {v.name: v.shape for v in (*graph.values, *graph.outputs)}
         values: dict[str, TensorInfo] = {}
-        kinds: dict[str, Type] = {}
-        for name, kind in types.items():
-            differs = name in declared_shapes and declared_shapes[name] != kind[1]
-            origin = "inferred" if differs and kind[1] is not None else "declared"
-            values[name] = TensorInfo(name, *kind, origin)
-            kinds[name] = self._types_by_origin.setdefault((kind, origin), kind)
-        return Shapes(values, contents, dims or {}, notes, kinds)
+        shared_types: dict[str, Type] = {}
+        for name, value_type in types.items():
+            differs = name in declared_shapes and declared_shapes[name] != value_type[1]
+            origin = "inferred" if differs and value_type[1] is not None else "declared"
+            values[name] = TensorInfo(name, *value_type, origin)
+            shared_types[name] = self._types_by_origin.setdefault((value_type, origin), value_type)
+        return Shapes(values, contents, dims or {}, notes, shared_types)
 
 
 def _bind_shape(shape: Shape | None, sizes: Mapping[str, int]) -> Shape | None:

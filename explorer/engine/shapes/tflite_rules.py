@@ -232,7 +232,7 @@ def _arg_reduce(call: Call) -> Sequence[Shape | None]:
     return [(*source[:axis], *source[axis + 1 :])]
 
 
-def _strided(call: Call) -> Sequence[Shape | None]:
+def _strided_slice(call: Call) -> Sequence[Shape | None]:
     source, attributes = _require_shape(call, 0), call.attributes
     if attributes.get("ellipsis_mask") or attributes.get("new_axis_mask") or attributes.get("offset"):
         return [None]
@@ -411,7 +411,7 @@ RULES: Mapping[str, Rule] = {
     "SPLIT": _split,
     "SPLIT_V": _split_v,
     "TRANSPOSE": _transpose,
-    "STRIDED_SLICE": _strided,
+    "STRIDED_SLICE": _strided_slice,
     "SLICE": _slice,
     "GATHER": _gather,
     "GATHER_ND": _gather_nd,

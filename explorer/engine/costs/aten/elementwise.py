@@ -95,7 +95,7 @@ def _bags(call: AtenCall) -> Cost:
     return cost_formulas.elementwise(label, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
 
 
-def _renormalized(call: AtenCall) -> Cost:
+def _embedding_renorm(call: AtenCall) -> Cost:
     """embedding_renorm_: the norm of each row that is looked up, and the scaling of the row."""
     return cost_formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
 
@@ -219,7 +219,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         ("_embedding_bag", "_embedding_bag_forward_only"),
         OperatorRecord(_bags, gathers=True, has_one_activation=True),
     ),
-    "embedding_renorm_": OperatorRecord(_renormalized),
+    "embedding_renorm_": OperatorRecord(_embedding_renorm),
     # -- several operations on each element
     "glu": OperatorRecord(build_output_rule("gate, multiply", 2)),
     "lerp": OperatorRecord(build_output_rule("subtract, multiply, add", 3)),

@@ -249,9 +249,9 @@ class GraphVisitor:
             key = [answer]
         else:
             key = [node.domain, node.op, node.alike, context.opsets.get(node.domain, 0), len(names)]
-            if exact and shapes.kinds:
-                kind_of = shapes.kinds.get
-                key += [name and kind_of(name) for name in (*names, *node.outputs)]
+            if exact and shapes.types:
+                get_type = shapes.types.get
+                key += [name and get_type(name) for name in (*names, *node.outputs)]
             else:
                 for name in (*names, *node.outputs):
                     info = context.get_info(name) if name else None

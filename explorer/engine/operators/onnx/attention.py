@@ -113,7 +113,7 @@ def _grouped_shape(*, has_growing_cache: bool) -> ShapeRule:
     return rule
 
 
-def _packed_heads(call: Call) -> Answer:
+def _packed_multi_head_shape(call: Call) -> Answer:
     """Infers the output types of PackedMultiHeadAttention.
 
     The query is (tokens, hidden), or one tensor (tokens, heads, 3, head width) has query, key and value.
@@ -336,7 +336,7 @@ def _padded_cost(offsets: Shape, heads: int, dqk: Dim, dv: Dim, mask: bool) -> C
     )
 
 
-def _grouped(call: Call) -> _Heads:
+def _read_grouped_heads(call: Call) -> _Heads:
     """Returns the sizes of grouped-query attention; without a key input, the query has Q, K and V."""
     heads, kv_heads, q = call.attributes["num_heads"], call.attributes["kv_num_heads"], call.shape(0)
     if not call.has(1):
@@ -347,8 +347,8 @@ def _grouped(call: Call) -> _Heads:
     return _Heads(q[:-2], heads, kv_heads, q[-2], k[-2], width, dv)
 
 
-def _grouped_query(call: Call) -> Cost:
-    attributes, h = call.attributes, _grouped(call)
+def _grouped_query_attention(call: Call) -> Cost:
+    attributes, h = call.attributes, _read_grouped_heads(call)
     past_length, total, is_buffer = _read_cache(call, 3, 1)
     total_length = call.number(6)
     if is_buffer and total_length is not None:
@@ -382,23 +382,23 @@ def _add_preparation(cost: Cost, h: _Heads, call: Call, norm: int = -1) -> Cost:
     per_element = ELEMENTWISE["rms_norm"][0] * has_norm + ROTATION * has_rotary
     if not per_element:
         return cost
-    label = " and ".join(w for w, applies in (("normalise", has_norm), ("rotate", has_rotary)) if applies)
+    label = " and ".join(w for w, applies in (("normalize", has_norm), ("rotate", has_rotary)) if applies)
     cost = cost_formulas.adding(cost, f"{label} Q", (*h.batch, h.lq, h.heads, h.dqk), per_element)
     return cost_formulas.adding(cost, f"{label} K", (*h.batch, h.lk, h.shared, h.dqk), per_element)
 
 
-def _sparse(call: Call) -> Cost:
+def _sparse_attention(call: Call) -> Cost:
     """Returns the cost of dense attention as the bound of SparseAttention; a table lists its blocks."""
-    h, total_length = _grouped(call), call.number(7)
+    h, total_length = _read_grouped_heads(call), call.number(7)
     cost = _add_preparation(
         _attention_cost(h, total=total_length if total_length is not None else call.shape(3)[2]), h, call
     )
     return cost_formulas.bounded(cost, "a table selects the blocks of pairs; all blocks are counted")
 
 
-def _paged(call: Call) -> Cost:
+def _paged_attention(call: Call) -> Cost:
     """Returns the cost of PagedAttention: a token attends to all positions in the pages of its sequence."""
-    attributes, h = call.attributes, _grouped(call)
+    attributes, h = call.attributes, _read_grouped_heads(call)
     h = replace(h, lk=h.lq, dv=attributes.get("v_head_size") or h.dv)
     pages, size = call.shape(7)[1], call.shape(3)[1]
     total = pages * size if isinstance(pages, int) and isinstance(size, int) else None
@@ -408,7 +408,7 @@ def _paged(call: Call) -> Cost:
     return cost_formulas.bounded(cost, "the filled part of the pages is known only during a run")
 
 
-def _selected(indices_input: int, norm_input: int, *, is_paged: bool) -> Rule:
+def _attention_to_selected(indices_input: int, norm_input: int, *, is_paged: bool) -> Rule:
     """Makes the cost rule of attention to selected tokens and, in one mode, to a local window.
 
     Args:
@@ -418,7 +418,7 @@ def _selected(indices_input: int, norm_input: int, *, is_paged: bool) -> Rule:
     """
 
     def rule(call: Call) -> Cost:
-        attributes, h = call.attributes, _grouped(call)
+        attributes, h = call.attributes, _read_grouped_heads(call)
         local_window = max(attributes.get("local_window_size", 0), 0)
         total = with_past(
             call.shape(indices_input)[1],
@@ -432,7 +432,7 @@ def _selected(indices_input: int, norm_input: int, *, is_paged: bool) -> Rule:
     return rule
 
 
-def _decoder_multi_head(call: Call) -> Cost:
+def _decoder_attention(call: Call) -> Cost:
     """Returns the cost of decoding one token with self-attention to the cache or with cross-attention."""
     heads = call.attributes["num_heads"]
     q = call.shape(0)
@@ -452,7 +452,7 @@ def _decoder_multi_head(call: Call) -> Cost:
     return cost_formulas.bounded(cost, _BUFFER) if is_buffer else cost
 
 
-def _ordered(call: Call) -> Cost:
+def _ordered_attention(call: Call) -> Cost:
     """Returns the cost of QOrderedAttention: three projections in 8 bits, then attention."""
     heads = call.attributes["num_heads"]
     source = call.shape(0)
@@ -489,7 +489,7 @@ def _gradient(node: BackwardNode) -> Gradient | None:
     return attention(scores, node.macs - scores, *purposes)
 
 
-def _projected_gradient(node: BackwardNode) -> Gradient | None:
+def _projection_gradient(node: BackwardNode) -> Gradient | None:
     """Returns the gradient of onnxruntime's Attention, which includes the projection by its own weight."""
     source, weight = node.shape(0), node.shape(1)
     if source is None or weight is None:
@@ -514,29 +514,36 @@ OPERATORS = (
         _with_projection(mask=3, extra=5, past=4),
         MS,
         _packed_shape(4),
-        gradient=_projected_gradient,
+        gradient=_projection_gradient,
     ),
     Operator("QAttention", _with_projection(mask=5, past=8), MS, _packed_shape(8, 3), quantized=True),
     Operator("DecoderMaskedSelfAttention", _with_projection(mask=3, extra=5, past=4), MS, _packed_shape(4)),
     Operator("PackedAttention", _packed_attention, MS, _packed_shape(4)),
-    Operator("QOrderedAttention", _ordered, MS, from_sizes((0, 0), (0, 1), (7, -1)), quantized=True),
+    Operator(
+        "QOrderedAttention", _ordered_attention, MS, from_sizes((0, 0), (0, 1), (7, -1)), quantized=True
+    ),
     Operator("MultiHeadAttention", _multi_head, MS, _multi_head_shape, gradient=_gradient),
-    Operator("DecoderMaskedMultiHeadAttention", _decoder_multi_head, MS, _multi_head_shape),
-    Operator("PackedMultiHeadAttention", _packed_multi_head, MS, _packed_heads),
+    Operator("DecoderMaskedMultiHeadAttention", _decoder_attention, MS, _multi_head_shape),
+    Operator("PackedMultiHeadAttention", _packed_multi_head, MS, _packed_multi_head_shape),
     Operator(
         "GroupQueryAttention",
-        _grouped_query,
+        _grouped_query_attention,
         MS,
         _grouped_shape(has_growing_cache=True),
         cost_reads=True,
         gradient=_gradient,
     ),
-    Operator("SparseAttention", _sparse, MS, _grouped_shape(has_growing_cache=False), cost_reads=True),
-    Operator("PagedAttention", _paged, MS, _grouped_shape(has_growing_cache=False)),
     Operator(
-        "SparsePagedAttention", _selected(9, 17, is_paged=True), MS, _grouped_shape(has_growing_cache=False)
+        "SparseAttention", _sparse_attention, MS, _grouped_shape(has_growing_cache=False), cost_reads=True
     ),
-    Operator("DynamicSparseAttention", _selected(7, 14, is_paged=False), MS),
+    Operator("PagedAttention", _paged_attention, MS, _grouped_shape(has_growing_cache=False)),
+    Operator(
+        "SparsePagedAttention",
+        _attention_to_selected(9, 17, is_paged=True),
+        MS,
+        _grouped_shape(has_growing_cache=False),
+    ),
+    Operator("DynamicSparseAttention", _attention_to_selected(7, 14, is_paged=False), MS),
     Operator("LongformerAttention QOrderedLongformerAttention", _GLOBAL, MS, like(0)),
     Operator(
         "DecoderAttention",

@@ -99,12 +99,12 @@ def _distances(call: Call) -> Cost:
     )
 
 
-def _gated_shape(call: Call) -> Answer:
+def _swiglu_shape(call: Call) -> Answer:
     """Infers the output type of SwiGLU. Gate and value are two inputs, or share the last axis of one."""
     return (call.type(0),) if call.has(1) else _half_shape(call)
 
 
-def _gated(call: Call) -> Cost:
+def _swiglu(call: Call) -> Cost:
     count, detail = count_swiglu_operations(call)
     return cost_formulas.elementwise(f"SwiGLU ({detail})", call.output(), count)
 
@@ -157,7 +157,7 @@ OPERATORS = (
         view=True,
     ),
     Operator("SwiGLU", per_output(2, "activate, multiply")),
-    Operator("SwiGLU", _gated, MS, _gated_shape),
+    Operator("SwiGLU", _swiglu, MS, _swiglu_shape),
     Operator("Gelu QuickGelu", per_output(), MS, like(0), position="each"),
     Operator("FastGelu", per_output_with(1, "activate", bias=1), MS, like(0), position="each"),
     Operator("BiasGelu", per_output(2, "add the bias, activate"), MS, like(0), position="each"),

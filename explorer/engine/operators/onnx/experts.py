@@ -34,7 +34,10 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
         if packed:
             # a byte contains several values, along either axis
             weight_shapes = [
-                (call.shape(index)[0], _unpacked(call.shape(index)[1:], get_bits(attributes, names, default)))
+                (
+                    call.shape(index)[0],
+                    _count_packed_values(call.shape(index)[1:], get_bits(attributes, names, default)),
+                )
                 for (index,), names, default in packed
                 if call.has(index)
             ]
@@ -65,7 +68,7 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
     return rule
 
 
-def _unpacked(shape: Shape, bits: int) -> Dim:
+def _count_packed_values(shape: Shape, bits: int) -> Dim:
     """Counts the values of `bits` bits in a byte tensor of `shape`."""
     size = cost_formulas.count(shape)
     return None if size is None else size * 8 // bits
@@ -119,7 +122,7 @@ def _router(call: Call) -> Cost:
     return cost_formulas.adding(cost, "limit, logarithm", (*tokens, top_k), 2)
 
 
-def _shared_shape(call: Call) -> Answer:
+def _router_projection_shape(call: Call) -> Answer:
     """Infers the types of the router scores and of the shared expert's activation (half the columns)."""
     source, weight, router = call.shape_or_none(0), call.shape_or_none(1), call.integer("router_size", -1)
     if source is None or weight is None:
@@ -130,7 +133,7 @@ def _shared_shape(call: Call) -> Answer:
     ]
 
 
-def _shared(call: Call) -> Cost:
+def _router_projection(call: Call) -> Cost:
     count, detail = count_swiglu_operations(call)
     cost = cost_formulas.matmul(call.shape(0), call.shape(1))
     return cost_formulas.adding(cost, detail, call.output(1), count)
@@ -146,5 +149,7 @@ OPERATORS = (
     Operator("QMoE", _mixture((2, 5, 8), (4, 7, 10), _EXPERTS), MS, like(0), quantized=True, packed=_EXPERTS),
     Operator("MoEPacked", _packed_mixture, MS, like(0), quantized=True),
     Operator("MoEGroupRouter", _router, MS, _router_shape),
-    Operator("RouterGateUpProj", _shared, MS, _shared_shape, gradient=multiply_first_two),
+    Operator(
+        "RouterGateUpProj", _router_projection, MS, _router_projection_shape, gradient=multiply_first_two
+    ),
 )

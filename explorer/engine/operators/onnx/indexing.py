@@ -118,7 +118,7 @@ def _embedding(call: Call) -> Answer:
     return ((call.dtype(0), None if table is None or index is None else (*index, table[-1])),)
 
 
-def _packed_tokens(call: Call) -> Answer:
+def _remove_padding_shape(call: Call) -> Answer:
     """Infers the output types of RemovePadding, whose number of remaining tokens depends on data."""
     source = call.shape_or_none(0)
     if source is None or len(source) != 3:
@@ -137,14 +137,14 @@ def _scatter(call: Call) -> Cost:
     )
 
 
-def _committed(call: Call) -> Answer:
+def _prefix_commit_shape(call: Call) -> Answer:
     """Infers the output types of SpeculativePrefixCommit, with tokens of one sequence or (batch, rows)."""
     tokens = call.shape_or_none(0)
     batch: Shape | None = None if tokens is None else tokens[:1] if len(tokens) == 2 else (1,)
     return (("int32", batch), call.type(3), call.type(4))[: call.output_count]
 
 
-def _merged_indices(call: Call) -> Answer:
+def _merged_indices_shape(call: Call) -> Answer:
     rows = call.shape_or_none(2)
     width = call.integer("max_output_entries", -1)
     merged: Shape | None = None if rows is None else (*rows, width)
@@ -171,7 +171,7 @@ OPERATORS = (
     Operator("TorchEmbedding", free, MS, _embedding, rows=(0,)),
     Operator("NGramRepeatBlock", free, MS, like(1)),
     Operator("SampleOp", free, MS, like(0)),
-    Operator("RemovePadding", free, MS, _packed_tokens, node_specific=True),
+    Operator("RemovePadding", free, MS, _remove_padding_shape, node_specific=True),
     Operator("RestorePadding", free, MS, from_sizes((1, 0), (1, 1), (0, 1))),
     Operator("Tokenizer", free, MS),
     Operator("BifurcationDetector", _HASH, MS),
@@ -187,12 +187,12 @@ OPERATORS = (
         "PackedSparseAttentionIndexerMerge",
         data_movement("lists of indices to one list, no arithmetic on values"),
         MS,
-        _merged_indices,
+        _merged_indices_shape,
     ),
     Operator(
         "SpeculativePrefixCommit",
         unknown_cost("the number of compared tokens depends on the accepted ones", products=False),
         MS,
-        _committed,
+        _prefix_commit_shape,
     ),
 )

@@ -220,18 +220,18 @@ def _packed_matmul(*, bias: int = -1, per_weight: int = _DEQUANTIZE) -> Rule:
         source = call.shape(0)
         n: Dim = call.attributes["N"] if "N" in call.attributes else call.output()[-1]
         k: Dim = call.attributes["K"] if "K" in call.attributes else source[-1]
-        return _projected(source, k, n, bias=bias >= 0 and call.has(bias), per_weight=per_weight)
+        return _count_projection(source, k, n, bias=bias >= 0 and call.has(bias), per_weight=per_weight)
 
     return rule
 
 
-def _projected(source: Shape, k: Dim, n: Dim, *, bias: bool, per_weight: int = _DEQUANTIZE) -> Cost:
+def _count_projection(source: Shape, k: Dim, n: Dim, *, bias: bool, per_weight: int = _DEQUANTIZE) -> Cost:
     cost = cost_formulas.matmul(source, (k, n))
     cost = cost_formulas.adding(cost, "dequantize", (k, n), per_weight)
     return cost_formulas.adding(cost, "bias", (*source[:-1], n)) if bias else cost
 
 
-def _packed_by_format(call: Call) -> Cost:
+def _packed_by_format_matmul(call: Call) -> Cost:
     return mark_unpacking_unknown(
         cost_formulas.matmul(call.shape(0), (call.attributes["K"], call.attributes["N"]))
     )
@@ -243,12 +243,12 @@ def _lora_matmul(call: Call) -> Cost:
     An adapter whose second weight is empty adds nothing.
     """
     source, k, n, rank = call.shape(0), call.attributes["K"], call.attributes["N"], call.shape(4)[0]
-    costs = [_projected(source, k, n, bias=False)]
+    costs = [_count_projection(source, k, n, bias=False)]
     if 0 in call.shape(5):
         return costs[0]
     if 0 not in call.shape(3):
-        costs.append(_projected(source, k, rank, bias=False))
-    costs.append(_projected((*source[:-1], rank), rank, n, bias=False))
+        costs.append(_count_projection(source, k, rank, bias=False))
+    costs.append(_count_projection((*source[:-1], rank), rank, n, bias=False))
     return cost_formulas.adding(cost_formulas.total(costs), "add the adapter", call.output())
 
 
@@ -263,7 +263,7 @@ def _fused_products(widths: Sequence[tuple[str, int]], *, is_gated: bool) -> Rul
     def rule(call: Call) -> Cost:
         attributes, source = call.attributes, call.shape(0)
         costs = [
-            _projected(source, attributes["K"], attributes[name], bias=call.has(bias_index))
+            _count_projection(source, attributes["K"], attributes[name], bias=call.has(bias_index))
             for name, bias_index in widths
         ]
         cost = cost_formulas.total(costs)
@@ -426,6 +426,6 @@ OPERATORS = (
         _last_axis((1, 0)),
         quantized=True,
     ),
-    Operator("MatMulPacked", _packed_by_format, MS, _last_axis("N"), quantized=True),
+    Operator("MatMulPacked", _packed_by_format_matmul, MS, _last_axis("N"), quantized=True),
     Operator("QOrderedMatMul", _output_by_depth, MS, _last_axis((2, -1)), quantized=True),
 )

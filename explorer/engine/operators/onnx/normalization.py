@@ -76,7 +76,7 @@ def _batch_norm(call: Call) -> Cost:
     return cost_formulas.adding(cost, "running mean and variance", (*call.shape(1), 2), 3)
 
 
-def _reduced(reduction: str, is_weighted: bool) -> tuple[int, str]:
+def _describe_label_operations(reduction: str, is_weighted: bool) -> tuple[int, str]:
     """Returns the number of operations per label of a loss, and their names."""
     parts = ["negate", *(["weight"] if is_weighted else [])]
     if reduction != "none":
@@ -89,7 +89,7 @@ def _reduced(reduction: str, is_weighted: bool) -> tuple[int, str]:
 def _loss(cost: Cost, call: Call) -> Cost:
     labels = call.shape(1)
     reduction = call.attributes.get("reduction", "mean")
-    count, detail = _reduced(reduction, call.has(2))
+    count, detail = _describe_label_operations(reduction, call.has(2))
     cost = cost_formulas.adding(cost, detail, labels, count)
     return cost_formulas.adding(cost, "mean", (1,)) if reduction == "mean" else cost
 
@@ -130,7 +130,7 @@ def _engram(call: Call) -> Cost:
     cost = cost_formulas.adding(cost, "normalize key and query", key, 2 * _RMS[0])
     cost = cost_formulas.adding(cost, "scale, sign, absolute, limit, root, sign, sigmoid", key[:-1], 7)
     cost = cost_formulas.adding(cost, "gate", call.output())
-    return cost_formulas.adding(cost, "normalise", call.output(1), _RMS[0]) if len(call.outputs) > 1 else cost
+    return cost_formulas.adding(cost, "normalize", call.output(1), _RMS[0]) if len(call.outputs) > 1 else cost
 
 
 def _pre_mix(call: Call) -> Cost:

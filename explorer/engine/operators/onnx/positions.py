@@ -28,7 +28,7 @@ def _position_bias(call: Call) -> Answer:
 ROTATION = 3  # operations per element: two products and their sum
 
 
-def _rotated(call: Call) -> Cost:
+def _rotary_embedding(call: Call) -> Cost:
     """Returns the cost of a rotary embedding: two products and their sum for each rotated element.
 
     `rotary_embedding_dim` limits the number of rotated elements in a head.
@@ -44,7 +44,7 @@ def _rotated(call: Call) -> Cost:
     return cost_formulas.elementwise(f"{call.op} (two products and their sum)", shape, ROTATION)
 
 
-def _rotated_pair(call: Call) -> Cost:
+def _rotary_pair(call: Call) -> Cost:
     cost = cost_formulas.elementwise("sine and cosine", call.shape(0), 2)
     for index in (0, 1):
         cost = cost_formulas.adding(cost, "two products and their sum", call.output(index), ROTATION)
@@ -92,10 +92,10 @@ def _position_table(call: Call) -> Cost:
 
 
 OPERATORS = (
-    Operator("RotaryEmbedding", _rotated, shape=like_first_input, position="each"),
-    Operator("RotaryEmbedding MRotaryEmbedding", _rotated, MS, like(0)),
+    Operator("RotaryEmbedding", _rotary_embedding, shape=like_first_input, position="each"),
+    Operator("RotaryEmbedding MRotaryEmbedding", _rotary_embedding, MS, like(0)),
     Operator("RMSNormRotary", _normal_rotary, MS, _normal_rotary_shape),
-    Operator("GemmaRotaryEmbedding", _rotated_pair, MS, like(1, 3)),
+    Operator("GemmaRotaryEmbedding", _rotary_pair, MS, like(1, 3)),
     Operator("RelativePositionBias", _position_table, MS, _position_bias, shape_reads=(1, 2)),
     Operator(
         "GatedRelativePositionBias", _gated_position_bias, MS, from_sizes((2, 0), (2, 1), (2, 2), (2, 3))

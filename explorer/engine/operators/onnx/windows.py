@@ -212,12 +212,12 @@ def _resize(call: Call) -> Cost:
     if not axes:
         return replace(FREE, formula="0 (no size changes)")
     if call.attributes.get("antialias"):
-        return _antialiased(call, source, output, _TAPS_PER_AXIS[mode])
+        return _antialias(call, source, output, _TAPS_PER_AXIS[mode])
     taps = _TAPS_PER_AXIS[mode] ** axes
     return cost_formulas.elementwise(f"{call.op} ({taps} products and their sum)", output, 2 * taps - 1)
 
 
-def _antialiased(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
+def _antialias(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
     """Returns the cost of Resize with antialias: its filter widens by the factor by which an axis shrinks."""
     widths: list[Dim] = []
     for size, output_size in zip(source, output, strict=True):

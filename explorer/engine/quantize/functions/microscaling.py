@@ -13,10 +13,9 @@ DOMAIN = "explorer.mx"
 def build_function(fmt: Microscaling, opset: int) -> Function:
     """Build the function of a block format.
 
-    It rounds X; its attribute `axis` is the axis of the blocks of 32.
-
-    The function splits the axis into blocks and pads the last block with zeros. It divides each block by its
-    power of two, rounds it, and multiplies it by the power again.
+    The function rounds its input X in blocks of 32 elements along its attribute `axis`. It splits the axis
+    into blocks and pads the last block with zeros. It divides each block by the block's power of two, rounds
+    the quotients to the element format, and multiplies them by the power of two.
     """
     body = FunctionBody.of_opset(opset)
     blocks, sizes = _split_into_blocks(body)
@@ -61,7 +60,7 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
 
 
 def _reshape(body: FunctionBody, label: str, data: str, sizes: str) -> str:
-    """Add a Reshape in which a size of 0 means an empty axis, where the operator set has that."""
+    """Add a Reshape. From operator set 14 on, a size of 0 means an empty axis; before, it copies a size."""
     attributes = {"allowzero": 1} if body.emission.opset >= 14 else {}
     return body.add("Reshape", (data, sizes), label, attributes=attributes)
 
@@ -71,30 +70,32 @@ def _add_product(body: FunctionBody, sizes: str, one: str, label: str) -> str:
     return body.op("ReduceProd", label, body.concat((one, sizes), 0, f"one_and_{label}"))
 
 
-def _add_block_scales(body: FunctionBody, blocks: str, reach: int) -> str:
-    """Add the power of two of each block, which is NaN if a number of the block is not finite."""
+def _add_block_scales(body: FunctionBody, blocks: str, element_exponent: int) -> str:
+    """Add the power of two of each block, which is NaN if a number of the block is not finite.
+
+    `element_exponent` is the exponent of the largest number of the element format.
+    """
     magnitudes = body.op("Abs", "magnitudes", blocks)
     if body.emission.opset < 18:
         largest = body.add("ReduceMax", (magnitudes,), "block_largest", attributes={"axes": (2,)})
     else:
         largest = body.op("ReduceMax", "block_largest", magnitudes, body.integers((2,), "block_axis"))
-    # smaller numbers, and zero without a logarithm, get the least exponent
-    least = 2.0 ** (MIN_EXPONENT + reach)
+    # blocks of smaller numbers get the smallest exponent; so do zeros, whose logarithm is -infinity
+    least = 2.0 ** (MIN_EXPONENT + element_exponent)
     bounded = body.op("Max", "block_reach", largest, body.real(least, "block_least"))
     two, log = body.real(2, "block_two"), add_log_of_two(body, bounded, "block")
     # near a power of two, the rounded-down logarithm may be off by one; two comparisons correct it
-    near = body.op("Floor", "block_floor", log)
-    power = body.op("Pow", "block_power", two, near)
+    floor = body.op("Floor", "block_floor", log)
+    power = body.op("Pow", "block_power", two, floor)
     high = body.cast(body.op("Greater", "is_high", power, bounded), "float32", "one_high")
     below = body.op("LessOrEqual", "is_low", body.op("Mul", "twice", power, two), bounded)
     low = body.cast(below, "float32", "one_low")
-    exponent = body.op("Add", "block_exponent", body.op("Sub", "block_lower", near, high), low)
-    shared = body.op("Sub", "shared", exponent, body.real(reach, "reach"))
-    nothing = body.op("Mul", "nothing", blocks, body.real(0, "zero"))
-    axes = body.integers((2,), "sum_axis")
-    # 0, or NaN for a block with a number that is not finite
-    finite = body.op("ReduceSum", "finite", nothing, axes)
-    return body.op("Add", "scale", body.op("Pow", "shared_power", two, shared), finite)
+    exponent = body.op("Add", "block_exponent", body.op("Sub", "block_lower", floor, high), low)
+    shared = body.op("Sub", "shared", exponent, body.real(element_exponent, "reach"))
+    # NaN x 0 and infinity x 0 are NaN, so the sum is NaN for a block with a number that is not finite, else 0
+    zeros = body.op("Mul", "nothing", blocks, body.real(0, "zero"))
+    zero_or_nan = body.op("ReduceSum", "finite", zeros, body.integers((2,), "sum_axis"))
+    return body.op("Add", "scale", body.op("Pow", "shared_power", two, shared), zero_or_nan)
 
 
 def build_block_call(fmt: Microscaling, source: str, target: str, axis: int) -> FormatCall:

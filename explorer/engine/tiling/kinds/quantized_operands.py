@@ -1,8 +1,8 @@
-"""Quantized operands: codes before a DequantizeLinear, or from a call of IntQuant.
+"""Quantized operands of a product: finds their codes, their scales and their zero points.
 
-A DequantizeLinear reads codes. A call of QONNX's IntQuant returns floats, (code - zero) x scale. Tiles need
-codes minus their zero point, so these floats are converted back: at run time for activations, and while the
-file is written for stored values.
+The input of a DequantizeLinear holds codes. A call of QONNX's IntQuant returns floats, (code - zero point) x
+scale. Tiles multiply codes, so these floats are converted back to codes minus the zero point. A tiled graph
+does this for activations when it runs. Stored weights are converted while the file is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _QONNX = "qonnx.custom_op.general"
 
 _STORAGE_TYPES = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
-"""For each type of less than 8 bits, the type in which tiles store its codes."""
+"""Type in which tiles store codes of less than 8 bits, by the type of the codes."""
 
 
 class QuantizedOperand(Struct, frozen=True):
@@ -34,10 +34,10 @@ class QuantizedOperand(Struct, frozen=True):
 
     Attributes:
         node: The DequantizeLinear, or the call of IntQuant.
-        name: Value name of the codes, which may exist only in `SiteContext`, or '' if the codes have too many
-            bits for tiles.
+        name: Value name of the codes, or '' if the codes have too many bits for tiles. If the graph lacks the
+            value, `SiteContext` holds it.
         scale: The scale: one number, or one for each index along `axis`.
-        zero: The zero points, in the same shape.
+        zero: The zero points, in the shape of `scale`. 0 for IntQuant, whose codes do not contain them.
         axis: The axis along which scales differ.
         code_range: Range of the codes, or None for the range of their type.
         floats: Value name of the floats from which the codes are computed at run time; '' if the codes exist.
@@ -99,7 +99,7 @@ def _read_stored_numbers(context: SiteContext, name: str) -> Array:
 def _register_codes(
     context: SiteContext, name: str, dtype: str, shape: tuple[int, ...], make: Callable[[], Array]
 ) -> None:
-    """Registers stored codes under a name. Sites that share a weight share its codes."""
+    """Registers the codes of a stored operand under a name, once for all sites that share the operand."""
     if name in context.constants.derived:
         return
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -108,7 +108,7 @@ def _register_codes(
 
 
 def _read_int_quant(context: SiteContext, node: Node) -> QuantizedOperand | None:
-    """Returns the operand of an IntQuant, with codes minus their zero point."""
+    """Returns the operand that an IntQuant quantizes; its codes do not contain the zero point."""
     parameters = [integer.read_stored_values(context, name) for name in node.inputs[1:]]
     if len(parameters) != 3 or any(values is None for values in parameters):
         return None
@@ -159,7 +159,7 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
     """Returns a site that converts its float inputs to codes at run time.
 
     Raises:
-        NoSite: Stored codes would have to be cut at run time.
+        NoSite: The tiled graph would cut codes that are computed only while the file is written.
     """
     computed: Mapping[str, QuantizedOperand] = {o.name: o for o in operands if o.floats}
     if any(o.name in site.inputs for o in operands if not o.floats and o.name != o.node.inputs[0]):
