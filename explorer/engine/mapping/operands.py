@@ -155,7 +155,7 @@ def _read_operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -
 
 
 def draw_dense_operands(site: Site, seed: int) -> RunInputs:
-    """Draws operands without zeros: integers of the whole range of their type, floats of 0.5 to 1 and a sign."""
+    """Draws operands without zeros: integers of the range of their type, floats of 0.5 to 1 with a sign."""
     generator = np.random.default_rng((seed, 5))
 
     def values(dtype: str, shape: tuple[int, int, int]) -> _Array:

@@ -14,7 +14,7 @@ from explorer.engine.convert.job import ConversionJob
 from explorer.facts.conversion import ConversionOptions
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import scripts
-from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.option_values import write_words
 
 if TYPE_CHECKING:
@@ -72,14 +72,7 @@ def convert(
         Cancelled: `cancel` returned True.
     """
     models = session.parts.models
-    if models.current:
-        raise Misuse(
-            "the current model was quantized: the model as opened is converted"
-            if models.is_module(models.current)
-            else "the current model was changed here and is ONNX already",
-            where=models.source,
-            hint="save it as it is",
-        )
+    _check_unchanged(models)
     options = ConversionOptions(
         exporter=exporter,
         opset=opset,
@@ -107,3 +100,15 @@ def convert(
     return replace(
         fact, command=scripts.headless_command(models, "convert", output, "", *write_words(options))
     )
+
+
+def _check_unchanged(models: Models) -> None:
+    """Refuse a model that was changed in the session."""
+    if models.current:
+        raise Misuse(
+            "the current model was quantized: the model as opened is converted"
+            if models.is_module(models.current)
+            else "the current model was changed here and is ONNX already",
+            where=models.source,
+            hint="save it as it is",
+        )

@@ -126,21 +126,37 @@ def emit(
         for number, site in enumerate(mapped.sites, 1)
     )
     manifest = _build_manifest(session, mapped, code_sites, mapping, fuse)
+    proof = _prove_and_write(task, manifest, epilogue_by_site, output, form, overwrite, verify, seed, cancel)
+    return replace(proof, form=form, seconds=time.perf_counter() - started)
+
+
+def _prove_and_write(
+    task: _Task,
+    manifest: CodeManifest,
+    epilogue_by_site: Mapping[str, FusedEpilogue],
+    output: str,
+    form: CodeForm,
+    overwrite: bool,
+    verify: bool,
+    seed: int,
+    cancel: Cancel,
+) -> CodeProof:
+    """Prove the code of a manifest, and write it unless the proof found a difference."""
     fused = {
         site.mapping.site: epilogue_by_site[site.mapping.site]
-        for site in code_sites
+        for site in manifest.sites
         if site.mapping.epilogue.ops
     }
     files = _emit_sources(manifest, fused) if form == "c" else {}
     if form == "json" or not verify:
-        proof = CodeProof("", form, mapped.machine.hardware.name, len(files), "", (), None, "", 0.0)
+        proof = CodeProof("", form, manifest.machine.hardware.name, len(files), "", (), None, "", 0.0)
     else:
         keep_rejected = partial(code_folder.keep_rejected, output, files)
         proof = task.prove(manifest, files, fused, keep_rejected, seed, cancel)
     if proof.verdict_kind != "different":
         code_folder.write(output, files, manifest, overwrite)
         proof = replace(proof, output=output)
-    return replace(proof, form=form, seconds=time.perf_counter() - started)
+    return proof
 
 
 def _read_machine_name(mapping: str | None) -> str:

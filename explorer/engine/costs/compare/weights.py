@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -377,6 +377,15 @@ def find_weight_causes(
             else:
                 tensors_by_cause[sign, words].append(tensor)
     causes = [_make_cause(sign, words, tensors) for (sign, words), tensors in tensors_by_cause.items()]
+    causes += _list_type_causes(pairs)
+    scale_bytes = _count_scale_bytes(second, b) - _count_scale_bytes(first, a)
+    if scale_bytes:
+        causes.append(Cause("scales and zero points of quantized tensors", 0, scale_bytes))
+    return Causes(causes, folds, _format_unmatched(unmatched))
+
+
+def _list_type_causes(pairs: Sequence[tuple[ComparedTensor, ComparedTensor]]) -> Iterator[Cause]:
+    """Yields a cause for each change of a number type, with the bytes that the change adds."""
     changed: dict[tuple[str, str], list[tuple[ComparedTensor, ComparedTensor]]] = defaultdict(list)
     for x, y in pairs:
         if x.dtype != y.dtype:
@@ -384,11 +393,7 @@ def find_weight_causes(
     for (old, new), changed_pairs in changed.items():
         tensors_text = f"{len(changed_pairs):,} tensor{'s' if len(changed_pairs) > 1 else ''}"
         text = f"{tensors_text} stored as {new} instead of {old}"
-        causes.append(Cause(text, 0, sum(y.bytes - x.bytes for x, y in changed_pairs)))
-    scales = _count_scale_bytes(second, b) - _count_scale_bytes(first, a)
-    if scales:
-        causes.append(Cause("scales and zero points of quantized tensors", 0, scales))
-    return Causes(causes, folds, _format_unmatched(unmatched))
+        yield Cause(text, 0, sum(y.bytes - x.bytes for x, y in changed_pairs))
 
 
 def _find_padded_pairs(

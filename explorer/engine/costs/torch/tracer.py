@@ -686,25 +686,8 @@ class _Watch:
             result = bounded[0]
             self.assumed[bounded[1]] += 1
         else:
-            result = (
-                None
-                if key is None or answer is not None
-                else meta_cache.compute_result(operator, args, kwargs)
-            )
-            if quantized:
-                # the layer cache does not distinguish quantized tensors from plain integers
-                self.can_replay = False
-                result = self.quantized.answer(
-                    func, dispatch.build_call(func, args, kwargs, None), args, kwargs
-                )
-            elif result is None:
-                packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
-                if packed is None or not args[0].is_meta:
-                    result = kernels.apply_kernel_dtypes(operator.name, func(*args, **kwargs))
-                else:
-                    result = packed(dispatch.build_call(func, args, kwargs, None))
-            if operator.is_random:
-                result = self.without_random_values(operator, args, result)
+            is_new = key is not None and answer is None
+            result = self.run_operator(func, operator, args, kwargs, is_new, quantized)
         if answer is None:
             parts = result if isinstance(result, (tuple, list)) else (result,)
             outputs = [t for t in parts if isinstance(t, torch.Tensor)]
@@ -730,6 +713,38 @@ class _Watch:
         if not self.function and row.module is None:
             self.finish_operator(row, inputs, outputs)
         return result
+
+    def run_operator(
+        self,
+        func: Any,
+        operator: meta_cache.AtenOperator,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        is_new: bool,
+        is_quantized: bool,
+    ) -> Any:
+        """Returns the result of an operator on shapes, without the values of a random operator.
+
+        Args:
+            func: The operator as torch passes it.
+            operator: Its facts.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+            is_new: Whether a formula may compute the shapes of a repeatable call.
+            is_quantized: Whether an argument is a quantized tensor.
+        """
+        result = meta_cache.compute_result(operator, args, kwargs) if is_new else None
+        if is_quantized:
+            # the layer cache does not distinguish quantized tensors from plain integers
+            self.can_replay = False
+            result = self.quantized.answer(func, dispatch.build_call(func, args, kwargs, None), args, kwargs)
+        elif result is None:
+            answer_packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
+            if answer_packed is None or not args[0].is_meta:
+                result = kernels.apply_kernel_dtypes(operator.name, func(*args, **kwargs))
+            else:
+                result = answer_packed(dispatch.build_call(func, args, kwargs, None))
+        return self.without_random_values(operator, args, result) if operator.is_random else result
 
     def finish_operator(
         self, row: Row, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -1128,7 +1143,6 @@ def trace(
     """
     meta_cache.limit_answers()
     watch = _Watch(model, pause_watching()(check), gradients, policy)
-    queries = watch.queries
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
     run = Trace(
@@ -1169,20 +1183,27 @@ def trace(
         )
     ):
         watch.note_later_work()
+    run.inputs = inputs
+    run.variations, run.modes = tuple(dict.fromkeys(variations)), left_modes
+    _complete_trace(run, watch, args, kwargs)
+    return run
+
+
+def _complete_trace(run: Trace, watch: _Watch, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Copies to the trace what `watch` recorded, and records the storages that the result keeps."""
+    queries = watch.queries
     run.decided, run.endless, run.queries = tuple(queries.decided), queries.endless, queries.kinds
     # a branch that was taken under an assumption may fail where the model's own branch does not
     run.is_fault = run.is_fault and not (run.queries or run.decided or run.assumed)
     run.has_assumed_sizes, run.divides_classes = watch.has_assumed_sizes, watch.classes.used
     run.was_cut_short = watch.was_cut_short
-    run.inputs, run.trail = inputs, watch.trail or run.trail
+    run.trail = watch.trail or run.trail
     results = [inner for _, t in walk_tensors(run.result) for inner in list_inner_tensors(t) or (t,)]
     returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
     kept_keys = [storage_key(t.untyped_storage()) for t in returned]
     run.kept = tuple(watch.copied_storages.get(key, key) for key in kept_keys)
     watch.note_result(run.result, (args, kwargs), returned)
-    run.variations, run.modes = tuple(dict.fromkeys(variations)), left_modes
     run.unseen, run.outsiders = watch.unseen_work.work_by_path, watch.outsiders.list_used()
-    return run
 
 
 def _record_existing_tensors(
