@@ -17,7 +17,7 @@ from explorer.base.tested_versions import (
     find_version_range,
     has_wheels,
     iterate_causes,
-    list_origins,
+    list_failing_packages,
     parse_release,
     read_installed_version,
 )
@@ -294,7 +294,7 @@ def find_import_fault(error: BaseException) -> Fault | None:
         return build_own_fault()
     row = _find_imported(error)
     installed = find_distributions()
-    for candidate in (row,) if row else filter(None, map(find_version_range, list_origins(error))):
+    for candidate in (row,) if row else filter(None, map(find_version_range, list_failing_packages(error))):
         package = find_distribution(candidate, installed)
         fault = (package and build_age_fault(candidate, package.version)) or find_file_fault(
             candidate, package

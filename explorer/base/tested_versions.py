@@ -23,7 +23,7 @@ __all__ = [
     "read_installed_version",
     "is_tested",
     "parse_release",
-    "list_origins",
+    "list_failing_packages",
     "find_package",
     "format_range",
     "find_version_range",
@@ -149,7 +149,7 @@ def build_version_note(package: str) -> str:
     return f"tested with {name} {format_range(row)}; {version} is installed"
 
 
-def list_origins(error: BaseException) -> list[str]:
+def list_failing_packages(error: BaseException) -> list[str]:
     """Lists the packages in whose code a failure occurred, the package nearest to the failure first.
 
     They are read from the error, from its traceback, and from the errors that caused it. Only packages in the

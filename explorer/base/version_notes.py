@@ -11,7 +11,7 @@ from explorer.base.tested_versions import (
     find_package,
     find_version_range,
     iterate_causes,
-    list_origins,
+    list_failing_packages,
     read_installed_version,
 )
 
@@ -66,7 +66,7 @@ def list_notes(error: BaseException) -> list[str]:
     argument, the call fails in the caller's code, and the error names no library. Then the libraries that the
     failing function uses are checked.
     """
-    for packages in (list_origins(error), list_used_packages(error)):
+    for packages in (list_failing_packages(error), list_used_packages(error)):
         notes = [note for package in packages if (note := build_version_note(package))]
         if notes:
             return notes

@@ -29,7 +29,8 @@ QUOTED = r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\''
 """Pattern of a TOML string on one line."""
 _DEEP = r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){64}"
 """Pattern of a dotted key with too many parts. The time to parse a key is quadratic in their number."""
-_AT = r"\s*\(at (?:line (\d+), column \d+|end of document)\)$"
+_POSITION = r"\s*\(at (?:line (\d+), column \d+|end of document)\)$"
+"""Pattern of the position at the end of a message of tomllib."""
 
 # flags that not all systems have; without O_NONBLOCK, opening a pipe waits for its writer
 _READING = os.O_RDONLY
@@ -38,7 +39,7 @@ for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
 
 
 def check(path: str, *, internal: bool = False) -> os.stat_result:
-    """Checks a file that a library will open by name, as `open_descriptor` does.
+    """Makes the checks of `open_descriptor` on a file that a library will open by its path.
 
     Raises:
         Misuse: The file is outside the served folder.
@@ -47,11 +48,11 @@ def check(path: str, *, internal: bool = False) -> os.stat_result:
     if not internal:
         confinement.check(path)
     try:
-        about = os.stat(path)
+        status = os.stat(path)
     except ValueError as error:  # a null byte in the name
         raise OSError(errno.EINVAL, str(error)) from None
-    _check_regular(about)
-    return about
+    _check_regular(status)
+    return status
 
 
 def open_descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
@@ -70,33 +71,33 @@ def open_descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
     """
     # check first: opening a device may have effects, and an error may reveal that a file exists
     check(path, internal=internal)
-    opened = os.open(path, _READING)
+    descriptor = os.open(path, _READING)
     try:
-        about = os.fstat(opened)
-        _check_regular(about)
+        status = os.fstat(descriptor)
+        _check_regular(status)
         if not internal:
-            confinement.check_opened(path, about)
+            confinement.check_opened(path, status)
     except BaseException:
-        os.close(opened)
+        os.close(descriptor)
         raise
-    return opened, about.st_size
+    return descriptor, status.st_size
 
 
-def _check_regular(about: os.stat_result) -> None:
-    if stat.S_ISDIR(about.st_mode):
+def _check_regular(status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
 
 
-def open_unbuffered(opened: int, *, close: bool = True) -> FileIO:
+def open_unbuffered(descriptor: int, *, close: bool = True) -> FileIO:
     """Opens a Python file without a buffer on a descriptor from `open_descriptor`.
 
     Args:
-        opened: Descriptor of the file.
+        descriptor: Descriptor of the file.
         close: Whether closing the file closes the descriptor.
     """
-    return open(opened, "rb", buffering=0, closefd=close)
+    return open(descriptor, "rb", buffering=0, closefd=close)
 
 
 def open_binary(path: str, *, internal: bool = False) -> BufferedReader:
@@ -121,8 +122,8 @@ def open_text(
     Raises:
         Misuse, OSError: See `open_descriptor`.
     """
-    number = open_descriptor(path, internal=internal)[0]
-    return open(number, encoding=encoding, errors=errors, newline=newline)
+    descriptor = open_descriptor(path, internal=internal)[0]
+    return open(descriptor, encoding=encoding, errors=errors, newline=newline)
 
 
 def read_content(path: str, *, internal: bool = False, max_bytes: int = MAX_BYTES) -> bytes:
@@ -144,11 +145,11 @@ def read_content(path: str, *, internal: bool = False, max_bytes: int = MAX_BYTE
     return raw
 
 
-def map_into_memory(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
+def map_into_memory(descriptor: int, size: int, *, private: bool = False) -> mmap.mmap:
     """Maps an open file into memory, so that its bytes are read on access.
 
     Args:
-        opened: Descriptor of the file. The mapping remains valid after it is closed.
+        descriptor: Descriptor of the file. The mapping remains valid after it is closed.
         size: Number of bytes from the start, at least one.
         private: Whether the memory is writable. Writes do not change the file.
 
@@ -158,7 +159,7 @@ def map_into_memory(opened: int, size: int, *, private: bool = False) -> mmap.mm
     """
     import mmap  # takes 1 ms; commands that map nothing do not need it
 
-    return mmap.mmap(opened, size, access=mmap.ACCESS_COPY if private else mmap.ACCESS_READ)
+    return mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY if private else mmap.ACCESS_READ)
 
 
 def open_archive(path: str) -> AbstractContextManager[ZipFile]:
@@ -185,13 +186,13 @@ def map_file(path: str, *, private: bool = False) -> mmap.mmap:
         Misuse, OSError: See `open_descriptor`.
         ValueError: The file is empty.
     """
-    opened, size = open_descriptor(path)
+    descriptor, size = open_descriptor(path)
     try:
         if not size:
             raise ValueError("the file is empty")
-        return map_into_memory(opened, size, private=private)
+        return map_into_memory(descriptor, size, private=private)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def prevent_read_ahead(mapped: mmap.mmap) -> None:
@@ -237,6 +238,6 @@ def parse_toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        position = re.search(_AT, reason)
+        position = re.search(_POSITION, reason)
         where = f"{path}:{position[1]}" if position and position[1] else path
-        raise Misuse(f"this is not TOML: {re.sub(_AT, '', reason)}", where=where) from None
+        raise Misuse(f"this is not TOML: {re.sub(_POSITION, '', reason)}", where=where) from None

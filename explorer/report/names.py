@@ -120,8 +120,8 @@ class NameSet:
                 continue
             starts = accumulate(parts[:-1])
             count = next((i for i, start in enumerate(starts, 1) if start == prefix), 0)
-            rest = _strip_start(parts[count:]) if count else parts
-            texts[name] = _elide(rest, list(self._branches(parts))[count:], room)
+            remaining_parts = _strip_start(parts[count:]) if count else parts
+            texts[name] = _elide(remaining_parts, list(self._branches(parts))[count:], room)
             if cell_len(texts[name]) > room:
                 texts[name] = self.shorten({name: room}).texts[name]
         return texts
@@ -205,8 +205,8 @@ class NameSet:
             return text
         kept_indices = [index for index, branch in enumerate(branches) if branch]
         for count in range(1, len(kept_indices)):
-            rest = tuple(parts[index] for index in kept_indices[count:])
-            if self._end_counts[count, rest] > 1:
+            kept_parts = tuple(parts[index] for index in kept_indices[count:])
+            if self._end_counts[count, kept_parts] > 1:
                 break
             shorter = _join(reduced, [index in kept_indices[count:] for index in range(len(parts))], cut)
             if cell_len(shorter) <= room:

@@ -21,10 +21,11 @@ _MAX_NESTING = 40
 _OPERATORS = {"or": "OR", "and": "AND", "not": "NOT"}
 
 _NAME = re.compile(r"-*[a-z_][a-z_0-9]*", re.IGNORECASE)
-_SIGNED = re.compile(r"[<>=]|!=")
-_ENDS_OPEN = re.compile(r"-*(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=])", re.IGNORECASE)
-_COMPARED = re.compile(r"-*[a-z_][a-z_0-9]*(?:[<>=!]=|[<>=])[0-9][0-9.,_e+-]*", re.IGNORECASE)
-_LISTED = re.compile(r"-*(?:(?:in|out|weight):|(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=]))", re.IGNORECASE)
+_STARTS_WITH_SIGN = re.compile(r"[<>=]|!=")
+_KEY_AND_SIGN = re.compile(r"-*(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=])", re.IGNORECASE)
+"""Start of a comparison whose value is the next word."""
+_COMPARISON = re.compile(r"-*[a-z_][a-z_0-9]*(?:[<>=!]=|[<>=])[0-9][0-9.,_e+-]*", re.IGNORECASE)
+_KEY_OF_LIST = re.compile(r"-*(?:(?:in|out|weight):|(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<>=]))", re.IGNORECASE)
 """Text before a bracket that opens a shape or a list. Any other bracket is part of a name."""
 
 
@@ -88,7 +89,7 @@ def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], b
             position += minus + 1
             continue
         previous = words[-1] if words and not words[-1].sign else None
-        follows_key = previous is not None and bool(_LISTED.fullmatch(previous.text))
+        follows_key = previous is not None and bool(_KEY_OF_LIST.fullmatch(previous.text))
         stop = _find_word_end(text, position, follows_key)
         word = text[position:stop]
         if previous is not None and _is_continuation(previous.text, word, keys, units):
@@ -108,14 +109,14 @@ def _is_continuation(
     before: str, word: str, keys: Callable[[str], bool], units: Callable[[str], bool]
 ) -> bool:
     """Whether a word continues the term before it."""
-    if _NAME.fullmatch(before) and _SIGNED.match(word):
+    if _NAME.fullmatch(before) and _STARTS_WITH_SIGN.match(word):
         return True
     bare = before.lstrip("-")
     if not word.startswith('"') and (
-        _ENDS_OPEN.fullmatch(before) or (bare.endswith(":") and keys(bare[:-1]))
+        _KEY_AND_SIGN.fullmatch(before) or (bare.endswith(":") and keys(bare[:-1]))
     ):
         return True
-    return units(word) and bool(_COMPARED.fullmatch(before))
+    return units(word) and bool(_COMPARISON.fullmatch(before))
 
 
 def _find_word_end(text: str, start: int, bracket: bool) -> int:
@@ -128,7 +129,9 @@ def _find_word_end(text: str, start: int, bracket: bool) -> int:
         letter = text[position]
         if letter == '"':
             position = _find_closing(text, position, '"', "quote")
-        elif letter == "[" and (_LISTED.fullmatch(text, start, position) or (bracket and position == start)):
+        elif letter == "[" and (
+            _KEY_OF_LIST.fullmatch(text, start, position) or (bracket and position == start)
+        ):
             position = _find_closing(text, position, "]", "bracket")
         elif letter.isspace():
             return position

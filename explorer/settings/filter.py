@@ -88,11 +88,11 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 _SIGN = r"(>=|<=|!=|==|=|>|<)"
 _COMPARISON = re.compile(rf"([a-z_][a-z_0-9]*){_SIGN}(.*)\Z", re.IGNORECASE | re.DOTALL)
 _ATTRIBUTE = re.compile(rf"([^<>=!]+){_SIGN}(.*)\Z", re.DOTALL)
-_KEYED = re.compile(r"([a-z_][a-z_0-9]*):(?!:)(.+)\Z", re.IGNORECASE | re.DOTALL)
+_KEY_AND_TEXT = re.compile(r"([a-z_][a-z_0-9]*):(?!:)(.+)\Z", re.IGNORECASE | re.DOTALL)
 _SIZE = re.compile(rf"{_SIGN}?\s*([0-9]{{1,18}})\Z")
 # matches without backtracking, so that thousands of digits take linear time
 _NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?)\s*([a-zµ%]*)\Z", re.IGNORECASE)
-_PLAIN = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{0,18})?(?:e[+-]?[0-9]{1,3})?\Z", re.IGNORECASE)
+_PLAIN_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{0,18})?(?:e[+-]?[0-9]{1,3})?\Z", re.IGNORECASE)
 _COUNTS: Mapping[str, float] = {
     "": 1,
     "b": 1,
@@ -212,7 +212,7 @@ def is_query(text: str) -> bool:
     if len(words) != 1:
         return len(words) > 1
     bare = words[0].text.lstrip("-")
-    keyed, compared = _KEYED.match(bare), _COMPARISON.match(bare)
+    keyed, compared = _KEY_AND_TEXT.match(bare), _COMPARISON.match(bare)
     return (compared is not None and _is_key(compared[1], COLUMNS)) or (
         keyed is not None and keyed[1].lower() in TEXTS
     )
@@ -265,7 +265,7 @@ class _Terms:
         comparison = _COMPARISON.match(text)
         if comparison and _is_key(comparison[1], self._columns):
             return self._build_comparison_test(comparison[1].lower(), comparison[2], comparison[3], word)
-        keyed = _KEYED.match(text)
+        keyed = _KEY_AND_TEXT.match(text)
         if keyed and _is_key(keyed[1], self._columns):
             return self._build_keyed_test(keyed[1].lower(), keyed[2].strip(), word)
         return _build_word_test(text)
@@ -378,7 +378,7 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
             pattern.append(_size_test(_COMPARE[size[1] or "="], int(size[2])))
         elif size_text == "?":
             pattern.append(lambda have: have is None)
-        elif size_text and not _SIGNED.search(size_text):
+        elif size_text and not _SIGN_OR_BRACKET.search(size_text):
             pattern.append(lambda have, name=size_text: have == name)  # type: ignore[misc]
         else:
             hint = "a size is 64, >=64, a name, * for any one, ... for any number of them"
@@ -386,7 +386,7 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
     return lambda layer, _: any(t.shape is not None and _shape_matches(t.shape, pattern) for t in get(layer))
 
 
-_SIGNED = re.compile(r"[<>=!\[\]]")
+_SIGN_OR_BRACKET = re.compile(r"[<>=!\[\]]")
 
 
 def _size_test(compare: Callable[[Any, Any], bool], size: int) -> Callable[[int | str | None], bool]:
@@ -401,17 +401,17 @@ def _shape_matches(
     Like glob matching, it retries only from the last None, so the time is bounded by shape times pattern.
     """
     index = place = 0
-    back: tuple[int, int] | None = None
+    retry: tuple[int, int] | None = None
     while index < len(shape):
         test = pattern[place] if place < len(pattern) else None
         if place < len(pattern) and test is None:
             place += 1
-            back = index, place
+            retry = index, place
         elif test is not None and test(shape[index]):
             index, place = index + 1, place + 1
-        elif back is not None:
-            back = back[0] + 1, back[1]
-            index, place = back
+        elif retry is not None:
+            retry = retry[0] + 1, retry[1]
+            index, place = retry
         else:
             return False
     return all(test is None for test in pattern[place:])
@@ -447,7 +447,7 @@ def _parse_numbers(value: str) -> list[float] | None:
     if value.lower() in ("true", "false"):
         return [float(value.lower() == "true")]
     number_texts = re.split(r"[x×,]", value.strip("[]()").replace(" ", ""), flags=re.IGNORECASE)
-    return [float(text) for text in number_texts] if all(map(_PLAIN.match, number_texts)) else None
+    return [float(text) for text in number_texts] if all(map(_PLAIN_NUMBER.match, number_texts)) else None
 
 
 def _attribute_holds(actual: Any, sign: str, wanted: Sequence[float]) -> bool:

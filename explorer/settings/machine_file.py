@@ -215,9 +215,9 @@ def save_measured(
         buffer=max(cache_sizes, default=None),
     )
     saved = save_machine(name, machine, config, overwrite=overwrite, measured=measured)
-    here = describe_measured(saved, measured)
+    whole_machine = describe_measured(saved, measured)
     core = _save_core(name, measured, config, overwrite=overwrite)
-    return Machines(saved.origin, (here,) if core is None else (here, core))
+    return Machines(saved.origin, (whole_machine,) if core is None else (whole_machine, core))
 
 
 def core_name(name: str) -> str:

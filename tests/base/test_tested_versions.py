@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from explorer.base import tested_versions
-from explorer.base.tested_versions import TESTED, build_version_note, is_tested, list_origins
+from explorer.base.tested_versions import TESTED, build_version_note, is_tested, list_failing_packages
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
 NOT_USERS = {"bench", "compat", "docs", "fuzz", "test"}
@@ -77,14 +77,14 @@ def test_the_origin_of_an_error_is_what_it_names_and_what_it_passed_through() ->
 
     with pytest.raises(np.linalg.LinAlgError) as inner:
         np.linalg.inv(np.zeros((2, 2)))
-    assert list_origins(inner.value) == ["numpy"]
+    assert list_failing_packages(inner.value) == ["numpy"]
     with pytest.raises(AttributeError) as lacking:
         np.nothing_of_the_kind  # noqa: B018
-    assert list_origins(lacking.value) == ["numpy"]
+    assert list_failing_packages(lacking.value) == ["numpy"]
     with pytest.raises(msgspec.DecodeError) as outer:
         decode_after(inner.value)
-    assert list_origins(outer.value) == ["msgspec", "numpy"]
-    assert list_origins(ValueError("of nobody")) == []
+    assert list_failing_packages(outer.value) == ["msgspec", "numpy"]
+    assert list_failing_packages(ValueError("of nobody")) == []
 
 
 def decode_after(first: Exception) -> None:

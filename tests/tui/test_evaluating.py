@@ -46,7 +46,7 @@ async def test_a_data_file_is_asked_for_and_the_page_shows_the_scores():
         asked = [(args, kwargs) for name, args, kwargs in hands.engine.asked if name == "evaluate"]
         assert asked == [(("d.npz",), {"labels": "y", "states": [0], "others": []})]
         said = hands.pilot.app.screen.page_text()
-        assert all(word in said for word in ("88.0 %", "0.4321", "6 labels missed", "50 samples"))
+        assert all(word in said for word in ("88.0 %", "0.4321", "6 wrong predictions", "50 samples"))
         await hands.press("e")
         assert "0.88" in hands.pilot.app.screen.page_text()
         await hands.press("escape", "A")

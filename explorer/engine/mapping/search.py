@@ -434,9 +434,9 @@ class _Ranking:
         for branch in self._branches:
             self._evaluate(branch, branch.promising(self.threshold)[:_FIRST_LOOK])
         for branch in self._branches:
-            rest = branch.promising(self.threshold)[_FIRST_LOOK:]
-            for start in range(0, len(rest), _CHUNK):
-                indices = rest[start : start + _CHUNK]
+            remaining = branch.promising(self.threshold)[_FIRST_LOOK:]
+            for start in range(0, len(remaining), _CHUNK):
+                indices = remaining[start : start + _CHUNK]
                 if branch.bounds[0][indices[0]] > self.threshold[0]:
                     break
                 if self._budget <= 0:

@@ -211,8 +211,8 @@ class Passes:
             return result
         left_out = sum(layers[table].macs or 0 for table in tables)
         totals = replace(result.info.totals, macs=macs - left_out)
-        rest = tuple([replace(layer, macs=0) if layer.id in tables else layer for layer in layers])
-        analysis = Analysis(replace(result.info, totals=totals), rest)
+        used_layers = tuple([replace(layer, macs=0) if layer.id in tables else layer for layer in layers])
+        analysis = Analysis(replace(result.info, totals=totals), used_layers)
         return AnalysisResult.from_analysis(
             analysis, result.schedule, result.bounds, failed_layer=result.failed_layer
         )

@@ -267,8 +267,8 @@ def _slice(call: Call) -> Sequence[Shape | None]:
     begins = _require_integers(call, 1)
     sliced_sizes: list[Dim] = []
     for dim, begin, size in zip(source, begins, sizes, strict=True):
-        rest = None if dim is None else dim - begin
-        sliced_sizes.append(rest if size == -1 else size)
+        remaining = None if dim is None else dim - begin
+        sliced_sizes.append(remaining if size == -1 else size)
     return [tuple(sliced_sizes)]
 
 

@@ -567,8 +567,8 @@ def _check_site(code: CodeSite, site: Site, folder: str) -> None:
             " x ".join(map(str, figures[:3])) + f", batch {figures[3]}, {figures[4]}"
             for figures in (theirs, ours)
         )
-        there, here = texts
-        raise Misuse(f"'{code.mapping.site}' is {there} there, and {here} in the model", where=folder)
+        in_code, in_model = texts
+        raise Misuse(f"'{code.mapping.site}' is {in_code} there, and {in_model} in the model", where=folder)
 
 
 def _model_digest(session: Facade) -> str:

@@ -122,8 +122,8 @@ class RailPage:
             needed = sum(cells + 2 for cells in widths if cells)
             if needed + min(name, _MIN_NAME if column == 0 else name) > room:
                 widths[column] = 0
-        rest = room - sum(cells + 2 for cells in widths if cells)
-        return max(1, min(name, rest)), widths[0], widths[1], widths[2]
+        remaining = room - sum(cells + 2 for cells in widths if cells)
+        return max(1, min(name, remaining)), widths[0], widths[1], widths[2]
 
     def _line(self, index: int, widths: Sequence[int], width: int) -> Line:
         box, (_, kind, figure, shape) = self.drawing.boxes[index], self._rows[index]

@@ -503,9 +503,9 @@ def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
         (box.rows, index) for index, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"
     ]
     exact = [index for _, index in boxes if drawing.boxes[index].row == row]
-    around = [(rows[1] - rows[0], index) for rows, index in boxes if rows[0] <= row < rows[1]]
+    surrounding = [(rows[1] - rows[0], index) for rows, index in boxes if rows[0] <= row < rows[1]]
     inside = [(rows[0], index) for rows, index in boxes if rows[0] > row]
-    return exact[0] if exact else min(around or inside, default=(0, otherwise))[1]
+    return exact[0] if exact else min(surrounding or inside, default=(0, otherwise))[1]
 
 
 def draw_graph(context: CommandContext) -> None:

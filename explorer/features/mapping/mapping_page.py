@@ -99,8 +99,8 @@ def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
     each = 2 if width >= _INDENT else 1
     indent = " " * (1 + each * (depth + (row.level >= 0)))
     if row.kind == "memory":  # the tile stays visible
-        rest = line_width(cell_line(row_cell(row)[1:]))
-        row = row._replace(name=_cut_names(row.name, max(8, width - len(indent) - rest)))
+        other_cells = line_width(cell_line(row_cell(row)[1:]))
+        row = row._replace(name=_cut_names(row.name, max(8, width - len(indent) - other_cells)))
     cell = row_cell(row, "  ")
     if row.kind == "loop" and (width < _MIN_STEP_WIDTH or row.number == 1):
         cell = cell[:1]

@@ -311,8 +311,8 @@ class QuantizeCommand(ScreenCommand):
             work = partial(self.jobs.run, "quantizing again", "requantize", request.layer, **request.values)
             record = None if self.store.entry is None else self.store.entry.record
             fact = record.quantization if isinstance(record, QuantizationRecord) else None
-            back = partial(self.show, fact, request.layer) if fact is not None else None
-            self.context.start("Quantize", self._show_result(work, request.layer), back)
+            reopen = partial(self.show, fact, request.layer) if fact is not None else None
+            self.context.start("Quantize", self._show_result(work, request.layer), reopen)
 
     def _begin(self, state: int | None) -> None:
         """Ask for formats of a state, or of the current state if `state` is None."""

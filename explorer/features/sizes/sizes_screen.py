@@ -41,8 +41,8 @@ AskCurves = Callable[[str, "Machine | None"], Awaitable["SizeCurves"]]
 # fmt: off
 SIZES_KEYS = key_group(
     "Over open sizes",
-    ("size_step(1)", ("right", "l"), "→ l", "A little more", "Some 3 %, or one"),
-    ("size_step(-1)", ("left", "h"), "← h", "A little less", "Some 3 %, or one"),
+    ("size_step(1)", ("right", "l"), "→ l", "A little more", "About 3 % more, at least one"),
+    ("size_step(-1)", ("left", "h"), "← h", "A little less", "About 3 % less, at least one"),
     ("size_power(1)", ("up", "k", "pageup"), "↑ k", "The next power of two", "Twice as many"),
     ("size_power(-1)", ("down", "j", "pagedown"), "↓ j", "Previous power of two", "Half as many"),
     ("size_edge(0)", ("home", "g"), "Home g", "The least", "Where the range begins"),
@@ -58,8 +58,8 @@ SIZES_KEYS = key_group(
 # fmt: on
 
 
-_TEXT = "sequence"
-"""Name of the text length of a module."""
+_TEXT_SIZE = "sequence"
+"""Name of the size that is the length of a text, if the model is a module that reads text."""
 
 
 class SizeChoice(NamedTuple):
@@ -132,7 +132,7 @@ class SizesView(SubScreen[SizeChoice]):
             *(("← →", "step"), ("↑ ↓", "x2")),
             *([("n", "crossing")] if fact.crossings else []),
             *([("Tab", "size")] if len(fact.names) > 1 else []),
-            *([("@", "serving")] if _TEXT in fact.names else []),
+            *([("@", "serving")] if _TEXT_SIZE in fact.names else []),
             ("m", "machine"),
             *([("Enter", "take")] if fact.name in bindable else []),
             *([("1-9", "type")] if bindable else []),
@@ -220,7 +220,7 @@ class SizesView(SubScreen[SizeChoice]):
         self.dismiss(SizeChoice({**others, fact.name: fact.sizes[self.at]}))
 
     def action_size_type(self, digit: str = "") -> None:
-        """Open a form for all open sizes. A typed digit begins the size that the curves are over."""
+        """Open a form for all open sizes. `digit` is entered in the field of the size under the slider."""
         if self._bindable:
             self.dismiss(SizeChoice(None, name=self.fact.name, typed=digit))
         else:
@@ -228,7 +228,7 @@ class SizesView(SubScreen[SizeChoice]):
 
     def action_size_serving(self) -> None:
         """Open the serving screen."""
-        if _TEXT in self.fact.names:
+        if _TEXT_SIZE in self.fact.names:
             self.dismiss(SizeChoice(None, serving=True))
         else:
             self._say("this model reads no text")
@@ -266,7 +266,8 @@ def _build_title(fact: SizeCurves, width: int) -> Line:
 
 _MAX_FIELDS = 64
 """Maximum number of fields. Further sizes can only be bound when the model is opened."""
-_LABEL = 11
+_LABEL_CELLS = 11
+"""Maximum length of the label of a field, in cells."""
 
 
 class SizesDialog(FormDialog[dict[str, int]]):
@@ -306,7 +307,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
             for index, name in enumerate(self._fields):
                 size = "" if self._sizes[name] is None else str(self._sizes[name])
                 yield from self.entry(
-                    cut_middle(escape_name(name), _LABEL), size, "open", f"size-{index}", max_length=20
+                    cut_middle(escape_name(name), _LABEL_CELLS), size, "open", f"size-{index}", max_length=20
                 )
 
     def meaning(self) -> list[tuple[str, str]]:
@@ -314,16 +315,20 @@ class SizesDialog(FormDialog[dict[str, int]]):
         try:
             bound_sizes, role = self.answer(), "dim"
             open_names = [name for name in self._sizes if name not in bound_sizes]
-            text = f"Open: {', '.join(open_names)}. What depends on it is unknown." if open_names else ""
+            text = (
+                f"Open: {', '.join(open_names)}. Figures that depend on them are unknown."
+                if open_names
+                else ""
+            )
         except ExplorerError as error:
             text, role = str(error), "bad"
         hidden_count = len(self._sizes) - len(self._fields)
-        also = (
+        note = (
             f"{hidden_count:,} more have no field: they are bound when the model is opened"
             if hidden_count
             else ""
         )
-        return [(text, role), (also, "dim")]
+        return [(text, role), (note, "dim")]
 
     def answer(self) -> dict[str, int]:
         """Return the sizes of the fields; an empty field leaves its size open."""

@@ -237,10 +237,11 @@ def _describe_rest(fact: Plan) -> str:
     skipped = [skip.macs for skip in fact.skipped]
     if fact.macs is None or fact.macs_total is None or None in skipped:
         return ""
-    rest = fact.macs_total - fact.macs - sum(macs or 0 for macs in skipped)
-    if 1000 * rest <= fact.macs_total:
+    remaining_macs = fact.macs_total - fact.macs - sum(macs or 0 for macs in skipped)
+    if 1000 * remaining_macs <= fact.macs_total:
         return ""
-    return f" {share_text(rest, fact.macs_total)} are in layers that were not chosen, or that have no matmul."
+    share = share_text(remaining_macs, fact.macs_total)
+    return f" {share} are in layers that were not chosen, or that have no matmul."
 
 
 def _list_float_matmuls(fact: Plan) -> list[Block]:

@@ -10,7 +10,7 @@ from explorer.facts.evaluate.evaluation import Evaluation, ModelScore
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.figures import plain, share_text
 
-_MATRIX = 10
+_MAX_MATRIX_CLASSES = 10
 """Maximum number of classes for a matrix of all confusions."""
 _MAX_MATRIX_WIDTH, _COLUMN_GAP = 54, 2
 """Maximum width of a matrix, and distance of its columns, in cells."""
@@ -133,10 +133,10 @@ def _format_names(names: Sequence[str]) -> str:
 
 
 def _build_confusions(model: ModelScore, fact: Evaluation) -> list[Block]:
-    text = f"{model.confused:,} labels missed"
-    if fact.outputs <= _MATRIX:
+    text = f"{model.confused:,} wrong predictions"
+    if fact.outputs <= _MAX_MATRIX_CLASSES:
         return [
-            Heading(printable(model.source), f"{text}; predicted classes"),
+            Heading(printable(model.source), f"{text}; a column for each predicted class"),
             *_build_matrix(model, fact.outputs),
         ]
     rows = [(plain(c.label), plain(c.predicted), plain(c.count)) for c in model.confusions[: 2 * _MAX_LISTED]]

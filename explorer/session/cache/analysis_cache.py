@@ -354,8 +354,8 @@ def _list_version_files() -> list[tuple[str, int, int]]:
             for file in ("__init__.py", "version.py"):
                 path = os.path.join(folder, name, file)
                 with contextlib.suppress(OSError):
-                    about = os.stat(path)
-                    files.append((path, about.st_size, about.st_mtime_ns))
+                    status = os.stat(path)
+                    files.append((path, status.st_size, status.st_mtime_ns))
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(folder or ".")):
                 if name.endswith(".dist-info") and name.partition("-")[0].lower() in _PACKAGES:

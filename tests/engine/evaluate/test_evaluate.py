@@ -238,7 +238,7 @@ def test_the_answer_is_a_table_and_json(here, capsys):
     assert main(["evaluate", "a.onnx", "b.onnx", "--data", "d.npz"]) == 0
     said = capsys.readouterr().out
     assert all(
-        word in said for word in ("accuracy", "cross entropy", "SNR dB", "predicted classes", "reference")
+        word in said for word in ("accuracy", "cross entropy", "SNR dB", "predicted class", "reference")
     )
     assert main(["evaluate", "a.onnx", "a.onnx", "--data", "d.npz", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -105,7 +105,7 @@ class _Listing:
                 constants.pop(name, None)  # a body may define a name of the surrounding graph anew
             if node.op == "Constant" and not node.domain and node.outputs:
                 constants[node.outputs[0]] = node
-            here = contexts.get(id(node), context)
+            node_context = contexts.get(id(node), context)
             row_id = self._node_contexts.rows.get(id(node))
             path = self._paths.get(-1 if row_id is None else row_id) or (
                 f"{inside}/{node.label}" if inside else node.label
@@ -118,8 +118,8 @@ class _Listing:
                 domain=node.domain,
                 inside=inside,
                 attributes=_read_attributes(node),
-                inputs=tuple([_describe_tensor(name, here, constants) for name in node.inputs]),
-                outputs=tuple([_describe_tensor(name, here, constants) for name in node.outputs]),
+                inputs=tuple([_describe_tensor(name, node_context, constants) for name in node.inputs]),
+                outputs=tuple([_describe_tensor(name, node_context, constants) for name in node.outputs]),
             )
             index += 1
             for body_name, body in list_bodies(node):

@@ -284,19 +284,19 @@ def list_other_tensors(
 
 
 def find_unregistered_parameters(
-    modules: Mapping[str, nn.Module], beside: Iterable[tuple[str, torch.Tensor]] | None = None
+    modules: Mapping[str, nn.Module], other_tensors: Iterable[tuple[str, torch.Tensor]] | None = None
 ) -> list[tuple[str, torch.Tensor]]:
     """Returns parameters that `parameters()` omits: those in lists, dictionaries, objects and buffers.
 
     Args:
         modules: All modules of a model by path.
-        beside: Result of `tensors_beside(modules)`, or None to compute it.
+        other_tensors: Result of `list_other_tensors(modules)`, or None to compute it.
 
     Returns:
         (expression, parameter) pairs. An example of an expression is 'layers[0].weight'.
     """
-    beside = list_other_tensors(modules) if beside is None else beside
-    parameters = [(place, tensor) for place, tensor in beside if is_parameter(tensor)]
+    other_tensors = list_other_tensors(modules) if other_tensors is None else other_tensors
+    parameters = [(place, tensor) for place, tensor in other_tensors if is_parameter(tensor)]
     if not parameters:
         return []
     registered_ids = {id(p) for module in modules.values() for p in parameters_of(module).values()}

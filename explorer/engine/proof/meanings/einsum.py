@@ -21,10 +21,11 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
     """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
-    numbers = reader.factors(node)
-    first = 1 if numbers[0] is not None else 0
-    constant = numbers[1 - first]
-    names = [node.inputs[first], node.inputs[1 - first]]
+    stored_values = reader.factors(node)
+    # a stored operand becomes the right operand W of the product
+    left_index = 1 if stored_values[0] is not None else 0
+    constant = stored_values[1 - left_index]
+    names = [node.inputs[left_index], node.inputs[1 - left_index]]
     inputs = tuple(dict.fromkeys(names[:1] if constant is not None else names))
     equation = get_equation(node)
 
@@ -32,9 +33,9 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
         first_shape = shapes[0]
         second_shape = constant.shape if constant is not None else shapes[-1]
         ranks = [len(first_shape), len(second_shape)]
-        labels = _label_axes(equation, ranks if first == 0 else ranks[::-1])
+        labels = _label_axes(equation, ranks if left_index == 0 else ranks[::-1])
         # labels of the axes of the left operand, the right operand and the output
-        x, w = (labels[0], labels[1]) if first == 0 else (labels[1], labels[0])
+        x, w = (labels[0], labels[1]) if left_index == 0 else (labels[1], labels[0])
         y = labels[2]
         sizes = {**dict(zip(x, first_shape, strict=True)), **dict(zip(w, second_shape, strict=True))}
         batch = [c for c in y if c in x and c in w]
@@ -64,8 +65,8 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
             output_shape,
         )
 
-    kind = str(np.asarray(constant).dtype) if constant is not None else ""
-    return Original(node, inputs, len(inputs), kind, build_spec)
+    dtype = str(np.asarray(constant).dtype) if constant is not None else ""
+    return Original(node, inputs, len(inputs), dtype, build_spec)
 
 
 def get_equation(node: Node) -> str:
@@ -75,7 +76,10 @@ def get_equation(node: Node) -> str:
 
 
 def _label_axes(equation: str, ranks: Sequence[int]) -> list[list[str]]:
-    """Returns a label for every axis of the operands and the output; axes of '...' count from the last."""
+    """Returns a label for each axis of the operands and the output: its letter, or a place in '...'.
+
+    The last axis of '...' is '~1', the one before it '~2'. Equal labels are the same axis.
+    """
     operand_texts, _, output_text = equation.partition("->")
     labels = []
     for text, rank in zip(operand_texts.split(","), ranks, strict=True):

@@ -458,5 +458,5 @@ def _format_operators(ops: Sequence[str]) -> str:
         f"{length} {printable(op)}" if length > 1 else printable(op)
         for op, length in runs[:_MAX_NAMED_OPERATORS]
     )
-    rest = sum(length for _, length in runs[_MAX_NAMED_OPERATORS:])
-    return f"{head} and {rest} other operator{'s' * (rest > 1)}" if rest else head
+    other_count = sum(length for _, length in runs[_MAX_NAMED_OPERATORS:])
+    return f"{head} and {other_count} other operator{'s' * (other_count > 1)}" if other_count else head

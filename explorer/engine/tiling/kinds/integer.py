@@ -214,13 +214,13 @@ def get_operand_type(context: SiteContext, name: str) -> str | None:
     return resolved[0].dtype if resolved is not None else context.dtype(name)
 
 
-def get_default_columns(base: Site, context: SiteContext, *, turned: bool = False) -> Columns:
+def get_default_columns(base: Site, context: SiteContext, *, swapped: bool = False) -> Columns:
     """Returns the default conversion for an operator: per channel for images, by broadcasting for a Gemm.
 
     Args:
         base: The site of the operator on floats.
         context: The graph around it.
-        turned: Whether the product is transposed because the weight was on the left.
+        swapped: Whether the weight was on the left, so that the product is transposed.
     """
     if base.node.op in ("Conv", "ConvTranspose"):
         channels = (context.find_shape(base.node.outputs[0]) or (0, base.N))[1]
@@ -239,7 +239,7 @@ def get_default_columns(base: Site, context: SiteContext, *, turned: bool = Fals
             return np.tile(filled.reshape(packs, 1, base.N), (base.batch // packs, 1, 1))
 
         return Columns(repeat_per_channel, repeat_per_channel, packs * base.N)
-    if not turned:
+    if not swapped:
         return Columns(lambda values: values, lambda values: values)
     return Columns(lambda values: values, lambda values: np.atleast_2d(values).T if values.ndim else values)
 
@@ -415,7 +415,7 @@ def _refuse_left_weight(node: Node, context: SiteContext) -> None:
         raise UntiledProduct("the weight is the left operand of an integer product")
 
 
-def _build_integer_kind(node: Node, context: SiteContext) -> Site:
+def _find_integer_site(node: Node, context: SiteContext) -> Site:
     """Returns the site of a MatMulInteger or ConvInteger, whose inputs are X, W and their zero points."""
     zeros = _read_zero_points(node, context, (2, 3))
     x, w = node.inputs[:2]
@@ -445,7 +445,7 @@ def _compute_sum_scale(context: SiteContext, node: Node, y: int) -> Array:
     return np.asarray(scale, np.float32)
 
 
-def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, SiteContext], Site]:
+def _make_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, SiteContext], Site]:
     """Returns the kind of an operator with quantized inputs.
 
     Its inputs are X, scale, zero; W, scale, zero; an int32 bias at `bias`; and the scale and zero point of Y
@@ -490,10 +490,10 @@ def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[No
 
 
 KINDS: Kinds = {
-    ("", "MatMulInteger"): _build_integer_kind,
-    ("", "ConvInteger"): _build_integer_kind,
-    ("", "QLinearMatMul"): _build_quantized_kind("MatMul", 0, 6),
-    ("", "QLinearConv"): _build_quantized_kind("Conv", 8, 6),
-    ("com.microsoft", "QLinearConv"): _build_quantized_kind("Conv", 8, 6),
-    ("com.microsoft", "QGemm"): _build_quantized_kind("Gemm", 6, 7),
+    ("", "MatMulInteger"): _find_integer_site,
+    ("", "ConvInteger"): _find_integer_site,
+    ("", "QLinearMatMul"): _make_quantized_kind("MatMul", 0, 6),
+    ("", "QLinearConv"): _make_quantized_kind("Conv", 8, 6),
+    ("com.microsoft", "QLinearConv"): _make_quantized_kind("Conv", 8, 6),
+    ("com.microsoft", "QGemm"): _make_quantized_kind("Gemm", 6, 7),
 }

@@ -56,17 +56,17 @@ def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = F
     # if the weight is on the left, both operands are transposed: W X = (X^T W^T)^T
     weight = context.constants.matrix(left_name if swapped else right, trans_w != swapped)
     if weight is None or ((swapped or trans_x) and len(shape) != 2):
-        return _build_stack_site(node, context, dtype or "float32", turned=swapped)
+        return _build_stack_site(node, context, dtype or "float32", swapped=swapped)
     if swapped:
         trans_x = not trans_x
-    turned = trans_x and len(shape) > 1
+    has_rows_last = trans_x and len(shape) > 1
     rows = shape[-1] if trans_x else math.prod(shape[:-1])
-    depth = shape[-2] if turned else shape[-1]
+    depth = shape[-2] if has_rows_last else shape[-1]
     if depth != weight.K:
         raise NoSite(f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}")
     if not rows or not weight.K or not weight.N:
         raise NoSite("it is empty")
-    open_axes = context.find_open_axes(x) - {len(shape) - 2 if turned else len(shape) - 1}
+    open_axes = context.find_open_axes(x) - {len(shape) - 2 if has_rows_last else len(shape) - 1}
     return _build_site(
         node, x, shape, open_axes, output_shape, dtype or "float32", rows, weight, trans_x, swapped
     )
@@ -233,7 +233,7 @@ class _Pairs(Struct, frozen=True):
             return x
         return builder.reshape(x, (-1 if "batch" in self.dynamic else self.stack, r, c), f"{label}_matrix")
 
-    def write_reshape(self, builder: GraphBuilder, z: str, inputs: Sequence[str], turned: bool) -> str:
+    def write_reshape(self, builder: GraphBuilder, z: str, inputs: Sequence[str], swapped: bool) -> str:
         """Reshapes the products to the output's shape; transposes them if they were computed transposed."""
         a, b = self.a, self.b
         target: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
@@ -242,24 +242,24 @@ class _Pairs(Struct, frozen=True):
         stacked = self.stack != 1 or "batch" in self.dynamic
         is_shaped = len(target) == (3 if stacked else 2) and not (a.is_vector or b.is_vector)
         z = z if is_shaped else builder.reshape(z, target, "shaped")
-        if not turned or a.is_vector or b.is_vector:
+        if not swapped or a.is_vector or b.is_vector:
             return z
         count = len(self.lead)
         return builder.transpose(z, (*range(count), count + 1, count), "turned")
 
 
-def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site:
+def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, swapped: bool = False) -> Site:
     """Returns the site of two stacks, multiplied in pairs. At most one stack is a stored weight.
 
-    If `turned`, it computes A B = (B^T A^T)^T, so that the stored operand is on the right.
+    If `swapped`, it computes A B = (B^T A^T)^T, so that the stored operand is on the right.
     """
     attributes = node.attributes if node.op == "Gemm" else {}
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
-    left_name, right = node.inputs[1::-1] if turned else node.inputs[:2]
+    left_name, right = node.inputs[1::-1] if swapped else node.inputs[:2]
     is_same = left_name == right
     turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
-    turns = [not turn for turn in reversed(turns)] if turned else turns
+    turns = [not turn for turn in reversed(turns)] if swapped else turns
     a, b = (
         _make_side(context, left_name, 0, turns[0], True),
         _make_side(context, right, 0 if is_same else 1, turns[1], False),
@@ -287,7 +287,7 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, turned: b
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         z = write_scaled_sum(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
-        return pairs.write_reshape(builder, z, inputs, turned)
+        return pairs.write_reshape(builder, z, inputs, swapped)
 
     activations = (left_name,) if is_same else (left_name, right)
     return Site(

@@ -7,6 +7,7 @@ Otherwise the tiles multiply floats, and the weight is stored dequantized. `Site
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,12 +52,13 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
         _NeedsFloats: The operator must multiply floats.
         NoSite: The node cannot be tiled.
     """
-    turned = is_stored(context, node.inputs[0])
+    # a stored left operand becomes the right operand of the product
+    swapped = is_stored(context, node.inputs[0])
     x, w = (
-        find_quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2])
+        find_quantized_operand(context, name) for name in (node.inputs[1::-1] if swapped else node.inputs[:2])
     )
     if x is None or w is None:
-        raise _NeedsFloats(_explain_floats(node, context, turned))
+        raise _NeedsFloats(_explain_floats(node, context, swapped))
     for operand, role in ((x, "input"), (w, "weight")):
         if not operand.name:
             code_ranges = _find_code_range(context, x), _find_code_range(context, w)
@@ -75,8 +77,8 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
             raise _NeedsFloats(f"its {role} has a scale that is not a number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
     zeros = int(x.zero.reshape(())), integer.simplify_equal_values(w.zero)
-    base = _find_base_site(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
-    columns = _get_weight_columns(node, context, x, w, base, turned=turned)
+    base = _find_base_site(node, context, (w.name, x.name) if swapped else (x.name, w.name), zeros[0])
+    columns = _get_weight_columns(node, context, x, w, base, swapped=swapped)
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     if node.op == "ConvTranspose" and scale.size > 1:
         # the groups share the scales of their kernels
@@ -104,9 +106,9 @@ def _find_code_range(context: SiteContext, operand: QuantizedOperand) -> CodeRan
     return operand.code_range or (int(limits.min), int(limits.max))
 
 
-def _explain_floats(node: Node, context: SiteContext, turned: bool) -> str:
-    """Returns why not both operands are quantized, or '' if neither is."""
-    names = node.inputs[1::-1] if turned else node.inputs[:2]
+def _explain_floats(node: Node, context: SiteContext, swapped: bool) -> str:
+    """Returns why tiles cannot multiply the codes of both operands, or '' if neither operand is quantized."""
+    names = node.inputs[1::-1] if swapped else node.inputs[:2]
     producers = [context.constants.producers.get(name) for name in names]
     quantized_flags = [
         producer is not None and producer.op in ("DequantizeLinear", "IntQuant") for producer in producers
@@ -136,14 +138,14 @@ def _replace_inputs_by_codes(node: Node, names: tuple[str, str]) -> Node:
 
 
 def _get_weight_columns(
-    node: Node, context: SiteContext, x: QuantizedOperand, w: QuantizedOperand, base: Site, *, turned: bool
+    node: Node, context: SiteContext, x: QuantizedOperand, w: QuantizedOperand, base: Site, *, swapped: bool
 ) -> integer.Columns:
     """Returns the conversion of a weight's scales to the product's shape.
 
     Raises:
         _NeedsFloats: The scales do not belong to the product's columns.
     """
-    default = integer.get_default_columns(base, context, turned=turned)
+    default = integer.get_default_columns(base, context, swapped=swapped)
     if w.scale.size == w.zero.size == 1:
         return default
     resolved = context.constants.resolve(w.name)
@@ -152,7 +154,7 @@ def _get_weight_columns(
     rank = len(resolved[2])
     axis = w.axis % rank
     if node.op == "Einsum":
-        code_node = _replace_inputs_by_codes(node, (w.name, x.name) if turned else (x.name, w.name))
+        code_node = _replace_inputs_by_codes(node, (w.name, x.name) if swapped else (x.name, w.name))
         return replace(
             default,
             channels=lambda v: (
@@ -160,11 +162,11 @@ def _get_weight_columns(
             ),
         )
     if node.op in ("Conv", "ConvTranspose"):
-        columns = int(node.op == "ConvTranspose")
+        column_axis = int(node.op == "ConvTranspose")
     else:
-        is_transposed = bool(node.attributes.get("transA" if turned else "transB", 0)) and node.op == "Gemm"
-        columns = rank - 1 if turned == is_transposed else rank - 2
-    if axis != columns or rank == 1:
+        is_transposed = bool(node.attributes.get("transA" if swapped else "transB", 0)) and node.op == "Gemm"
+        column_axis = rank - 1 if swapped == is_transposed else rank - 2
+    if axis != column_axis or rank == 1:
         raise _NeedsFloats("its weight has scales along its depth, so a sum has no common scale")
     return default
 
@@ -174,8 +176,8 @@ def _find_bias(
 ) -> tuple[Array, Node | None]:
     """Returns the bias and the DequantizeLinear that it comes from, or None.
 
-    The bias is in int32, in units of the sum, if it is integral there; else in float32. If the sum is
-    multiplied by alpha, the bias is multiplied by beta / alpha.
+    The bias is int32 if it is a whole number of units of the integer sum, and float32 otherwise. An int32
+    bias is multiplied by beta / alpha, because the sum is multiplied by alpha.
 
     Raises:
         _NeedsFloats: The bias is computed.
@@ -190,7 +192,7 @@ def _find_bias(
         last = operand.scale.size == 1 or codes.ndim == 1 or operand.axis % codes.ndim == codes.ndim - 1
         matches_sum = last and operand.scale.size in (1, scale.size)
         if matches_sum and np.array_equal(np.broadcast_to(operand.scale, scale.shape), scale):
-            factor = beta / alpha if alpha else 0.5
+            factor = beta / alpha if alpha else math.nan  # not an integer, so the bias stays float32
             wide = codes.astype(np.float64) * factor
             if factor.is_integer() and np.abs(wide).max(initial=0) < 2**31:
                 return wide.astype(np.int32), operand.node
@@ -209,17 +211,18 @@ def _add_bias(write_output: integer.WriteOutput, bias: Array) -> integer.WriteOu
 
 
 def _choose_integers_or_floats(
-    kind: Callable[[Node, SiteContext], Site],
+    find_float_site: Callable[[Node, SiteContext], Site],
 ) -> Callable[[Node, SiteContext], Site]:
-    """Returns a kind whose sites multiply integers if possible, otherwise floats as in `kind`."""
+    """Returns a kind whose sites multiply integers if possible, otherwise floats as in `find_float_site`."""
 
     def try_integers(node: Node, context: SiteContext) -> Site:
         if len(node.inputs) < 2:
-            return kind(node, context)
+            return find_float_site(node, context)
         try:
             return _build_integer_site(node, context)
         except (_NeedsFloats, NoSite) as why:
-            site, reason = kind(node, context), why.cause if isinstance(why, UntiledProduct) else str(why)
+            site = find_float_site(node, context)
+            reason = why.cause if isinstance(why, UntiledProduct) else str(why)
             if isinstance(why, _TooWide):
                 products = [site.K * a * b for a in why.code_ranges[0] for b in why.code_ranges[1]]
                 needed = count_signed_bits(min(products), max(products))

@@ -1,7 +1,7 @@
 """Exact quantiles of numbers that arrive several times and are never stored.
 
-The search goes digit by digit, as in `quantiles`: each pass counts the next bits of the numbers whose earlier
-bits are those of a quantile.
+The search determines each quantile digit by digit, as in `quantiles`. A pass takes the numbers whose upper
+bits equal the bits of the quantile found so far, and counts their next bits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MAX_BYTE_GROUPS = 256
 
 
 class RankSearch:
-    """The numbers at the ranks of quantiles, in each group of the numbers.
+    """Searches the numbers at the ranks of quantiles, separately in each group of numbers.
 
     A pass consists of `begin_pass`, `add` for all numbers, and `end_pass`.
 
     Args:
-        kind: Type of the numbers. Keys have 32 bits for floats of at most 4 bytes, and 64 bits for other
-            types.
+        dtype: Type of the numbers. They are compared as float32 if they are floats of at most 4 bytes, else
+            as float64.
         totals: Number of finite numbers in each group.
         levels: Levels of the quantiles.
 
@@ -32,12 +32,12 @@ class RankSearch:
         steady: Whether every pass had the same numbers.
     """
 
-    def __init__(self, kind: np.dtype[np.generic], totals: Array, levels: Sequence[float]) -> None:
-        is_narrow = kind.kind in "fV" and kind.itemsize <= 4
-        self._kind = np.dtype(np.float32 if is_narrow else np.float64)
+    def __init__(self, dtype: np.dtype[np.generic], totals: Array, levels: Sequence[float]) -> None:
+        is_narrow = dtype.kind in "fV" and dtype.itemsize <= 4
+        self._dtype = np.dtype(np.float32 if is_narrow else np.float64)
         self._totals, self._levels = totals, tuple(levels)
         self._bits = 8 if totals.size <= _MAX_BYTE_GROUPS else 4
-        self._shift = 8 * self._kind.itemsize
+        self._shift = 8 * self._dtype.itemsize
         target_ranks = [
             [rank for _, low, high, _ in list_ranks(max(int(total), 1), levels) for rank in (low, high)]
             for total in totals
@@ -60,7 +60,7 @@ class RankSearch:
 
     def add(self, values: Array, group: Array | None) -> None:
         """Adds a flat array of numbers, with the group of each, or None if there is one group."""
-        numbers = values.astype(self._kind)
+        numbers = values.astype(self._dtype)
         is_finite = np.isfinite(numbers)
         # adding 0 makes -0.0 equal to 0.0
         keys = convert_to_ordered(numbers[is_finite] + 0).astype(np.uint64)
@@ -93,7 +93,7 @@ class RankSearch:
 
     def compute_quantiles(self) -> dict[float, tuple[float | None, ...]]:
         """Returns the quantiles of each group by level, or None for a group without numbers."""
-        numbers = convert_from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
+        numbers = convert_from_ordered(self._prefix.astype(f"u{self._dtype.itemsize}"), self._dtype)
         values_by_level: dict[float, list[float | None]] = {level: [] for level in self._levels}
         for row, total in zip(numbers, self._totals.tolist(), strict=True):
             for index, (level, _, _, fraction) in enumerate(list_ranks(max(total, 1), self._levels)):

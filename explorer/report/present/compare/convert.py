@@ -58,7 +58,7 @@ def _list_missing_parts(fact: Conversion) -> list[Block]:
     """List the parts of the source that are missing in a file written without comparison."""
     rows = Rows(lambda entry: (Span(printable(entry[0]), "bad"), entry[1]), fact.unknown)
     return [
-        Paragraph("not in the file, because Explorer does not know it:", "bad"),
+        Paragraph("The file lacks these parts of the source, because Explorer does not know them:", "bad"),
         Table((Column("name", shrink=True), Column("why")), rows, what="names", more="--json has all"),
     ]
 

@@ -15,11 +15,11 @@ from explorer.report.present.row_groups import group_rows, list_first_names
 from explorer.report.terms import claim_and_grounds, clauses, field_terms
 from explorer.settings.parse import write_path_word
 
-_BAR = 10
+_BAR_CELLS = 10
 """Width in cells of a bar that shows a share of a limit."""
 _RMS_TITLE = "RMS error, was -> is"
 """Title of the RMS errors against a float64 run, before and after a change. The last line names that run."""
-_CAP = 40
+_MAX_REGIONS = 40
 """Maximum number of changed regions that are listed."""
 _FACTOR_RATIO = 10.0
 """Ratio of an error to its limit from which it is written as a factor instead of a percentage."""
@@ -175,8 +175,8 @@ def _draw_limit_bar(share: float | None) -> Cell:
     """Draw a bar of an error's share of its limit."""
     if share is None:
         return ""
-    filled = bar_text(min(share, 1.0), 1.0, _BAR)
-    remaining = Span("·" * (_BAR - len(filled)), "quiet")
+    filled = bar_text(min(share, 1.0), 1.0, _BAR_CELLS)
+    remaining = Span("·" * (_BAR_CELLS - len(filled)), "quiet")
     return Span(filled, "good" if share <= 1 else "bad"), remaining
 
 
@@ -261,7 +261,7 @@ def _build_region_table(regions: Sequence[RegionEvidence]) -> Table:
             Span(region.reason, "quiet"),
             Span("ok", "good") if region.kind in PASSED else Span(VERDICTS[region.kind], TONES[region.kind]),
         )
-        for region in regions[:_CAP]
+        for region in regions[:_MAX_REGIONS]
     ]
     columns = (
         Column("changed region, by its outputs", shrink=True),
