@@ -191,9 +191,13 @@ def _describe_type(info: Any) -> str:
     if name in ("LiteralType", "UnionType"):
         return _join_words(_list_choices(info))
     if name == "TupleType":
-        kinds = [_describe_type(inner) for inner in info.item_types]
-        is_uniform = len(set(kinds)) == 1
-        return f"{len(kinds)} values, each {kinds[0]}" if is_uniform else f"values: {', '.join(kinds)}"
+        item_texts = [_describe_type(inner) for inner in info.item_types]
+        is_uniform = len(set(item_texts)) == 1
+        return (
+            f"{len(item_texts)} values, each {item_texts[0]}"
+            if is_uniform
+            else f"values: {', '.join(item_texts)}"
+        )
     if name in ("VarTupleType", "ListType", "CollectionType", "SetType", "FrozenSetType"):
         return f"values, each {_describe_type(info.item_type)}"
     if name == "DictType":

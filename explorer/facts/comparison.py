@@ -122,8 +122,8 @@ class FigureTable(TableFact, frozen=True):
     def verdicts(self) -> tuple[VerdictKind, ...]:
         """Verdicts of the compared proofs, weakest first."""
         verdict_rows = (row.values for row in self.rows if row.name == "verdict_kind")
-        kinds = [figure.value for values in verdict_rows for figure in values if figure is not None]
-        return tuple(kind for kind in WEAKEST_FIRST for each in kinds if each == kind)
+        found_verdicts = [figure.value for values in verdict_rows for figure in values if figure is not None]
+        return tuple(kind for kind in WEAKEST_FIRST for each in found_verdicts if each == kind)
 
 
 Figures = Mapping[str, FigureValue]

@@ -48,8 +48,8 @@ def build_schema(verb: str, *, closed: bool = False) -> Schema:
 def build_components(verbs: Iterable[str]) -> tuple[dict[str, dict[str, Schema]], dict[str, Schema]]:
     """Return the schemas of the documents by verb and circumstance, and the definitions that they share."""
     names = {f"{verb} {form}": (verb, form) for verb in verbs for form in list_forms(verb)}
-    kinds = [record("", list_forms(verb)[form], name) for name, (verb, form) in names.items()]
-    references, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    document_types = [record("", list_forms(verb)[form], name) for name, (verb, form) in names.items()]
+    references, definitions = msgspec.json.schema_components(document_types, ref_template="#/$defs/{name}")
     _remove_omitted(definitions)
     for definition in definitions.values():
         _describe(definition, {})

@@ -160,7 +160,7 @@ def filter_figures(
 
 
 class _EnclosingGroup(NamedTuple):
-    """A group around a row. `place` has the names of the groups from the root to it, between dots."""
+    """A group around a row. `place` is the dotted path of the group: names from the root to the group."""
 
     row_id: int
     place: str
@@ -175,7 +175,7 @@ def build_matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Laye
         Misuse: As for `search`.
     """
     terms = _Terms(figures)
-    words = _split_words(text, terms.texts)
+    words = _split_words(text, terms.text_columns)
     if not words:
         return lambda layer: True
     test = parse(words, terms.build_test)
@@ -212,9 +212,9 @@ def is_query(text: str) -> bool:
     if len(words) != 1:
         return len(words) > 1
     bare = words[0].text.lstrip("-")
-    keyed, compared = _KEY_AND_TEXT.match(bare), _COMPARISON.match(bare)
-    return (compared is not None and _is_key(compared[1], COLUMNS)) or (
-        keyed is not None and keyed[1].lower() in TEXTS
+    key_match, comparison = _KEY_AND_TEXT.match(bare), _COMPARISON.match(bare)
+    return (comparison is not None and _is_key(comparison[1], COLUMNS)) or (
+        key_match is not None and key_match[1].lower() in TEXTS
     )
 
 
@@ -236,6 +236,9 @@ class _Terms:
 
     Args:
         figures: Figures that the rows do not hold.
+
+    Attributes:
+        text_columns: Column of texts of each key before a colon, or None for a key of `TEXTS`.
     """
 
     def __init__(self, figures: ColumnFigures) -> None:
@@ -244,7 +247,7 @@ class _Terms:
         texts_of_rows = {
             name: column for name, column in self._columns.items() if column.unit == "text" and column.needs
         }
-        self.texts = {**dict.fromkeys(TEXTS), **texts_of_rows}
+        self.text_columns = {**dict.fromkeys(TEXTS), **texts_of_rows}
 
     def build_test(self, word: Word) -> Test:
         """Builds the test of a term."""
@@ -265,9 +268,9 @@ class _Terms:
         comparison = _COMPARISON.match(text)
         if comparison and _is_key(comparison[1], self._columns):
             return self._build_comparison_test(comparison[1].lower(), comparison[2], comparison[3], word)
-        keyed = _KEY_AND_TEXT.match(text)
-        if keyed and _is_key(keyed[1], self._columns):
-            return self._build_keyed_test(keyed[1].lower(), keyed[2].strip(), word)
+        key_match = _KEY_AND_TEXT.match(text)
+        if key_match and _is_key(key_match[1], self._columns):
+            return self._build_keyed_test(key_match[1].lower(), key_match[2].strip(), word)
         return _build_word_test(text)
 
     def _build_comparison_test(self, key: str, sign: str, value: str, word: Word) -> Test:
@@ -295,28 +298,28 @@ class _Terms:
         def test(layer: Layer, _: str) -> bool:
             # only operators, leaf modules and tiled layers have figures of their own; other groups
             # have sums
-            have = None if layer.group and not layer.tiled else get(layer, figures)
-            return have is not None and compare(have, limit)
+            actual = None if layer.group and not layer.tiled else get(layer, figures)
+            return actual is not None and compare(actual, limit)
 
         return test
 
     def _build_keyed_test(self, key: str, value: str, word: Word) -> Test:
         get = TEXTS.get(key)
-        if get is None and (column := self.texts.get(key)) is not None:
+        if get is None and (column := self.text_columns.get(key)) is not None:
             if lacking := describe_missing_figures(column, self._column_figures):
                 raise build_error(f"'{key}' {lacking}", _find_key(word))
             return _build_text_column_test(column, self._column_figures, value.lower())
         if get is None:
-            hint = suggest_name(key, [*self.texts, *self._columns])
+            hint = suggest_name(key, [*self.text_columns, *self._columns])
             if key in self._columns or key in _ATTRIBUTES:
                 sign = "=" if key in _ATTRIBUTES else ">"
                 hint = f"write {key}{sign}{_shorten(value)}"
             raise build_error(f"a filter has no '{_shorten(key)}:'", _find_key(word), hint)
         if key in _TENSORS and value.startswith("["):
             return _shape_test(_TENSORS[key], value, word)
-        if key == "attr" and (compared := _ATTRIBUTE.match(value)):
-            name = compared[1].strip()
-            return _attribute_test(_ATTRIBUTES.get(name.lower(), (name,)), compared[2], compared[3], word)
+        if key == "attr" and (comparison := _ATTRIBUTE.match(value)):
+            name = comparison[1].strip()
+            return _attribute_test(_ATTRIBUTES.get(name.lower(), (name,)), comparison[2], comparison[3], word)
         return _build_key_test(key, value.lower(), get)
 
 
@@ -373,13 +376,13 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
         if size_text in ("...", "**"):
             pattern.append(None)
         elif size_text == "*":
-            pattern.append(lambda have: True)
+            pattern.append(lambda size: True)
         elif size is not None:
             pattern.append(_size_test(_COMPARE[size[1] or "="], int(size[2])))
         elif size_text == "?":
-            pattern.append(lambda have: have is None)
+            pattern.append(lambda size: size is None)
         elif size_text and not _SIGN_OR_BRACKET.search(size_text):
-            pattern.append(lambda have, name=size_text: have == name)  # type: ignore[misc]
+            pattern.append(lambda size, name=size_text: size == name)  # type: ignore[misc]
         else:
             hint = "a size is 64, >=64, a name, * for any one, ... for any number of them"
             raise build_error(f"'{_shorten(size_text)}' is not a size", word.locate(size_text), hint)
@@ -390,7 +393,7 @@ _SIGN_OR_BRACKET = re.compile(r"[<>=!\[\]]")
 
 
 def _size_test(compare: Callable[[Any, Any], bool], size: int) -> Callable[[int | str | None], bool]:
-    return lambda have: isinstance(have, int) and compare(have, size)
+    return lambda actual: isinstance(actual, int) and compare(actual, size)
 
 
 def _shape_matches(

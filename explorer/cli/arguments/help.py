@@ -73,11 +73,15 @@ _WIDTH = 100
 
 def _format_epilog(command: Command, verbs: Mapping[str, Command], columns: int) -> str:
     """Return what follows the options: the meaning of the arguments, examples and exit codes."""
-    kinds = [model.strip("[]") for model in command.models if model not in ("...", *command.others)]
-    subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"
+    model_arguments = [model.strip("[]") for model in command.models if model not in ("...", *command.others)]
+    subject = (
+        f"{model_arguments[0]} is"
+        if len(model_arguments) == 1
+        else f"{' and '.join(model_arguments)} are each"
+    )
     sentences = [f"{subject} {command.takes}.", *(f"{a} is {is_}." for a, is_ in command.others.items())]
     filled = (textwrap.fill(sentence, columns, break_on_hyphens=False) for sentence in sentences)
-    parts = ["\n".join(filled)] if kinds else []
+    parts = ["\n".join(filled)] if model_arguments else []
     if verbs:
         parts = [*_build_verb_tables(verbs), *parts, SECOND_NAME.replace("`", "")]
     examples = "\n".join(f"  {example}" for example in command.examples)

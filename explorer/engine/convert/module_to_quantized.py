@@ -147,13 +147,13 @@ def choose_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
         Misuse: The model is not an nn.Module with layers, or no layer takes a format.
     """
     loaded = _get_module(opened, spec)
-    kinds = _list_weight_types(loaded)
-    if not kinds or "float32" in kinds:
+    dtypes = _list_weight_types(loaded)
+    if not dtypes or "float32" in dtypes:
         return None
     layers = list_layers_on_shapes(loaded.meta(), analysis.layers)
     rows = _name_rows_by_path(merge_expert_rows(analysis.layers, [layer.path for layer in layers]))
     choices = choose([layer.layer for layer in layers], spec, lambda: rows)
-    return ModuleChoice(loaded.meta(), layers, choices, rows, kinds[0], _find_surplus(loaded.meta()))
+    return ModuleChoice(loaded.meta(), layers, choices, rows, dtypes[0], _find_surplus(loaded.meta()))
 
 
 def choose_for_module(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:
@@ -243,7 +243,7 @@ def quantize_module(
     started = time.perf_counter()
     spec = request.spec
     loaded = _check_request(opened, spec, job, output, overwrite)
-    job.report_progress("settling the inputs")
+    job.report_progress("choosing the inputs")
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     samples = _read_samples(loaded, bound_inputs, request)
     run = partial(_run, bound_inputs, loaded.source)
@@ -253,15 +253,24 @@ def quantize_module(
         step = partial(report, job.on_progress, job.cancel, "calibrating")
         calibrated = calibrate_ranges(original, choice.layers, choice.choices, spec, samples, run, step)
         grids = Grids(calibrated)
-        parts = choice.layers, exclude_nonfinite(choice.choices, grids)
+        choices = exclude_nonfinite(choice.choices, grids)
         quantized = copy_sharing_values(original) if module is None else copy_module(module, share=False)
-        quantize_copy(quantized, *parts, grids.find_operand_grid, torchao=spec.form == "torchao")
+        quantize_copy(
+            quantized, choice.layers, choices, grids.find_operand_grid, torchao=spec.form == "torchao"
+        )
         twin = make_twin(loaded, quantized)
         measurements: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
         if measured:
             step = partial(report, job.on_progress, job.cancel, "comparing")
             errors = run_errors(
-                original, twin.materialise(), *parts, grids.find_operand_grid, samples, run, step
+                original,
+                twin.materialise(),
+                choice.layers,
+                choices,
+                grids.find_operand_grid,
+                samples,
+                run,
+                step,
             )
             measurements |= zip(("layers", "outputs"), errors, strict=True)
     if output is not None:
@@ -270,11 +279,11 @@ def quantize_module(
     plain_bytes = analysis.info.totals.weight_bytes + sum(choice.surplus.values())
     bits = spec.accumulator
     fact = build_answer(
-        parts[1], grids.find_operand_grid, choice.rows, plain_bytes, accumulator_bits=bits, **measurements
+        choices, grids.find_operand_grid, choice.rows, plain_bytes, accumulator_bits=bits, **measurements
     )
     fact = choice.replace_bytes_before(fact)
     calibration = samples.text if measured or list_range_uses(choice.choices) else ""
-    fact = _add_module_figures(fact, spec, parts[1], grids)
+    fact = _add_module_figures(fact, spec, choices, grids)
     fact = replace(fact, output=output or "", calibration=calibration, seconds=time.perf_counter() - started)
     by_value = {use.value: limits for use, limits in calibrated.items()}
     return QuantizedModule(quantized, opened.copy_with(twin), fact, by_value)
@@ -319,9 +328,9 @@ def _list_weight_types(loaded: LoadedModule) -> list[str]:
 def _require_float32(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     """Returns the module, or raises an error if its weights are not float32."""
     loaded = _get_module(opened, spec)
-    kinds = _list_weight_types(loaded)
-    if kinds and "float32" not in kinds:  # reading all weights is slow, so check first
-        message = f"its weights are {' and '.join(kinds)}, but only float32 weights can be quantized"
+    dtypes = _list_weight_types(loaded)
+    if dtypes and "float32" not in dtypes:  # reading all weights is slow, so check first
+        message = f"its weights are {' and '.join(dtypes)}, but only float32 weights can be quantized"
         hint = "without -o, explorer quantize prints the bytes and BitOPs of the choice"
         raise Misuse(message, where=opened.source, hint=hint)
     return loaded

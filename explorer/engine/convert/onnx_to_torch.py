@@ -132,8 +132,8 @@ def _build_specification(model: Model, symbols: Sequence[str]) -> Any:
 
 def _list_open_dimensions(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
     """Lists the dimensions that torch did not turn into constants."""
-    kinds = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
-    tensors = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in kinds]
+    input_names = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
+    tensors = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in input_names]
     is_open = dict.fromkeys(symbols, True)
     for value, tensor in zip(model.graph.required_inputs, tensors, strict=True):
         for name, size in zip(value.shape or (), tensor.shape, strict=True):

@@ -84,8 +84,8 @@ class Describer(Struct):
         """Returns the row of a matched pair, or None if the nodes and all their names are equal."""
         first, second = self.before.nodes[a], self.after.nodes[b]
         rounded_node = self.get_rounding(a, b)
-        is_blocked = rounded_node is not None and MATMUL_NBITS in (first.op, second.op)
-        operator_changes = [] if is_blocked else self.list_operator_changes(first, second)
+        has_block_format = rounded_node is not None and MATMUL_NBITS in (first.op, second.op)
+        operator_changes = [] if has_block_format else self.list_operator_changes(first, second)
         contents: list[str] = []
         if operator_changes and first.key == second.key:
             contents = [
@@ -362,7 +362,7 @@ class Describer(Struct):
         return ""
 
     def rate_match(
-        self, a: int, b: int, is_same_operator: bool, has_same_weights: bool, agreement: float
+        self, a: int, b: int, has_same_attributes: bool, has_same_weights: bool, agreement: float
     ) -> tuple[str, float]:
         """Returns the kind of evidence for a match, and a confidence from 0 to 1.
 
@@ -371,14 +371,14 @@ class Describer(Struct):
         agree. A match that only the order of equal nodes decided loses a tenth.
         """
         first, second = self.before.nodes[a], self.after.nodes[b]
-        same_operator = first.key == second.key
+        has_same_operator = first.key == second.key
         if first.name and first.name == second.name:
-            return "name", 1.0 if same_operator else 0.8
-        if same_operator and first.outputs == second.outputs and any(first.outputs):
+            return "name", 1.0 if has_same_operator else 0.8
+        if has_same_operator and first.outputs == second.outputs and any(first.outputs):
             return "outputs", 0.95
         score = (
-            (0.5 if same_operator else 0.2)
-            + 0.125 * is_same_operator
+            (0.5 if has_same_operator else 0.2)
+            + 0.125 * has_same_attributes
             + 0.125 * has_same_weights
             + 0.25 * agreement
         )

@@ -28,8 +28,8 @@ def describe_folded_change(
     """
     shapes = [tuple(n for n in tensor.shape if n != 1) for tensor in (expected, actual_tensor)]
     if expected.dtype != actual_tensor.dtype or shapes[0] != shapes[1]:
-        kinds = [f"{shape_text(tensor.shape)} {tensor.dtype}" for tensor in (actual_tensor, expected)]
-        return f"weight {name} is {kinds[0]}, and folded it would be {kinds[1]}"
+        descriptions = [f"{shape_text(tensor.shape)} {tensor.dtype}" for tensor in (actual_tensor, expected)]
+        return f"weight {name} is {descriptions[0]}, and folded it would be {descriptions[1]}"
     if expected.dtype not in FLOATS or not expected.shape:
         is_equal = np.array_equal(expected.array(), actual_tensor.array().reshape(expected.shape))
         return "" if is_equal else f"weight {name} differs"

@@ -226,11 +226,11 @@ class _Merge:
             or max(len(unpaired_before), len(unpaired_after)) > _MAX_ORDERED_ROWS
         ):
             return
-        kinds = (
+        kinds_of_unpaired = (
             [before.sides[row].kind for row in unpaired_before],
             [after.sides[row].kind for row in unpaired_after],
         )
-        for block in SequenceMatcher(None, *kinds, autojunk=False).get_matching_blocks():
+        for block in SequenceMatcher(None, *kinds_of_unpaired, autojunk=False).get_matching_blocks():
             for step in range(block.size):
                 self.join(unpaired_before[block.a + step], unpaired_after[block.b + step])
 

@@ -413,10 +413,10 @@ def _find_nonfinite_differences(
     pairing: whole_run.Pairing, ends: Sequence[Pair], regions: Sequence[RegionResult], seed: int
 ) -> list[NonfiniteDifference]:
     """Finds outputs that differ for NaN or infinity in the inputs, if a region does."""
-    kinds = dict.fromkeys(kind for region in regions for kind in region.nonfinite)
+    differing_kinds = dict.fromkeys(kind for region in regions for kind in region.nonfinite)
     models = pairing.before, pairing.after
     pairs = [(pair.before, pair.after) for pair in ends]
-    return list(compare_nonfinite(models, pairing.names, pairs, pairing.feeds[0], kinds, seed))
+    return list(compare_nonfinite(models, pairing.names, pairs, pairing.feeds[0], differing_kinds, seed))
 
 
 def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:

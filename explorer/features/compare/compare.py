@@ -98,9 +98,9 @@ class Comparer:
         """
         before_models, (after_models, after_at) = self._models, after
         states = (before_models, before), after
-        kinds = [models.open_state(index, on_progress).is_graph for models, index in states]
-        exported = any(kinds) and not all(kinds)
-        if all(kinds) or (exported and (before_models if kinds[1] else after_models).from_torch):
+        are_graphs = [models.open_state(index, on_progress).is_graph for models, index in states]
+        exported = any(are_graphs) and not all(are_graphs)
+        if all(are_graphs) or (exported and (before_models if are_graphs[1] else after_models).from_torch):
             tree = compare_trees(
                 *self._analyses(before, after, on_progress, cancel),
                 form="exported" if exported else "graph",
@@ -254,7 +254,7 @@ def _buffer_shapes(opened: Any) -> dict[str, tuple[int, ...]]:
     loaded: Any = getattr(opened, "loaded", None)
     if not hasattr(loaded, "shapes"):
         return {}
-    return {name: tuple(buffer.shape) for name, buffer in loaded.shapes().named_buffers()}
+    return {name: tuple(buffer.shape) for name, buffer in loaded.build_for_inspection().named_buffers()}
 
 
 def _zero_test(opened: Any) -> Callable[[str], bool]:

@@ -142,12 +142,12 @@ def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") 
             continue
         labels = {row.key: str(number) for number, row in enumerate(rows, 1) if row.pareto}
         path = {row.key for row in rows if row.scope == "mixed"}
-        kinds = {key: 2 * (key in labels) + (key in path) for key in placed}
-        order = sorted(placed, key=lambda key: (key == current, kinds[key]))
-        dots = [Dot(placed[key], *_MARKS[kinds[key]][:2], labels.get(key, "")) for key in order]
+        mark_indices = {key: 2 * (key in labels) + (key in path) for key in placed}
+        order = sorted(placed, key=lambda key: (key == current, mark_indices[key]))
+        dots = [Dot(placed[key], *_MARKS[mark_indices[key]][:2], labels.get(key, "")) for key in order]
         if current in placed:
             dots[-1] = Dot(placed[current], "●", "formula", labels.get(current, ""))
-        legend = [mark for kind, mark in enumerate(_MARKS) if kind in kinds.values()][::-1]
+        legend = [mark for kind, mark in enumerate(_MARKS) if kind in mark_indices.values()][::-1]
         path_points = [placed[row.key] for row in rows if row.key in path and row.key in placed]
         axes = Axis(name, text, logarithmic=True), Axis("SNR dB", lambda value: f"{value:.1f}")
         plots.append(Scatter(f"{printable(model)}: SNR over {name}", *axes, dots, legend, path_points))

@@ -302,8 +302,8 @@ class TileDialog(Dialog[TileSpec]):
         return select_sites(self._chosen, all_sites, is_graph=self._is_graph)
 
     def _sites_of_kind(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
-        kinds = {site.op for site in self._sites_here(all_sites)}
-        return [site for site in all_sites if site.op in kinds]
+        operators = {site.op for site in self._sites_here(all_sites)}
+        return [site for site in all_sites if site.op in operators]
 
     def _say(self, message: str, role: str) -> None:
         self.query_one("#plan", LineView).show(

@@ -72,8 +72,8 @@ def _make_predictor(
 def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[Any, list[InputSpec]]:
     """Return the inputs of a module. Undeclared inputs get the types and shapes of the data."""
     free = [part for part in data.parts if part != data.labels and (not named or part in named)]
-    kinds = {part: "float32" if data.table else str(data.parts[part].dtype) for part in free}
-    described = {part: (kinds[part], (2, *data.parts[part].shape)) for part in free}
+    dtypes = {part: "float32" if data.table else str(data.parts[part].dtype) for part in free}
+    described = {part: (dtypes[part], (2, *data.parts[part].shape)) for part in free}
     bound_module = opened.bind_arrays(described)
     # a module accepts any shape that its layers accept; rows of a table are reshaped to the input
     specs = [

@@ -42,8 +42,8 @@ def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
     parts: list[Callable[[int], list[Line]]] = []
     if (weights := answers.weights.get(page.path)) is not None:
         parts.append(lambda width: weight_lines(*weights, width, exact, brief=brief))
-    if (ran := answers.activations.get(page.path)) is not None:
-        parts.append(lambda width: activation_lines(*ran, width, exact, brief=brief))
+    if (activations := answers.activations.get(page.path)) is not None:
+        parts.append(lambda width: activation_lines(*activations, width, exact, brief=brief))
     return parts
 
 
@@ -52,8 +52,8 @@ def weight_lines(weights: Weights, total: int, width: int, exact: bool, *, brief
 
     `total` counts all tensors of the layer. `brief` shows two lines for each tensor.
     """
-    above = _build_heading("Values of the weights", len(weights.tensors), total, "tensors", weights.notes)
-    lines = [*draw(above, width), *_draw_statistics(weights.tensors, width, exact, brief)]
+    heading = _build_heading("Values of the weights", len(weights.tensors), total, "tensors", weights.notes)
+    lines = [*draw(heading, width), *_draw_statistics(weights.tensors, width, exact, brief)]
     return lines + draw(list_equal_tensors(weights), width)
 
 
@@ -64,11 +64,11 @@ def activation_lines(
 
     `total` counts the layers inside the layer. `brief` shows two lines for each tensor.
     """
-    ran = len({stats.layer for stats in activations.tensors})
-    above = _build_heading("Values of the activations", ran, total, "layers", activations.notes)
-    lines = [*draw(above, width), *_draw_statistics(activations.tensors, width, exact, brief)]
-    below: list[Block] = [Paragraph(text, "quiet") for text in activations.inputs]
-    return lines + draw([*below, *build_unseen_table(activations)], width)
+    layer_count = len({stats.layer for stats in activations.tensors})
+    heading = _build_heading("Values of the activations", layer_count, total, "layers", activations.notes)
+    lines = [*draw(heading, width), *_draw_statistics(activations.tensors, width, exact, brief)]
+    notes_below: list[Block] = [Paragraph(text, "quiet") for text in activations.inputs]
+    return lines + draw([*notes_below, *build_unseen_table(activations)], width)
 
 
 def _build_heading(title: str, count: int, total: int, noun: str, notes: Sequence[str]) -> list[Block]:
@@ -83,10 +83,10 @@ def _draw_statistics(tensors: Sequence[TensorStats], width: int, exact: bool, br
     lines: list[Line] = []
     for i, stats in enumerate(tensors):
         lines += [BLANK] if i and not brief else []
-        above: list[Block] = [tensor_line(stats)]
+        head: list[Block] = [tensor_line(stats)]
         if brief and (drawn := spark(stats.histogram, min(32, width // 3))):
-            above.append(TextLine(TextSpan(drawn, "bar")))
-        lines += draw([*above, *figures(stats, brief=brief)], width, exact, beside=True)
+            head.append(TextLine(TextSpan(drawn, "bar")))
+        lines += draw([*head, *figures(stats, brief=brief)], width, exact, beside=True)
         if not brief and stats.histogram is not None and any(stats.histogram.counts):
             lines += histogram_lines(stats.histogram, width)
     return lines
@@ -96,7 +96,7 @@ def histogram_lines(histogram: Histogram, width: int) -> list[Line]:
     """Draw a histogram over the range of the values; the count of the tallest bar is labeled."""
     counts = histogram.counts
     top = count_text(max(counts))
-    across = max(8, min(width - len(top) - 3, len(counts)))
+    columns = max(8, min(width - len(top) - 3, len(counts)))
     low, high = (f"{edge:.4g}" for edge in (histogram.edges[0], histogram.edges[-1]))
-    rows = area(counts, across, _HISTOGRAM_LINES)
-    return framed(rows, {0: " " + top}, [(0, low), (across - 1, high)])
+    rows = area(counts, columns, _HISTOGRAM_LINES)
+    return framed(rows, {0: " " + top}, [(0, low), (columns - 1, high)])

@@ -145,8 +145,8 @@ class FilterLine(Horizontal):
         from explorer.settings.columns import list_available_columns
         from explorer.settings.filter_completion import complete_filter
 
-        kinds = dict.fromkeys(stat.op for stat in self._store.ops or ())
-        return complete_filter(text, list_available_columns(self._figures()), kinds)
+        operators = dict.fromkeys(stat.op for stat in self._store.ops or ())
+        return complete_filter(text, list_available_columns(self._figures()), operators)
 
     def _stop_typing_worker(self) -> None:
         self.workers.cancel_group(self, "filter")

@@ -279,13 +279,13 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
             min(max(names[i] + levels * depths[i] for i in names), _LARGEST["name"]) + _MARKS
             for levels in (1, 2)
         )
-        kinds = [
+        kind_widths = [
             cell_len(escape_name(layer.kind) + _TILED if layer.tiled else escape_name(layer.kind_text))
             for layer in layers
         ]
         shapes = [cell_len(_format_words([tensor.shape for tensor in layer.outputs])) for layer in layers]
         columns = {
-            "kind": min(max(kinds) + 2 * letters, _LARGEST["kind"]),
+            "kind": min(max(kind_widths) + 2 * letters, _LARGEST["kind"]),
             "output": min(max(shapes), _LARGEST["output"]),
         }
         model.text_cells[key] = TextCells(max(_MIN_USED, name), max(_MIN_USED, indented), columns)

@@ -349,34 +349,39 @@ def find_weight_causes(
     any_tiled = first.info.tiled is not None or second.info.tiled is not None
     padded_pairs = _find_padded_pairs(lost, gained) + _find_padded_pairs(gained, lost) if any_tiled else []
     padded_ids = {id(t) for pair in padded_pairs for t in pair}
+    # the sign of a tensor's elements in the difference: -1 if only the first model has it, else 1
     for sign, model, other_tensors, tensors in ((-1, first, b, lost), (1, second, a, gained)):
         # positive if this model has batch norms that the other folded, negative in the reverse case
         extra_norms = (first_norms - second_norms) * -sign if folds else 0
         for tensor in tensors:
-            words = _classify(tensor, sign, extra_norms > 0, extra_norms < 0, other_tensors, model)
+            cause_texts = _classify(tensor, sign, extra_norms > 0, extra_norms < 0, other_tensors, model)
             if id(tensor) in joined_ids:
-                words = _JOINED_BIASES
+                cause_texts = _JOINED_BIASES
             elif id(tensor) in padded_ids:
-                words = _PADDED_WEIGHTS
+                cause_texts = _PADDED_WEIGHTS
             elif id(tensor) in sliced_ids:
-                words = _SLICED_PARAMETERS if tensor.family in _SLICING_FAMILIES else _STORED_SLICES
-            elif words is None and needless.issuperset(owner.path for owner in tensor.owners):
-                words = _UNUSED_BY_OUTPUTS
-            elif words in (None, _SHARED_HERE, _SHARED_IN_FIRST) and len(tensor.shape) == 1 and zeros:
+                cause_texts = _SLICED_PARAMETERS if tensor.family in _SLICING_FAMILIES else _STORED_SLICES
+            elif cause_texts is None and needless.issuperset(owner.path for owner in tensor.owners):
+                cause_texts = _UNUSED_BY_OUTPUTS
+            elif cause_texts in (None, _SHARED_HERE, _SHARED_IN_FIRST) and len(tensor.shape) == 1 and zeros:
                 is_zero = all(map(zeros[max(sign, 0)], tensor.names))
-                words = _ZERO_BIASES if is_zero else words
-            if words is None and buffers and model.info.model.is_graph:
+                cause_texts = _ZERO_BIASES if is_zero else cause_texts
+            if cause_texts is None and buffers and model.info.model.is_graph:
                 # an exporter stores the buffers of a module, such as an initial state, like its parameters
                 shapes = buffers[0 if sign > 0 else 1]()
-                words = _MODULE_BUFFERS if any(shapes.get(n) == tensor.shape for n in tensor.names) else None
-            if words is None and not model.info.tiled and _is_recurrent_bias(tensor):
+                cause_texts = (
+                    _MODULE_BUFFERS if any(shapes.get(n) == tensor.shape for n in tensor.names) else None
+                )
+            if cause_texts is None and not model.info.tiled and _is_recurrent_bias(tensor):
                 has_parts = any(_BIAS_PARTS in n for t in other_tensors for n in t.names)
-                words = _RECURRENT_BIASES if has_parts else None
-            if words is None:
+                cause_texts = _RECURRENT_BIASES if has_parts else None
+            if cause_texts is None:
                 unmatched[sign].append(tensor)
             else:
-                tensors_by_cause[sign, words].append(tensor)
-    causes = [_make_cause(sign, words, tensors) for (sign, words), tensors in tensors_by_cause.items()]
+                tensors_by_cause[sign, cause_texts].append(tensor)
+    causes = [
+        _make_cause(sign, cause_texts, tensors) for (sign, cause_texts), tensors in tensors_by_cause.items()
+    ]
     causes += _list_type_causes(pairs)
     scale_bytes = _count_scale_bytes(second, b) - _count_scale_bytes(first, a)
     if scale_bytes:
@@ -460,12 +465,12 @@ def _is_multiplied_weight(tensor: ComparedTensor) -> bool:
     return len(tensor.shape) > 1 and tensor.family in _MULTIPLYING_FAMILIES
 
 
-def _make_cause(sign: int, words: tuple[str, str], tensors: Sequence[ComparedTensor]) -> Cause:
+def _make_cause(sign: int, texts: tuple[str, str], tensors: Sequence[ComparedTensor]) -> Cause:
     """Builds a cause with its count: the number of layers for batch norms, else the number of tensors."""
     layers = {owner.path for tensor in tensors for owner in tensor.owners}
-    count = len(layers) if words is _FOLDED_NORMS else len(tensors)
+    count = len(layers) if texts is _FOLDED_NORMS else len(tensors)
     return Cause(
-        f"{count:,} {words[count != 1]}",
+        f"{count:,} {texts[count != 1]}",
         sign * sum(t.elements for t in tensors),
         sign * sum(t.bytes for t in tensors),
     )
@@ -545,10 +550,14 @@ def _classify(
     name = min(tensor.names)
     owner = tensor.owners[0]
     shape = tuple(sorted(tensor.shape))
-    onnx = model.info.model.is_graph
+    is_graph = model.info.model.is_graph
     if tensor.family == _BATCH_NORM and folded_by_other:
         return _FOLDED_NORMS
-    if tensor.family == _BATCH_NORM and onnx and (tensor.index_in_owner >= 2 or name.endswith(_STATISTICS)):
+    if (
+        tensor.family == _BATCH_NORM
+        and is_graph
+        and (tensor.index_in_owner >= 2 or name.endswith(_STATISTICS))
+    ):
         return _RUNNING_STATISTICS
     if is_graphless(model) and name.endswith(_BATCH_NORM_BUFFERS):
         return _RUNNING_STATISTICS
@@ -566,7 +575,7 @@ def _classify(
     if not owner.calls:
         return _IDLE_PARAMETERS
     if (
-        onnx
+        is_graph
         and (not owner.macs or tensor.family == _INITIAL_STATE)
         and (_is_exporter_name(name) or _is_size(tensor))
     ):
@@ -600,8 +609,8 @@ _QUANTIZED_TYPES = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e
 
 def _is_scale(tensor: ComparedTensor) -> bool:
     """Whether the tensor is a quantization scale or zero point: one number, or one per channel."""
-    kinds = [owner.kind.lower() for owner in tensor.owners]
-    quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)
+    owner_kinds = [owner.kind.lower() for owner in tensor.owners]
+    quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in owner_kinds)
     # a weight that a product reads through a DequantizeLinear is listed at the product
     quantizes = quantizes or any(
         w.dtype in _QUANTIZED_TYPES for o in tensor.owners for w in o.weights if w.shape

@@ -185,8 +185,8 @@ def _describe_step(cache: Sequence[CacheTensor], past: int) -> str:
     if not past:
         return "a pass over the first token, with nothing in the cache"
     keys = sum(entry.keys for entry in cache)
-    kinds = ((keys, "tensor", " of keys and values"), (len(cache) - keys, "state", ""))
-    contents = " and ".join([f"{many_text(n, kind)}{suffix}" for n, kind, suffix in kinds if n])
+    counted_nouns = ((keys, "tensor", " of keys and values"), (len(cache) - keys, "state", ""))
+    contents = " and ".join([f"{many_text(n, kind)}{suffix}" for n, kind, suffix in counted_nouns if n])
     return f"one new token after {past:,} tokens in the cache of the module's own code ({contents})"
 
 

@@ -88,8 +88,8 @@ def examine(
     """
     if on_progress:
         on_progress(Progress("building the model"))
-    with_values = loaded.asks and gradients is None
-    model = loaded.shapes() if with_values else loaded.meta()
+    with_values = loaded.reads_values and gradients is None
+    model = loaded.build_for_inspection() if with_values else loaded.meta()
     bound_inputs = bind(loaded, input_shapes, dims)
     args, kwargs = bound_inputs.build_arguments(device="meta")
     with loaded.quiet():
@@ -107,7 +107,7 @@ def examine(
             },
             random_weights=loaded.weights_from == "random",
             valued=loaded.valued,
-            reads_values=loaded.asks,
+            reads_values=loaded.reads_values,
             plain=loaded.meta if with_values else None,
             gradients=gradients,
             train=loaded.train,
@@ -163,7 +163,7 @@ def examine_module(
         args,
         kwargs,
         valued,
-        asks=reads_values,
+        reads_values=reads_values,
         plain=plain,
         check=check,
         gradients=gradients,

@@ -39,7 +39,7 @@ class _Product(Struct):
     steps: list[Any] = field(default_factory=list)
 
 
-class _Sum(Struct):
+class _RowProducts(Struct):
     """The products and the results of one row."""
 
     products: list[_Product] = field(default_factory=list)
@@ -62,29 +62,30 @@ class Gradients:
         self.outsiders: Sequence[TensorInfo] = ()
         self.parts: list[LeafGradients] = []
         self.in_subclass = False
-        self._subclass: set[int] = set()
+        # ids of rows, and storages of tensors
+        self._subclass_rows: set[int] = set()
         self._weights: set[int] = set()
         self._constants: set[int] = set()
-        self._read: set[int] = set()
-        self._sums: dict[int, tuple[Row, _Sum]] = {}
+        self._read_storages: set[int] = set()
+        self._products_by_row: dict[int, tuple[Row, _RowProducts]] = {}
         self._last_product: _Product | None = None
-        self._makers: dict[int, Row] = {}
-        self._custom: set[Any] = set()
+        self._row_by_storage: dict[int, Row] = {}
+        self._custom_functions: set[Any] = set()
 
     def begin(self, weights: Iterable[int], constants: Iterable[int]) -> None:
         """Sets the storages of parameters and of buffers before the run."""
         self._weights = set(weights)
         self._constants = set(constants)
 
-    def _row_sum(self, row: Row) -> _Sum:
-        return self._sums.setdefault(id(row), (row, _Sum()))[1]
+    def _get_row_products(self, row: Row) -> _RowProducts:
+        return self._products_by_row.setdefault(id(row), (row, _RowProducts()))[1]
 
     def _get_purpose(self, tensor: Any) -> GradientPurpose:
         if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad:
             return ""
         return "weight" if _get_storage_address(tensor) in self._weights else "input"
 
-    def operator(
+    def record_operator(
         self,
         row: Row,
         name: str,
@@ -96,15 +97,15 @@ class Gradients:
         cost: Cost,
     ) -> None:
         """Records the gradients of one ATen operator call on its row; `name` is the display name."""
-        self._resolve()
+        self._store_last_steps()
         for tensor in inputs:
-            self._note_custom(tensor)
-        self._makers.update((_get_storage_address(tensor), row) for tensor in outputs)
+            self._note_custom_function(tensor)
+        self._row_by_storage.update((_get_storage_address(tensor), row) for tensor in outputs)
         if torch.is_grad_enabled() and self.in_subclass and (cost.macs or cost.elementwise_ops):
-            self._subclass.add(id(row))
+            self._subclass_rows.add(id(row))
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in inputs):
             return
-        self._read.update(_get_storage_address(t) for t in inputs)
+        self._read_storages.update(_get_storage_address(t) for t in inputs)
         # a tensor computed from weights only is still a weight, for example a cast or a normalized weight
         if all(
             _get_storage_address(t) in self._weights or _get_storage_address(t) in self._constants
@@ -118,7 +119,7 @@ class Gradients:
             hook = f"{name}, whose saved tensors a hook replaces (torch.utils.checkpoint computes them again)"
         if hook:
             self._last_product = _Product(hook, None, list(outputs))
-            self._row_sum(row).products.append(self._last_product)
+            self._get_row_products(row).products.append(self._last_product)
             return
         if not cost.macs and cost.elementwise_ops == 0:
             return
@@ -129,22 +130,22 @@ class Gradients:
             purposes = map(self._get_purpose, inputs)
             gradient += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, purposes))
         self._last_product = _Product(name, gradient, list(outputs))
-        self._row_sum(row).products.append(self._last_product)
+        self._get_row_products(row).products.append(self._last_product)
 
-    def _note_custom(self, tensor: torch.Tensor) -> None:
+    def _note_custom_function(self, tensor: torch.Tensor) -> None:
         """Records an autograd function of the model's own code, whose backward pass is unknown."""
         step = tensor.grad_fn
-        if step is None or not isinstance(step, BackwardCFunction) or step in self._custom:
+        if step is None or not isinstance(step, BackwardCFunction) or step in self._custom_functions:
             return
-        self._custom.add(step)
+        self._custom_functions.add(step)
         name = type(step).__name__.removesuffix("Backward")
-        row = self._makers.get(_get_storage_address(tensor))
+        row = self._row_by_storage.get(_get_storage_address(tensor))
         if row is not None and name != _GradientTie.__name__:
-            self._row_sum(row).products.append(
+            self._get_row_products(row).products.append(
                 _Product(f"{name}, an autograd function of the model", None, [], [step])
             )
 
-    def _resolve(self) -> None:
+    def _store_last_steps(self) -> None:
         """Stores the autograd nodes of the last product before an in-place operator replaces them."""
         last, self._last_product = self._last_product, None
         if last is not None:
@@ -157,17 +158,19 @@ class Gradients:
         """Creates tensors that require a gradient if a tensor in `sources` does."""
         return list(_GradientTie.apply(make, *sources))
 
-    def result(self, row: Row, value: Any) -> None:
+    def record_result(self, row: Row, value: Any) -> None:
         """Records the results of a row, after autograd has seen them."""
-        self._resolve()
+        self._store_last_steps()
         for _, tensor in walk_tensors(value):
-            self._note_custom(tensor)
-        if id(row) in self._subclass:
+            self._note_custom_function(tensor)
+        if id(row) in self._subclass_rows:
             steps = [t.grad_fn for _, t in walk_tensors(value) if t.grad_fn is not None]
-            self._row_sum(row).products.append(_Product("operators below a tensor subclass", None, [], steps))
-            self._subclass.discard(id(row))
+            self._get_row_products(row).products.append(
+                _Product("operators below a tensor subclass", None, [], steps)
+            )
+            self._subclass_rows.discard(id(row))
         self.in_subclass = False
-        self._row_sum(row).results += [
+        self._get_row_products(row).results += [
             (_get_storage_address(t), t.requires_grad) for _, t in walk_tensors(value)
         ]
 
@@ -182,44 +185,44 @@ class Gradients:
             rows_of: Row id of each leaf.
             run: Trace of the run.
         """
-        self._resolve()
+        self._store_last_steps()
         for _, tensor in walk_tensors(run.result):
-            row = self._makers.get(_get_storage_address(tensor)) if tensor.requires_grad else None
+            row = self._row_by_storage.get(_get_storage_address(tensor)) if tensor.requires_grad else None
             if row is not None and has_gradient_hooks(tensor):
                 steps = [tensor.grad_fn]
-                self._row_sum(row).products.append(_Product("a result with a hook", None, [], steps))
+                self._get_row_products(row).products.append(_Product("a result with a hook", None, [], steps))
         self.failed = run.failed[1] if run.failed else ""
         self.outsiders = run.outsiders
         reached = None if run.failed else _collect_reached_steps(run.result)
         trained_ids = collect_trained_pieces(run.parameters.values())
-        merged: dict[int, list[_Sum]] = {}
-        for row, partial_sum in self._sums.values():
+        merged: dict[int, list[_RowProducts]] = {}
+        for row, row_products in self._products_by_row.values():
             final = row
             while final.merged is not None:
                 final = final.merged
             if final is not row:
-                merged.setdefault(id(final), []).append(partial_sum)
+                merged.setdefault(id(final), []).append(row_products)
         for index, leaf in enumerate(leaves):
-            own_sum = (
-                self._sums[id(rows[index])][1]
-                if index < len(rows) and id(rows[index]) in self._sums
-                else _Sum()
+            own_products = (
+                self._products_by_row[id(rows[index])][1]
+                if index < len(rows) and id(rows[index]) in self._products_by_row
+                else _RowProducts()
             )
-            sums = [own_sum, *(merged.get(id(rows[index]), ()) if index < len(rows) else ())]
+            sums = [own_products, *(merged.get(id(rows[index]), ()) if index < len(rows) else ())]
             unknown, gradient = "", Gradient()
-            for product in (p for partial_sum in sums for p in partial_sum.products):
+            for product in (p for row_products in sums for p in row_products.products):
                 if not any(reached is None or step in reached for step in product.steps):
                     continue
                 if product.gradient is None:
                     unknown = f"there is no rule for the gradient of {product.name}"
                 else:
                     gradient = gradient + product.gradient
-            results = own_sum.results or [r for s in sums for r in s.results]
+            results = own_products.results or [r for s in sums for r in s.results]
             self.parts.append(
                 LeafGradients(
                     rows_of[index],
                     None if unknown else gradient,
-                    any(requires_grad or key in self._read for key, requires_grad in results),
+                    any(requires_grad or key in self._read_storages for key, requires_grad in results),
                     tuple(
                         ParameterBytes(identity, size, identity in trained_ids)
                         for identity, _, size in leaf.stored

@@ -109,7 +109,7 @@ def trace_model(
     kwargs: dict[str, Any],
     valued: Callable[[], nn.Module] | None = None,
     *,
-    asks: bool = False,
+    reads_values: bool = False,
     plain: Callable[[], nn.Module] | None = None,
     **options: Any,
 ) -> Verdict:
@@ -120,7 +120,7 @@ def trace_model(
         args: Positional arguments of its forward, on the meta device.
         kwargs: Keyword arguments of its forward.
         valued: Builds the model with the values of its small tensors, if `model` may have lost them.
-        asks: Whether the model is known to query values; the first run then has them.
+        reads_values: Whether the model is known to query values; the first run then has them.
         plain: Builds the model without values, if the small tensors of `model` have values.
         options: Further arguments of `tracer.trace`.
     """
@@ -128,7 +128,7 @@ def trace_model(
     is_trained = options.get("gradients") is not None
     other_runs = _OtherRuns()
     run = None
-    if asks and valued is not None and not is_trained:
+    if reads_values and valued is not None and not is_trained:
         try:
             first = valued()
         except Exception:

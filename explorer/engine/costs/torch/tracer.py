@@ -374,7 +374,7 @@ class _Watch:
             if trail is not None:
                 trail.record_outputs(row, result)
             if self.gradients is not None:
-                self.gradients.result(row, result)
+                self.gradients.record_result(row, result)
         finally:
             if is_popped:
                 push_function_mode(self.functions)
@@ -562,7 +562,7 @@ class _Watch:
         row.calls += 1
         row.activation += _count_bytes(result)
         if self.gradients is not None:
-            self.gradients.result(row, result)
+            self.gradients.record_result(row, result)
         if row.calls > 1:
             return
         row.outputs = describe_tensors(result, "output")
@@ -597,7 +597,9 @@ class _Watch:
             meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, read_tensors, outputs),
         )
         if self.gradients is not None:
-            self.gradients.operator(row, "a recurrent layer", func, args, kwargs, read_tensors, outputs, cost)
+            self.gradients.record_operator(
+                row, "a recurrent layer", func, args, kwargs, read_tensors, outputs, cost
+            )
         if row is self.function_row:
             self.function_row = None
             self.finish_function(row, name, args, kwargs, tuple(outputs))
@@ -753,7 +755,7 @@ class _Watch:
         results = [t for t in outputs if storage_key(t.untyped_storage()) not in self.stored]
         row.activation += _count_bytes(results)
         if self.gradients is not None:
-            self.gradients.result(row, results)
+            self.gradients.record_result(row, results)
         if not row.outputs:
             row.outputs = describe_tensors(results, "output")
             row.inputs = describe_function_inputs(list(inputs), {}, self.is_weight)
@@ -811,7 +813,9 @@ class _Watch:
                 self.trail.record_writes(row, outputs)
         self.record(row, inputs, outputs, answer, operator, assumption)
         if self.gradients is not None:
-            self.gradients.operator(row, operator.short, func, args, kwargs, inputs, outputs, answer.cost)
+            self.gradients.record_operator(
+                row, operator.short, func, args, kwargs, inputs, outputs, answer.cost
+            )
         if row.module is None and not row.attributes:
             if answer.attributes is None:
                 answer.attributes = read_call_attributes(func, args, kwargs)

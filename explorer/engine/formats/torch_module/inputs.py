@@ -67,7 +67,7 @@ def bind(
         loaded.bound = loaded.binding(input_shapes, dims)
         return loaded.bound
     _check_dims(dims)
-    model = loaded.shapes()
+    model = loaded.build_for_inspection()
     required, optional, variadic = _list_parameters(model)
     if "" in input_shapes:
         if len(required) != 1:
@@ -292,9 +292,11 @@ def _choose_dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo],
     if dtype is None:
         return (infos[name].dtype if name in infos else None) or default_dtype
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
-        kinds = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
+        type_names = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
         raise Misuse(
-            f"torch has no type '{dtype}'", where=f"--input-shape {name}", hint=suggest_name(dtype, kinds)
+            f"torch has no type '{dtype}'",
+            where=f"--input-shape {name}",
+            hint=suggest_name(dtype, type_names),
         )
     return dtype
 

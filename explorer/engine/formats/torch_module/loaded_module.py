@@ -66,8 +66,8 @@ class LoadedModule(Struct):
         binding: Function that binds inputs and dynamic dimensions of the file, or None for other models.
         bound: Result of the last call of `inputs.bind`, or None.
         values: Function that builds the model with the values of its files, or None if `build` does so.
-        asks: Whether `forward` is known to read values, so that it cannot run on the meta device.
-        new: Whether `build` returns a new module at each call, with no other references to it.
+        reads_values: Whether `forward` is known to read values, so that it cannot run on the meta device.
+        builds_anew: Whether `build` returns a new module at each call, with no other references to it.
         train: Whether the analysis runs the modules in training mode, in place of evaluation mode.
     """
 
@@ -82,8 +82,8 @@ class LoadedModule(Struct):
     binding: Callable[[Mapping[str, tuple[str | None, Any]], Mapping[str, int]], BoundInputs] | None = None
     bound: BoundInputs | None = None
     values: Callable[[], nn.Module] | None = None
-    asks: bool = False
-    new: bool = False
+    reads_values: bool = False
+    builds_anew: bool = False
     train: bool = False
     weights_from: Literal["random", "file", "model"] = "model"
     _meta: nn.Module | None = None
@@ -92,13 +92,13 @@ class LoadedModule(Struct):
     _shapes: nn.Module | None = None
     _unused: bool = False
 
-    def shapes(self) -> nn.Module:
+    def build_for_inspection(self) -> nn.Module:
         """Returns the model with parameters on the meta device, for inspection and not for a run.
 
-        If a run would need the values of small tensors (`asks`), the model is built with them. The next call
-        of `valued` returns the same model, so that it is not built twice.
+        If a run would need the values of small tensors (`reads_values`), the model is built with them. The
+        next call of `valued` returns the same model, so that it is not built twice.
         """
-        if self._meta is None and self._shapes is None and self.asks and self.new:
+        if self._meta is None and self._shapes is None and self.reads_values and self.builds_anew:
             try:
                 self._shapes = self.valued()
                 self._unused = True
@@ -168,7 +168,7 @@ class LoadedModule(Struct):
             torch.manual_seed(self.seed)
             model = self.build()
         # a module that may have other references must not be changed, so copy it
-        return (remove_values(model) if self.new else copy_without_values(model, numbers=True)).eval()
+        return (remove_values(model) if self.builds_anew else copy_without_values(model, numbers=True)).eval()
 
     def materialise(self) -> nn.Module:
         """Returns the model with weights on the CPU, in evaluation mode; equal seeds give equal weights.
@@ -232,7 +232,7 @@ def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedMod
     if ":" in source:
         if weights is not None:
             raise Misuse(
-                "trained weights by name are torchvision's only",
+                "only models of torchvision have trained weights by name",
                 where="--weights",
                 hint=f"let {source} load its own",
             )
@@ -293,15 +293,15 @@ def _load_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
 def _choose_weights(name: str, weights: str) -> Any:
     from torchvision import models
 
-    kinds = models.get_model_weights(name)
-    weight_names = list(kinds.__members__)
+    weights_enum = models.get_model_weights(name)
+    weight_names = list(weights_enum.__members__)
     if weights not in weight_names:
         raise Misuse(
             f"{name} has no weights called '{weights}'",
             where="--weights",
             hint=suggest_name(weights.upper(), weight_names) or f"torchvision has no weights for {name}",
         )
-    return kinds[weights]
+    return weights_enum[weights]
 
 
 # -- package.module:callable
@@ -329,6 +329,7 @@ def _load_callable(source: str, seed: int) -> LoadedModule:
             f"'{attribute}' is of type {type(target).__name__}, not a callable that returns an nn.Module",
             where=source,
         )
+    # the real build function follows below, because it writes to `loaded`
     loaded = LoadedModule(source, lambda: nn.Identity(), f"random, seed {seed}", seed, weights_from="random")
     if isinstance(target, nn.Module):
         return wrap_module(target, source=source)

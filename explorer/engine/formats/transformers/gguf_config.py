@@ -213,8 +213,8 @@ class GgufNames:
         self, parameters: Mapping[str, Any], architecture: str, layers: int, file_tensors: Mapping[str, Any]
     ) -> None:
         self.parameters = parameters
-        kinds = [architecture, "llama", "qwen3", "qwen3moe", "deepseek2"]
-        self.maps = [_load_name_map(kind, layers) for kind in dict.fromkeys(kinds)]
+        architectures = [architecture, "llama", "qwen3", "qwen3moe", "deepseek2"]
+        self.maps = [_load_name_map(kind, layers) for kind in dict.fromkeys(architectures)]
         self.targets: dict[str, str] = {}
         for name in parameters:
             for file_name in self._list_file_names(name, file_tensors):

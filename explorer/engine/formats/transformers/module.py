@@ -90,10 +90,16 @@ def create_module(
 
     # without the cache, forward reads values to find rows with several texts, and the meta device has none
     loaded = LoadedModule(
-        source, make, f"of {source}", values=fill, asks=reads_values, new=True, weights_from="file"
+        source,
+        make,
+        f"of {source}",
+        values=fill,
+        reads_values=reads_values,
+        builds_anew=True,
+        weights_from="file",
     )
     try:
-        loaded.example = _create_text_input(loaded.shapes())
+        loaded.example = _create_text_input(loaded.build_for_inspection())
     except _TooManyModules:
         raise
     except ExplorerError as error:

@@ -351,5 +351,7 @@ _BITS = ("bits", "w_bit", "num_bits")
 
 def _find_bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
     """Returns the 4-bit type of bitsandbytes, from the name of the tensor with its state."""
-    kinds = (tensor.last_name_part.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
-    return next((kind for kind in kinds if kind in ("nf4", "fp4")), "4 bits")
+    type_names = (
+        tensor.last_name_part.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name
+    )
+    return next((kind for kind in type_names if kind in ("nf4", "fp4")), "4 bits")

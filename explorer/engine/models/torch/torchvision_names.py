@@ -87,8 +87,8 @@ def _list_models_in_file(path: str, text: str = "") -> Iterator[tuple[str, int |
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and (name := _read_registered_name(node)):
             weights = next((a.annotation for a in node.args.kwonlyargs if a.arg == "weights"), None)
-            kinds = [n.id for n in ast.walk(weights) if isinstance(n, ast.Name)] if weights else []
-            yield name, next((counts[kind] for kind in kinds if kind in counts), None)
+            weight_classes = [n.id for n in ast.walk(weights) if isinstance(n, ast.Name)] if weights else []
+            yield name, next((counts[kind] for kind in weight_classes if kind in counts), None)
 
 
 def _read_registered_name(node: ast.FunctionDef) -> str:

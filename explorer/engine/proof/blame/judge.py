@@ -125,14 +125,14 @@ class Judge:
     def _find_coarsest_type(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
         """Finds the number type of a region with the largest unit roundoff, and that roundoff."""
         initializers = wiring.model.graph.initializers
-        kinds = [
+        roundoffs = [
             _get_roundoff(dtype),
             *(_get_roundoff(initializers[name].dtype) for name in region.initializers),
         ]
-        kinds += [
+        roundoffs += [
             self._find_coarsest_type_of_node(wiring.model, wiring.nodes[index]) for index in region.nodes
         ]
-        return max(kinds, default=(0.0, ""))
+        return max(roundoffs, default=(0.0, ""))
 
     def _find_coarsest_type_of_node(self, model: Model, node: Node) -> tuple[float, str]:
         """Finds the coarsest number type of a node, including its bodies and function."""

@@ -235,7 +235,7 @@ class RegionRuns:
             trials: Gets a mark if the output changes.
         """
         values = self._original_values.compute_first(region)
-        kinds = []
+        differing_kinds = []
         # in an affine function, both infinities have the same effect except for the sign
         number_count = 1 if self._models.is_decided_by_one_spread(region) else None
         for kind in list_kinds(node for side in self._models.list_nodes(region) for node in side):
@@ -247,7 +247,7 @@ class RegionRuns:
                 try:
                     old, new = run(feeds)
                     if count_differences(old, new):
-                        kinds.append(kind)
+                        differing_kinds.append(kind)
                         break
                     trials.add_output(old)
                 except BadModel:
@@ -258,8 +258,8 @@ class RegionRuns:
             truth = partial(exact, {name: feeds[name] for name in region.before.inputs})
             with contextlib.suppress(BadModel):
                 if count_extreme_differences(*run(feeds), truth):
-                    kinds.append(kind)
-        return kinds
+                    differing_kinds.append(kind)
+        return differing_kinds
 
     def distinguishes(self, region: ChangedRegion, before: Model, after: Model) -> bool:
         """Whether a run shows a difference between two models of a region."""

@@ -106,12 +106,12 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
 def describe_stored(model_file: ModelFile) -> str:
     """Describe a model file: architecture, context length, quantization, and dtypes by size."""
     total_bytes = sum(kind.bytes or 0 for kind in model_file.types)
-    kinds = [
+    large_types = [
         kind for kind in model_file.types if not total_bytes or (kind.bytes or 0) >= _MIN_SHARE * total_bytes
     ]
-    names = [kind.name for kind in kinds]
-    if len(kinds) > 1 and total_bytes:
-        names = [f"{kind.name} {share_text(kind.bytes, total_bytes)}" for kind in kinds]
+    names = [kind.name for kind in large_types]
+    if len(large_types) > 1 and total_bytes:
+        names = [f"{kind.name} {share_text(kind.bytes, total_bytes)}" for kind in large_types]
     suffix = "" if len(names) <= _MAX_TYPES else f" and {len(names) - _MAX_TYPES} more"
     types = ", ".join(names[:_MAX_TYPES]) + suffix
     tokens = "" if model_file.context is None else f"{model_file.context:,} tokens"

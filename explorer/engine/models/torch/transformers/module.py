@@ -175,7 +175,7 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         )
         if not contents.files:
             return _build_without_weights(contents, options, loaded, packed)
-        match = matching.match(loaded.shapes(), contents.tensors, packed)
+        match = matching.match(loaded.build_for_inspection(), contents.tensors, packed)
         # weights in an unknown packed form must not be counted in the module's own form
         method = f"config.json, for '{_name_packing_method(packed)}'," if packed else "config.json"
         _check_match(match, method, whole=bool(packed) and not contents.missing)
@@ -204,7 +204,7 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
                 loaded = configured.create_module(
                     contents.source, config, dtype=_choose_compute_dtype(contents)
                 )
-                parameters = loaded.shapes().state_dict(keep_vars=True)
+                parameters = loaded.build_for_inspection().state_dict(keep_vars=True)
                 layers = contents.config.get(f"{architecture}.block_count")
                 names = gguf_config.GgufNames(
                     parameters, architecture, layers if isinstance(layers, int) else 0, file_tensors
@@ -242,7 +242,7 @@ def _refuse_values(source: str) -> NoReturn:
 def _attach_weights(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, match: matching.NameMatch
 ) -> ConfiguredModule:
-    stored_form.attach(loaded.shapes(), match.stored)
+    stored_form.attach(loaded.build_for_inspection(), match.stored)
     build = loaded.build
 
     def attach_weights() -> nn.Module:
