@@ -153,6 +153,8 @@ class SiteEvidence(Fact, frozen=True):
         saturates: Whether the runtime saturates the sums on this processor. The original is then not exact.
         finding: Additional finding of the run of a site that passed, besides equal products.
         layer: As in `SitePlan`.
+        products: Number of tile matmuls in the plan. Those that compute no element of the output are not
+            compared.
     """
 
     name: str
@@ -177,8 +179,9 @@ class SiteEvidence(Fact, frozen=True):
     saturates: bool = False
     finding: str = ""
     layer: str = ""
+    products: int = 0
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("saturates", "finding")
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("saturates", "finding", "products")
 
     @property
     def title(self) -> str:

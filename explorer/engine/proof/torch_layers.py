@@ -155,12 +155,13 @@ def _build_evidence(
     structure: str,
     reason: str,
 ) -> SiteEvidence:
+    products = 0 if structure or ratio is None else site.products
     return SiteEvidence(
         name=site.name,
         M=site.M,
         K=site.K,
         N=site.N,
-        tiles=0 if structure or ratio is None else site.products,
+        tiles=products,
         structure=structure,
         bound_ratio=ratio,
         limit=limit,
@@ -169,6 +170,7 @@ def _build_evidence(
         passed=not structure and not reason,
         reason=structure or reason,
         differs=bool(reason),
+        products=products,
     )
 
 

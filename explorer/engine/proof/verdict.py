@@ -151,8 +151,11 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
             error = "their sums are exact"
         together = f" at {grounds.size_count} sizes together" if grounds.size_count > 1 else ""
         loops = ", those that run several times counted once," if grounds.has_loops else ""
-        checked = f"{many_text(products, 'tile matmul')}{loops}{together} checked bit for bit"
-        meaning = "each tile equals its part of the operand"
+        count_text, meaning = many_text(products, "tile matmul"), "each tile equals its part of the operand"
+        if omitted := sum(s.products for s in sites) - products:
+            count_text = f"{products:,} of {products + omitted:,} tile matmuls"
+            meaning += f", and the output has no element of the other {omitted:,}"
+        checked = f"{count_text}{loops}{together} checked bit for bit"
         parts.append(f"{many_text(len(sites), 'matmul')}, {checked} ({meaning}); {error}")
     if len(sites) < grounds.planned:
         missing = many_text(grounds.planned - len(sites), "matmul")

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
+from msgspec.structs import replace
 
 from explorer import Session
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Model, Node, build_tensor
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.meanings import MEANINGS, NodeReader
+from explorer.engine.proof.proof import verify
 from explorer.facts import TileSpec, Verification
 from tests.engine.proof import tiled as t
 from tests.engine.tiling.convolutions import CASES, FIXED, OPEN, Case, save
@@ -308,12 +310,19 @@ def test_a_fault_in_a_phase_is_found(tmp_path: Path, spoil: Spoil) -> None:
     assert not verification.sites[0].passed
 
 
+def test_tile_matmuls_that_the_output_omits_are_counted(tmp_path: Path) -> None:
+    """Some phases have fewer taps, so some tiles compute no element of the output."""
+    source = reader.read(save(tmp_path / "a.onnx", STRIDED))
+    after, plan = t.tiled(source, TileSpec((8, 16, 2), form="unrolled"))
+    verification = verify(source, after, plan=plan, draws=1)
+    checked = sum(site.tiles for site in verification.sites)
+    assert 0 < checked < plan.products
+    assert f"{checked} of {plan.products} tile matmuls checked bit for bit" in verification.verdict
+    assert f"no element of the other {plan.products - checked})" in verification.verdict
+
+
 def test_a_plan_that_packs_otherwise_is_not_believed(tmp_path: Path) -> None:
     """The size in the plan says how many groups stand in a product; the graph must agree."""
-    from msgspec.structs import replace
-
-    from explorer.engine.proof.proof import verify
-
     source = reader.read(save(tmp_path / "a.onnx", PACKED))
     after, plan = t.tiled(source, TileSpec(SMALL, form="unrolled", grouped="pack"))
     (site,) = plan.sites

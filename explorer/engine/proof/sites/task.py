@@ -162,6 +162,7 @@ def build_site_evidence(
         saturates=bool(ran is not None and ran.saturates and not fault),
         finding="" if fault else finding,
         layer=site.layer,
+        products=site.products,
     )
 
 
@@ -173,4 +174,5 @@ def merge_evidence(first: SiteEvidence, second: SiteEvidence) -> SiteEvidence:
     if worse.passed:
         reason = f"{many_text(tiles, 'tile matmul')} bit for bit; {worse.finding}"
     rows, nonfinite = first.rows + second.rows, first.nonfinite + second.nonfinite
-    return replace(worse, tiles=tiles, rows=rows, reason=reason, nonfinite=nonfinite)
+    products = first.products + second.products
+    return replace(worse, tiles=tiles, products=products, rows=rows, reason=reason, nonfinite=nonfinite)
