@@ -16,7 +16,12 @@ from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
 from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.accumulator import WeightSums
 from explorer.engine.quantize.choice import BIAS, LayerChoice
-from explorer.engine.quantize.errors import GetGrid, LayerErrors, measure_weight_errors
+from explorer.engine.quantize.errors import (
+    GetGrid,
+    LayerErrors,
+    describe_nonfinite_inputs,
+    measure_weight_errors,
+)
 from explorer.engine.quantize.layers import Operand, Part, QuantizableLayer
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import Layer
@@ -97,6 +102,7 @@ def build_answer(
             for layer in quantized_layers
             if layer.accumulator is not None and 0 < accumulator_bits < layer.accumulator.bits
         ),
+        notes=describe_nonfinite_inputs(choices, measured),
     )
 
 

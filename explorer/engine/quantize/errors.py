@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
+from explorer.base.units import printable
 from explorer.engine.graph.model import Model
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.microscaling import Microscaling
@@ -51,12 +52,16 @@ class LayerErrors(Struct):
             inputs.
         saturated: Number of input elements outside the range of the format by more than a rounding error.
         inputs: Number of all input elements, or 0 if no input has a format with a range of its own.
+        nan: Number of NaN in inputs with a format.
+        lost_nan: Number of NaN in the original's outputs that are numbers in those of the quantized layer.
     """
 
     input: Agreement = field(default_factory=Agreement)
     output: Agreement = field(default_factory=Agreement)
     saturated: int = 0
     inputs: int = 0
+    nan: int = 0
+    lost_nan: int = 0
 
 
 def measure_weight_errors(
@@ -169,10 +174,14 @@ def add_sample(
     """Add the errors of a layer on one sample."""
     for name in choice.layer.node.outputs:
         if name in quantized_values:
-            errors.output.add(original_values[name].reshape(-1, 1), quantized_values[name].reshape(-1, 1))
+            original_output, quantized_output = original_values[name], quantized_values[name]
+            errors.output.add(original_output.reshape(-1, 1), quantized_output.reshape(-1, 1))
+            is_lost = np.isnan(original_output) & ~np.isnan(quantized_output)
+            errors.lost_nan += int(np.count_nonzero(is_lost))
     for operand in choice.layer.operands_of("input") if choice.input is not None else ():
         assert choice.input is not None
         values, grid = original_values[operand.value], get_grid(choice, operand)
+        errors.nan += int(np.count_nonzero(np.isnan(values)))
         for original, rounded in _iterate_rounded_pairs(choice.input, values, grid, operand.depth):
             errors.input.add(original.reshape(-1, 1), convert_to_layer_dtype(rounded, operand).reshape(-1, 1))
         if not isinstance(choice.input, Microscaling):
@@ -266,6 +275,33 @@ class _LayerSubgraphs:
             return {name: results[names[region.value]] for name, region in regions}
 
         return run
+
+
+def describe_nonfinite_inputs(
+    choices: Sequence[LayerChoice], layers: Mapping[str, LayerErrors]
+) -> tuple[str, ...]:
+    """Return a note on each layer whose format changes NaN or infinity in its input.
+
+    QuantizeLinear turns NaN into a number, and a block of a microscaling format becomes NaN as a whole.
+    Formats that need a range from calibration refuse NaN before.
+    """
+    notes = []
+    for choice in choices:
+        errors = layers.get(choice.layer.node.outputs[0])
+        if errors is None or choice.input is None or choice.reason:
+            continue
+        name, layer = choice.input.name, printable(choice.layer.name)
+        if isinstance(choice.input, Microscaling) and errors.input.nonfinite:
+            notes.append(
+                f"the input of '{layer}' holds NaN or infinity on these samples: in {name}, all numbers of"
+                f" such a block become NaN, {errors.input.nonfinite:,} in all"
+            )
+        elif isinstance(choice.input, Integer) and errors.nan and errors.lost_nan:
+            notes.append(
+                f"the input of '{layer}' holds {errors.nan:,} NaN on these samples: {name} has no NaN, so the"
+                " written layer computes with other numbers"
+            )
+    return tuple(notes)
 
 
 def describe_calibrator_loss(

@@ -101,7 +101,8 @@ class ModuleQuantizer:
         module = self._models.module if from_object and not self._models.current else None
         subject = self._opened(), self._analysis()
         result = quantize_module(subject[0], module, request, job, subject[1], **options)
-        notes, spec, outputs = self._models.list_weight_notes(), request.spec, result.fact.outputs
+        notes = (*result.fact.notes, *self._models.list_weight_notes())
+        spec, outputs = request.spec, result.fact.outputs
         if spec.calibrator != "minmax" and outputs:
             usual_request = replace(request, spec=replace(spec, calibrator="minmax"))
             usual = quantize_module(subject[0], None, usual_request, job, subject[1]).fact.outputs

@@ -196,7 +196,13 @@ class Quantizer:
                 output=written_file.path,
                 calibration=samples.text if uses or measured else "",
                 seconds=time.perf_counter() - started,
-                notes=(*models.list_weight_notes(), *notes, *_warn_saturation(plan.choices), *lost),
+                notes=(
+                    *fact.notes,
+                    *models.list_weight_notes(),
+                    *notes,
+                    *_warn_saturation(plan.choices),
+                    *lost,
+                ),
                 **in_runtime,
             )
 
