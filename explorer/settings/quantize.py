@@ -19,7 +19,7 @@ The same file may hold tilings. `settings.tiling` describes precedence and origi
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -55,7 +55,16 @@ def build_spec(path: str | None, typed: Mapping[str, Any], formats: str | None =
         typed = {**typed, **parse_formats(formats, blocks=blocks, complete=not in_file)}
     if "percentile" in typed:
         typed = {"calibrator": "percentile", **typed}
-    return apply_typed(spec, typed)
+    return replace(apply_typed(spec, typed), overridden=tuple(_list_overridden(spec, typed)))
+
+
+def _list_overridden(spec: QuantizeSpec, typed: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yields the number formats of a file that typed values override, each as part, name and place."""
+    parts, origins = [part for part in PARTS if part in typed], dict(spec.origins)
+    yield from ((part, getattr(spec, part), origins[part]) for part in parts if part in origins)
+    for rule in spec.rules:
+        named = ((part, getattr(rule, part)) for part in parts)
+        yield from ((part, name, rule.origin) for part, name in named if name is not None)
 
 
 def is_fast(words: Sequence[str]) -> bool:

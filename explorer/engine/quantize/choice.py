@@ -6,7 +6,7 @@ Each setting records its origin: a line of a file, a command-line option, or the
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -119,12 +119,18 @@ def choose(
     if not layers:
         raise Misuse("no layer multiplies or holds weights", hint="there is nothing to quantize")
     rules, unselected = Rules(spec.rules), _explain_unselected(layers, spec, rows)
-    for rule in spec.rules:  # a rule that matches no layer is checked, too
-        for part in PARTS:
-            name = getattr(rule, part)
-            if name is not None and (part, name) != ("bias", "auto"):
-                _format_by_name(part, name, _describe_location(rule.origin, "--to"))
+    for part, name, origin in _list_named_formats(spec):  # one that no layer takes is checked, too
+        if name is not None and (part, name) != ("bias", "auto"):
+            _format_by_name(part, name, _describe_location(origin, "--to"))
     return check_choices([_choose_for_layer(layer, spec, rules, unselected) for layer in layers])
+
+
+def _list_named_formats(spec: QuantizeSpec) -> Iterator[tuple[str, str | None, str]]:
+    """Yield the part, the name and the origin of all number formats that a specification names."""
+    origins = dict(spec.origins)
+    yield from spec.overridden
+    yield from ((part, getattr(spec, part), origins.get(part, "")) for part in PARTS)
+    yield from ((part, getattr(rule, part), rule.origin) for rule in spec.rules for part in PARTS)
 
 
 def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -132,6 +132,8 @@ class QuantizeSpec(Spec, frozen=True):
         rules: Rules for some layers only. The first rule that sets a value decides it.
         origins: Place where each value above was set, by its name. A value without an entry is the default.
         config: Path of the file with the settings and rules, or '' for none.
+        overridden: Number formats of the file that the command line overrides, each as part, name and place.
+            They are checked, too.
     """
 
     weight: Annotated[Words, _WEIGHT] = "int8"
@@ -214,6 +216,9 @@ class QuantizeSpec(Spec, frozen=True):
             placeholder="formats.toml",
         ),
     ] = ""
+    overridden: tuple[tuple[str, str, str], ...] = ()
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("overridden",)
 
 
 class QuantizeRequest(Spec, frozen=True):

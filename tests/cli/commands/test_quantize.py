@@ -230,6 +230,23 @@ def test_formats_that_are_typed_merge_with_those_of_a_file(
     assert formats == {("int8", "uint8", "fixed8.4")}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'weight = "int17x"',
+        '[[quantize.site]]\nsite = "*"\ninput = "fixed4"',
+        '[[quantize.site]]\nsite = "nothing"\nweight = "inti8"',
+    ],
+)
+def test_formats_that_the_command_line_overrides_are_checked(
+    sample: Sample, tmp_path: Path, ask: Callable[..., Any], text: str
+) -> None:
+    file = tmp_path / "q.toml"
+    file.write_text(f"[quantize]\n{text}\n")
+    for typed in ([], ["--to", "weight=int8,input=int8"]):
+        assert "q.toml:2: there is no number format" in ask(sample("lenet"), "--config", file, *typed)
+
+
 def test_settings_say_who_asked_for_each_part(
     sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
