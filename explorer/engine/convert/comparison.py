@@ -105,13 +105,17 @@ def prove(
     seeds = tuple(job.seed + index for index in range(job.draws))
     evidence: list[OutputEvidence] = []
     input_texts: list[str] = []
+    draws = 0
     cases = _list_cases(bound_inputs, other_inputs, job.draws)
     step = job.make_step_counter("comparing with the source", sum(2 * case.draws + 1 for case in cases))
     for case in cases:
         plans = make_plans(case.inputs) if make_plans is not None else {}
         input_plans = _plan_inputs(loaded, case.inputs, plans)
         input_texts += [plan.text() for plan in input_plans]
-        feeds = [_keep_user_integers(case.inputs, draw(input_plans, seed)) for seed in seeds[: case.draws]]
+        feeds = [draw(input_plans, seed) for seed in seeds[: case.draws]]
+        if feeds and input_plans and all(plan.values is not None for plan in input_plans):
+            feeds = feeds[:1]  # another run on the same values shows nothing
+        draws = max(draws, len(feeds))
         source_outputs, references, float64_note = _run_source(
             loaded, original, float64_copy, case.inputs, feeds, step
         )
@@ -129,7 +133,7 @@ def prove(
         noise = run.Noise(no_float64_reason or float64_note, depth)
         case_evidence = run.compare(source_outputs, result_outputs, references_by_name, noise)
         evidence += [replace(output, name=f"{output.name}{case.label}") for output in case_evidence]
-    return _summarize(job, seeds, input_texts, tuple(evidence), started)
+    return _summarize(job, seeds[:draws], input_texts, tuple(evidence), started)
 
 
 def prove_written(
@@ -236,7 +240,7 @@ def _match_names(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, .
 
 def draw_inputs(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
     """Draws one set of random inputs of a module, by input name, as `prove` does."""
-    return _keep_user_integers(bound_inputs, draw(_plan_inputs(loaded, bound_inputs, {}), seed))
+    return draw(_plan_inputs(loaded, bound_inputs, {}), seed)
 
 
 def _plan_inputs(
@@ -244,7 +248,8 @@ def _plan_inputs(
 ) -> tuple[RandomInput, ...]:
     """Returns the random-input plan of each input.
 
-    Integers without a plan stay below the number of rows of the smallest embedding.
+    Integers without a plan stay below the number of rows of the smallest embedding. Integers of the user's
+    example are kept, as they may be lengths or positions.
     """
     index_limit = 0 if len(plans) == len(bound_inputs.inputs) else _count_rows_of_smallest_embedding(loaded)
     input_plans = []
@@ -253,7 +258,17 @@ def _plan_inputs(
         input_plans.append(
             plans.get(info.name) or _plan_input(info.name, info.dtype or "float32", shape, index_limit)
         )
+    if bound_inputs.example is not None:
+        pairs = zip(input_plans, bound_inputs.example.list_tensors(), strict=True)
+        input_plans = [_keep_given_integers(plan, given) for plan, given in pairs]
     return tuple(input_plans)
+
+
+def _keep_given_integers(plan: RandomInput, given: Any) -> RandomInput:
+    """Returns the plan of an input, with the values of the user's tensor if these are integers."""
+    if tuple(given.shape) != plan.shape or given.is_floating_point() or given.is_complex():
+        return plan
+    return replace(plan, low=0, high=0, why="as given", values=convert_to_array(given))
 
 
 def _plan_input(name: str, dtype: str, shape: tuple[int, ...], index_limit: int) -> RandomInput:
@@ -275,16 +290,6 @@ def _count_rows_of_smallest_embedding(loaded: LoadedModule) -> int:
 
     tables = [m for m in loaded.meta().modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     return min((int(m.weight.shape[0]) for m in tables if m.weight is not None), default=0)
-
-
-def _keep_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
-    """Replaces drawn integers by those of the user's example, as they may be lengths or positions."""
-    if bound_inputs.example is None:
-        return drawn
-    for info, tensor in zip(bound_inputs.inputs, bound_inputs.example.list_tensors(), strict=True):
-        if tuple(tensor.shape) == info.shape and not tensor.is_floating_point() and not tensor.is_complex():
-            drawn[info.name] = convert_to_array(tensor)
-    return drawn
 
 
 def _shift_by_one_step(feeds: Feeds) -> Feeds:

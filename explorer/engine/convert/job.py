@@ -81,7 +81,9 @@ class ConversionJob(Struct, frozen=True):
             ExplorerError: torch cannot write the model.
         """
         tensors = (*model.parameters(), *model.buffers(), *getattr(model, "constants", {}).values())
-        nbytes = sum(getattr(tensor, "nbytes", 0) for tensor in tensors)
+        # `nbytes` of a sparse tensor raises an error; constants may be other objects
+        strided = [tensor for tensor in tensors if str(getattr(tensor, "layout", "")) == "torch.strided"]
+        nbytes = sum(tensor.nbytes for tensor in strided)
         output_files.check_room(self.path, nbytes)
         try:
             save()

@@ -215,3 +215,39 @@ def test_the_operators_of_a_file_made_from_tiles_are_named(
             conv: macs["Conv"],
             "matmul": macs["Gemm"],
         }
+
+
+class _Counts(torch.nn.Module):
+    """Its only input are integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(12, 6)
+
+    def forward(self, ids: Any) -> Any:
+        return self.table(ids).tanh()
+
+
+def test_integers_of_an_example_are_kept_and_count_as_one_run(tmp_path: Path) -> None:
+    with Session(_Counts(), inputs=torch.tensor([[3, 7, 11]])) as session:
+        fact = session.convert(str(tmp_path / "m.pt2"))
+    assert fact.verification is not None
+    assert fact.verification.verdict_kind == "evidence"
+    assert fact.verification.verdict.endswith("1 output bit for bit the same in 1 run")
+    assert fact.verification.seeds == (0,)
+    assert fact.verification.inputs == ("ids: int64 [1, 3], as given",)
+
+
+def test_a_sparse_parameter_that_torch_does_not_write_is_one_line(tmp_path: Path) -> None:
+    class Sparse(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.eye(5).to_sparse())
+
+        def forward(self, x: Any) -> Any:
+            return torch.mm(self.weight, x)
+
+    with Session(Sparse(), inputs=torch.ones(5, 2)) as session, pytest.raises(ExplorerError) as error:
+        session.convert(str(tmp_path / "m.pt2"))
+    assert "cannot be written" in error.value.what
+    assert not list(tmp_path.iterdir())
