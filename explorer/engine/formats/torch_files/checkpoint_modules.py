@@ -72,7 +72,6 @@ ROLES = {
 
 _UNREAD = {
     "meta": "it is on the meta device",
-    "sparse": "it is a sparse tensor",
     "conj": "its numbers are the complex conjugates of those that are stored",
     "neg": "its numbers are the negatives of those that are stored",
 }
@@ -387,15 +386,15 @@ class _ContentReader:
                 unread = unread or "it is compressed in the file"
             elif not unread:
                 offset = start_of_storage + spec.offset * width
-        if spec.layout == "strided":
+        if spec.layout != "meta":
             # a tensor whose elements overlap takes at most the bytes of its storage
             nbytes = min(spec.elements * (width or UNREAD_BYTES.get(spec.dtype, 1)), storage_bytes)
             if spec.elements * width > storage_bytes:
                 unread = unread or "its elements overlap"
             if spec.elements:
                 identity = ref.key, ref.start + spec.offset, spec.elements
-                if not is_dense(spec.shape, spec.stride):
-                    identity = *identity[:2], hash((spec.shape, spec.stride))
+                if spec.layout != "strided" or not is_dense(spec.shape, spec.stride):
+                    identity = *identity[:2], hash((spec.shape, spec.stride, spec.layout))
                 self.note_shared_storage(name, identity, spec)
         if self.saved.swapped:
             unread = unread or "its byte order is not that of this machine"

@@ -119,8 +119,8 @@ class TensorSpec:
         stride: Steps of the dimensions, in elements.
         requires_grad: Whether the tensor requires a gradient.
         parameter: Whether the tensor was saved as a parameter.
-        layout: 'strided' for a plain tensor; 'meta' without values; 'sparse' if the storage holds only the
-            stored values; 'conj' or 'neg' if that operation is still to be applied to the values.
+        layout: 'strided' for a plain tensor; 'meta' without values; 'conj' or 'neg' if that operation is
+            still to be applied to the values.
     """
 
     storage: StorageRef
@@ -158,7 +158,7 @@ class TensorSpec:
 
 @record
 class WrappedTensor:
-    """A tensor that is stored as several inner tensors: a tensor subclass, a quantized or a nested tensor.
+    """A tensor stored as several inner tensors: a tensor subclass, a quantized, sparse or nested tensor.
 
     Attributes:
         kind: Class or layout of the tensor: 'torchao.quantization.Int8Tensor', 'quantized'.
@@ -267,14 +267,18 @@ def _describe_meta_tensor(
 
 
 def _describe_sparse(layout: Any, state: Any) -> Any:
-    """Describes a sparse tensor, as the tensor of its stored values with the dense shape."""
+    """Describes a sparse tensor: the stored values, their indices, and the dense shape."""
     parts = state if isinstance(state, tuple) else ()
-    values = next((part for part in reversed(parts) if isinstance(part, TensorSpec)), None)
-    if values is None:
+    tensors = [part for part in parts if isinstance(part, TensorSpec)]
+    if len(tensors) < 2:
         raise ValueError("a sparse tensor has no values")
-    shape = next((part for part in parts if _is_shape(part)), None) or values.shape
-    ref = values.storage
-    return TensorSpec(ref, values.dtype, values.offset, tuple(shape), values.stride, layout="sparse")
+    *indices, values = tensors
+    names = ("indices",) if len(indices) == 1 else ("compressed_indices", "plain_indices")
+    shape = next((tuple(part) for part in parts if _is_shape(part)), None)
+    inner = {"values": values, **dict(zip(names, indices, strict=False))}
+    named = layout.args[0] if isinstance(layout, ReducedObject) and layout.args else ""
+    kind = named.removeprefix("torch.") if isinstance(named, str) else ""
+    return WrappedTensor(kind or "sparse", values.dtype, shape, inner)
 
 
 def _is_shape(value: Any) -> bool:

@@ -22,6 +22,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import safetensors.torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
@@ -172,12 +173,46 @@ def test_a_tensor_that_repeats_its_elements_takes_what_is_stored(tmp_path: Path)
     assert len(Session(path).weights().tensors) == 2
 
 
-def test_tensors_without_values_and_sparse_ones_are_described(tmp_path: Path) -> None:
-    sparse = torch.eye(5).to_sparse()
-    path = saved({"meta": torch.empty(3, 4, device="meta"), "sparse": sparse}, tmp_path / "m.pt")
+def test_tensors_without_values_are_described(tmp_path: Path) -> None:
+    path = saved({"meta": torch.empty(3, 4, device="meta")}, tmp_path / "m.pt")
     found = {t.name: t for t in contents(path).tensors}
     assert (found["meta"].shape, found["meta"].unread) == ((3, 4), "it is on the meta device")
-    assert (found["sparse"].shape, found["sparse"].unread) == ((5, 5), "it is a sparse tensor")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda x: x.to_sparse(), ["values", "indices"]),
+        (lambda x: x.to_sparse_csr(), ["values", "compressed_indices", "plain_indices"]),
+        (lambda x: x.to_sparse_bsr((2, 3)), ["values", "compressed_indices", "plain_indices"]),
+    ],
+)
+def test_a_sparse_tensor_has_the_numbers_of_its_shape_and_the_bytes_of_its_parts(
+    make: Callable[[Any], Any], names: list[str], tmp_path: Path
+) -> None:
+    sparse = make(torch.diag(torch.arange(1.0, 7.0)))
+    parts = [
+        sparse._values() if sparse.layout is torch.sparse_coo else sparse.values(),
+        *([sparse._indices()] if sparse.layout is torch.sparse_coo else
+          [sparse.crow_indices(), sparse.col_indices()]),
+    ]  # fmt: skip
+    path = saved({"w": sparse}, tmp_path / "m.pt")
+    with Session(path) as session:
+        totals = session.info().totals
+        fact = session.convert(str(tmp_path / "m.safetensors"))
+    assert (totals.params, totals.weight_bytes) == (36, sum(part.nbytes for part in parts))
+    assert any(str(sparse.layout).removeprefix("torch.") in note for note in fact.notes)
+    written = safetensors.torch.load_file(tmp_path / "m.safetensors")
+    assert sorted(written) == sorted(f"w.{name}" for name in names)
+    assert all(torch.equal(written[f"w.{name}"], part) for name, part in zip(names, parts, strict=True))
+
+
+def test_numbers_that_are_still_to_be_conjugated_take_the_bytes_of_their_storage(tmp_path: Path) -> None:
+    path = saved({"c": torch.ones(3, 2, dtype=torch.complex64).conj()}, tmp_path / "m.pt")
+    with Session(path) as session:
+        totals = session.info().totals
+    assert (totals.params, totals.weight_bytes) == (6, 48)
 
 
 def test_values_in_the_other_byte_order_are_said_to_be_unread(tmp_path: Path) -> None:
