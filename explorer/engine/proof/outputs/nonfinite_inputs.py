@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -71,6 +72,7 @@ class NonfiniteDifference(Struct, frozen=True):
         differing, size: Number of elements that differ, and of all elements.
         is_defined: Whether the outputs also differ as ONNX defines the operators. The kernels of onnxruntime
             for recurrent layers lose NaN and tiny numbers, for example.
+        refusing: 'first' or 'second' if onnxruntime refuses to run that model alone, as a Binarizer of NaN.
     """
 
     kind: str
@@ -78,9 +80,12 @@ class NonfiniteDifference(Struct, frozen=True):
     differing: int
     size: int
     is_defined: bool = False
+    refusing: Literal["", "first", "second"] = ""
 
     def __str__(self) -> str:
         inputs = _WORDS.get(self.kind, "NaN")
+        if self.refusing:
+            return f"where an input is {inputs}, onnxruntime cannot run the {self.refusing} model"
         count = (
             f"{self.differing:,} of {many_text(self.size, 'element')} of output '{printable(self.output)}'"
         )
@@ -224,10 +229,14 @@ def compare_nonfinite(
             yield max(differences, key=lambda difference: difference.is_defined)
     for kind in (kind for kind in kinds if kind in NONFINITE):
         for changed in (feed for number in NONFINITE[kind] for feed in insert_nonfinite(feeds, number, seed)):
-            try:
-                old = first.run(changed)
-                new = second.run({names[name]: value for name, value in changed.items()})
-            except BadModel:
+            old = _run_or_refuse(first, changed)
+            new = _run_or_refuse(second, {names[name]: value for name, value in changed.items()})
+            if old is None or new is None:
+                if old is not new:
+                    yield NonfiniteDifference(
+                        kind, ends[0][0], 0, 0, refusing="first" if old is None else "second"
+                    )
+                    break
                 continue
             pairs = [(before, old[before], new[after]) for before, after in ends]
             differing = [
@@ -246,6 +255,14 @@ def compare_nonfinite(
             if differing:
                 yield replace(differing[0][0], is_defined=is_defined)
                 break
+
+
+def _run_or_refuse(session: RuntimeSession, feeds: Feeds) -> dict[str, Array] | None:
+    """Runs a model, or returns None if onnxruntime refuses the inputs."""
+    try:
+        return session.run(feeds)
+    except BadModel:
+        return None
 
 
 def _compute_true(model: Model, feeds: Feeds, output: str) -> Array | None:

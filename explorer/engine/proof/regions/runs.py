@@ -175,7 +175,8 @@ class RegionRuns:
         if kind == "driven" and output.passed:
             count = sum(count_nonfinite_differences(old, new) for old, new, _ in pairs)
             if count:  # even if the original overflows, the models are not equal
-                reason = f"{count:,} results are NaN or infinite in one model alone"
+                side = _name_nonfinite_side([(old, new) for old, new, _ in pairs])
+                reason = f"{count:,} results are NaN or infinite in {side} model alone"
                 return replace(output, reason=reason, passed=False)
         if not output.passed:
             # two equal NaN outputs are not evidence
@@ -251,7 +252,9 @@ class RegionRuns:
                         break
                     trials.add_output(old)
                 except BadModel:
-                    continue
+                    # one of the whole models may refuse what the other computes
+                    differing_kinds.append(kind)
+                    break
         exact = partial(run_in_float64, self._models.before, region.before, cancel=self._share.stopped)
         for kind, magnitude in EXTREME.items() if number_count is None else ():
             feeds = draw_extreme(values, magnitude, self._original_values.seed)
@@ -374,6 +377,17 @@ def _differs_in_floats(pairs: Sequence[tuple[Array, Array, Feeds]]) -> bool:
     first = pairs[0][0]
     is_float = isinstance(first, np.ndarray) and get_element_type(first).startswith("float")
     return is_float and not all(outputs.is_identical(old, new) for old, new, _ in pairs)
+
+
+def _name_nonfinite_side(pairs: Sequence[tuple[Array, Array]]) -> str:
+    """Names the model, 'the first' or 'the second', whose results alone are not finite, or returns 'one'."""
+    sides = {
+        name
+        for old, new in pairs
+        for name, result, other in (("the first", old, new), ("the second", new, old))
+        if old.shape == new.shape and np.any(~np.isfinite(result) & np.isfinite(other))
+    }
+    return sides.pop() if len(sides) == 1 else "one"
 
 
 def compare_random_region(

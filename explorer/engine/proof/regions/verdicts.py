@@ -377,10 +377,7 @@ class RegionTester:
                 return f"{len(single)} limits are only in the {ordinal} model: too many to try all"
             for number in (*single, *rows):
                 if not self._does_number_matter(region, model, number):
-                    return (
-                        f"{number} is only in the {ordinal} model,"
-                        " and no tried input comes close enough to it to show its effect"
-                    )
+                    return f"{number} is only in the {ordinal} model, and no tried input shows its effect"
         return ""
 
     def _does_number_matter(

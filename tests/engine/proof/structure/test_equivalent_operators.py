@@ -303,3 +303,101 @@ def test_without_types_and_sizes_no_rule_applies(
 ) -> None:
     a, b = saved(tmp_path / "a.onnx", first), saved(tmp_path / "b.onnx", second)
     assert verify_files(a, b, dims=dims).verdict_kind != "equal"
+
+
+def test_a_model_that_onnxruntime_refuses_to_run_on_nan_is_named(tmp_path: Path) -> None:
+    """By definition a Binarizer is a Greater and a Cast, but the kernel raises an error for NaN."""
+    binarizer = node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.3)
+    a = saved(tmp_path / "a.onnx", (17, {"x": (3, 8)}, [binarizer]))
+    b = saved(tmp_path / "b.onnx", bits("Greater", node("Cast", ["g"], ["y"], to=TensorProto.FLOAT)))
+    c = saved(tmp_path / "c.onnx", bits("GreaterOrEqual", node("Cast", ["g"], ["y"], to=TensorProto.FLOAT)))
+    for first, second, refusing in ((a, b, "first"), (b, a, "second")):
+        fact = verify_files(first, second)
+        assert fact.verdict_kind == "evidence"
+        assert f"where an input is NaN, onnxruntime cannot run the {refusing} model" in fact.verdict
+    assert verify_files(a, c).verdict_kind in ("different", "unproven")
+
+
+FIRST = t.weight(8, 5)
+
+REWRITTEN: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "a stored weight is transposed": (
+        (3, 8),
+        [stored("w", FIRST), node("Gemm", ["x", "w"], ["y"])],
+        [stored("w", np.ascontiguousarray(FIRST.T)), node("Gemm", ["x", "w"], ["y"], transB=1)],
+    ),
+    "a power of two moves into the weight": (
+        (3, 8),
+        [stored("w", FIRST), node("Gemm", ["x", "w"], ["y"], alpha=0.5)],
+        [stored("w", FIRST * np.float32(0.5)), node("Gemm", ["x", "w"], ["y"])],
+    ),
+    "parts that are joined again": (
+        (4, 6),
+        [node("Split", ["x"], ["a", "b"], axis=1), node("Concat", ["a", "b"], ["y"], axis=1)],
+        [node("Identity", ["x"], ["y"])],
+    ),
+    "a mean of all places": (
+        (2, 3, 4, 4),
+        [node("ReduceMean", ["x"], ["y"], axes=[2, 3])],
+        [node("GlobalAveragePool", ["x"], ["y"])],
+    ),
+    "an axis of one moves": (
+        (2, 1, 8),
+        [node("Transpose", ["x"], ["y"], perm=[1, 0, 2])],
+        [ints("s", 1, 2, 8), node("Reshape", ["x", "s"], ["y"])],
+    ),
+    "a column": (
+        (3, 8),
+        [stored("i", np.int64(2)), node("Gather", ["x", "i"], ["y"], axis=1)],
+        [
+            *(ints("b", 2), ints("e", 3), ints("a", 1), node("Slice", ["x", "b", "e", "a"], ["s"])),
+            node("Squeeze", ["s", "a"], ["y"]),
+        ],
+    ),
+    "a repeated column": (
+        (3, 1),
+        [ints("s", 3, 4), node("Expand", ["x", "s"], ["y"])],
+        [ints("s", 1, 4), node("Tile", ["x", "s"], ["y"])],
+    ),
+    "a gate of its parts": (
+        (3, 8),
+        [node("HardSwish", ["x"], ["y"])],
+        [node("HardSigmoid", ["x"], ["h"], alpha=1 / 6, beta=0.5), node("Mul", ["x", "h"], ["y"])],
+    ),
+    "a softmax of its logarithm": (
+        (3, 8),
+        [node("Softmax", ["x"], ["y"])],
+        [node("LogSoftmax", ["x"], ["l"]), node("Exp", ["l"], ["y"])],
+    ),
+    "a convolution of single places": (
+        (2, 8, 4),
+        [stored("w", np.ascontiguousarray(FIRST.T)[..., None]), node("Conv", ["x", "w"], ["y"])],
+        [
+            *(stored("w", FIRST), node("Transpose", ["x"], ["t"], perm=[0, 2, 1])),
+            *(node("MatMul", ["t", "w"], ["m"]), node("Transpose", ["m"], ["y"], perm=[0, 2, 1])),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REWRITTEN)
+def test_other_rewritings_are_equal_on_evidence(tmp_path: Path, case: str) -> None:
+    shape, *sides = REWRITTEN[case]
+    a, b = (saved(tmp_path / f"{i}.onnx", (17, {"x": shape}, nodes)) for i, nodes in enumerate(sides))
+    for first, second in ((a, b), (b, a)):
+        fact = verify_files(first, second)
+        assert fact.verdict_kind in ("equal", "evidence"), fact.verdict
+
+
+@pytest.mark.parametrize(("swapped", "ordinal"), [(False, "second"), (True, "first")])
+def test_the_model_that_overflows_is_named(tmp_path: Path, swapped: bool, ordinal: str) -> None:
+    """A Softplus is finite at 100, but the exponential function is not, and neither is its logarithm."""
+    nodes = [node("Exp", ["r"], ["e"]), node("Add", ["e", "one"], ["a"]), node("Log", ["a"], ["y"])]
+    relu = node("Relu", ["x"], ["r"])
+    sides = [[relu, node("Softplus", ["r"], ["y"])], [relu, ONE, *nodes]]
+    files = [saved(tmp_path / f"{i}.onnx", (17, {"x": (3, 8)}, side)) for i, side in enumerate(sides)]
+    fact = verify_files(*(reversed(files) if swapped else files))
+    assert fact.verdict_kind in ("different", "unproven")
+    said = [region.reason for region in fact.regions if "NaN or infinite" in region.reason]
+    assert all(f"infinite in the {ordinal} model alone" in reason for reason in said)
+    assert said or not swapped
