@@ -8,10 +8,11 @@ onnxruntime refuses NaN in its input, but not in that of a Greater.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph.model import DTYPES
+from explorer.engine.graph.model import DTYPES, Tensor
 from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.structure.normal_node import ABSENT, NormalNode, Rule
 
@@ -72,15 +73,36 @@ def _normalize_causal_mask(node: NormalNode) -> None:
     causal = np.tri(rows, columns, dtype=np.bool_)
     visible = causal if node.attributes.get("is_causal") else np.ones_like(causal)
     if len(node.inputs) > 3 and node.inputs[3] != ABSENT:
-        mask = node.stored(3)
-        if mask is None or mask.payload is None or mask.dtype != "bool":
+        heads = node.size(0, 1) if axis == 2 else node.attributes.get("q_num_heads")
+        mask = _read_common_mask(node.stored(3), (node.size(0, 0), heads), (rows, columns))
+        if mask is None:
             return
-        if mask.shape[-2:] != (rows, columns) or mask.elements != rows * columns:
-            return
-        visible = visible & mask.array().reshape(rows, columns)
+        visible = visible & mask
     if visible.all() or np.array_equal(visible, causal):
         node.attributes["is_causal"] = 0 if visible.all() else 1
         node.remove_input(3)
+
+
+def _read_common_mask(
+    tensor: Tensor | None, copies: tuple[Any, Any], sizes: tuple[int, int]
+) -> np.ndarray[Any, Any] | None:
+    """Returns the stored bool mask of all matrices, or None if there is no common one.
+
+    Args:
+        tensor: Stored mask of an Attention.
+        copies: Numbers of the batch and of the heads, for which the mask may be repeated.
+        sizes: Numbers of queries and of keys.
+    """
+    if tensor is None or tensor.payload is None or tensor.dtype != "bool" or len(tensor.shape) > 4:
+        return None
+    repeated = tensor.shape[:-2]
+    expected = copies[len(copies) - len(repeated) :]
+    if tensor.shape[-2:] != sizes or tensor.elements > _MAX_MASK or 0 in repeated:
+        return None
+    if not all(count in (1, size) for count, size in zip(repeated, expected, strict=True)):
+        return None
+    masks = tensor.array().reshape(-1, *sizes)
+    return masks[0] if (masks == masks[0]).all() else None
 
 
 def _replace_choice_of_bits(node: NormalNode) -> None:

@@ -118,6 +118,10 @@ EQUAL: dict[str, tuple[Side, Side]] = {
     ),
     "a triangle": (attention(is_causal=1), attention(triangle(5, 5))),
     "a triangle in four axes": (attention(is_causal=1), attention(triangle(5, 5)[None, None])),
+    "a triangle for each head": (
+        attention(is_causal=1),
+        attention(np.broadcast_to(triangle(5, 5), (2, 4, 5, 5)).copy()),
+    ),
     "a triangle of flat heads": (attention(is_causal=1, flat=True), attention(triangle(5, 5), flat=True)),
     "a wide triangle": (attention(is_causal=1, keys=7), attention(triangle(5, 7), keys=7)),
     "a tall triangle": (attention(is_causal=1, keys=3), attention(triangle(5, 3), keys=3)),
@@ -190,6 +194,10 @@ NOT_EQUAL: dict[str, tuple[Side, Side]] = {
     "a mask with one hole": (
         attention(is_causal=1),
         attention(triangle(5, 5) & (np.arange(25) != 21).reshape(5, 5)),
+    ),
+    "another mask for one head": (
+        attention(is_causal=1),
+        attention(triangle(5, 5) | (np.arange(4) == 2)[:, None, None]),
     ),
     "a mask that is causal once more": (attention(triangle(5, 5, 1)), attention(is_causal=1)),
     "another element": (element(-1), element(1)),
