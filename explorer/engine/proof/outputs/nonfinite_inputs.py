@@ -22,6 +22,8 @@ from explorer.engine.proof.outputs.run import run_in_float64
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
 
 Feeds = Mapping[str, Array]
+Ordinal = Literal["", "first", "second"]
+"""Name of one of two models, or '' for none."""
 
 NONFINITE: Mapping[str, tuple[float, ...]] = {
     "NaN": (np.nan,),
@@ -80,12 +82,13 @@ class NonfiniteDifference(Struct, frozen=True):
     differing: int
     size: int
     is_defined: bool = False
-    refusing: Literal["", "first", "second"] = ""
+    refusing: Ordinal = ""
 
     def __str__(self) -> str:
         inputs = _WORDS.get(self.kind, "NaN")
         if self.refusing:
-            return f"where an input is {inputs}, onnxruntime cannot run the {self.refusing} model"
+            differ = ", and by definition the outputs differ" if self.is_defined else ""
+            return f"where an input is {inputs}, onnxruntime cannot run the {self.refusing} model{differ}"
         count = (
             f"{self.differing:,} of {many_text(self.size, 'element')} of output '{printable(self.output)}'"
         )
@@ -228,17 +231,21 @@ def compare_nonfinite(
         if differences:
             yield max(differences, key=lambda difference: difference.is_defined)
     for kind in (kind for kind in kinds if kind in NONFINITE):
+        refusal: NonfiniteDifference | None = None
         for changed in (feed for number in NONFINITE[kind] for feed in insert_nonfinite(feeds, number, seed)):
-            old = _run_or_refuse(first, changed)
-            new = _run_or_refuse(second, {names[name]: value for name, value in changed.items()})
-            if old is None or new is None:
-                if old is not new:
-                    yield NonfiniteDifference(
-                        kind, ends[0][0], 0, 0, refusing="first" if old is None else "second"
+            first_results = _run_or_refuse(first, changed)
+            second_results = _run_or_refuse(second, {names[name]: value for name, value in changed.items()})
+            if first_results is None or second_results is None:
+                if first_results is not second_results:
+                    is_defined = kind not in _UNDEFINED and _differs_by_definition(
+                        models, names, ends, (feeds, expected), changed
                     )
-                    break
+                    refusing: Ordinal = "first" if first_results is None else "second"
+                    refusal = NonfiniteDifference(kind, ends[0][0], 0, 0, is_defined, refusing)
+                    if is_defined:
+                        break
                 continue
-            pairs = [(before, old[before], new[after]) for before, after in ends]
+            pairs = [(before, first_results[before], second_results[after]) for before, after in ends]
             differing = [
                 (NonfiniteDifference(kind, before, count, first_result.size), first_result, second_result)
                 for before, first_result, second_result in pairs
@@ -253,8 +260,11 @@ def compare_nonfinite(
             if not is_defined:  # rounding may put finite results of kernels on different sides of a step
                 differing = [each for each in differing if count_nonfinite_differences(*each[1:])]
             if differing:
+                refusal = None
                 yield replace(differing[0][0], is_defined=is_defined)
                 break
+        if refusal is not None:
+            yield refusal
 
 
 def _run_or_refuse(session: RuntimeSession, feeds: Feeds) -> dict[str, Array] | None:

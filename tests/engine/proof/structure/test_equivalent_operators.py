@@ -324,6 +324,11 @@ def test_a_model_that_onnxruntime_refuses_to_run_on_nan_is_named(tmp_path: Path)
         assert fact.verdict_kind == "evidence"
         assert f"where an input is NaN, onnxruntime cannot run the {refusing} model" in fact.verdict
     assert verify_files(a, c).verdict_kind in ("different", "unproven")
+    # for NaN it gives 1
+    negated = [node("LessOrEqual", ["x", "z"], ["l"]), node("Not", ["l"], ["n"])]
+    choice = [stored("z", np.float32(0.3)), *negated, node("Cast", ["n"], ["y"], to=TensorProto.FLOAT)]
+    fact = verify_files(a, saved(tmp_path / "d.onnx", (17, {"x": (3, 8)}, choice)))
+    assert fact.verdict_kind in ("different", "unproven")
 
 
 FIRST = t.weight(8, 5)
