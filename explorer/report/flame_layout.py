@@ -122,7 +122,7 @@ def create_measured_figure(structure: Structure, seconds: Sequence[float], profi
     values_without_row["runtime overhead"] = max(0.0, profile.overhead_seconds)
     # kernels may take longer under the profiler than a whole run without it
     weights = FlameWeights(structure.end, seconds, profile.share_base_seconds, values_without_row)
-    title = "measured time" if profile.share_base == "wall time" else profile.share_base
+    title = "kernel time" if profile.share_base == "kernel" else "measured time"
     return FlameFigure(MEASURED, title, "seconds", weights)
 
 

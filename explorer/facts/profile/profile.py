@@ -362,9 +362,9 @@ class Profile(TableFact, frozen=True):
         return self.wall_seconds - self.overhead_seconds + self.slowed_seconds
 
     @property
-    def share_base(self) -> Literal["kernel time", "wall time"]:
+    def share_base(self) -> Literal["kernel", "wall"]:
         """Time of which all shares are parts: the wall time, or the kernel time if that is longer."""
-        return "kernel time" if self.slowed_seconds else "wall time"
+        return "kernel" if self.slowed_seconds else "wall"
 
     @property
     def share_base_seconds(self) -> float:

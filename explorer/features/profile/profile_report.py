@@ -71,7 +71,7 @@ def timeline(axes: Axes, info: Info, fact: Timed) -> None:
 
 def _draw_heading(axes: Axes, info: Info, profile: Profile, subject: str) -> None:
     model = run_title(profile, printable(os.path.basename(info.model.source)))
-    slowed = "; its kernels as the profiler slows them" if profile.share_base == "kernel time" else ""
+    slowed = "; its kernels as the profiler slows them" if profile.share_base == "kernel" else ""
     remarks = slowed + ("; the machine was loaded" if profile.loaded else "")
     axes.set_title(
         f"{subject} of {model}: {seconds_text(profile.wall_seconds)} a run, {profile.device}{remarks}"

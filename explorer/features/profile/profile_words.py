@@ -146,7 +146,7 @@ def _overhead_fields(fact: Profile) -> list[Field]:
 
 
 def _describe_kernel_time(fact: Profile) -> str:
-    return f"all kernels of a run, under the profiler; shares are of the {fact.share_base}"
+    return f"all kernels of a run, under the profiler; shares are of the {fact.share_base} time"
 
 
 def _format_interval(fact: Profile) -> Span:
@@ -371,7 +371,7 @@ def build_time_blocks(fact: Profile, row: int) -> list[Block]:
 
 
 def _group_fields(fact: Profile, group: ModuleTime) -> list[Field]:
-    remark = f"{share_text(group.share, 1)} of the {fact.share_base}, sum of its layers"
+    remark = f"{share_text(group.share, 1)} of the {fact.share_base} time, sum of its layers"
     return [
         Field("Kernel time", seconds(group.seconds), remark),
         Field("  without them", dash_zero(seconds(group.self_seconds)), many_text(group.calls, "call")),
@@ -390,7 +390,7 @@ def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
         Field(
             "Kernel time",
             seconds(layer.seconds.median),
-            f"{share_text(layer.share, 1)} of the {fact.share_base}{kernel_text * bool(layer.op)}",
+            f"{share_text(layer.share, 1)} of the {fact.share_base} time{kernel_text * bool(layer.op)}",
         ),
         Field("  how far apart", "", f"{format_spread(layer.seconds)}, {many_text(layer.calls, 'call')}"),
     ]

@@ -103,7 +103,7 @@ class AskedColumns:
                 else:
                     model.asked[name] = await store.jobs.ask("column", name, **arguments)
                 if needs in MEASURED and store.profile is not None:
-                    model.set_share_head(f"of {store.profile.share_base.removesuffix(' time')}")
+                    model.set_share_head(f"of {store.profile.share_base}")
                 self._given[name] = argument
                 model.forget_sums()
             except Cancelled:
