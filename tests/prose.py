@@ -33,7 +33,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "device.py": {"str(_).partition('\\n')": LIBRARY},
     "modules.py": {"str(_).partition('. ')": LIBRARY},
     "imports.py": {"_LACKS.match(_)": LIBRARY, """f"'{_}" in _[_]""": LIBRARY},
-    "input_files.py": {"_.search(_AT, _)": LIBRARY, "_.sub(_AT, '', _)": LIBRARY},
+    "input_files.py": {"_.search(_POSITION, _)": LIBRARY, "_.sub(_POSITION, '', _)": LIBRARY},
     "version_notes.py": {"_ not in _.hint": ONCE},
     "run.py": {"_.removeprefix('none: ')": LAYOUT},
     "terms.py": {"""_.split("'")""": LAYOUT, "_.partition(': ')": LAYOUT, "_.split('; ')": LAYOUT},
