@@ -86,7 +86,6 @@ OPTIONAL = {
         "kv_cache_bytes",
         "repeated_params",
         "tiled",
-        "torchinfo",
         "differences",
         "columns",
         "table",
@@ -223,6 +222,7 @@ ModelTotals = record(
 Compared = record(comparison.FigureTable, {"name": str, **BESIDE}, "Compared")
 COMPARED: Fields = {"figures": comparison.FigureTable, "compared": build_list_type(Compared)}
 Torchinfo = record("Table that torchinfo prints.", {"version": str, "text": str}, "Torchinfo")
+TORCHINFO: Fields = {"torchinfo": Torchinfo, "differences": list[comparison.TorchinfoDifference]}
 OutlineModel = record(
     "File or folder of the outline.", {"source": str, "format": str, "file_bytes": int | None}, "OutlineModel"
 )
@@ -296,14 +296,12 @@ DOCUMENTS: dict[str, Fields] = {
     "layers": {
         **INFO,
         "layers": build_list_type(Layer),
-        "torchinfo": Torchinfo,
         "columns": list[str],
         "table": list[dict[str, Any]],
         "table_total": dict[str, Any],
         "found": int,
         "overlay": Overlay,
         "placement": Placement,
-        "differences": list[comparison.TorchinfoDifference],
     },
     "ops": {**INFO, "ops": build_list_type(OpStat)},
     "nodes": {**INFO, **fields(nodes.NodeTable)},
@@ -447,8 +445,11 @@ FORMS: dict[str, dict[str, Fields]] = {
             "layer": Layer,
             "overlay": Overlay,
             "outside": dict[str, Any],
-        }
+        },
+        "with `--style torchinfo`": {**INFO, **TORCHINFO},
+        "with `--style tree --compare`": {**INFO, "layers": build_list_type(Layer), **TORCHINFO},
     },
+    "formats": {"of a model or a folder": DOCUMENTS["outline"]},
     "graph": {"with `--code`": {**HEAD, **fields(module_code.ModuleCode)}},
     "ops": {"with `--fx`": {**INFO, **fields(fx.FxGraph), "nodes": list[dict[str, Any]]}},
     "values": {"with `--map`": {**HEAD, **fields(values.HeatMap)}},
@@ -471,7 +472,6 @@ FORMS: dict[str, dict[str, Fields]] = {
     },
 }
 """Keys of each verb's other documents, by the circumstance that selects them."""
-
 SOURCES: dict[str, type] = {
     "quantize": quantize.Quantization,
     "profile": profile.Profile,
