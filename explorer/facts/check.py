@@ -38,17 +38,21 @@ class CheckSpec(Spec, frozen=True):
     """
 
     max_macs: Annotated[
-        BudgetValue, option("most MACs: 4.1G, or +5% on the baseline", metavar="LIMIT", reader="count_budget")
+        BudgetValue,
+        option(
+            "largest number of MACs: 4.1G, or +5% on the baseline", metavar="LIMIT", reader="count_budget"
+        ),
     ] = None
     max_params: Annotated[
-        BudgetValue, option("most parameters: 25M, or +0%", metavar="LIMIT", reader="count_budget")
+        BudgetValue,
+        option("largest number of parameters: 25M, or +0%", metavar="LIMIT", reader="count_budget"),
     ] = None
     max_weight_bytes: Annotated[
-        BudgetValue, option("most bytes of weights: 100MiB, or +0%", metavar="LIMIT", reader="bytes_budget")
+        BudgetValue, option("largest size of weights: 100MiB, or +0%", metavar="LIMIT", reader="bytes_budget")
     ] = None
     max_peak: Annotated[
         BudgetValue,
-        option("most bytes of live activations: 8MiB, or +10%", metavar="LIMIT", reader="bytes_budget"),
+        option("largest size of live activations: 8MiB, or +10%", metavar="LIMIT", reader="bytes_budget"),
     ] = None
     max_seconds: Annotated[
         BudgetValue,
@@ -61,7 +65,7 @@ class CheckSpec(Spec, frozen=True):
     min_coverage: Annotated[
         BudgetValue,
         option(
-            "least share of nodes whose figures are known: 95% or 0.95",
+            "smallest share of nodes whose figures are known: 95% or 0.95",
             metavar="SHARE",
             reader="coverage_budget",
         ),

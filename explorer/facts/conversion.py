@@ -49,7 +49,7 @@ class ConversionOptions(Spec, frozen=True):
     input_names: Annotated[
         tuple[Words, ...],
         option(
-            "names of the inputs in the ONNX file, in order, between commas; further names are for the\n"
+            "names of the inputs in the ONNX file, in order, separated by commas; further names are for the\n"
             "weights",
             metavar="A,B",
             reader="names",
@@ -60,7 +60,7 @@ class ConversionOptions(Spec, frozen=True):
     output_names: Annotated[
         tuple[Words, ...],
         option(
-            "names of the outputs in the ONNX file, in order, between commas",
+            "names of the outputs in the ONNX file, in order, separated by commas",
             metavar="A,B",
             reader="names",
             joined=True,

@@ -21,7 +21,7 @@ class MappingSweepSpec(Spec, frozen=True):
 
     Attributes:
         capacity: Sizes of the first memory on the chip, each combined with each machine: a range, or sizes
-            between commas. Empty takes each machine's own size.
+            separated by commas. Empty takes each machine's own size.
     """
 
     capacity: Annotated[

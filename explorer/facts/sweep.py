@@ -97,7 +97,7 @@ class SweepViewSpec(Spec, frozen=True):
     """
 
     sort: Annotated[
-        SortName | None, option("figure to sort the rows by (default asked: the order of the combinations)")
+        SortName | None, option("figure to sort the rows by (default: asked, the order of the combinations)")
     ] = None
     beside: Annotated[
         str | None,

@@ -39,7 +39,7 @@ class StoppedChildren:
         for index, pid in enumerate(stages):
             if check_time - self._stopped_since.get(pid, check_time) > MAX_STOPPED_SECONDS:
                 raise EngineDied(
-                    f"the process of stage {index + 1} answers no more:"
+                    f"the process of stage {index + 1} no longer answers:"
                     " it was stopped (SIGSTOP, or a debugger)",
                     where=files[index],
                     hint="all stages were ended; run it again",

@@ -271,7 +271,9 @@ def find(
                 continue
             if saved.opening.trust and not trust:
                 raise Misuse(
-                    "code of this model ran in this session", where=saved.source, hint="add --trust to let it"
+                    "code of this model ran in this session",
+                    where=saved.source,
+                    hint="add --trust to run it again",
                 )
             _remove_partial_files(folder)
         except BadModel:
@@ -339,12 +341,12 @@ def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore
     """
     lock = _try_lock_folder(folder) if folder in _list_newest_first(find_home(environment)) else None
     if lock is None:
-        raise Misuse("this session does not wait any more", hint="it was resumed, or closed")
+        raise Misuse("this session can no longer be resumed", hint="it was resumed elsewhere, or closed")
     session_store = SessionStore(folder, lock)
     try:
         saved = _read_state(folder)
         if saved.opening.trust:
-            hint = "explorer --resume --trust lets it"
+            hint = "explorer --resume --trust runs it again"
             raise Misuse("code of this model ran in this session", where=saved.source, hint=hint)
         _remove_partial_files(folder)
     except BaseException:
@@ -478,7 +480,7 @@ def _read_state(folder: str) -> SavedSession:
         if not history.entries or history.current < 0:
             raise build_broken_error("'s state has no history")
         if not history.is_tree:
-            raise build_broken_error("'s history has a state that was made of none")
+            raise build_broken_error("'s history has a state without a parent")
         history = _make_paths_absolute(history, folder)
     return replace(saved, history=history)
 

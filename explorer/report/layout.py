@@ -477,9 +477,9 @@ class TableLines:
 
 
 def _find_names(pieces: Sequence[Piece]) -> Iterator[tuple[int, str, str, str]]:
-    """Yield each piece of a cell that is a name: its index, the text before it, the name, the text after it.
+    """Yield the index of each piece of a cell that contains a name, and its parts: text, name, text.
 
-    The text for other names is short: 'fc1 and 3 more' becomes 'fc1, 3 more'.
+    A count of other names becomes shorter: 'fc1 and 3 more' becomes 'fc1, 3 more'.
     """
     for place, (text, _) in enumerate(pieces):
         if match := _NAME.fullmatch(text):

@@ -443,7 +443,7 @@ def _find_named(
         if list_presets().get(machine_name) != machine
     }
     if name == HERE and len(own_machines) < len(machines):
-        raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
+        raise Misuse("this machine is not measured", where=where, hint="run explorer machines --measure")
     hint = suggest_only_near(name, machines)
     if not hint:
         suggestion = suggest_name(name, own_machines) or f"write one into {path}: [machine.NAME] {settings}"

@@ -326,7 +326,7 @@ _ENERGIES = "read_pj", "write_pj"
 def _list_faults(memory: MachineMemory) -> Iterator[_Fault]:
     """Yields what is wrong with a memory whose settings are valid one by one."""
     if memory.ways and memory.size is None:
-        yield _Fault("ways", "a cache with ways has a size", 'add size = "32 KiB"')
+        yield _Fault("ways", "a cache with ways needs a size", 'add size = "32 KiB"')
     if memory.size is not None:
         if memory.ways and memory.size % memory.ways:
             problem = f"{memory.size:,} bytes do not divide into {memory.ways:,} ways"
@@ -391,5 +391,5 @@ def _check(memories: tuple[MachineMemory, ...], where: str) -> None:
         raise Misuse(
             f"the outermost memory, '{names[0]}', must hold A, B and C for all cores",
             where=where,
-            hint="list the memories from the outermost in, such as DRAM first",
+            hint="list the outermost memory first, such as DRAM",
         )

@@ -70,7 +70,7 @@ def parse_tile(text: str, where: str = "--tile") -> tuple[int, int, int]:
 
 
 def parse_tiles(text: str, where: str = "--tile") -> tuple[tuple[int, int, int], ...]:
-    """Parses tiles between commas, each with one size or three: '16,32,64x64x16'.
+    """Parses tiles separated by commas, each with one size or three: '16,32,64x64x16'.
 
     Raises:
         Misuse: One of them is not a tile.
@@ -79,7 +79,7 @@ def parse_tiles(text: str, where: str = "--tile") -> tuple[tuple[int, int, int],
 
 
 def parse_sizes(text: str, where: str) -> tuple[int, ...]:
-    """Parses sizes between commas: '16,32,64'.
+    """Parses sizes separated by commas: '16,32,64'.
 
     Raises:
         Misuse: One of them is not a positive integer.
@@ -88,7 +88,7 @@ def parse_sizes(text: str, where: str) -> tuple[int, ...]:
 
 
 def parse_tokens(text: str, where: str) -> tuple[int, ...]:
-    """Parses numbers of tokens between commas: '2048,8k,32k' (k is 1,024).
+    """Parses numbers of tokens separated by commas: '2048,8k,32k' (k is 1,024).
 
     Raises:
         Misuse: One of them is not a positive integer.
@@ -100,7 +100,7 @@ def parse_tokens(text: str, where: str) -> tuple[int, ...]:
 
 
 def parse_words(text: str, where: str) -> tuple[str, ...]:
-    """Parses words between commas, without repetitions.
+    """Parses words separated by commas, without repetitions.
 
     Raises:
         Misuse: The text has no words.
@@ -116,7 +116,7 @@ _PLAIN_WORDS = {"partial": "ragged"}
 
 
 def parse_choices(text: str, choices: Sequence[str], where: str) -> tuple[str, ...]:
-    """Parses a selection of known words between commas.
+    """Parses a selection of known words separated by commas.
 
     Raises:
         Misuse: A word is not known.
@@ -287,7 +287,7 @@ _MAX_SIZE = 1 << 40
 
 
 def parse_dims(texts: Iterable[str], where: str = "--dim") -> dict[str, int]:
-    """Parses sizes of symbolic dimensions: 'batch=8', each in its own text or several between commas.
+    """Parses sizes of symbolic dimensions: 'batch=8', each in its own text or several separated by commas.
 
     Raises:
         Misuse: See `parse_dim_sizes`. Also raised for a name with several sizes.
@@ -390,7 +390,7 @@ def parse_bytes(text: str) -> float:
 
 
 def parse_capacity(typed: str) -> list[int]:
-    """Parses sizes of memory: a range such as '1K:64M', or sizes between commas.
+    """Parses sizes of memory: a range such as '1K:64M', or sizes separated by commas.
 
     A range has four sizes for each doubling, and its end.
 
@@ -453,7 +453,7 @@ def parse_memory(text: str, where: str = "--memory") -> int:
 
 
 def parse_providers(text: str, where: str) -> tuple[str, ...]:
-    """Parses execution providers of onnxruntime between commas: 'cuda,cpu'. Returns () for 'all'.
+    """Parses execution providers of onnxruntime separated by commas: 'cuda,cpu'. Returns () for 'all'.
 
     Raises:
         Misuse: See `parse_names`.
@@ -462,14 +462,14 @@ def parse_providers(text: str, where: str) -> tuple[str, ...]:
 
 
 def parse_names(text: str, where: str) -> tuple[str, ...]:
-    """Parses names between commas: 'image,mask'.
+    """Parses names separated by commas: 'image,mask'.
 
     Raises:
         Misuse: A name is empty or repeated.
     """
     names = tuple(name_text.strip() for name_text in text.split(","))
     if not all(names):
-        raise Misuse(f"'{text}' has an empty name", where=where, hint="write names between commas: a,b")
+        raise Misuse(f"'{text}' has an empty name", where=where, hint="separate names by commas: a,b")
     for index, name in enumerate(names):
         if name in names[:index]:
             raise Misuse(f"'{name}' stands there twice", where=where)

@@ -97,7 +97,7 @@ class Choice(NamedTuple):
 
 
 def parse_statistics(text: str, where: str = "--stat") -> tuple[Choice, ...]:
-    """Parses statistics between commas, without repetitions: 'var,absmean,range:3sigma,quantile:0.97'.
+    """Parses statistics separated by commas, without repetitions: 'var,absmean,range:3sigma,quantile:0.97'.
 
     Raises:
         Misuse: A statistic is unknown, or its argument is missing, superfluous or invalid.

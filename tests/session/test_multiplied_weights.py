@@ -82,7 +82,7 @@ def test_a_quantized_weight_is_told_as_its_layer_multiplies_by_it(
     np.testing.assert_allclose(((codes - zeros) * scales).reshape(64, 64), told, rtol=1e-5)
     (row,) = stats.tensors
     assert row.chosen["absmax"] == pytest.approx((np.abs(told).max(),))
-    assert "of 1 quantized tensor the numbers that they stand for" in stats.notes
+    assert "the figures of 1 quantized tensor are those of the dequantized numbers" in stats.notes
 
 
 def source_is_gemm(path: str) -> bool:

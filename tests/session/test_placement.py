@@ -266,7 +266,9 @@ def test_a_tiled_model_and_a_call_whose_nodes_run_on_several_providers(
     with explorer.Session(path) as session:
         found = session.placement()
         assert set(found.providers[0].split(", ")) == {"CPU", "CUDA"}
-    assert found.notes == ("calls of functions on several providers, each in the partition of one: 1",)
+    assert found.notes == (
+        "calls of functions on several providers, each counted in the partition of one: 1",
+    )
 
 
 def test_a_graph_without_nodes_runs_nowhere(tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ def test_times_that_were_measured_of_modules_are_balanced(form: Any) -> None:
         took = session.profile(ProfileSpec(steps=3))
         told = session.split(SplitSpec(4, "time"), form=form)
         names = {one.path for one in took.layers if one.seconds is not None}
-        with pytest.raises(Misuse, match="within layer, which was measured as one"):
+        with pytest.raises(Misuse, match="within layer, which was measured as one unit"):
             session.split(SplitSpec(by="time", cuts=(_begins(form, "layer.linear1"),)), form=form)
         session.split(SplitSpec(by="time", cuts=(_begins(form, "two"),)), form=form)
         step = session.profile(ProfileSpec(steps=3, train=True))
@@ -358,7 +358,7 @@ def test_times_that_were_measured_of_modules_are_balanced(form: Any) -> None:
         (
             nn.Sequential(nn.LSTM(8, 8, batch_first=True)),
             (2, 4, 8),
-            "it is within 0, which was measured as one",
+            "it is within 0, which was measured as one unit",
         ),
         (nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval(), (2, 4, 8), "layers are unknown"),
     ],

@@ -91,9 +91,9 @@ async def test_a_model_is_closed_from_the_list_and_behind_the_last_the_chooser_c
 async def test_the_model_on_show_has_nothing_to_stand_beside_and_it_is_said() -> None:
     async with two() as (hands, app):
         await hands.press("L", "space", "t")
-        assert "mark one that is not on show" in line_text(app.screen.query_one(Status).lines[0])
+        assert "mark another model than the visible one" in line_text(app.screen.query_one(Status).lines[0])
         await hands.press("equals_sign")
-        assert "this one is on show: choose another" in line_text(app.screen.query_one(Status).lines[0])
+        assert "this is the visible model: choose another" in line_text(app.screen.query_one(Status).lines[0])
         assert isinstance(app.screen, OpenListScreen)
 
 

@@ -201,7 +201,7 @@ async def test_the_page_of_a_layer_has_its_measured_time_beside_its_limit_and_sa
         (measured,) = [line for line in lines if "Kernel time " in line]
         (spread,) = [line for line in lines if "how far apart" in line]
         assert measured.index("4 ms") == len(spread) - len(spread.partition("apart")[2].lstrip())
-        assert "of the roof: what is counted" in said
+        assert "of the roof: the least time" in said
         assert "counted over measured" in said
         # what another's kernel does has no time of its own; a group has the sum
         await hands.press("down")

@@ -255,7 +255,7 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "--memory",
-            "most memory that the work may take, such as 8G",
+            "memory limit of the work, such as 8G (Linux)",
             "SIZE",
             reads="memory",
             manual="memory limit of the work, such as `8G` (Linux)",

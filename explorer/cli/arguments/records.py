@@ -58,7 +58,7 @@ def read_quantize(args: ParsedArgs) -> QuantizeSpec | None:
     """Return the number formats of `--quantize`, or None without the option."""
     if args.quantize is None:
         if args.calibrate is not None:
-            raise Misuse("there is nothing to choose ranges for", where="--calibrate", hint="--quantize int8")
+            raise Misuse("only quantization uses these samples", where="--calibrate", hint="--quantize int8")
         return None
     spec: QuantizeSpec = _quantize().parse_spec(args.quantize, "--quantize")
     return spec

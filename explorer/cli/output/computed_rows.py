@@ -23,7 +23,7 @@ def warn_missing_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> st
 
 def say_what_is_kept(args: ParsedArgs) -> None:
     """Set the message for a stopped sweep: whether its rows are kept, and where."""
-    kept_text = f"what was done is kept in {args.output}; the same command goes on from there"
+    kept_text = f"the finished rows are in {args.output}; the same command continues from there"
     supervisor.set_stop_message(
         f"stopped; {kept_text if args.output else 'nothing was kept; with -o FILE it would be'}"
     )

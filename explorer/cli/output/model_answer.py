@@ -119,7 +119,7 @@ def describe_fixed_sizes(info: Info, args: ParsedArgs) -> str:
     sizes = {name: size for name, size in info.assumptions["dims"].items() if name not in args.dim}
     if not sizes:
         return ""
-    return f"the graph is for {dims_text(sizes)} as the program was exported; --dim binds another size"
+    return f"the graph has the sizes of the exported program ({dims_text(sizes)}); --dim binds another size"
 
 
 def write_output(

@@ -989,7 +989,7 @@ def step_number() -> int | None:
 
 
 def find_running_step() -> tuple[Any, int] | None:
-    """Returns the autograd node that runs backward, or None for no node, and its number; None if unknown.
+    """Returns the autograd node that runs backward (or None) and its number, or None if that is unknown.
 
     Assumes: `torch._C._current_autograd_node` returns the node, and its `_sequence_nr` the number.
     Seen: torch 2.9 to 2.15.

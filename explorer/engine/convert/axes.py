@@ -169,7 +169,7 @@ def _list_sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]
             size = (info.shape or ())[axis]
             assert isinstance(size, int)
             if sizes.setdefault(name, size) != size:
-                hint = "give the two dimensions different names, or shapes that agree by --input-shape"
+                hint = "give the two dimensions different names, or pass shapes that agree with --input-shape"
                 raise Misuse(f"'{name}' would be {sizes[name]} and {size}", where="--dynamic", hint=hint)
     return sizes
 

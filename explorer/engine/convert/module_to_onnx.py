@@ -118,7 +118,7 @@ def _check_file(
             size = (value.shape or ())[axis : axis + 1]
             if size and isinstance(size[0], int):
                 message = f"the exporter could not leave '{name}' open, and fixed it at {size[0]}"
-                hint = "the model's code takes a decision by this size; leave it out of --dynamic"
+                hint = "a decision in the model's code depends on this size; leave it out of --dynamic"
                 raise BadModel(message, where=source, hint=hint)
     if options.output_names and len(model.graph.outputs) != len(options.output_names):
         count = len(model.graph.outputs)

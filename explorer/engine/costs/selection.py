@@ -160,7 +160,7 @@ class _Sums:
             )
             assumed = False
             if self._has_shared[index]:
-                reason += ", parameters that they share counted for each"
+                reason += "; parameters that several layers share count once for each layer"
         return replace(row, **self.fields(self.values[index]), reason=reason, assumed=assumed, repeat=1)
 
     def fields(self, values: Values) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
     except ValueError:
         expected = {"ints": "whole numbers: 2,2", "floats": "numbers: 0.5,1", "int": "a whole number"}
         raise Misuse(
-            f"'{step.to}' is not what '{step.attribute}' of {node.op} takes",
+            f"'{step.to}' is not a value for '{step.attribute}' of {node.op}",
             where=FLAG,
             hint=f"give {expected.get(kind, 'a number' if kind == 'float' else 'texts: a,b')}",
         ) from None

@@ -115,7 +115,7 @@ class DataFile(Struct, frozen=True):
                     hint=suggest_name(name, inputs),
                 )
         if missing := [name for name in names if name not in part_names]:
-            message = f"which array is the input '{printable(missing[0])}' of {model} is not clear"
+            message = f"it is not clear which array is the input '{printable(missing[0])}' of {model}"
             hint = f"name them: --inputs {missing[0]}=NAME; it has {', '.join(inputs) or 'labels only'}"
             raise Misuse(message, where=self.path, hint=hint)
         for spec in specs:

@@ -89,8 +89,10 @@ def _assign(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -
         Misuse: There are neither labels nor a second model to compare with.
     """
     if not file.labels and len(models) < 2:
-        message = "it has no labels, and one model agrees with itself"
-        raise Misuse(message, where=file.path, hint="name them with --labels NAME, or a second model")
+        message = "it has no labels, and there is no second model to compare with"
+        raise Misuse(
+            message, where=file.path, hint="name the labels with --labels NAME, or name a second model"
+        )
     for model in models:
         if not model.parts:
             model.parts = file.assigned(model.inputs, named, model.name)
@@ -119,7 +121,7 @@ def _add_agreement(
 ) -> None:
     if first.shape != output.shape:
         texts = shape_text(output.shape[1:]), shape_text(first.shape[1:])
-        message = f"its output is {texts[0]} a sample and that of {a.name} {texts[1]}"
+        message = f"its output has shape {texts[0]} for a sample, and that of {a.name} has {texts[1]}"
         raise Misuse(message, where=b.name, hint="name the output that is scored with --scores NAME")
     agreement.add(
         score_choices(first, labels), score_choices(output, labels)

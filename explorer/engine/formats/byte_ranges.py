@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     """A piece: its key for counting it once, its number of elements, and its bytes."""
 
 MANY_RUNS = (
-    "parameters and bytes are at most these: {name} is a view, and its bytes lie in more pieces than are"
-    " distinguished"
+    "parameters and bytes are upper bounds: {name} is a view whose bytes lie in too many pieces to compare"
 )
 """Note for a model with tensors whose bytes are only an upper bound."""
 

@@ -15,7 +15,7 @@ RANDOM = frozenset(
 )
 """Operators with different results for the same inputs; Dropout is one in training mode only."""
 
-NOT_SHARED = "it draws random numbers, which no two runs share"
+NOT_SHARED = "it draws random numbers, which differ in each run"
 """Reason, shown to the user, why a value is not compared."""
 
 

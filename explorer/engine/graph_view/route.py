@@ -66,7 +66,7 @@ def find_route(tree: TreeRows, start: int, goal: int) -> Route:
     starts, goals = _list_calls(tree, start), _list_calls(tree, goal)
     if starts & goals:
         raise Misuse(
-            f"{quoted[0]} and {quoted[1]} are not two layers apart",
+            f"{quoted[0]} and {quoted[1]} share a layer, so no path leads between them",
             hint="name two layers, neither of which is inside the other",
         )
     shows_hidden = not (tree.count_leaves(start) and tree.count_leaves(goal))
@@ -87,7 +87,7 @@ def find_route(tree: TreeRows, start: int, goal: int) -> Route:
         reverse_starts = _find_reachable(goals, starts, list_next) & starts
         raise Misuse(
             f"no path leads from {quoted[0]} to {quoted[1]}",
-            hint=f"something leads from {quoted[1]} to {quoted[0]}: swap them" if reverse_starts else "",
+            hint=f"a path leads from {quoted[1]} to {quoted[0]}: swap them" if reverse_starts else "",
         )
     inner_calls = path_calls - starts - goals
     rows = sorted({call % len(tree.layers) for call in path_calls})

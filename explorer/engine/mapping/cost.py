@@ -73,7 +73,7 @@ def build_nest(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
         raise Misuse(
             f"{len(mapping.levels)} levels, but the machine has {len(groups) + 1}: {names}",
             where=mapping.site,
-            hint="a mapping has one level for each of them, from the outermost in",
+            hint="a mapping has one level for each of them, the outermost first",
         )
     outer: Triple = mapping.size
     for index, level in enumerate(mapping.levels):
@@ -100,7 +100,7 @@ def build_nest(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
             raise Misuse(
                 f"level {index + 1} keeps the whole of {level.keep}",
                 where=mapping.site,
-                hint="only the first memory can, of operands that it holds, and without cores",
+                hint="only the first memory can keep a whole operand, if it holds it and has no cores",
             )
     holds = [*("".join(sorted("".join(memory.holds for memory in group))) for group in groups), "ABC"]
     nest = Nest(mapping.size, mapping.levels, tuple(holds), machine.registers)

@@ -132,7 +132,7 @@ def _move_formulas(
             rule, numbers = f"bytes of {operand}, {_SUMMED}", f"{move.loads:,}"
         yield Formula(name, rule, numbers, move.loads, "bytes")
         if move.outside_reads != move.loads:
-            rule = "the same, a tile that several cores need read once"
+            rule = "the same, but a tile that several cores need is read once"
             name = f"{operand} read from {move.outside}"
             yield Formula(name, rule, f"{move.outside_reads:,}", move.outside_reads, "bytes")
         return

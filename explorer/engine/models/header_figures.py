@@ -118,7 +118,7 @@ class _OutlineSums:
         for index, row in enumerate(outline.rows):
             self.add(row)
             if index % _CHECK_INTERVAL == 0 and time.monotonic() > deadline:
-                self.note = "too much to be read through here"
+                self.note = "the header is too long to be counted here"
                 self.params, self.sums = None, {}
                 break
         if self.methods and self.params is not None:

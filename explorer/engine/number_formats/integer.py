@@ -143,7 +143,7 @@ def _create_integer(match: re.Match[str]) -> Integer:
 def _parse_fixed_point(match: re.Match[str]) -> FixedPoint:
     bits, fraction, signed = int(match[2]), int(match[3]), not match[1]
     if not 1 + signed <= bits <= MAX_BITS:
-        why = f"fixed point has {1 + signed} to {MAX_BITS} bits, which float32 holds exactly, not {bits}"
+        why = f"a fixed-point format has {1 + signed} to {MAX_BITS} bits, which float32 holds exactly"
         raise ValueError(why)
     if fraction > MAX_FRACTION:
         raise ValueError(f"at most {MAX_FRACTION} bits can follow the point, not {fraction}")

@@ -10,7 +10,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators.cost_rules import free, unknown_cost
 from explorer.engine.operators.operator import Operator
 
-_BODY = unknown_cost("its body is missing or does not fit it")
+_BODY = unknown_cost("its body is missing or does not fit the operator")
 
 OPERATORS = (
     Operator("If", _BODY, settings=(0,)),

@@ -78,7 +78,7 @@ def _parse_einsum(
     inputs_text, arrow, right = equation.replace(" ", "").partition("->")
     parts = inputs_text.split(",")
     if len(parts) != len(shapes):
-        return f"'{equation}' names {len(parts)} operands, but has {len(shapes)}"
+        return f"'{equation}' names {len(parts)} operands, but the node has {len(shapes)}"
     sizes: dict[str, Dim] = {}
     operands: list[str] = []
     ellipsis_rank = 0

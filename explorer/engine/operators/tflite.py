@@ -531,7 +531,7 @@ _COSTS: Mapping[str, Rule] = {
     "CALL_ONCE": data_movement("runs a subgraph once, before the first pass"),
     **dict.fromkeys(
         str.split("IF WHILE CALL STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CASE"),
-        unknown_cost("the subgraphs that it runs open into too many operators"),
+        unknown_cost("its subgraphs contain too many operators when they are put in place"),
     ),
     "DELEGATE": unknown_cost("it holds a part of the model compiled for one machine"),
     "CUSTOM": unknown_cost("a custom operator without a name"),

@@ -117,7 +117,10 @@ def _explain_missing_prediction(
     if measured_machine is None or (measured_machine.threads == threads and providers[0] == HOST):
         return ""
     machine_threads = many_text(measured_machine.threads, "thread")
-    return f"no times are predicted: the machine was measured otherwise ({machine_threads} on its processor)"
+    return (
+        "no times are predicted: the machine was measured with other settings"
+        f" ({machine_threads} on its processor)"
+    )
 
 
 class _MeasuredGraph(Struct):
@@ -404,7 +407,11 @@ def _build_failure(
     ]
     duration = seconds_text(sum(kernel.seconds for kernel in kernels))
     count_text = many_text(sum(kernel.calls for kernel in kernels), "kernel")
-    hint = f"{count_text} ran before it, {duration} together" if kernels else "nothing ran before it"
+    hint = (
+        f"{count_text} ran before the failure, {duration} in all"
+        if kernels
+        else "no kernel ran before the failure"
+    )
     return BadModel(f"onnxruntime cannot run the model: {problem}", where=where, hint=hint)
 
 

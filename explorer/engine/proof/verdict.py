@@ -205,7 +205,10 @@ def _describe_outputs(grounds: Grounds, identical: bool) -> str:
     judged = [e for e in grounds.model_outputs if not (e.drawn or e.stepped)]
     phrases = [_describe_accuracy(judged)] if judged else []
     for number, reason in (
-        (sum(e.drawn for e in grounds.model_outputs), "made with random numbers, which no two runs share"),
+        (
+            sum(e.drawn for e in grounds.model_outputs),
+            "computed from random numbers, which differ in each run",
+        ),
         (sum(e.stepped for e in grounds.model_outputs), "different by more than rounding"),
     ):
         if number:

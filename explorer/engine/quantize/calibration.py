@@ -225,7 +225,11 @@ def check_percentile(percentile: float) -> None:
         Misuse: The percentile is out of range.
     """
     if not 50 < percentile <= 100:
-        raise Misuse(f"of {percentile:g} % no range can be made", where="--percentile", hint="99.999")
+        raise Misuse(
+            f"no range can be computed from {percentile:g} % of the values",
+            where="--percentile",
+            hint="99.999",
+        )
 
 
 def choose_range(
@@ -238,7 +242,7 @@ def choose_range(
     """
     if distribution.nan:
         problem = f"the value '{printable(use.value)}' has {distribution.nan:,} NaN"
-        raise Misuse(f"{problem} with {text}: no range can be made")
+        raise Misuse(f"{problem} with {text}: no range can be computed")
     return distribution.range(use, calibrator, percentile)
 
 

@@ -152,7 +152,7 @@ def check_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
     if all(choice.reason for choice in choices):
         reasons = "; ".join(dict.fromkeys(choice.reason for choice in choices))
         all_quantized = {choice.reason for choice in choices} == {QUANTIZED}
-        hint = "blame it against the float model to see what each layer lost" if all_quantized else ""
+        hint = "explorer blame FLOAT_MODEL MODEL shows what each layer lost" if all_quantized else ""
         raise Misuse(f"no layer takes a number format ({reasons})", hint=hint)
     return tuple(choices)
 

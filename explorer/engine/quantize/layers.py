@@ -270,7 +270,7 @@ def _check_operands(
             info = shapes.get(operand.value)
             dtype = info.dtype if info is not None else None
         if dtype not in (None, *FLOATS):
-            raise _NotQuantizable(f"its type is {dtype}, quantized are {', '.join(FLOATS)}")
+            raise _NotQuantizable(f"its type is {dtype}, but only {', '.join(FLOATS)} can be quantized")
 
 
 # operands of each kind of node

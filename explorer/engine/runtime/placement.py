@@ -216,13 +216,16 @@ def _fused_layers(
 
 def _list_notes(assignment: Assignment, mixed_calls: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
     if mixed_calls:
-        yield f"calls of functions on several providers, each in the partition of one: {len(mixed_calls):,}"
+        yield (
+            "calls of functions on several providers, each counted in the partition of one:"
+            f" {len(mixed_calls):,}"
+        )
     for provider in assignment.unusable:
         yield f"{provider} is built into onnxruntime and cannot be used here"
     if assignment.nodes is None:
         yield "which layers are fused is unknown"
     if not assignment.is_optimized:
-        yield "so many nodes are not optimized: onnxruntime needs a time that grows with their square"
+        yield "so many nodes are not optimized: the time for it grows with the square of their number"
 
 
 class _LayerRows:

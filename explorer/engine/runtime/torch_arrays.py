@@ -55,6 +55,6 @@ def convert_to_array(tensor: torch.Tensor) -> Array:
     import ml_dtypes
 
     if not hasattr(ml_dtypes, name):
-        raise Misuse(f"an output is of the type {name}, which nothing here can compare")
+        raise Misuse(f"an output has the type {name}, which Explorer cannot compare")
     bits = cpu_tensor.contiguous().view(getattr(torch, f"uint{8 * cpu_tensor.dtype.itemsize}"))
     return bits.numpy().view(getattr(ml_dtypes, name))

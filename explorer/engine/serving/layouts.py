@@ -160,7 +160,7 @@ class LayerCuts:
         if tensor == 1:
             return ""
         if not self.planned:
-            return f"{type(self.model).__name__} has no plan by which its layers are cut"
+            return f"{type(self.model).__name__} has no plan that tells how to cut its layers"
         config = get_text_config(self.model)
         heads = getattr(config, "num_attention_heads", None)
         if isinstance(heads, int) and heads % tensor:

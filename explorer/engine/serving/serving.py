@@ -525,9 +525,9 @@ class _Answer:
         if idle:
             named = format_names(list(dict.fromkeys(".".join(holder.path.split(".")[:2]) for holder in idle)))
             self.notes.append(
-                f"the prompt is a text, which does not run {sum(holder.params for holder in idle):,} of the"
-                f" stored parameters ({named}). No pass over their inputs is counted"
-                " (explorer info with --input-shape of both counts one)"
+                f"a text prompt does not use {sum(holder.params for holder in idle):,} of the stored"
+                f" parameters ({named}). A pass over their inputs is not counted here"
+                " (explorer info with --input-shape of both inputs counts one)"
             )
         if any(holder.routed for holder in self.holders):
             self.notes.append(

@@ -200,7 +200,7 @@ def describe_all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) 
     return [
         f"its code multiplies each token with all {experts} experts, and its router takes"
         f" {experts_per_token}:"
-        f" engines that work with those alone have {active_params:,} active parameters"
+        f" engines that compute only those experts have {active_params:,} active parameters"
     ]
 
 

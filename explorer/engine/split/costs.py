@@ -85,7 +85,9 @@ def assign_module_seconds(
         for span in layer_spans or [range(previous_unit, previous_unit + 1)]:
             seconds[span.start] += row_seconds.get(layer.id, 0.0) / (len(layer_spans) or 1)
             if layer.id in row_seconds and not any(member in row_seconds for member in descendants):
-                uncuttable |= dict.fromkeys(span[1:], f"it is within {layer.path}, which was measured as one")
+                uncuttable |= dict.fromkeys(
+                    span[1:], f"it is within {layer.path}, which was measured as one unit"
+                )
     return seconds, uncuttable
 
 

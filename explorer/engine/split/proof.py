@@ -147,7 +147,7 @@ def exclude_random_outputs(proof: Verification, whole: Model) -> Verification:
     if equal_count:
         parts.append(f"{many_text(equal_count, 'output')} bit for bit the same")
     parts.append(
-        f"{many_text(len(random_names), 'output')} made with random numbers, which no two runs share"
+        f"{many_text(len(random_names), 'output')} computed from random numbers, which differ in each run"
     )
     return replace(
         proof,

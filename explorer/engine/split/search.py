@@ -173,9 +173,9 @@ class StageSearch:
         named = len(self.subject.machines)
         if named > 1 and stages != named:
             raise Misuse(
-                f"{named:,} machines are not one for each stage",
+                f"{named:,} machines are neither one for all stages nor one for each",
                 where="--machine",
-                hint="name one for all, or as many as there are stages",
+                hint="name one machine, or as many as there are stages",
             )
 
     # figures of the units
@@ -348,7 +348,7 @@ class StageSearch:
             stages = self._find_fewest_stages(allowed)
         if not 1 < stages <= _MAX_STAGES:
             raise Misuse(
-                f"{stages:,} stages are not a split",
+                f"a model cannot be split into {stages:,}",
                 where="-n",
                 hint=f"2 to {min(_MAX_STAGES, len(allowed) + 1):,}",
             )
@@ -361,7 +361,7 @@ class StageSearch:
         best = self.find_best(stages, allowed)
         if best is None:
             raise Misuse(
-                f"no {stages:,} stages of {bytes_text(self.spec.stage_memory or 0)} hold the model",
+                f"the model does not fit into {stages:,} stages of {bytes_text(self.spec.stage_memory or 0)}",
                 where="--stage-memory",
                 hint="more stages, or more memory",
             )
@@ -440,7 +440,7 @@ class StageSearch:
                 raise Misuse(f"no stage can begin with '{name}': {why}", where="--cuts")
             if not self.can_cut[unit]:
                 raise Misuse(
-                    f"what crosses the cut before '{name}' is not known",
+                    f"the tensors that cross the cut before '{name}' are not known",
                     where="--cuts",
                     **self.suggest_remedy("cut elsewhere"),
                 )

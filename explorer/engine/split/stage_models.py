@@ -160,7 +160,7 @@ def join_stages(whole: Model, stages: Sequence[Model]) -> Model:
         constant_nodes = _find_constant_nodes(stage, input_names)
         for name, tensor in stage.graph.initializers.items():
             if name in initializers and not _is_same_tensor(initializers[name], tensor):
-                raise BadModel(f"two stages hold other numbers as '{name}'")
+                raise BadModel(f"two stages store different numbers as '{name}'")
             initializers.setdefault(name, tensor)
         for place, node in enumerate(stage.graph.nodes):
             key = next((name for name in node.outputs if name), "")

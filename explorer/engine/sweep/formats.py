@@ -452,7 +452,7 @@ class _Run:
         if not single_layer_rows:
             return None
         if spec.cost == "bitops" and any(row.bitops is None for row in single_layer_rows.values()):
-            reason = "its BitOPs are not known, so there is no order in which they could be saved"
+            reason = "its BitOPs are not known, so choices cannot be ranked by what they save"
             return MixedPrecision(work.subject.name, spec.bits, spec.snr, False, "", reason, spec.cost)
         format_by_layer: dict[str, str] = {}
         rejected: set[tuple[str, str]] = set()

@@ -157,7 +157,7 @@ def _explain_unsupported_sizes(site: Site, choice: SiteChoice, opset: int) -> st
             size % tile_size for size, tile_size in zip((site.M, site.K, site.N), choice.tile, strict=True)
         )
         if opset < MIN_OPSET and "int" in site.dtype and is_padded and has_partial_tiles:
-            return f"opset {opset} pads no integers: leave its edges partial, in another form than batched"
+            return f"opset {opset} cannot pad integers: use partial edges, in a form other than batched"
         return ""
     sizes_text = f"{' and '.join(site.dynamic)} {'is' if len(site.dynamic) == 1 else 'are'} open"
     hint = f"bind {'it' if len(site.dynamic) == 1 else 'them'} with --dim"

@@ -341,8 +341,8 @@ def _describe_inexact(tensor_stats: Sequence[TensorStats], collector: _Collector
             "histograms" if collector.options.axis is None else "quantiles over all indices, and histograms,"
         )
     note = (
-        f"{estimated_figures} of {many_text(max(estimated_count, searched_count), 'output')} are to 0.4 % of"
-        f" a value, because the numbers of all samples do not fit in"
+        f"{estimated_figures} of {many_text(max(estimated_count, searched_count), 'output')} are accurate to"
+        f" 0.4 % of a value, because the numbers of all samples do not fit in"
         f" {MAX_STORED_BYTES >> 20} MiB; all other figures are exact"
     )
     unsteady_count = len(collector.searches) - searched_count

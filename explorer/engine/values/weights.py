@@ -215,7 +215,9 @@ def measure_weights(
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in selected]
     if on_progress is not None:
         on_progress(Progress("looking for duplicates"))
-    dequantized_note = f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for"
+    dequantized_note = (
+        f"the figures of {many_text(quantized, 'quantized tensor')} are those of the dequantized numbers"
+    )
     return Weights(
         source,
         tuple(tensor_stats),

@@ -46,7 +46,7 @@ class SampleSpec(Spec, frozen=True):
         tuple[str, ...],
         option(
             "input arrays or columns, separated by commas, or input=array (default: by name, or the rest)",
-            manual="input arrays or columns, with commas, in the order of the model's inputs or as"
+            manual="input arrays or columns, separated by commas, in the order of the model's inputs or as"
             " `input=array` (default: those with the names of the inputs, or all others)",
             metavar="NAMES",
             reader="names",

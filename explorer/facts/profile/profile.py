@@ -57,14 +57,14 @@ class ProfileSpec(Spec, frozen=True):
 
     optimize: Annotated[
         OptimizeLevel | None,
-        option("level of onnxruntime's graph optimization (default all; of more than 4,096 nodes none)"),
+        option("level of onnxruntime's graph optimization (default all; none above 4,096 nodes)"),
     ] = None
     threads: Annotated[
         Count | None,
         option("threads for operators (default: the runtime's choice)", metavar="N"),
     ] = None
     device: Annotated[Words, option("device: cpu, cuda, or another of the runtime", metavar="NAME")] = "cpu"
-    warmup: Annotated[Natural, option("runs before those that are timed", metavar="N")] = 2
+    warmup: Annotated[Natural, option("first runs, which are not timed", metavar="N")] = 2
     steps: Annotated[
         Count | None,
         option("timed runs (default: until the median is stable)", metavar="N"),
@@ -108,10 +108,10 @@ class ProfileViewSpec(Spec, frozen=True):
     sort: Annotated[
         ProfileSort,
         option(
-            "layers with the largest first: order is as they run, limit the least time, roof that over\n"
-            "the measured one",
-            manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
-            " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
+            "sort the layers, the largest figure first: order is as they run, limit the least time,\n"
+            "roof the least time over the measured one",
+            manual="sort the layers, the largest figure first: `time`, `order` (as they run), `calls`,"
+            " `mac-rate`, `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
         ),
     ] = "time"
 

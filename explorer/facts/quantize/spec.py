@@ -162,7 +162,7 @@ class QuantizeSpec(Spec, frozen=True):
         float,
         Meta(gt=50, le=100),
         option(
-            "values inside the range, in percent: --calibrator percentile",
+            "for --calibrator percentile: share of values inside the range, in percent",
             metavar="P",
             reader="percentile",
         ),
@@ -171,8 +171,8 @@ class QuantizeSpec(Spec, frozen=True):
     unsaturated: Annotated[
         bool,
         option(
-            "int8 weights with which no two products saturate on a processor without VNNI",
-            manual="scales of `int8` weights with which no two neighboring products saturate on an x86"
+            "limit int8 weights so that no sum of two products saturates on a processor without VNNI",
+            manual="limit `int8` weights so that no sum of two neighboring products saturates on an x86"
             " processor without VNNI",
             group="written",
         ),

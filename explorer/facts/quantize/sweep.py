@@ -39,9 +39,9 @@ class FormatSweepSpec(Spec, frozen=True):
     formats: Annotated[
         tuple[Words, ...],
         option(
-            "number formats to try in place of tiles, between commas: int8,fixed8.4,weight=int4+input=int8",
-            manual="number formats to try in place of tiles, between commas: `int8,fixed8.4,mxfp4`; parts are"
-            " joined by `+`: `weight=int4+input=int8`",
+            "number formats to try in place of tiles, with commas: int8,fixed8.4,weight=int4+input=int8",
+            manual="number formats to try in place of tiles, separated by commas: `int8,fixed8.4,mxfp4`;"
+            " parts are joined by `+`: `weight=int4+input=int8`",
             metavar="FORMATS",
             flag="--quantize",
             reader="words",

@@ -40,7 +40,7 @@ class ServingSpec(Spec, frozen=True):
         tuple[Count, ...],
         Meta(min_length=1),
         option(
-            "tokens in the cache at a decode step; several with commas",
+            "tokens in the cache at a decode step; separate several by commas",
             metavar="TOKENS,...",
             flag="--context",
             reader="tokens",
@@ -54,7 +54,7 @@ class ServingSpec(Spec, frozen=True):
         tuple[Count, ...],
         Meta(min_length=1),
         option(
-            "sequences generated at the same time; several with commas",
+            "sequences generated at the same time; separate several by commas",
             metavar="N,...",
             flag="--batch",
             reader="sizes",
@@ -68,7 +68,7 @@ class ServingSpec(Spec, frozen=True):
         tuple[Count, ...],
         Meta(min_length=1),
         option(
-            "number of devices that share the model; several with commas",
+            "number of devices that share the model; separate several by commas",
             metavar="N,...",
             reader="sizes",
             joined=True,
@@ -83,7 +83,7 @@ class ServingSpec(Spec, frozen=True):
             "type of stored weights, such as bf16, fp8, int4 (default: the model's; several with --sweep)",
             metavar="TYPE",
             label="weight type",
-            placeholder="as the model's; bf16, fp8, int4",
+            placeholder="empty: as the model's; or bf16, fp8, int4",
         ),
     ] = ""
     kv_dtype: Annotated[
@@ -92,7 +92,7 @@ class ServingSpec(Spec, frozen=True):
             "type of cached keys and values (default: that of activations; several with --sweep)",
             metavar="TYPE",
             label="KV type",
-            placeholder="as activations; fp8",
+            placeholder="empty: as activations; or fp8",
         ),
     ] = ""
     card: Annotated[
@@ -103,7 +103,7 @@ class ServingSpec(Spec, frozen=True):
             reader="card",
             write=memory_word,
             label="memory",
-            placeholder="as the machine's preset; 80G",
+            placeholder="empty: as the preset; or 80G",
         ),
     ] = None
     links: Annotated[

@@ -272,7 +272,7 @@ def _convert_bound(bound: Fraction, unit: BudgetUnit) -> float:
 def _find_limits(
     budget: Budget, unit: BudgetUnit, old: BaselineFigure | None
 ) -> tuple[Interval | None, Fraction | None]:
-    """Return the least and the greatest possible limit, and the limit for the baseline's own number."""
+    """Return the range in which the limit lies if the baseline is inexact, and the limit for its number."""
     if not budget.is_change:
         # a coverage is a rounded quotient, so its limit is rounded in the same way
         limit = float(budget.number) if unit == "share" else budget.number
@@ -303,7 +303,7 @@ def _compute_change(figure: FigureValue, past: FigureValue) -> float | None:
 _INEXACT = {
     ">= ": "only a lower bound of it is known",
     "<= ": "only an upper bound of it is known",
-    "~ ": "it rests on an assumption",
+    "~ ": "it depends on an assumption",
 }
 
 
@@ -330,7 +330,7 @@ def _explain_unknown(
     if budget.is_change and old is None:
         return "the baseline has no such figure; --update adds it"
     if budget.is_change and old is not None and (old.sign or old.value is None):
-        return f"of the figure in the baseline: {_INEXACT.get(old.sign, 'it is unknown')}"
+        return f"the baseline's figure is inexact: {_INEXACT.get(old.sign, 'it is unknown')}"
     return "the limit is within the 95 % interval of the measured time" if name == "seconds" else ""
 
 

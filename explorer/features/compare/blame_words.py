@@ -106,7 +106,7 @@ def _describe_method(fact: Blame) -> str:
     chunks = "at once" if fact.chunks == 1 else f"in {fact.chunks:,} parts"
     parts += [
         *fact.inputs,
-        *([f"{many_text(len(fact.probes), 'value')} looked at {chunks}"] if fact.probes else []),
+        *([f"{many_text(len(fact.probes), 'value')} compared {chunks}"] if fact.probes else []),
     ]
     return "; ".join([*parts, seconds_text(fact.seconds)])
 

@@ -191,7 +191,7 @@ class Comparer:
         ]
         notes = _list_warnings(infos, None if prove is None else names[0])
         if prove is None and any(proofs):
-            notes.append("proof and largest error: of the step that made a state, against the one before")
+            notes.append("proof and largest error compare each state with the state that it was made from")
         machine = "" if hardware is None else hardware.name or "the machine that was given"
         alike = len({info.model.is_graph for info in infos}) == 1
         return build_figure_table(names, columns, machine, notes, alike=alike)

@@ -132,7 +132,7 @@ class _Pair:
             if self._fact.form != "exported" and self._request["before"] == context.store.history_place:
                 self._command.panes.move_to_layer(choice.row)
             else:
-                context.store.say("the tree on the screen is another one, without these rows")
+                context.store.say("the tree on the screen is another one, which lacks these rows")
             return
         if choice.question == "profile":
             self._ask_times()

@@ -487,7 +487,7 @@ def _fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachi
 
 
 def _epilogues_of(manifest: CodeManifest, task: _Task, folder: str) -> dict[str, FusedEpilogue]:
-    """Return the epilogues of the sites that the code of a folder fuses, read from the model.
+    """Return the model's epilogues at the sites where the code of a folder fuses one.
 
     Raises:
         Misuse: The model has another epilogue at a site.
@@ -568,7 +568,9 @@ def _check_site(code: CodeSite, site: Site, folder: str) -> None:
             for figures in (theirs, ours)
         )
         in_code, in_model = texts
-        raise Misuse(f"'{code.mapping.site}' is {in_code} there, and {in_model} in the model", where=folder)
+        raise Misuse(
+            f"'{code.mapping.site}' is {in_code} in the code, but {in_model} in the model", where=folder
+        )
 
 
 def _model_digest(session: Facade) -> str:

@@ -173,7 +173,7 @@ FLAME_KEYS = key_group(
     ("flame_into", ("enter",), "Enter", "Zoom in", "Draw the box over the full width; for a layer, go"
                                                    " to it in the tree"),
     ("flame_back", ("backspace",), "Backspace", "Back", "What was drawn before"),
-    ("flame_whole", ("0",), "0", "The whole model", "All of it again"),
+    ("flame_whole", ("0",), "0", "The whole model", "Draw the whole model again"),
     ("flame_figure", ("c",), "c", "Next figure", "Measured time, MACs, parameters, weights, activations"),
     ("flame_tree", ("t",), "t", "To the tree", "The layer or group of the box"),
     ("flame_exact", ("e",), "e", "Exact or rounded", "714.19 M or 714,188,480"),

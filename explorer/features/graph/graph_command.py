@@ -44,7 +44,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     between = (spec.start, spec.end) if spec.start and spec.end else None
     if between is None and (spec.start or spec.end):
         flag, missing_flag = ("--to", "--from") if spec.start else ("--from", "--to")
-        raise Misuse("a path has two ends", where=missing_flag, hint=f"add {flag} LAYER")
+        raise Misuse("a path needs a start and an end", where=missing_flag, hint=f"add {flag} LAYER")
     if spec.compact and format != write.TEXT:
         raise Misuse("only text has a compact form", where="--compact", hint="write to FILE.txt")
     if format == write.NODE_DATA:

@@ -59,7 +59,7 @@ class GraphSpec(Spec, frozen=True):
     ] = None
     end: Annotated[str | None, option("... to this one", metavar="LAYER", flag="--to")] = None
     compact: Annotated[
-        bool, option("of .txt: one line for each box, with the edges as rails on the left")
+        bool, option("for .txt: one line for each box, with the edges as rails on the left")
     ] = False
     color: Annotated[
         str,

@@ -71,7 +71,7 @@ def map(
             mapping file, or 'batch'.
         mapping: Path of a mapping file whose cost is computed, or None to search.
         capacity: Sizes of the first memory for the curve of least traffic: a range such as '1K:64M', or sizes
-            between commas.
+            separated by commas.
         formulas: Whether to add the formula of each figure, with its numbers.
         direct: Whether to count the input of each convolution without gathered windows as well: each memory
             loads only the elements that it does not hold.

@@ -170,7 +170,7 @@ def _compare(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) 
     """Time two models in turn. With two batches, the first one is for the first model."""
     batches = args.batch or (None,)
     if len(batches) > 2:
-        raise Misuse("two models have two batches at most", where="--batch")
+        raise Misuse("two models take at most two batch sizes", where="--batch")
     with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.compare_profiles(
             other=args.models[1],

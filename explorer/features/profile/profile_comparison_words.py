@@ -57,14 +57,14 @@ def build_wall_table(fact: ProfileComparison) -> Fields:
     overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
     rows.append(Field("  of which overhead", _format_difference(overhead, True), "no kernel runs"))
     if slowed := fact.before.slowed_seconds - fact.after.slowed_seconds:
-        remark = "time that the profiler added to kernels: use the shares"
+        remark = "the profiler slows kernels by this time: compare shares instead"
         rows.append(Field("  less slowed kernels", _format_difference(slowed, True), remark))
     if doubted := [profile for profile in fact.layers if profile.significant is None]:
         counts = [
             side.count for profile in doubted for side in (profile.before, profile.after) if side is not None
         ]
         runs = many_text(min(counts, default=0), "run")
-        remark = f"marked ?: of {runs} under the profiler; six of each are needed: pass a longer --time-limit"
+        remark = f"marked ?: {runs} under the profiler, but each needs six: pass a longer --time-limit"
         rows.append(Field("Uncertain layers", plain(len(doubted)), remark))
     loaded = fact.before.load or fact.after.load
     if loaded:
@@ -82,7 +82,7 @@ def _run_text(profile: Profile) -> str:
 
 def _noise_text(significant: bool | None) -> str:
     if significant is None:
-        return "; six runs of each at least say whether that is noise"
+        return "; to tell this from noise, each needs at least six runs"
     return "" if significant else "; within noise"
 
 

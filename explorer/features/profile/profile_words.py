@@ -131,7 +131,9 @@ def build_profile_fields(fact: Profile) -> Fields:
 def _overhead_fields(fact: Profile) -> list[Field]:
     """Build the fields for time outside of kernels, and for time that the profiler adds to kernels."""
     # work of other processes delays a different layer in each run, so no layer's median shows it
-    remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
+    remark = "no kernel runs: calls, copies, gaps" + (
+        "; and time that other processes took" if fact.loaded else ""
+    )
     # kernels that the profiler slows hide the time between them
     overhead = Span("?", "warning") if fact.slowed_seconds else seconds(fact.overhead_seconds)
     rows = [
@@ -139,7 +141,7 @@ def _overhead_fields(fact: Profile) -> list[Field]:
         Field("Runtime overhead", overhead, remark, "overhead"),
     ]
     if fact.slowed_seconds:
-        remark = "kernel time above the wall time: the profiler slows kernels; use the shares"
+        remark = "kernel time above the wall time, because the profiler slows kernels: compare shares"
         slowed = Span(seconds_text(fact.slowed_seconds), "warning", value=fact.slowed_seconds)
         rows.append(Field("Kernels slowed", slowed, remark, "slowed"))
     return rows
@@ -401,7 +403,9 @@ def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
         rows.append(Field("Predicted", seconds(layer.predicted_seconds), off))
     if layer.limit_seconds is not None and fact.machine is not None and layer.efficiency is not None:
         machine = format_machine(fact.machine)
-        reached = f"{share_text(layer.efficiency, 1)} of the roof: what is counted, on {machine}"
+        reached = (
+            f"{share_text(layer.efficiency, 1)} of the roof: the least time of the counted work on {machine}"
+        )
         rows.append(Field("At the least", seconds(layer.limit_seconds), reached))
     for label, rate, unit in (
         ("MACs a second", layer.macs_per_second, "MAC/s"),

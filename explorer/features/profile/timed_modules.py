@@ -49,7 +49,7 @@ def prepare_module(
     except Misuse as error:
         if batch is None or error.where != "--dim":
             raise
-        problem = "its sizes are fixed, and the batch with them"
+        problem = "all its sizes are fixed, including the batch"
         raise Misuse(problem, where="--batch", hint=error.hint) from None
     args, kwargs = binding.pack_arguments(tensors)
     if batch is None and not sizes:

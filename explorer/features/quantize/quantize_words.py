@@ -304,7 +304,7 @@ def _unchanged_table(fact: Quantization) -> Table:
 def totals(fact: Quantization) -> Fields:
     """Build the fields for weight bytes and BitOPs, before and after."""
     changes = (("weight bytes", fact.totals.weight_bytes, size), ("BitOPs", fact.totals.bitops, count))
-    remarks = {"weight bytes": "as hardware needs them: without zero points that are 0"}
+    remarks = {"weight bytes": "as hardware needs them: zero points of 0 take no bytes"}
     return Fields(
         [
             Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options, record_of
-from explorer.cli.arguments.options import PRINTING
+from explorer.cli.arguments.options import PRINTING, Option
 from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.make import MadeModel, MakeSpec
@@ -36,7 +36,8 @@ COMMAND = Command(
     (
         "--output",
         *list_options(MakeSpec),
-        *("--seed", "--force", "--shapes", "--memory"),
+        Option("--seed", "seed of the weights (default 0)", "S", "0", least=0),
+        *("--force", "--shapes", "--memory"),
         *PRINTING,
     ),
     (

@@ -16,7 +16,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     tokens = args.past
     vars(args).update(past=None, observe=False)  # the session opens the model for its full pass
     if tokens is not None and tokens < 1:
-        raise Misuse("a text has at least one token", where="--past")
+        raise Misuse("a decode step needs at least one token in the cache", where="--past")
     return open_and_answer(
         args,
         progress,

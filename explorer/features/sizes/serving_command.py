@@ -145,7 +145,7 @@ COMMAND = Command(
     usage="serving MODEL --context 32k --machine h100",
     manual="what it costs to run a language model, counted on its own code with its own cache: parameters and"
     " those active per token, MACs of prompt and step with their closed forms, the KV cache and the longest"
-    " context and largest batch that a memory holds, least times by what bounds them, and layouts over"
+    " context and largest batch that a memory holds, least times and what limits them, and layouts over"
     " several devices (tensor, pipeline and expert parallel)",
     group="language",
 )

@@ -119,7 +119,7 @@ class CurveMaker:
         if tokens is None and opened.options.past:
             tokens = opened.options.past
         if tokens is not None and tokens < 1:
-            raise Misuse("a text has at least one token", where="--past")
+            raise Misuse("a decode step needs at least one token in the cache", where="--past")
         with self._open_other_sizes(state_index, on_progress, cancel) as examine:
 
             @cache

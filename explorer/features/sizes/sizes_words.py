@@ -192,6 +192,6 @@ def _describe_evidence(fact: SizeCurves) -> str:
     return (
         f"The whole model was counted at {counted_number:,} sizes ({first_sizes}, … {fact.counted[-1]:,});"
         " the closed forms"
-        " give each figure of each layer there. Both sides of each crossing are among them unless it says"
+        " give each figure of each layer there. They include both sides of each crossing unless its line says"
         " otherwise."
     )

@@ -30,7 +30,7 @@ _SPLIT_OPTIONS = (
     *list_options(SplitSpec, without=("micro_batches", "schedule", "optimizer")),
     Option(
         "--machine",
-        "machine of all stages, or of each between commas: a name of the config file, or a preset",
+        "machine of all stages, or one for each, separated by commas: a name of the config file, or a preset",
         "NAME,...",
     ),
     *list_options(SplitSpec, "micro_batches", "schedule"),
@@ -47,7 +47,7 @@ _SPLIT_OPTIONS = (
         "script for torchrun, proved by a training step in processes",
         default="onnx",
         choices=("onnx", "torch"),
-        manual="what the stages are: `onnx`, or of a module `torch`: .pt2 files, cut by"
+        manual="form of the stages: `onnx`, or for a module `torch`: .pt2 files, cut by"
         " torch.distributed.pipelining, with `run.py` for torchrun, proved by training steps in processes",
     ),
     Option("--plot", "also draw the schedule, as SVG or PNG", "FILE"),

@@ -419,7 +419,7 @@ class SplitScreen(SubScreen[int]):
         unit, places = rows.first_units[self.layer_tree.model.find_first_layer(row)], list(rows.places)
         if unit in places:
             if len(places) == 1:
-                self._refuse("a split has two stages at least")
+                self._refuse("a split has at least two stages")
                 return
             cut_index = places.index(unit)
             places.remove(unit)
@@ -436,7 +436,7 @@ class SplitScreen(SubScreen[int]):
         """Search the best cuts for one stage more or less."""
         stage_count = len(self._split.places) + 1 + step
         if stage_count < 2:
-            self._refuse("a split has two stages at least")
+            self._refuse("a split has at least two stages")
             return
         self._search(self._split.request._replace(stages=str(stage_count)))
 
@@ -578,7 +578,7 @@ class SplitScreen(SubScreen[int]):
         elif split.written is None:
             self._refuse("no stages written yet: w writes them")
         elif split.written != (split.places, split.request.form):
-            self._refuse("other cuts were written than these: w writes the stages")
+            self._refuse("the written stages have other cuts: w writes these stages")
         else:
             self.run_worker(self._run_stages(split.folder), group="split", exit_on_error=False)
 
@@ -587,7 +587,7 @@ class SplitScreen(SubScreen[int]):
         try:
             fact = await self._jobs.run("running the pipeline", "run_stages", folder)
         except Cancelled:
-            self._say("stopped, no stage runs on")
+            self._say("stopped; all stages have ended")
         except ExplorerError as error:
             self.app.push_screen(MessageDialog("Run the stages", str(error)))
         else:

@@ -281,9 +281,7 @@ def _build_timed_fields(fact: PipelineForecast) -> list[Field]:
     )
     return [
         Field("Latency", seconds(fact.latency), "of one micro-batch alone", "latency"),
-        Field(
-            "Period", seconds(fact.period), "between two results, the longest of stages and links", "period"
-        ),
+        Field("Period", seconds(fact.period), "between two results: the slowest stage or link", "period"),
         Field(
             "Throughput", Span(rate_text(fact.throughput, "runs/s"), "figure"), f"over {batches_text}", "rate"
         ),
@@ -305,7 +303,7 @@ def _build_untimed_fields(fact: PipelineForecast) -> list[Field]:
             "bubble",
         ),
         Field("  in training", share(fact.training_bubble, 1.0), step, "in training"),
-        Field("Speed", Span(f"{ideal:.2f}x", "figure", value=ideal), "of one device, once all work", "speed"),
+        Field("Speed", Span(f"{ideal:.2f}x", "figure", value=ideal), "of one device, if all work", "speed"),
     ]
 
 
@@ -438,7 +436,7 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         Field(
             "  predicted",
             Span(rate_text(fact.predicted.throughput, "runs/s"), "figure"),
-            f"{fact.error * 100:+.0f} % of it, from the times of the stages alone",
+            f"{fact.error * 100:+.0f} % of the throughput, computed from stages timed alone",
         ),
         Field("Latency", seconds(fact.latency), "of one micro-batch alone, links included"),
         *(Field("Input", "", text) for text in fact.inputs),

@@ -42,7 +42,7 @@ _SLICE_SECONDS = 2.0
 # fmt: off
 SENSITIVITY_KEYS = key_group(
     "In the sensitivity",
-    ("take", ("enter",), "Enter", "Quantize so", "Make the choice under the cursor a state"),
+    ("take", ("enter",), "Enter", "Quantize like this", "Make the choice under the cursor a state"),
     ("sensitivity_sort", ("s",), "s", "Sort", "As tried, or by SNR, weight bytes, BitOPs"),
     ("sensitivity_front", ("f",), "f", "Only the Pareto front", "Choices that no other beats, or all"),
     ("sensitivity_axes", ("x",), "x", "Other axes", "SNR over weight bytes, or over BitOPs"),
@@ -277,7 +277,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         command = row.command
         if "--config" in shlex.split(command):
             if not (path := trials.written.get(row.key, "")):
-                self._refuse("options cannot say it: w writes the formats, then y copies")
+                self._refuse("no options express this choice: w writes its formats, then y copies")
                 return
             words = [path if word == "formats.toml" else word for word in shlex.split(command)]
             command = shlex.join(words)

@@ -231,7 +231,7 @@ def _select_row(fact: FormatSweep, number: str) -> FormatRow:
     if number != "found" and 0 < int(number) <= len(fact.rows):
         rows = [fact.rows[int(number) - 1]]
     if not rows or rows[0].error:
-        hint = f"there are {len(fact.rows):,}; found is that of --bits and --snr"
+        hint = f"there are {len(fact.rows):,} rows; 'found' is the row that --bits and --snr find"
         raise Misuse(f"there is no row {number} with figures", where="--take", hint=hint)
     return rows[0]
 
@@ -375,10 +375,10 @@ COMMAND = Command(
     (
         Option(
             "--tile",
-            "tiles between commas, each one size or three (default 16,32,64,128)",
+            "tiles separated by commas, each one size or three (default 16,32,64,128)",
             "SIZES",
             reads="tiles",
-            manual="several tiles between commas, all combined: `16,32,64x64x16`",
+            manual="several tiles separated by commas, all combined: `16,32,64x64x16`",
         ),
         Option("--tile-m", "M of the tile, in place of --tile's", "SIZES", reads="sizes"),
         Option("--tile-k", "K of the tile, in place of --tile's", "SIZES", reads="sizes"),

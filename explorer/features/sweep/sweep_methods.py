@@ -143,7 +143,7 @@ def sweep_mappings(
     Args:
         machines: Names or files of machines, as for `--machine`.
         capacity: Sizes of the first memory on the chip, each combined with each machine: a range such as
-            '64K:1M', or sizes between commas. Empty takes each machine's own size.
+            '64K:1M', or sizes separated by commas. Empty takes each machine's own size.
         objective: Figure to minimize, as for `map`.
         sites: Globs of the names of matrix products. Empty maps all.
         output: Path of a file that stores the rows as they are computed. Rows that it already contains are

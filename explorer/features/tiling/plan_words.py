@@ -145,7 +145,7 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
     edges = {site.edges for site in fact.sites}
     unknown = sum(site.calls is None for site in fact.sites)
     is_known = unknown < len(fact.sites)
-    without = f"without {unknown:,} of unknown runs" if unknown else ""
+    without = f"without {unknown:,} whose number of runs is unknown" if unknown else ""
     sizes = ", ".join(sizes_text(tile) for tile in sorted(tiles)[:3]) + (
         f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
     )
@@ -257,7 +257,7 @@ def _build_site_table(fact: PlanCost) -> list[Block]:
     groups = group_rows(fact.sites, lambda site: replace(site, name="", layer="", formulas=()))
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
-        row_note = f"{len(fact.sites):,} matmuls: equal ones share a row, with the figures of each"
+        row_note = f"{len(fact.sites):,} matmuls: equal matmuls share a row, whose figures are those of one"
         notes = [Paragraph(f"{row_note}; --json lists all.", "quiet")]
 
     def name(group: Sequence[SiteCost]) -> Cell:
@@ -350,8 +350,8 @@ def systolic(fact: PlanCost) -> tuple[Line, Table]:
 
 _DRAINED = (
     "An array of R rows and C columns takes 2 R + C + T - 2 cycles for each load; T is the length of the axis"
-    " that streams through it. R of these cycles fill the array, or drain it. SCALE-Sim 3 does not drain:"
-    " where outputs stay, it counts R + C + T - 2."
+    " that streams through it. This includes R cycles that fill or drain the array. SCALE-Sim 3 does not"
+    " count the draining of outputs that stay in the array: its number is R + C + T - 2."
 )
 
 

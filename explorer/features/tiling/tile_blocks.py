@@ -27,7 +27,7 @@ class TileAxis(Struct, frozen=True):
         return -(-self.size // self.tile)
 
     def span(self, index: int, stop: int | None = None) -> Interval:
-        """Return the half-open interval of elements of tile `index`, or of tiles from it to before `stop`."""
+        """Return the half-open interval of elements in tile `index`, or in tiles `index` to `stop - 1`."""
         last = index + 1 if stop is None else stop
         return index * self.tile, min(last * self.tile, self.size)
 
@@ -37,7 +37,7 @@ class TileAxis(Struct, frozen=True):
         return self.size - (self.count - 1) * self.tile
 
     def compute_filled_share(self, index: int, stop: int | None = None) -> float:
-        """Compute the share of tile `index` that holds elements, or of the tiles from it to before `stop`."""
+        """Compute the share of tile `index`, or of the tiles `index` to `stop - 1`, that holds elements."""
         first, last = self.span(index, stop)
         return (last - first) / (((stop or index + 1) - index) * self.tile)
 

@@ -93,7 +93,7 @@ def headline(fact: Plan) -> Line:
 def _format_share(fact: Plan) -> str:
     total_macs = fact.macs_total
     return (
-        "of how many MACs is not known"
+        "of an unknown number of MACs"
         if total_macs is None
         else f"{share_text(fact.macs, total_macs)} of the model's MACs"
     )
@@ -103,7 +103,7 @@ def open_sizes(fact: Plan) -> tuple[str, Span]:
     """Return the sizes of the figures, and the sizes of the tiled graph."""
     fixed = [name for name in fact.dims if name not in fact.free]
     graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
-    graph += [f"is for this {' and '.join(fixed)} only"] if fixed else []
+    graph += [f"works only for this {' and '.join(fixed)}"] if fixed else []
     sentence = f"The tiled graph {', and '.join(graph)}."
     return dims_text(fact.dims), Span(sentence, "warning" if fixed else "quiet")
 
@@ -194,7 +194,9 @@ def _build_notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block
     """Build the notes below the table: rows for several sites, open sizes, the share of the MACs."""
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
-        subject = f"{len(fact.sites):,} matmuls: equal ones share a row, with the tile matmuls of all"
+        subject = (
+            f"{len(fact.sites):,} matmuls: equal matmuls share a row, which counts the tile matmuls of all"
+        )
         notes.append(Paragraph(f"{subject}; --json lists each.", "quiet"))
     if fact.dims:
         padding = explain_padding(fact, f"'--dim {fact.free[0]}=SIZE' fixes a size" if fact.free else "")
@@ -216,7 +218,7 @@ def _build_notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block
     if zeros:
         why = "phases of a transposed convolution with fewer taps, or groups packed into one matmul"
         notes.append(
-            Paragraph(f"{count_text(zeros)} MACs more multiply zeros in the kernels: {why}.", "warning")
+            Paragraph(f"{count_text(zeros)} additional MACs multiply zeros in the kernels: {why}.", "warning")
         )
     notes += _list_float_matmuls(fact)
     if any(site.calls == 0 for site in fact.sites):
@@ -249,7 +251,7 @@ def _list_float_matmuls(fact: Plan) -> list[Block]:
     reasons = dict.fromkeys(site.in_floats for site in fact.sites if site.in_floats)
     site_names = {why: [site.name for site in fact.sites if site.in_floats == why] for why in reasons}
     return [
-        Paragraph(f"In floats, although quantized: {list_first_names(names)} ({why}).", "warning")
+        Paragraph(f"Computed in floats, although quantized: {list_first_names(names)} ({why}).", "warning")
         for why, names in site_names.items()
     ]
 

@@ -212,7 +212,7 @@ class Tiler:
         records = [entry.record for entry in entries if isinstance(entry.record, TilingRecord)]
         plans = [record.plan for record in records if record.plan]
         if not plans:
-            raise Misuse("nothing was tiled yet", where=path, hint="tile a layer or more first")
+            raise Misuse("nothing was tiled yet", where=path, hint="tile at least one layer first")
         packed = any(record.spec is not None and record.spec.grouped == "pack" for record in records)
         default_spec = TileSpec(grouped="pack" if packed else "leave")
         site_names = [site.name for site in self.plan(default_spec, on_progress, state_index=0)[0].sites]

@@ -67,7 +67,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
         """State the evaluated models and the default labels."""
         subject = "The model as opened and the current one" if self._states > 1 else "The model"
         return [
-            (f"{subject} on every sample of the file: accuracy, loss, what is confused.", "dim"),
+            (f"{subject} on every sample of the file: accuracy, loss, confused classes.", "dim"),
             ("Labels: an array or column; by default y, labels, target, or the last column.", "dim"),
         ]
 

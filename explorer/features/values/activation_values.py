@@ -38,10 +38,10 @@ def _parse_backward(loss: str, target: str | None) -> Backward:
     target_values = None if target is None else _read_single_array(target)
     if loss in _LOSSES:
         if target_values is not None and loss == "sum":
-            raise Misuse("the sum of the outputs has no target", where="--target", hint="--loss mse")
+            raise Misuse("the sum of the outputs needs no target", where="--target", hint="--loss mse")
         return Backward(loss, target_values)
     if target_values is not None:
-        raise Misuse("a gradient from a file has no target", where="--target", hint="leave it out")
+        raise Misuse("a gradient from a file needs no target", where="--target", hint="leave it out")
     return Backward("", None, _read_single_array(loss))
 
 

@@ -80,7 +80,7 @@ HEAT_KEYS = key_group(
     ("heat_outlier", ("o",), "o", "Next outlier", "Of the ten farthest from the mean, the farthest first"),
     ("heat_before", ("b",), "b", "Before and after", "Shows the state before this one beside it"),
     ("heat_about", ("a",), "a", "Figures, or not", "Shows range, histogram, outliers and widest channels"),
-    ("heat_scroll(1)", ("space",), "Space", "Further down the figures", "If they do not fit"),
+    ("heat_scroll(1)", ("space",), "Space", "Further down the figures", "Scroll them, if they do not fit"),
 )
 # fmt: on
 _FOOTER = (

@@ -219,7 +219,7 @@ def map_lines(fact: HeatMap) -> list[Block]:
     """State the part of the tensor in the map, and the meaning of a shade."""
     place = ", ".join((*map(str, fact.place), *(f"{a}:{b}" for a, b in (fact.rows, fact.columns))))
     meaning = (
-        f"[{place}] in {fact.heights} x {fact.widths} cells: of each the number of the largest magnitude"
+        f"[{place}] in {fact.heights} x {fact.widths} cells: each shows its number of the largest magnitude"
     )
     return [Paragraph(f"{meaning}; the darkest is {number(scale_of(fact))}", "quiet")]
 

@@ -168,7 +168,7 @@ def table(
     """Builds a table of rows of the tree."""
     preset = tree_columns.STYLES[style]
     if depth is not None and depth < 1:
-        raise Misuse("a tree has one level at least", where="depth")
+        raise Misuse("a tree has at least one level", where="depth")
     analysis = models.examine_or_refuse(models.resolve_index(index)).analysis
     figures = table_figures.sums(analysis)
     column_figures = table_figures.column_figures(analysis.info, figures)

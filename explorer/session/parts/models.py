@@ -377,7 +377,7 @@ class Models:
         """Refuses decode mode for a module, because its ONNX export is a full pass."""
         if self.options["past"] is not None and self.is_planned_as_traced(state, on_progress):
             raise Misuse(
-                "a decode step of an nn.Module is planned and swept, and not written",
+                "a decode step of an nn.Module can be planned and swept, but not written",
                 where="--decode",
                 hint="leave it out for a whole pass",
             )

@@ -69,7 +69,7 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
         if equals and name in spans:
             raise Misuse(f"'{name}' stands there twice", where="--train", hint="name its values once")
         if name not in _KINDS:
-            message = f"'{name or word.strip()}' is nothing that is tried"
+            message = f"'{name or word.strip()}' is not a setting that can be tried"
             hint = suggest_name(name, _KINDS) or f"{', '.join(_KINDS)} are; {_HINT}"
             raise Misuse(message, where="--train", hint=hint)
         spans.setdefault(name, []).append(_parse_span(name, (value if equals else word).strip()))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CHOOSER_KEYS = key_group(
     "Choosing a model",
     ("go", ("enter",), "Enter", "Open", "The model under the cursor, or the typed path or name"),
-    ("move(-1)", ("up",), "↑", "One up", "Typed letters filter the list by name, format, type"),
+    ("move(-1)", ("up",), "↑", "One up", "Move the cursor up; typed letters filter the list"),
     ("move(1)", ("down",), "↓", "One down", "Move the cursor down"),
     ("page(-1)", ("pageup",), "PgUp", "A page up", "Move the cursor up by a page"),
     ("page(1)", ("pagedown",), "PgDn", "A page down", "Move the cursor down by a page"),

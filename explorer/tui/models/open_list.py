@@ -120,7 +120,9 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         memory_limit = models.memory
         note = ""
         if memory_limit is not None:
-            note = f"Engines not on show rest when all hold more than {bytes_text(memory_limit)}"
+            note = (
+                f"Engines of hidden models rest when all together hold more than {bytes_text(memory_limit)}"
+            )
         self.query_one(TitleBar).show(
             lambda width: (
                 ((" Open models", "strong"), (fit(f"  {summary}", max(width - 12, 0)), "dim")),
@@ -155,7 +157,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
     def action_pair(self) -> None:
         """Compare the model under the cursor with the visible model."""
         if self._chosen_model is self._host.models.current:
-            self._refuse("this one is on show: choose another")
+            self._refuse("this is the visible model: choose another")
         else:
             self.dismiss(OpenListRequest("pair", (self._chosen_model,)))
 
@@ -167,7 +169,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         if marked:
             self.dismiss(OpenListRequest("figures", marked))
         else:
-            self._refuse("mark one that is not on show: Space")
+            self._refuse("mark another model than the visible one: Space")
 
     def action_close(self) -> None:
         """Close the model under the cursor, asking first if something would be lost."""

@@ -138,7 +138,7 @@ def _draw_timeline(memory: Memory, step_index: int, width: int, rows: int, stack
 def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool) -> Line:
     """Draw the label of the peak above its column, and the hint for the `+` key."""
     columns = columns_of(memory.peak_step, len(memory.steps), plot_width)
-    hint = "+ hides the weights" if stacked else "+ shows them on the weights"
+    hint = "+ hides the weights" if stacked else "+ adds them to the weights"
     sign = SIGNS.get(find_sign(memory), "")
     caption = f"peak {sign}{units.bytes_text(memory.peak_bytes)}"
     if stacked:

@@ -115,7 +115,7 @@ def find_points(points: Sequence[RooflinePoint], first: int, last: int) -> list[
 def draw_missing_machine(key: str, width: int, name: str = "") -> list[Line]:
     """Draw the page for a missing machine, or for the machine `name` if its rates are unknown."""
     why = " What bounds each layer, computing or moving bytes, depends on the machine. "
-    why += f"{escape_name(name)} has no clock: what it does in a second is not known. " if name else ""
+    why += f"{escape_name(name)} has no clock: its rates per second are not known. " if name else ""
     next_step = f"Press {key} to enter the machine's peak rates or choose a preset."
     return [BLANK, *wrap(((why, "dim"), (next_step, "text")), width - 1, 1)]
 

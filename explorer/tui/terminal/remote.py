@@ -219,7 +219,7 @@ def _shows_blank(drawn: Style, blank: Style) -> bool:
 
 @lru_cache(4096)
 def _space_style(drawn: Style, blank: Style) -> Style:
-    """Return the style of a space that keeps the current foreground, which the next word may share."""
+    """Return the style of a space. It keeps the current foreground, which the next word often has, too."""
     if _DRAWN & {*drawn[0], *blank[0]}:
         return blank
     return drawn[0], drawn[1], blank[2]

@@ -382,7 +382,7 @@ def test_a_time_is_unknown_if_the_model_cannot_run_or_its_sizes_are_guessed(run:
     words = ("bert.onnx", "--max-seconds", "1min")
     guessed = run(*words)
     assert guessed.code == 2
-    assert "it rests on an assumption, because sizes are open; add --dim batch=1" in guessed.err
+    assert "it depends on an assumption, because sizes are open; add --dim batch=1" in guessed.err
     assert run(*words, "--dim", "batch=1", "--dim", "sequence=8").code == 0
 
 

@@ -180,7 +180,7 @@ def test_what_cannot_be_is_one_line(
     ("words", "line"),
     [
         (["--delete", "pool.MaxPool"], "MaxPool '/pool/MaxPool' cannot be deleted"),  # as the tree has it
-        (["--set", "fc1.alpha=1e999"], "'1e999' is not what 'alpha' of Gemm takes"),
+        (["--set", "fc1.alpha=1e999"], "'1e999' is not a value for 'alpha' of Gemm"),
         (["--set", "conv2.strides=[1,"], "give whole numbers"),
         (["--set", "conv2.group="], ""),
     ],

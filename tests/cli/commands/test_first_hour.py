@@ -332,7 +332,10 @@ def test_nodes_that_go_for_one_reason_share_a_row(asked: Asked, tmp_path: Path) 
 def test_a_row_of_equal_matmuls_has_their_tile_matmuls_together(asked: Asked, tmp_path: Path) -> None:
     path = turned_weights(tmp_path / "turned.onnx", 30)
     text = asked("tile", path, "--tile", "2", "-o", str(tmp_path / "tiled.onnx"), "--no-verify")
-    assert "30 matmuls: equal ones share a row, with the tile matmuls of all; --json lists each" in text
+    assert (
+        "30 matmuls: equal matmuls share a row, which counts the tile matmuls of all; --json lists each"
+        in text
+    )
     assert re.search(r"fc0 and 29 more .* 1 x 2 x 2 +120 ", text)
 
 

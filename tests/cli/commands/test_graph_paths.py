@@ -217,7 +217,7 @@ def test_the_page_lights_the_path_and_finds_a_layer_in_what_is_folded(tmp_path: 
         (["--from", "relu1"], "--to"),
         (["--to", "relu1"], "add --from LAYER"),
         (["--from", "relu2", "--to", "relu1"], "swap them"),
-        (["--from", "relu1", "--to", "relu1"], "not two layers apart"),
+        (["--from", "relu1", "--to", "relu1"], "share a layer, so no path leads between them"),
         (["--from", "relu1", "--to", "relu99"], "--to: the model has no layer 'relu99'"),
         (["--unfold", "relu99"], "--unfold: the model has no layer 'relu99'"),
         (["--steps", "2"], "add --layer"),

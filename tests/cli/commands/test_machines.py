@@ -40,7 +40,7 @@ def test_here_that_is_not_measured_is_one_line_with_the_command(
 ) -> None:
     line = said(capsys, verb, LENET, "--machine", "here", code=2)
     assert line.splitlines() == [
-        "explorer: --machine: this machine is not measured; explorer machines --measure does it"
+        "explorer: --machine: this machine is not measured; run explorer machines --measure"
     ]
     assert "is not measured: explorer machines --measure" in said(capsys, "machine").replace("\n", " ")
 
@@ -128,8 +128,9 @@ def test_it_is_measured_anew_under_force_and_only_that_machine_changes(
     assert "# fast" in config.read_text()
     config.write_text(config.read_text().replace("threads = 1\n", "threads = 1000\n"))
     told = said(capsys, "profile", LENET, "--machine", "here", "--steps", "2")
-    assert "no times are predicted: the machine was measured otherwise (1,000 threads" in told.replace(
-        "\n", " "
+    assert (
+        "no times are predicted: the machine was measured with other settings (1,000 threads"
+        in told.replace("\n", " ")
     )
     assert "Predicted" not in told
 

@@ -132,7 +132,7 @@ def test_a_stage_that_stands_still_is_named_and_all_end(
 
     # 256 KiB of a micro-batch are more than a pipe holds
     with pytest.raises(
-        EngineDied, match=rf"stage{stage}\.onnx: the process of stage {stage} answers no more"
+        EngineDied, match=rf"stage{stage}\.onnx: the process of stage {stage} no longer answers"
     ):
         run_pipeline(folder, batch=1024, on_progress=stop)
     assert children() == before

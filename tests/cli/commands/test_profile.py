@@ -38,7 +38,7 @@ def test_the_text_has_the_wall_time_the_layers_and_what_is_no_layer(
     assert re.search(r"on a run, [+-]\d+ % on average: it was on in \d+ of \d+ runs;", cost)
     assert "3 of 12 layers; --top shows more" in lines
     assert "optimize none" in text
-    assert ("and what other work took" in text) == ("Loaded machine" in text)
+    assert ("and time that other processes took" in text) == ("Loaded machine" in text)
 
 
 def test_of_one_run_on_one_thread_nothing_is_said_of_ten(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,9 +99,9 @@ def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: P
     # three under the profiler whatever they cost, for the ranks of the layers' times
     assert [told[side]["profiled_runs"] for side in ("before", "after")] == [3, 3]
     text = said(capsys, LENET, LENET, *FEW)
-    assert "six runs of each at least" in text
+    assert "each needs at least six runs" in text
     assert "Uncertain layers" in text
-    assert "under the profiler; six of each are needed: pass a longer --time-limit" in text
+    assert "under the profiler, but each needs six: pass a longer --time-limit" in text
 
 
 def test_a_difference_of_rounded_numbers_is_none() -> None:

@@ -44,7 +44,7 @@ def test_one_command_quantizes_and_tiles_and_proves_the_sums_exact(
     ("words", "said"),
     [
         (["--quantize", "int9"], "--quantize: there is no number format 'int9'"),
-        (["--calibrate", "some.npz"], "--calibrate: there is nothing to choose ranges for"),
+        (["--calibrate", "some.npz"], "--calibrate: only quantization uses these samples"),
         (["--quantize", "int8", "--to", "torch"], "--quantize: modules are not quantized"),
     ],
 )

@@ -330,7 +330,7 @@ def test_a_file_without_lines_and_a_pipe_are_refused_at_once(here, capsys):
 def test_one_model_without_labels_has_nothing_to_say(here):
     _linear("a.onnx")
     np.save("x.npy", np.zeros((4, 6), np.float32))
-    with pytest.raises(Misuse, match="agrees with itself"):
+    with pytest.raises(Misuse, match="no second model to compare with"):
         explorer.evaluate_files("a.onnx", data="x.npy")
 
 

@@ -228,7 +228,7 @@ def test_a_range_goes_by_tens_or_doubling_and_draws_come_from_all_of_it():
         (["--train", "lr=1e-3"], "--train: needs samples; add --data FILE"),
         (["--data", "d.npz"], "--data: needs --train"),
         (["--train", "lr=0.1", "--data", "d.npz", "--tile", "16"], "--tile: does not apply to trainings"),
-        (["--train", "rate=0.1", "--data", "d.npz"], "'rate' is nothing that is tried"),
+        (["--train", "rate=0.1", "--data", "d.npz"], "'rate' is not a setting that can be tried"),
         (["--train", "lr=fast", "--data", "d.npz"], "'fast' is not a value or range of lr"),
         (["--train", "lr=nan", "--data", "d.npz"], "'nan' is not a value or range of lr"),
         (["--train", "batch=64..2", "--data", "d.npz"], "'64..2' is not a value or range of batch"),

@@ -140,7 +140,7 @@ def test_views_in_more_pieces_than_are_told_apart_are_an_upper_bound(
     assert totals.params >= 3 * rows
     assert main(["info", str(tmp_path / "tall.pt")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert ("parameters and bytes are at most these" in text) is (status == "bound")
+    assert ("parameters and bytes are upper bounds" in text) is (status == "bound")
     assert ("Parameters <= " in text) is (status == "bound")
 
 
@@ -151,4 +151,4 @@ def test_parameters_of_a_module_in_more_pieces_than_are_told_apart_are_an_upper_
     with Session(model, inputs=torch.rand(2), cache=False) as session:
         info = session.info()
     assert info.totals.stored_status == "bound"
-    assert any("at most these: pair" in note for note in info.model.notes)
+    assert any("are upper bounds: pair" in note for note in info.model.notes)

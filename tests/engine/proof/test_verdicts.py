@@ -431,7 +431,7 @@ def test_outputs_made_with_random_numbers_are_not_said_to_round(tmp_path: Path, 
     found = verify(a, b)
     assert found.verdict_kind == "evidence"
     assert found.outputs[0].drawn
-    assert "made with random numbers, which no two runs share" in found.verdict
+    assert "computed from random numbers, which differ in each run" in found.verdict
     assert "rounding" not in found.verdict
 
 

@@ -375,7 +375,7 @@ def test_what_is_quantized_is_not_quantized_again(fmt: str, tmp_path: Path) -> N
         session.quantize(QuantizeSpec(weight=fmt, input=fmt), report=False)
         with pytest.raises(ExplorerError, match=r"it is quantized already\)") as refused:
             session.quantize_choice(QuantizeSpec())
-        assert refused.value.hint == "blame it against the float model to see what each layer lost"
+        assert refused.value.hint == "explorer blame FLOAT_MODEL MODEL shows what each layer lost"
 
 
 def test_layers_of_two_branches_are_told_apart(tmp_path: Path) -> None:

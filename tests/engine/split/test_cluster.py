@@ -55,7 +55,7 @@ def test_stages_run_on_workers_and_one_that_is_killed_or_stopped_is_named(
     with monkeypatch.context() as soon:
         soon.setattr(cluster, "_MAX_SILENT_SECONDS", 3.0)
         said = ended_by(workers[1], signal.SIGSTOP)
-        assert re.search(r"the worker tcp://\S+ of stage \d answers no more", said)
+        assert re.search(r"the worker tcp://\S+ of stage \d no longer answers", said)
         workers[1].send_signal(signal.SIGCONT)
     assert re.search(r"the worker tcp://\S+ of stage \d ended", ended_by(workers[0], signal.SIGKILL))
     assert "the scheduler does not answer" in ended_by(scheduler, signal.SIGSTOP)

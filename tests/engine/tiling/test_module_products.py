@@ -32,9 +32,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_decode_step_has_as_many_rows_as_the_batch_has_sequences(llama: str) -> None:
     with Session(llama, past=100, dims={"batch": 4}) as session:
         plan, totals = session.plan(SPEC), session.info().totals
-        with pytest.raises(Misuse, match="is planned and swept, and not written"):
+        with pytest.raises(Misuse, match="can be planned and swept, but not written"):
             session.tile(SPEC)
-        with pytest.raises(Misuse, match="is planned and swept, and not written"):
+        with pytest.raises(Misuse, match="can be planned and swept, but not written"):
             session.sweep(SweepSpec(((64, 64, 64),)), verify=True)
         (row,) = session.sweep(SweepSpec(((64, 64, 64),))).rows
     sites = {site.name: site for site in plan.sites}

@@ -279,7 +279,7 @@ def test_why_a_quantized_product_stays_in_floats_is_told(
     assert site["in_floats"] == reason
     assert main(["tile", where]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"In floats, although quantized: fc ({reason})" in said
+    assert f"Computed in floats, although quantized: fc ({reason})" in said
 
 
 def test_what_is_divided_by_a_scale_of_0_is_no_product_of_integers(

@@ -208,7 +208,7 @@ def test_indices_of_a_sparse_tensor_are_as_many_as_its_values(
 ) -> None:
     places = helper.make_tensor("i", dtype, indices.shape, indices.reshape(-1))
     wrong = helper.make_sparse_tensor(numpy_helper.from_array(np.ones(3, np.float32), "s"), places, [5, 8])
-    with pytest.raises(BadModel, match="'s' holds 3 values, and its indices are not of so many"):
+    with pytest.raises(BadModel, match="'s' holds 3 values, but another number of indices"):
         tensors(tmp_path, sparse_initializer=[wrong])
 
 

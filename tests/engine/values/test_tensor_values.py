@@ -193,7 +193,7 @@ def test_numbers_out_of_a_codebook_have_no_codes_and_say_why(tmp_path: Path, cap
     path, _, _ = gguf_file(tmp_path / "m.gguf", "IQ2_XXS")
     assert values_of(path, "w", "0, :4").codes is None
     assert main(["values", path, "w", "--slice", "0, :4"]) == 0
-    assert "no codes: IQ2_XXS stores places in a codebook" in capsys.readouterr().out
+    assert "no codes: IQ2_XXS stores indices of a codebook" in capsys.readouterr().out
 
 
 def test_tensorflow_lite_tells_codes_and_scales(tmp_path: Path) -> None:

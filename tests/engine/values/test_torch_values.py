@@ -633,7 +633,7 @@ def test_gradients_of_weights_are_those_of_the_layers_that_are_asked_for(
     [
         (["--loss", "sum"], "--backward"),
         (["--backward", "--loss", "huber"], "not a loss"),
-        (["--backward", "--loss", "sum", "--target", "t.npy"], "has no target"),
+        (["--backward", "--loss", "sum", "--target", "t.npy"], "needs no target"),
         (["--backward", "--loss", "cross-entropy", "--target", "t.npy"], "a class is outside 0 to 9"),
         (["--backward", "--loss", "mse", "--target", "t.npy"], "the first output is [1, 1000]"),
         (["--backward", "--loss", "t.npy"], "the first output is [1, 1000]"),

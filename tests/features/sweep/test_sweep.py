@@ -568,7 +568,7 @@ def test_ctrl_c_says_what_became_of_what_was_done(sample: Sample, tmp_path: Path
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1].startswith("explorer: stopped; what was done is kept in")
+    assert err.splitlines()[-1].startswith("explorer: stopped; the finished rows are in")
     assert "Traceback" not in err
 
 

@@ -176,13 +176,13 @@ COMMAND = Command(
     (
         Option(
             "--columns",
-            "columns between commas, from left to right, such as output,kernel,params,macs,read,time"
+            "columns separated by commas, from left to right, such as output,kernel,params,macs,read,time"
             " (explorer help filter has all)",
             "NAMES",
             reads="names",
-            manual="columns between commas, from left to right: `input,output,kernel,params,trainable,macs,"
-            "share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,dtype,"
-            "calls,status` and others (a wrong name prints the full list)",
+            manual="columns separated by commas, from left to right: `input,output,kernel,params,trainable,"
+            "macs,share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,"
+            "dtype,calls,status` and others (a wrong name prints the full list)",
         ),
         Option(
             "--filter", "only layers that match, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"
@@ -210,7 +210,7 @@ COMMAND = Command(
         ),
         Option(
             "--row-settings",
-            "rows of torchinfo's own table, between commas: depth, var_names, ascii_only,\n"
+            "rows of torchinfo's own table, separated by commas: depth, var_names, ascii_only,\n"
             "hide_recursive_layers (default depth,var_names)",
             "NAMES",
             reads="names",

@@ -13,7 +13,7 @@ from explorer.facts.values import StatisticsSpec
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if not args.fx:
-        args.refuse(("input", "seed", "stat"), "it is of the nodes of torch.fx", "--fx")
+        args.refuse(("input", "seed", "stat"), "it applies only to the nodes of torch.fx", "--fx")
         return open_and_answer(
             args,
             progress,
@@ -40,8 +40,8 @@ COMMAND = Command(
     (
         Option(
             "--fx",
-            "the nodes that torch.fx traces of a module, by kind, target, type and shapes",
-            manual="the nodes that torch.fx traces of a module: counts by kind and by type of module, and a"
+            "the nodes that torch.fx traces in a module, by kind, target, type and shapes",
+            manual="the nodes that torch.fx traces in a module: counts by kind and by type of module, and a"
             " table with target, type, precision and shapes; `--stat` runs it and adds statistics",
         ),
         *list_options(StatisticsSpec, "stat"),

@@ -27,7 +27,7 @@ def _read_profile(args: ParsedArgs, session: Session, info: Info, machine: Machi
     """Return a profile, which runs the model, and the rows of the tree."""
     batches = args.batch or (None,)
     if len(batches) > 1:
-        raise Misuse("a picture of time has one batch", where="--batch")
+        raise Misuse("a picture of measured time takes one batch size", where="--batch")
     return (
         session.profile(explorer.ProfileSpec(steps=args.steps), batch=batches[0], machine=machine),
         session.analysis().layers,
@@ -94,17 +94,17 @@ COMMAND = Command(
         "--force",
         Option(
             "--by",
-            "of a flame graph: the width of a box (default measured: runs the model)",
+            "for --what flame: the width of a box (default measured: runs the model)",
             default="measured",
             choices=("measured", "macs", "params", "weights", "activations"),
         ),
-        Option("--layer", "of a flame graph: the group at its top, by its path", "PATH"),
+        Option("--layer", "for --what flame: the group at its top, by its path", "PATH"),
         Option(
             "--measured",
             "run the model, and draw what was measured: the rate of each layer (roofline), the memory of a\n"
             "training step (memory-over-time)",
         ),
-        Option("--steps", "of time: timed runs (default: until the median is stable)", "N", least=1),
+        Option("--steps", "for --what time: timed runs (default: until the median is stable)", "N", least=1),
         *list_options(TrainingStepSpec, without=("card", "measured")),
         *MACHINE,
         *OPENING,

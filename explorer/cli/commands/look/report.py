@@ -39,7 +39,7 @@ COMMAND = Command(
         "--output",
         "--force",
         Option("--measured", "run the model, and add measured times in pictures and tables"),
-        Option("--steps", "of --measured: timed runs (default: until the median is stable)", "N", least=1),
+        Option("--steps", "for --measured: timed runs (default: until the median is stable)", "N", least=1),
         "--batch",
         "--optimizer",
         *MACHINE,

@@ -89,7 +89,7 @@ COMMAND = Command(
         ),
         Option(
             "--beside",
-            "compare these states: numbers or names with commas, or all",
+            "compare these states: numbers or names separated by commas, or all",
             "STATES",
         ),
         *list_options(HardwareSpec),

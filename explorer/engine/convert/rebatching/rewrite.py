@@ -146,7 +146,7 @@ def _rewrite_node(model: Model, rewriting: Rewriting, node: Node) -> Node:
         return node
     rule = RULES.get(node.op) if node.domain in _DOMAINS else None
     if rule is None or node.key in model.functions:
-        rewriting.refuse("where its batch goes is not known")
+        rewriting.refuse("the place of the batch in its outputs is not known")
     return rule(rewriting, node)
 
 

@@ -483,7 +483,7 @@ def _einsum(rewriting: Rewriting, node: Node) -> Node:
         letter in term and name not in rewriting.batched
         for term, name in zip(terms, node.inputs, strict=True)
     ):
-        rewriting.refuse("an operand without a batch also has the axis of the batch")
+        rewriting.refuse("an operand that has no batch also has an axis at the place of the batch")
     return _set_outputs(rewriting, node, batch.move_to(output_term.index(letter)))
 
 

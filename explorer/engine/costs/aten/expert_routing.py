@@ -251,7 +251,7 @@ class Classes:
 
 
 def _column(mask: Any, size: int, columns: int) -> int:
-    """Returns the column of a table that a slice is, for a table with classes on its last or first axis."""
+    """Returns the column of a table that a slice selects. The classes are on the first or last axis."""
     offset = int(mask.storage_offset())
     return offset // size if mask.is_contiguous() and size > 1 else offset % columns
 

@@ -17,7 +17,7 @@ from explorer.engine.operators.cost_formulas import Cost
 
 
 def _fourier(call: AtenCall) -> Cost:
-    """Transforms one axis after another. A real signal becomes complex at the first, where half is enough."""
+    """Transforms one axis after another. On the first axis of a real signal, half of the results suffice."""
     source, result = call.shape(), call.result_shape()
     # the last axis of a real signal keeps one half of the spectrum
     axes = [axis % len(source) for axis in call.get("dim")][::-1]
@@ -114,7 +114,7 @@ def _cholesky(call: AtenCall) -> Cost:
 
 
 def _mark_upper_bound(cost: Cost) -> Cost:
-    return cost_formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer")
+    return cost_formulas.bounded(cost, "counted as textbook elimination; faster algorithms exist")
 
 
 def _build_unknown_iterations_rule(label: str, cause: str = "the values") -> Rule:
@@ -131,7 +131,7 @@ _RULES: Mapping[str, Rule] = {
     "linalg_solve_triangular": _triangular,
     "triangular_solve": _triangular,
     "linalg_cholesky_ex": _cholesky,
-    "linalg_qr": _build_unknown_iterations_rule("an orthogonalization", "the way it is done"),
+    "linalg_qr": _build_unknown_iterations_rule("an orthogonalization", "the algorithm"),
     "linalg_matrix_exp": _build_unknown_iterations_rule("the exponential of a matrix"),
     "_linalg_svd": _build_unknown_iterations_rule("a singular value decomposition"),
     **dict.fromkeys(

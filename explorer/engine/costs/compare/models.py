@@ -115,9 +115,7 @@ def _weight_differences(
     unexplained = delta - sum(n for _, n in amounts)
     if unexplained:
         differences.append(
-            Difference(
-                index, figure, unexplained, 0, causes.unmatched_text or "no weight that is known explains it"
-            )
+            Difference(index, figure, unexplained, 0, causes.unmatched_text or "no known weight explains it")
         )
     return differences
 

@@ -295,7 +295,11 @@ def _find_enclosing_operator(labels: TileLabels, context: GraphContext, cache: d
 def _count_products(
     first: Sequence[Dim] | None, second: Sequence[Dim] | None, tile: Tile
 ) -> tuple[int | None, int | None] | None:
-    """Counts the MACs of one product and the products (None: unknown); None if a product exceeds `tile`."""
+    """Counts the MACs of one product, and the products. A count is None if it is unknown.
+
+    Returns:
+        The two counts, or None if a product exceeds `tile`.
+    """
     if first is None or second is None or len(first) < 2 or len(second) < 2:
         return (None, None) if first is None or second is None else None
     sides = first[-2], first[-1], second[-1]

@@ -478,7 +478,7 @@ def _build_idle_leaf(
     reason = "it does not run on these inputs in evaluation mode"
     if isinstance(module, torch.jit.ScriptModule):
         formula = ""
-        reason = "compiled: its runs cannot be observed, so the layer that calls it has its work"
+        reason = "compiled: its runs cannot be observed, so its work is counted in the layer that calls it"
     layer = Layer(
         **layer_tree.UNPLACED,
         path=path,

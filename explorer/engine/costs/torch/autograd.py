@@ -114,7 +114,7 @@ class Gradients:
             self._weights.update(_get_storage_address(t) for t in outputs)
         hook = ""
         if any(t.requires_grad and has_gradient_hooks(t) for t in inputs):
-            hook = f"{name}, on an input of which the model has a hook"
+            hook = f"{name}, which has an input with a hook of the model"
         elif changes_saved_tensors():
             hook = f"{name}, whose saved tensors a hook replaces (torch.utils.checkpoint computes them again)"
         if hook:

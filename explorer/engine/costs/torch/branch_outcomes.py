@@ -64,7 +64,7 @@ _VARIES = Assumption("assumed: other calls do other work; the call that costs mo
 _VARIATIONS: Mapping[Variation, str] = {
     "draw": "assumed: a branch on a random number or a clock goes the way that costs more",
     "state": "assumed: the model's calls differ from each other, and the call that costs more is counted",
-    "date": "assumed: the model reads the date, and a branch on it goes as now",
+    "date": "assumed: the model reads the date, and a branch on it takes the path of today",
 }
 """Notes on what makes the calls of a model differ."""
 

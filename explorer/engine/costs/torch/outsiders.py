@@ -111,7 +111,7 @@ def describe_outsiders(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
     more_text = f" and {omitted:,} more" if omitted else ""
     noun = "1 parameter" if elements == 1 else f"{elements:,} parameters"
     return (
-        f"{noun} took part that belong to no module of the model: {', '.join(names)}{more_text}."
+        f"the run used {noun} that belong to no module of the model: {', '.join(names)}{more_text}."
         " `parameters()` does not list them, so they are in no parameter count here;"
         " torch does not train, move or save them."
         " Register them with nn.ModuleList, nn.ModuleDict or nn.Parameter",

@@ -71,7 +71,7 @@ def name_batch_in_error(batch: int | None) -> Iterator[None]:
         if batch is None or error.where != "--dim":
             raise
         raise Misuse(
-            "its sizes are fixed, and the batch with them", where="--batch", hint=error.hint
+            "all its sizes are fixed, including the batch", where="--batch", hint=error.hint
         ) from None
 
 

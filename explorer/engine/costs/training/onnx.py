@@ -110,7 +110,7 @@ def analyze_training_step(
         analysis = replace(analysis, info=replace(info, assumptions={**info.assumptions, "dims": dims_used}))
     notes = ["the file does not say what is trained: every floating-point parameter counts as trained"]
     if any(s.bytes and not s.trained for part in parts for s in part.stored):
-        notes.append("integers, what quantized operators hold, and running statistics are not trained")
+        notes.append("integers, the tensors of quantized operators, and running statistics are not trained")
     return StepGradients(analysis, parts, tuple(notes))
 
 
@@ -133,7 +133,7 @@ def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
         cannot_run = output.shape is None and output.conflict
         if cannot_run or (len(sizes) == 2 and None not in sizes and sizes[0] != sizes[1]):
             raise Misuse(
-                f"the file is made for another batch than {batch}: a size is written into {leaf.path}",
+                f"the file has a fixed batch other than {batch}: {leaf.path} contains a size of it",
                 where="--batch",
                 hint="export it with an open batch dimension",
             )

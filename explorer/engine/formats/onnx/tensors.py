@@ -74,7 +74,7 @@ def read_sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
         raise BadModel("a sparse tensor has no values or impossible dimensions", where=span.source.path)
     count = values.elements
     if indices is None or indices.dtype != "int64" or indices.shape not in ((count,), (count, len(shape))):
-        problem = f"sparse tensor '{values.name}' holds {count:,} values, and its indices are not of so many"
+        problem = f"sparse tensor '{values.name}' holds {count:,} values, but another number of indices"
         raise BadModel(problem, where=span.source.path)
     return values, shape, indices.nbytes
 

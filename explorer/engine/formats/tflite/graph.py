@@ -170,7 +170,7 @@ class _ModelBuilder:
         graph = self._convert_graph(main, main.names, main.subgraph.name or "main")
         needed = self._collect_called_constants(main)
         if not needed.keys().isdisjoint(main.names):
-            raise BadModel("the name of a tensor is the name that a tensor of another subgraph gets here")
+            raise BadModel("a tensor has a name that Explorer gives to a tensor of another subgraph")
         initializers = {**graph.initializers, **needed, **self.made_up}
         graph = Graph(graph.name, graph.nodes, graph.inputs, graph.outputs, initializers, graph.values)
         model = Model(graph, self.opsets, 0, self.functions, producer=file.description, path=self.source.path)

@@ -173,7 +173,7 @@ class TfliteOperator:
         self.outputs: tuple[int, ...] = table.read_numbers(2, "i")
         for number in (*self.inputs, *self.outputs):
             if not -1 <= number < count:
-                raise BadModel(f"an operator {self.op} names tensor {number:,}, and there are {count:,}")
+                raise BadModel(f"an operator {self.op} names tensor {number:,}, but there are {count:,}")
         self.kind: tuple[str, int] | None = None
         self.options: FlatTable | None = None
         for union, slot in (("BuiltinOptions", 3), ("BuiltinOptions2", 11)):
@@ -219,7 +219,7 @@ class Subgraph:
             code_index = entry.number(0, "I")
             if code_index >= len(codes):
                 raise BadModel(
-                    f"an operator names operator code {code_index:,}, and there are {len(codes):,}"
+                    f"an operator names operator code {code_index:,}, but there are {len(codes):,}"
                 )
             self.operators.append(TfliteOperator(entry, codes[code_index], count, size))
         self.inputs: tuple[int, ...] = table.read_numbers(1, "i")
@@ -236,7 +236,7 @@ class Subgraph:
                 tensor.data = 0, 0
         for number in (*self.inputs, *self.outputs):
             if not 0 <= number < count:
-                raise BadModel(f"subgraph '{self.name}' names tensor {number:,}, and there are {count:,}")
+                raise BadModel(f"subgraph '{self.name}' names tensor {number:,}, but there are {count:,}")
 
 
 class TfliteFile:
@@ -295,7 +295,7 @@ class TfliteFile:
             BadModel: The subgraph does not exist, or contradicts itself.
         """
         if not 0 <= number < self.count:
-            raise BadModel(f"subgraph {number:,} is named, and there are {self.count:,}")
+            raise BadModel(f"it names subgraph {number:,}, but there are {self.count:,}")
         return Subgraph(self._subgraph_tables[number], self)
 
     def locate_buffer(self, number: int) -> tuple[int, int] | None:
@@ -306,7 +306,7 @@ class TfliteFile:
         """
         if number not in self._buffer_ranges:
             if number >= self._buffer_count:
-                raise BadModel(f"buffer {number:,} is named, and there are {self._buffer_count:,}")
+                raise BadModel(f"it names buffer {number:,}, but there are {self._buffer_count:,}")
             if not len(self._buffer_ranges) % _RELEASE_INTERVAL and isinstance(self.data, mmap.mmap):
                 self.data.madvise(mmap.MADV_DONTNEED)
             table = self._model.read_element_table(self._buffers_start + 4 * number)

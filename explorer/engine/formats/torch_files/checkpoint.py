@@ -199,7 +199,7 @@ def _compute_storage_offsets(
         dtype, elements = storages.get(key, ("uint8", 0))
         width = BYTES.get(dtype)
         if key in offsets or width is None:
-            raise PickleError(f"the storage '{printable(key)[:40]}' has no place")
+            raise PickleError(f"the storage '{printable(key)[:40]}' occurs twice or has an unknown type")
         offsets[key] = offset + 8
         offset += 8 + elements * width
     if offset > size:

@@ -219,7 +219,7 @@ class _ContentReader:
     def check_count(self, times: int) -> None:
         """Raises an error for a count that no model reaches but a few bytes of a pickle can."""
         if times > TIMES:
-            raise BadModel(f"it gives one object more than {TIMES:,} names", where=self.saved.source)
+            raise BadModel(f"one of its objects has more than {TIMES:,} names", where=self.saved.source)
 
     def record_value(self, path: str, value: Any) -> None:
         """Records a value that is not a tensor."""

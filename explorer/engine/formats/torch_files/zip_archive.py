@@ -255,7 +255,7 @@ class ZipArchive:
             raise BadModel(
                 f"'{printable(name)}' would take {entry.size:,} bytes unpacked",
                 where=self.path,
-                hint="torch stores what is large without compression",
+                hint="torch stores large entries without compression",
             )
         return entry.size
 

@@ -95,7 +95,7 @@ def list_configurations(
     varying = [key for key in _KEYS if settings.get(key) is None and f"{name}.{key}" in metadata]
     if varying:
         raise BuildError(
-            f"its layers differ in {printable(', '.join(varying))}, and no module that has those is known"
+            f"its layers differ in {printable(', '.join(varying))}, and no known module has such layers"
         )
     missing_keys = [f"{name}.{key}" for key in _NEEDED if not isinstance(settings.get(key), int)]
     if missing_keys and not name.startswith("mamba"):

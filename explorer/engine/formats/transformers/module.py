@@ -84,7 +84,7 @@ def create_module(
     def fill() -> nn.Module:
         if not values:
             raise BadModel(
-                "its values are stored in a form with which no module of torch computes", where=source
+                "its values are stored in a form that no module of torch can compute with", where=source
             )
         return _load_with_values(kind, copy.deepcopy(settings), torch_dtype, values, files)
 

@@ -571,7 +571,7 @@ def _note_layer_count(count: int | None, tensors: Sequence[StoredTensor]) -> lis
     """
     if not count or count > len(tensors):
         return (
-            [f"config.json declares {count:,} layers, and there are {len(tensors):,} tensors"]
+            [f"config.json declares {count:,} layers, but there are only {len(tensors):,} tensors"]
             if count
             else []
         )

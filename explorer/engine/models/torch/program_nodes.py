@@ -50,7 +50,7 @@ def _export_program(loaded: LoadedModule, options: OpenOptions) -> Any:
         except Exception as error:
             failed = error
     raise BadModel(
-        f"torch.export cannot take it ({format_error(failed)}), and Model Explorer shows what that makes",
+        f"torch.export cannot trace it ({format_error(failed)}), but Model Explorer shows its programs",
         where=loaded.source,
     ) from failed
 

@@ -168,7 +168,8 @@ def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tu
             if fit.file_names
             else "none of its tensors is"
         )
-        reason = f"{few} the model's: '{printable(file_name)}' there, '{printable(module_name)}' here"
+        texts = printable(file_name), printable(module_name)
+        reason = f"{few} in the model: '{texts[0]}' in the file, '{texts[1]}' in the model"
         raise Misuse(reason, where=path, hint=_HINT)
     pairs = [(name, module_tensors[name], by_name[file_name]) for name, file_name in fit.file_names.items()]
     mismatches = [

@@ -31,4 +31,4 @@ def fourier(
             ("real products", (parts,)),
         ]
     )
-    return bounded(cost, "counted by its definition; a fast Fourier transform takes fewer")
+    return bounded(cost, "counted by its definition; a fast Fourier transform takes fewer operations")

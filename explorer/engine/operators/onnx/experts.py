@@ -62,7 +62,7 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
         cost = cost_formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
         cost = cost_formulas.adding(cost, "weigh and sum the experts", (*source, top_k), 2)
         # the number of products is exact, because every token has k experts
-        reason = "which experts are needed depends on the data; all are counted as dequantized"
+        reason = "which experts are needed depends on the data; the dequantization of all experts is counted"
         return cost_formulas.bounded(cost, reason) if packed else cost
 
     return rule

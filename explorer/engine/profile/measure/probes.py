@@ -1,4 +1,4 @@
-"""Probes of a machine: kernels from whose times the times of layers are predicted.
+"""Probes of a machine: kernels whose times predict the times of layers.
 
 A probe is a kernel with sizes as in layers of models, but copied from no model: mostly powers of two.
 """

@@ -127,12 +127,12 @@ class Cuda(Processor):
         )
         no_kernels_note = (
             "torch's profiler reported no kernel of the device, so layers have no times: another profiler may"
-            " have its counters (CUPTI), or the driver keeps them for an administrator",
+            " use its counters (CUPTI), or the driver reserves them for an administrator",
         )
         return (
             *(() if self._has_kernels else no_kernels_note),
-            f"the runs held {bytes_text(peak)} of {torch.cuda.get_device_name(self.name)} at most,"
-            f" {bytes_text(self._before)} of it before they began;"
+            f"the runs used at most {bytes_text(peak)} of the memory of"
+            f" {torch.cuda.get_device_name(self.name)}, with {bytes_text(self._before)} in use before;"
             f" torch's allocator reserved {bytes_text(reserved)}",
         )
 

@@ -402,7 +402,7 @@ def _mark_random(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     torch does not pass, because its parts are not proved.
     """
     gap_text = "" if evidence.max_abs is None else f" (largest difference {evidence.max_abs:.1e})"
-    reason = f"it depends on random numbers, which no two runs share{gap_text}"
+    reason = f"it depends on random numbers, which differ in each run{gap_text}"
     return replace(
         evidence, drawn=True, passed=not noise.both, reason=reason, limit_share=None, stepped=False
     )

@@ -152,7 +152,7 @@ def _find_first_difference(
 def _report_cut_off(tester: RegionTester, pair: Pair) -> RegionResult:
     """Reports an output as unproven because no run can supply the inputs of its region."""
     op = printable(tester.before.nodes[tester.before.producer[pair.before]].op)
-    reason = "it is made of values that it cannot be given alone"
+    reason = "no run can supply the values that it is computed from"
     return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason), "cut off")
 
 

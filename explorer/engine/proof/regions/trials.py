@@ -88,7 +88,7 @@ def is_same(a: Array, b: Array) -> bool:
 
 
 def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
-    """Adds two arrays of the value to a comparison.
+    """Compares the arrays of one value in both models, and adds the result to a comparison.
 
     Args:
         trial: Comparison, which is changed in place.

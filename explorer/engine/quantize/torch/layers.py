@@ -199,13 +199,13 @@ def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, typ
         return "its shape is not known before it has run"
     odd = next((t for t in weights if format_dtype(t.dtype) not in types or t.layout != torch.strided), None)
     if odd is not None:
-        return f"its type is {format_dtype(odd.dtype)}, quantized is {types[0]}"
+        return f"its type is {format_dtype(odd.dtype)}, but only {types[0]} can be quantized"
     if any(not tensor.numel() for tensor in weights):
         return "it is empty"
     if run is None:
         return "it does not run with these inputs"
     if run.dtype not in (*types, "") and not isinstance(layer, _TABLES):
-        return f"its input is {run.dtype}, quantized is {types[0]}"
+        return f"its input is {run.dtype}, but only {types[0]} can be quantized"
     return ""
 
 

@@ -67,21 +67,21 @@ def raise_opset(model: Model, opset: int) -> Model:
     )  # imported here because it takes 50 ms and few models need it
 
     model = inline_calls(model, OPERATORS)
-    problem = f"these formats need opset {opset}, the model has {model.opset}"
+    problem = f"these formats need opset {opset}, and opset {model.opset} of the model cannot be raised"
     hint = "export it with a later opset"
     if model.functions:
-        raise Misuse(f"{problem} and functions of its own, which cannot be raised", hint=hint)
+        raise Misuse(f"{problem}, because the model has functions of its own", hint=hint)
     if any(
         tensor.nbytes >= _MIN_WITHHELD_BYTES
         for body in [*list_graphs(model.graph)][1:]
         for tensor in body.initializers.values()
     ):
-        raise Misuse(f"{problem} and weights in the body of a node, which cannot be raised", hint=hint)
+        raise Misuse(f"{problem}, because the body of a node has weights", hint=hint)
     try:
         converted = version_converter.convert_version(writer.encode_skeleton(model), opset)
     except (version_converter.ConvertError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise Misuse(f"{problem}, and cannot be raised to it: {reason}", hint=hint) from None
+        raise Misuse(f"{problem}: {reason}", hint=hint) from None
     with scratch.create_folder() as folder:
         path = f"{folder}/raised.onnx"
         with output_files.open_binary(path) as file:

@@ -190,7 +190,7 @@ class ClusterLine:
             silent = worker in last_seen and checked_at - self._heartbeats[worker][1] > _MAX_SILENT_SECONDS
             if worker not in last_seen or silent:
                 raise EngineDied(
-                    f"the worker {worker} of stage {stage + 1} {'answers no more' if silent else 'ended'}",
+                    f"the worker {worker} of stage {stage + 1} {'no longer answers' if silent else 'ended'}",
                     where=self._configs[stage]["file"],
                     hint=_RETRY_HINT if silent else "the running work was stopped; did memory run out?",
                 )

@@ -172,7 +172,7 @@ def _describe_differing_weight(whole: nn.Module, modules: Sequence[nn.Module]) -
             if name in whole_tensors and not run.is_identical(
                 convert_to_array(whole_tensors[name]), convert_to_array(value)
             ):
-                return f"'{name}' of stage {number} is not the whole's"
+                return f"'{name}' of stage {number} differs from that of the whole module"
     return ""
 
 
@@ -186,7 +186,7 @@ def _word_verdict(
     if not verdict["passed"]:
         return verdict
     parts = [
-        "weights bit for bit the whole's",
+        "weights equal those of the whole module bit for bit",
         f"{many_text(len(outputs), 'output')} of the stages in a row {_word_closeness(outputs)}",
     ]
     for step in steps:

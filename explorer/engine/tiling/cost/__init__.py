@@ -123,7 +123,10 @@ def compute_plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: st
 
 
 def _list_runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
-    """Yields pairs of a number of runs and the site at the sizes of these runs; 0 runs if data decides."""
+    """Yields the number of runs at each size of the site, and the site with that size.
+
+    The number is 0 if it depends on data.
+    """
     if not site.rows:
         yield site.calls or 0, site
     for times, rows in site.rows:
@@ -443,7 +446,7 @@ def _list_assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
         yield OVERLAP[machine.double_buffered]
     smallest = min((math.prod(site.tile) for site in plan.sites), default=0)
     if machine.macs_per_cycle is not None and 0 < smallest < machine.macs_per_cycle:
-        yield f"A tile of {smallest:,} multiply-accumulates fills no cycle: several run at once."
+        yield f"A tile of {smallest:,} MACs does not fill a cycle, so several tiles run at once."
     if any("Conv" in site.op for site in plan.sites):
         yield "The left operand of a convolution is counted as in im2col: all elements of every window."
     unknown = [site.name for site in plan.sites if site.calls is None]

@@ -57,7 +57,7 @@ class StoredOperand:
         return [list(tile_names[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
-        """Returns the value name of the matrix (K, width) of `width` columns from `first` on."""
+        """Returns the name of the value with the columns `first` to `first + width`, a matrix (K, width)."""
         weight = self.weight
         has_same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)

@@ -153,7 +153,7 @@ def build_integer_site(
             site_inputs.append(name)
     if base.weight is not None and base.weight.cut is not None and terms.b != 0:
         if not isinstance(terms.b, int):
-            raise UntiledProduct("more than one zero point of its kernels")
+            raise UntiledProduct("its kernels have more than one zero point")
         base = replace(base, right=_fill_zero(base.weight, terms.b))
     converter = columns or get_default_columns(base, context)
 
@@ -374,9 +374,9 @@ def _read_zero_points(node: Node, context: SiteContext, indices: tuple[int, int]
     names = [_get_input(node, i) for i in indices]
     a, b = (_read_zero_point(context, name) for name in names)
     if any(isinstance(z, str) and context.find_shape(z, static=True) not in ((), (1,)) for z in (a, b)):
-        raise UntiledProduct("zero points, one for every row or column, that are computed")
+        raise UntiledProduct("its zero points, one for each row or column, are computed")
     if isinstance(a, np.ndarray) and len(context.find_shape(node.inputs[0]) or ()) != 2:
-        raise UntiledProduct("a zero point for every row of a stack")
+        raise UntiledProduct("it has a zero point for each row of a stack")
     return a, b
 
 
@@ -391,7 +391,7 @@ def find_float_product(node: Node, context: SiteContext, x: str, w: str, op: str
 def find_float_convolution(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
     """Returns the site of the same convolution on floats, with images padded by their zero point."""
     if isinstance(zero, np.ndarray):
-        raise UntiledProduct("more than one zero point of its images")
+        raise UntiledProduct("its images have more than one zero point")
     shape = context.find_shape(zero) if isinstance(zero, str) else ()
 
     def write_fill(builder: GraphBuilder, inputs: Sequence[str]) -> str:
@@ -434,7 +434,7 @@ def _compute_sum_scale(context: SiteContext, node: Node, y: int) -> Array:
     if scales[0] is None or scales[1] is None or (scales[2] is None and _get_input(node, y)):
         raise UntiledProduct("its scales are computed")
     if scales[0].size != 1 or (scales[2] is not None and scales[2].size != 1):
-        raise UntiledProduct("a scale for every row")
+        raise UntiledProduct("it has a scale for each row")
     if any(scale_part is not None and scale_part.dtype != np.float32 for scale_part in scales):
         raise UntiledProduct("its scales are not float32")
     if scales[2] is not None and not scales[2].all():

@@ -116,7 +116,11 @@ def list_parts(dtype: str) -> tuple[Part, ...]:
 def explain_missing_codes(dtype: str) -> str:
     """Returns the reason why the numbers of a type have no codes, or '' if they have."""
     is_codebook = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
-    return f"no codes: {dtype} stores places in a codebook, several numbers each" if is_codebook else ""
+    return (
+        f"no codes: {dtype} stores indices of a codebook, whose entries are several numbers"
+        if is_codebook
+        else ""
+    )
 
 
 def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> Iterator[Array]:

@@ -96,7 +96,7 @@ def dequantize_selection(codes: Array, scales: Scales, selection: Selection) -> 
             _broadcast_scales(values, scales, selection) for values in (scale, zero.astype(np.int64))
         )
     except IndexError:
-        raise BadModel(f"it has {scale.size:,} scales, which are not one for each of its parts") from None
+        raise BadModel(f"it has {scale.size:,} scales, but another number of parts") from None
     centered = codes.astype(np.int64) - zeros if codes.dtype.name.startswith(("int", "uint")) else codes
     with np.errstate(over="ignore", invalid="ignore"):
         wide = np.promote_types(scale.dtype, np.float32)

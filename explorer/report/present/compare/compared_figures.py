@@ -97,7 +97,9 @@ def table_notes(fact: FigureTable) -> list[Block]:
     """Return notes that explain the table and the figures without a ranking."""
     unranked = [row for row in fact.rows if row.unranked]
     best = (
-        f"'{BEST}': no other has less (of utilization: more). " if any(row.best for row in fact.rows) else ""
+        f"'{BEST}': no other has a smaller figure (utilization: a larger one). "
+        if any(row.best for row in fact.rows)
+        else ""
     )
     notes = [f"{best}Changes are from {fact.names[0]}."]
     notes += [f"Times and cycles are for {fact.machine}."] if fact.machine else []

@@ -200,7 +200,7 @@ def _describe_method(fact: Verification) -> list[str]:
     measured = [site.rms_before for site in fact.sites] + [output.rms_before for output in fact.outputs]
     if any(rms is not None for rms in measured):
         rounding = "rounding and RMS errors" if fact.sites else "RMS errors"
-        parts.append(f"differences are from the original's results, {rounding} from a float64 run")
+        parts.append(f"differences are relative to the original's results, {rounding} to a float64 run")
         outputs = [*fact.outputs, *fact.torch]
         if any(o.rms_before is not None for o in outputs) and not all(map(_needs_float64, outputs)):
             parts.append("an output with a dash needs no float64 run for its verdict")
@@ -237,7 +237,7 @@ def _build_site_table(sites: Sequence[SiteEvidence]) -> Table:
         for site in [find_worst(group)]
     ]
     columns = (
-        Column("matmul" if len(rows) == len(sites) else "matmul, the worst of a kind", shrink=True),
+        Column("matmul" if len(rows) == len(sites) else "worst matmul of each kind", shrink=True),
         Column("tiles bit-equal", "right"),
         Column("rows compared", "right", drop=5),
         Column("max difference", "right"),

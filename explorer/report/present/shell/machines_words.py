@@ -12,7 +12,7 @@ from explorer.report.blocks import Block, Column, Field, Fields, Line, Paragraph
 from explorer.report.present.figures import report_written
 from explorer.report.present.measure.machine_words import build_measured_blocks
 
-_UNMEASURED = "This machine, here, is not measured: explorer machines --measure does it."
+_UNMEASURED = "This machine, 'here', is not measured: explorer machines --measure measures it."
 
 
 def machines(fact: Machines, *, saved: bool = False) -> list[Block]:

@@ -251,7 +251,7 @@ def test_the_call_that_costs_more_counts_and_is_called_assumed(condition: Callab
 def test_a_model_that_reads_the_date_is_not_exact() -> None:
     fact = count(lambda model: datetime.datetime.now().year > 9000)
     assert (fact.totals.macs, fact.totals.status) == (ONE, "assumed")
-    assert "assumed: the model reads the date, and a branch on it goes as now" in fact.model.notes
+    assert "assumed: the model reads the date, and a branch on it takes the path of today" in fact.model.notes
 
 
 def logs_its_time(model: Two) -> bool:

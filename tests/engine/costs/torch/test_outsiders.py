@@ -80,7 +80,7 @@ def test_parameters_outside_of_modules_are_named_and_not_counted(case: str) -> N
     with Session(Holder(make(), function), inputs=(torch.rand(3, 4),), cache=False) as session:
         info = session.info()
         (note,) = info.model.notes
-        assert note.startswith(f"{elements} parameters took part that belong to no module of the model: ")
+        assert note.startswith(f"the run used {elements} parameters that belong to no module of the model: ")
         assert name in note
         assert (info.totals.params, info.totals.coverage, info.totals.status) == (16, 1.0, "exact")
         assert note.partition(":")[0] in " ".join(session.training().notes)
@@ -140,7 +140,7 @@ def test_the_note_is_in_text_and_json(
     assert main(call) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert (
-        "140 parameters took part that belong to no module of the model: steps[0].weight (5 x 3 x 3 x 3)"
+        "the run used 140 parameters that belong to no module of the model: steps[0].weight (5 x 3 x 3 x 3)"
         in text
     )
     assert main([*call, "--json"]) == 0
@@ -169,5 +169,5 @@ def test_what_many_modules_hold_is_looked_at_once() -> None:
     model = nn.Sequential(*(Scaled() for _ in range(5)))
     info = examine_module(model, [torch.ones(4, device="meta")]).analysis.info
     assert len(looked) == 1
-    assert "4 parameters took part" in info.model.notes[0]
+    assert "the run used 4 parameters" in info.model.notes[0]
     assert "0.settings['tables'][0] (4)" in info.model.notes[0]

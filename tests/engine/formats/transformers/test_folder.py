@@ -534,6 +534,6 @@ def test_a_configuration_of_which_no_module_is_built_is_refused_and_never_counte
     says = "no weights are in this folder, and no module can be built: .*knows no architecture 'nosuch'"
     if lacks == "transformers":
         monkeypatch.setattr(transformers, "find_spec", lambda name: None if name == lacks else object())
-        says = "its module is built with transformers, not installed .pip install 'explorer-nn"
+        says = "its module needs transformers: install with pip install 'explorer-nn"
     with Session(path) as session, pytest.raises(BadModel, match=says):
         session.info()

@@ -117,5 +117,5 @@ def _lacks_packages(contents: TensorIndex) -> bool:
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
         command = format_install_command("transformers")
-        contents.why = f"its module is built with {' and '.join(missing)}, not installed ({command})"
+        contents.why = f"its module needs {' and '.join(missing)}: install with {command}"
     return bool(missing)

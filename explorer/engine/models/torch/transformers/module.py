@@ -277,9 +277,9 @@ def _check_match(match: matching.NameMatch, teller: str, *, whole: bool = False)
     if len(match.stored) < len(match.missing) or (whole and match.missing):
         few = format_names(match.unexpected, 1) or "nothing"
         raise BuildError(
-            f"of the module that {teller} describes {len(match.missing):,} of"
-            f" {len(match.stored) + len(match.missing):,} parameters are in no file"
-            f" ('{format_names(match.missing, 1)}' there, '{few}' here)"
+            f"{len(match.missing):,} of {len(match.stored) + len(match.missing):,} parameters of the module"
+            f" that {teller} describes are in no file ('{format_names(match.missing, 1)}' in the module,"
+            f" '{few}' in the files)"
         )
 
 
