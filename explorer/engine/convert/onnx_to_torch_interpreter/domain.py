@@ -148,7 +148,7 @@ class TorchDomain(Struct):
         """Stacks values along a new axis."""
         tensors = [convert_to_tensor(value, self.device) for value in values]
         if not tensors:
-            raise BadModel("torch cannot run a loop without turns, whose result has no shape")
+            raise BadModel("torch cannot run a loop that runs zero times, because its result has no shape")
         return torch.stack(tensors, axis)
 
     def read_number(self, value: Any) -> Any:
