@@ -7,11 +7,17 @@ verified, and `Otherwise:` what happens if it does not hold.
 from __future__ import annotations
 
 import inspect
+import sys
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from textual.app import App
+from rich.segment import Segment
+from rich.style import Style
+from textual.app import App, RenderResult
+from textual.color import Color
 from textual.dom import DOMNode
+from textual.driver import Driver
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
@@ -29,6 +35,11 @@ try:
     _CACHE_IS_KNOWN = {"_cache", "_dirty_lines", "_width"} <= vars(StylesCache()).keys()
 except ImportError:
     _CACHE_CLASS, _CACHE_IS_KNOWN = object, False
+
+try:
+    from textual.renderables.background_screen import BackgroundScreen
+except ImportError:
+    BackgroundScreen = object  # type: ignore[assignment, misc]
 
 R = TypeVar("R")
 
@@ -115,6 +126,81 @@ def _find_message_node() -> Any:
     except ImportError:
         return None
     return active_message_pump.get(None)
+
+
+# -- input
+
+
+_PASTE_BEGIN, _PASTE_END = "\x1b[200~", "\x1b[201~"
+
+
+class InputDecoder:
+    """Decodes the terminal's input. Bytes that are not UTF-8 are replaced, and a paste has no escapes.
+
+    Textual takes control sequences in pasted text for keys.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._is_paste = False
+        self._before = self._unfinished = ""
+
+    def decode(self, data: bytes, final: bool = False) -> str:
+        """Return the text of the next bytes. An unfinished end of a paste waits for the next ones."""
+        text, parts = self._unfinished + self._decoder.decode(data, final), []
+        self._unfinished = ""
+        while text:
+            if self._is_paste:
+                pasted, end, text = text.partition(_PASTE_END)
+                start = pasted.rfind("\x1b")
+                if not end and start >= 0 and _PASTE_END.startswith(pasted[start:]) and not final:
+                    pasted, self._unfinished = pasted[:start], pasted[start:]
+                parts += [pasted.replace("\x1b", ""), end]
+                self._is_paste = not end
+            else:
+                # the first bytes of the mark may have come earlier
+                known = self._before[1 - len(_PASTE_BEGIN) :]
+                typed, begin, _ = (known + text).partition(_PASTE_BEGIN)
+                size = len(typed) + len(begin) - len(known)
+                parts.append(text[:size])
+                self._before = "" if begin else known + text
+                self._is_paste, text = bool(begin), text[size:]
+        return "".join(parts)
+
+
+def survive_bad_input(driver_class: type[Driver]) -> type[Driver]:
+    """Return a driver that decodes with `InputDecoder`, and goes on after sequences that it cannot read.
+
+    Textual would end the program, and the shell would get what the terminal sends next.
+
+    Assumes: `run_input_thread` of a driver reads and handles input until `exit_event` is set. Its module
+    decodes input with a `getincrementaldecoder`. It raises ValueError or OverflowError for a sequence with
+    an impossible number.
+    Seen: textual 8.2.8.
+    Otherwise: Such input ends the program with one line, and sequences in pasted text are keys.
+    """
+    if not hasattr(driver_class, "run_input_thread"):
+        return driver_class
+    for base in driver_class.__mro__:
+        module = sys.modules[base.__module__]
+        if getattr(module, "getincrementaldecoder", None) is getincrementaldecoder:
+            module.getincrementaldecoder = lambda encoding: InputDecoder  # type: ignore[attr-defined]
+
+    class SurvivingDriver(driver_class):  # type: ignore[misc, valid-type]
+        """A driver that starts to read again after input that it cannot read."""
+
+        def run_input_thread(self) -> None:
+            """Handle input until the program ends."""
+            while True:
+                try:
+                    super().run_input_thread()
+                    return
+                except (ValueError, OverflowError):
+                    exit_event = getattr(self, "exit_event", None)
+                    if exit_event is None or exit_event.is_set():
+                        return
+
+    return SurvivingDriver
 
 
 # -- workers
@@ -273,6 +359,33 @@ def keep_bar_lines(bar: ScrollBar, draw: Callable[[ScrollBar], Iterable[Strip]])
     """
     if _CACHE_IS_KNOWN and not isinstance(getattr(bar, "_styles_cache", bar), (_BarLines, ScrollBar)):
         bar._styles_cache = _BarLines(draw)
+
+
+class _DimmedScreen(BackgroundScreen):
+    """The screen below a dialog, dimmed. A screen has hundreds of pieces of text, in a few styles."""
+
+    @classmethod
+    def process_segments(cls, segments: Iterable[Segment], color: Color) -> Iterable[Segment]:
+        """Dim pieces of text, each style once."""
+        dimmed_styles: dict[Style | None, Style | None] = {}
+        for text, style, control in segments:
+            if style not in dimmed_styles:
+                (dimmed,) = super().process_segments([Segment("", style)], color)
+                dimmed_styles[style] = dimmed.style
+            yield Segment(text, dimmed_styles[style], control)
+
+
+def dim_quickly(background: RenderResult) -> RenderResult:
+    """Return the background of a dialog that dims the screen below in a third of the time.
+
+    Assumes: Textual draws such a background with `textual.renderables.background_screen.BackgroundScreen`,
+    which dims pieces of text with its class method `process_segments`.
+    Seen: textual 8.2.8.
+    Otherwise: Textual dims each piece of text, which is slower.
+    """
+    if type(background) is BackgroundScreen:
+        return _DimmedScreen(background.screen, background.color)
+    return background
 
 
 def update_scroll(view: ScrollView, size: Size) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from msgspec import Struct
 from rich.cells import cell_len
 from textual import events, on
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, RenderResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -24,6 +24,7 @@ from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
 from explorer.report.names import NameSet
+from explorer.tui.compat import dim_quickly
 from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import BLANK, Line, cut_middle, escape_name, fit, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -71,10 +72,19 @@ class AnsweredOnce(Screen[T], Generic[T]):
             names = [name for least, name in sorted(breakpoints or ()) if cells >= least]
             self.add_class(*names[-1:], update=False)
 
+    _was_resized = False
+
     @on(events.Resize)
-    async def _let_others_run(self) -> None:
-        """Handle keys and other events between the two times that Textual lays out and draws a new screen."""
+    async def _lay_out_once(self, event: events.Resize) -> None:
+        """Handle other events before a resize, and prevent the second layout of a new screen.
+
+        Textual tells a new screen the size that it has laid it out for, and would draw it again.
+        """
         await asyncio.sleep(0)
+        if not self._was_resized and event.size == self.outer_size == self.app.size:
+            event.stop()
+            event.prevent_default()
+        self._was_resized = True
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Close with an answer, unless the screen is closed already or another screen is above it."""
@@ -113,6 +123,10 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
     @property
     def _hint_width(self) -> int:
         return int(self.app.size.width * _BOX_SHARE) - _HINT_MARGIN
+
+    def render(self) -> RenderResult:
+        """Render the dimmed screen below."""
+        return dim_quickly(super().render())
 
     def show_hint(self, message: str = "") -> None:
         """Show the keys of the dialog that fit in its lower border, after an optional message."""

@@ -7,7 +7,7 @@ ago are stopped ("at rest"), and restart on the next request. The screen of such
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,8 @@ from explorer.base.errors import Misuse
 from explorer.host import memory_limit
 
 if TYPE_CHECKING:
+    from textual.events import Event
+
     from explorer.facts import Info
     from explorer.process.client import EngineProcess
     from explorer.process.saved_sessions import Opening, ScreenState
@@ -239,6 +241,12 @@ class ModelHost(Protocol):
 
     def close_model(self, model: OpenModel) -> None:
         """Close a model, even with unsaved states."""
+
+    def hold_keys(self) -> Callable[[], None]:
+        """Let the next keys wait for a screen that is about to open. The returned function ends the wait."""
+
+    def put_keys_first(self, keys: Sequence[Event]) -> None:
+        """Handle keys on the topmost screen, before those that wait."""
 
 
 def _identify(source: str) -> str:

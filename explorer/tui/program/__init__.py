@@ -18,7 +18,7 @@ from textual.screen import Screen
 
 from explorer.base.errors import Misuse
 from explorer.base.version_notes import build_internal_error
-from explorer.tui.compat import ReportingApp, find_active_node, watch_workers
+from explorer.tui.compat import ReportingApp, find_active_node, survive_bad_input, watch_workers
 from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal import clipboard
@@ -94,9 +94,11 @@ class ExplorerApp(ReportingApp[int]):
         self.last_key = 0.0
         self._mode_names: set[str] = set()
         super().__init__(driver_class=_driver_class(remote))
+        self.driver_class = survive_bad_input(self.driver_class)
         watch_workers(self, self._work_failed)
         self._reported_errors: set[str] = set()
         self._keys = KeysInOrder(self, self._forward_event)
+        self.hold_keys, self.put_keys_first = self._keys.hold, self._keys.put_first
         self._key_screen: Screen[Any] | None = None
         self._late_answer, self._keep_theme = late_answer, keep_theme
         self.remote, self._folder = remote, folder
@@ -170,14 +172,15 @@ class ExplorerApp(ReportingApp[int]):
         forget_message = getattr(self.screen, "forget_message", None) if self.screen_stack else None
         if isinstance(event, events.Key) and forget_message is not None:
             forget_message()
-        if isinstance(event, events.Paste) and self.main is not None and not self._accepts_text:
+        if isinstance(event, events.Paste) and self.main is not None and not self._accepts_paste:
             self.main.store.say("pasted text is not run as keys · / opens the filter, which accepts it")
         await super().on_event(event)
 
     @property
-    def _accepts_text(self) -> bool:
-        """Whether the focused widget accepts letters or digits as text."""
-        return self.focused is not None and any(self.focused.check_consume_key(key, key) for key in "a0")
+    def _accepts_paste(self) -> bool:
+        """Whether the focused widget accepts letters or digits as text, or the screen keeps pasted text."""
+        is_input = self.focused is not None and any(self.focused.check_consume_key(key, key) for key in "a0")
+        return is_input or getattr(self.screen, "keeps_keys", False)
 
     def on_resize(self) -> None:
         """Forget the contents of a resized terminal, so that all cells are sent again."""

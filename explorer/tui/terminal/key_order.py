@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ class KeysInOrder:
         self._app, self._forward = app, forward
         self._waiting: deque[Event] = deque()
         self._current_turn: float | None = None
+        self._hold_count, self._is_held = 0, False
         self._paste_end = 0.0
         self._has_line_end = False
 
@@ -55,10 +56,35 @@ class KeysInOrder:
         if self._current_turn is None or time.monotonic() - self._current_turn > _MAX_TURN_SECONDS:
             await self._post_next()
 
+    def hold(self) -> Callable[[], None]:
+        """Let the next keys wait for a screen that is about to open. The returned function ends the wait."""
+        self._hold_count += 1
+
+        def release() -> None:
+            self._hold_count -= 1
+            if not self._hold_count and self._is_held:
+                self._is_held = False
+                self._start_turn()
+
+        return release
+
+    def put_first(self, events: Sequence[Event]) -> None:
+        """Handle keys before those that wait, once the topmost screen is mounted."""
+        self._waiting.extendleft(reversed(events))
+        if self._current_turn is None and self._waiting:
+            self._start_turn()
+
+    def _start_turn(self) -> None:
+        self._current_turn = turn = time.monotonic()
+        self._app.call_later(self._await_mount, turn)
+
     async def _post_next(self) -> None:
         self._current_turn = None
         if self._waiting:
             self._current_turn = turn = time.monotonic()
+            if self._hold_count:
+                self._is_held = True
+                return
             node = self._app.focused or self._app.screen
             await self._forward(self._pop_next())
             self._follow_key(node, turn)
