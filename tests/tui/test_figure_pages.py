@@ -90,6 +90,26 @@ def test_memory_tells_peak_arena_buffers_and_who_is_alive_largest_first() -> Non
     assert rows[0][-3:] == ["1", "..", "2"]
 
 
+@pytest.mark.parametrize("width", [40, 48, 60, 100])
+def test_a_step_has_one_line_whatever_its_path_is(width: int) -> None:
+    fact = chain(*range(100, 400))
+    path = "/backbone/stage_2/block_{}/attention/projection/{}"
+    kinds = ("MatMul", "GlobalAveragePool", "LayerNormalization")
+    steps = [
+        replace(step, path=path.format(at, kinds[at % 3]) if at else "", kind=kinds[at % 3] if at else "")
+        for at, step in enumerate(fact.steps)
+    ]
+    fact = replace(fact, steps=tuple(steps))
+    shown = set[str]()
+    for at in (100, 101, 102, 200, 299):
+        page = [line_text(line).strip() for line in draw_memory_page(fact, at, width, 18, exact=False)]
+        (index,) = [index for index, line in enumerate(page) if line.startswith(f"Step {at}")]
+        assert " live" in page[index + 1]
+        assert f"_{at}" in page[index] or f"…{at}" in page[index], page[index]
+        shown.add(page[index].removeprefix(f"Step {at}"))
+    assert len(shown) == 5
+
+
 def test_away_from_the_peak_only_its_culprits_are_marked() -> None:
     fact = chain(100, 300, 200, 50)
     text = said(draw_memory_page(fact, 1, 60, 34, exact=True))

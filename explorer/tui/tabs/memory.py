@@ -88,7 +88,11 @@ def draw_memory_page(
     )
     return [
         *lines,
-        *draw([*step_blocks(memory, step_index), *build_live_blocks(memory, step_index)], width, exact),
+        *draw(
+            [*step_blocks(memory, step_index, width - 1), *build_live_blocks(memory, step_index)],
+            width,
+            exact,
+        ),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
+
 from explorer.base.units import percent_text, shape_text
 from explorer.facts import Info
 from explorer.facts.memory import Lifetime, Memory
@@ -19,10 +21,15 @@ from explorer.report.blocks import (
     Table,
     table_of,
 )
+from explorer.report.names import shorten_name
 from explorer.report.present.figures import bar_text, bytes_field, plain, share_text, size
 from explorer.report.present.look.info import answer
 
 NO_TIMELINE = "No timeline: no tensor has a known size"
+_MIN_STEP_NAME = 24
+"""Cells of a step's name before the number of steps is left out."""
+_NEIGHBORS = 24
+"""Number of steps before and after a step from which its shortened name must differ."""
 
 
 def memory(info: Info, fact: Memory) -> list[Block]:
@@ -84,10 +91,20 @@ def _arena_remark(fact: Memory) -> str:
     return f"{packing}; {percent_text(fact.arena_bytes - fact.peak_bytes, fact.peak_bytes)} above the peak"
 
 
-def step_blocks(fact: Memory, step_index: int) -> list[Block]:
-    """Describe a step and its live memory."""
+def step_blocks(fact: Memory, step_index: int, width: int) -> list[Block]:
+    """Describe a step and its live memory, each in one line of `width` cells if possible."""
     step = fact.steps[step_index]
     name = step.path or ("the model's inputs" if not step_index else "(unnamed)")
+    number, kind = f"Step {step_index:,}", f" {step.kind}" if step.kind else ""
+    of_all = f" of {len(fact.steps) - 1:,}"
+    if cell_len(f"{number}{of_all} {name}{kind}") > width:
+        if step.kind and name.rpartition("/")[2].startswith(step.kind):
+            kind = ""  # the name says it
+        room = width - cell_len(f"{number} {kind}")
+        # the timeline shows the number of the last step
+        of_all *= room - len(of_all) >= min(cell_len(name), _MIN_STEP_NAME)
+        near = fact.steps[max(0, step_index - _NEIGHBORS) : step_index + _NEIGHBORS + 1]
+        name = shorten_name(name, max(8, room - len(of_all)), [other.path for other in near])
     live = step.live_bytes
     role: Role = "quiet"
     remark = f", {percent_text(live, fact.peak_bytes)} of the peak"
@@ -97,9 +114,9 @@ def step_blocks(fact: Memory, step_index: int) -> list[Block]:
     return [
         Line(
             (
-                f"Step {step_index:,} of {len(fact.steps) - 1:,} ",
+                f"{number}{of_all} ",
                 Span(name, "strong"),
-                Span(f" {step.kind}", "kind"),
+                Span(kind, "kind"),
             )
         ),
         Line((_live_text(fact, step_index), Span(" live", "quiet"), Span(remark, role))),
