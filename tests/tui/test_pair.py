@@ -339,6 +339,23 @@ async def test_lines_fill_the_terminal_and_no_more(size: tuple[int, int]) -> Non
             assert laid.has_two_sides == (size[0] >= 100)
 
 
+@pytest.mark.parametrize("size", SIZES)
+async def test_no_kind_is_cut_that_the_standard_names(size: tuple[int, int]) -> None:
+    model = alexnet()
+    layers = [replace(x, kind="GlobalAveragePool") if x.kind == "Relu" else x for x in model.layers]
+    async with screen(beside(replace(model, layers=tuple(layers))), size) as hands:
+        await opened(hands)
+        rows = top(hands).rows
+        for exact in (False, True):
+            rows.exact = exact
+            widths = rows.columns(rows.size.width)
+            assert widths.name >= 14
+            if widths.kind:
+                lines = [line_text(rows.row_line(at, rows.size.width)) for at in range(rows.row_count)]
+                assert any("GlobalAveragePool " in line for line in lines)
+                assert not any("GlobalAv…" in line for line in lines)
+
+
 @pytest.mark.parametrize("width", [60, 80, 110])
 async def test_long_names_beside_each_other_differ(width: int) -> None:
     model = alexnet()

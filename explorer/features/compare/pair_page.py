@@ -48,7 +48,7 @@ FROM = 100
 
 _DELTA = 12
 """Width of a rounded difference, in cells. An exact difference takes twice this width."""
-_KIND, _MACS = 13, 10
+_MACS = 10
 _SHORT = {"activations": "act."}
 _BETWEEN = " -> "
 """Text between the names of both sides, as `format_both_sides` joins them."""
@@ -61,10 +61,10 @@ ShortName = Callable[[str, int], str]
 """Function that returns a name in a number of cells."""
 
 
-_LONG_KIND = 18
-"""Cells of a kind where there is room: GlobalAveragePool."""
-_NAME = 28
-"""Cells of a name before a kind takes more than its least room."""
+_MIN_KIND, _MAX_KIND = 13, 18
+"""Least and most cells of the kinds; the most fit GlobalAveragePool."""
+_NAME, _MIN_NAME = 28, 18
+"""Cells of a name before longer kinds take more than `_MAX_KIND`, and before a difference is left out."""
 
 
 class PairColumns(Struct, frozen=True):
@@ -85,22 +85,28 @@ class PairColumns(Struct, frozen=True):
         return self.name + self.kind + self.macs
 
 
-def columns(width: int, *, exact: bool) -> PairColumns:
-    """Choose the columns that fit in `width` cells."""
+def columns(width: int, longest_kind: int = 0, *, exact: bool) -> PairColumns:
+    """Choose the columns that fit in `width` cells. `longest_kind` is the width of the longest kind.
+
+    Where names would get too narrow, the last differences are left out.
+    """
     delta = 2 * _DELTA if exact else _DELTA
     has_two_sides = width >= FROM
     reserved = 68 if has_two_sides else 30
     delta_count = max(1, min(len(FIGURES), (width - reserved) // delta))
     delta_count = min(delta_count, 3 if width < 130 else 4 if width < 180 else len(FIGURES))
-    side = (width - 4 - delta_count * delta) // (2 if has_two_sides else 1)
-    macs = _MACS if has_two_sides and side >= 42 else 0
-    kind = min(_LONG_KIND, max(_KIND, side - macs - _NAME)) if side >= 30 else 0
-    return PairColumns(side - kind - macs, kind, macs, (delta,) * delta_count, has_two_sides)
+    for shown_count in range(delta_count, 0, -1):
+        side = (width - 4 - shown_count * delta) // (2 if has_two_sides else 1)
+        macs = _MACS if has_two_sides and side >= 42 else 0
+        room = max(min(longest_kind + 1, _MAX_KIND), side - macs - _NAME)
+        kind = max(_MIN_KIND, min(longest_kind + 1, room)) if side >= 30 else 0
+        if side - kind - macs >= _MIN_NAME:
+            break
+    return PairColumns(side - kind - macs, kind, macs, (delta,) * shown_count, has_two_sides)
 
 
-def draw_head(width: int, *, exact: bool) -> Line:
+def draw_head(widths: PairColumns) -> Line:
     """Build the line of column titles."""
-    widths = columns(width, exact=exact)
     line = "   "
     for title in ("before", "after") if widths.has_two_sides else ("layer",):
         line += fit(title, widths.name) + fit("kind", widths.kind) + fit("MACs ", widths.macs, right=True)
@@ -109,9 +115,8 @@ def draw_head(width: int, *, exact: bool) -> Line:
     return ((line, "dim"),)
 
 
-def row_line(row: RowPair, sign: str, width: int, shorten: ShortName, *, exact: bool) -> Line:
+def row_line(row: RowPair, sign: str, widths: PairColumns, shorten: ShortName, *, exact: bool) -> Line:
     """Build the line of a row; `sign` shows whether its group is open, `shorten` cuts its names."""
-    widths = columns(width, exact=exact)
     mark, role = STATES[row.status]
     color = ROLES[role] if row.differs else "dim"
     spans: list[Span] = [(f" {mark if row.status != 'same' else '·' if row.inside else ' '} ", color)]
@@ -138,9 +143,8 @@ def row_line(row: RowPair, sign: str, width: int, shorten: ShortName, *, exact: 
     return _join_spans(spans)
 
 
-def constants_line(row: RowPair, count: int, width: int, *, exact: bool) -> Line:
+def constants_line(row: RowPair, count: int, widths: PairColumns) -> Line:
     """Build the line that stands for the equal constants of a group; `row` is the first of them."""
-    widths = columns(width, exact=exact)
     name = fit("  " * row.depth + f"▸ {count:,} constants", widths.name)
     sides = 2 if widths.has_two_sides else 1
     return (((f"   {fit(name, widths.side)}" + fit(name, widths.side) * (sides - 1)), "dim"),)
@@ -236,6 +240,7 @@ class PairRows:
     Attributes:
         only: Whether equal rows are hidden.
         open: Indices of the open groups.
+        longest_kind: Width of the longest kind, in cells.
         visible: Indices of the visible rows. Negative values -1, -2, ... are differences outside the layer
             tree.
         stops: Indices of the rows with a difference, where the key `n` stops. A group that was added or
@@ -256,6 +261,8 @@ class PairRows:
             if not is_folded:
                 self.open.add(index)
             index = row.end if is_folded else index + 1
+        kinds = {side.kind for row in rows for side in (row.before, row.after) if side is not None}
+        self.longest_kind = max((cell_len(escape_name(kind)) for kind in kinds), default=0)
         self._constants, self._shown_by = _group_constants(fact)
         self._open_constants: set[int] = set()
         self._above = tuple(-1 - place for place in range(len(fact.graph)))

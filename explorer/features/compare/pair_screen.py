@@ -81,12 +81,17 @@ class _Rows(LineList):
             return page.graph_line(self.pair.fact.graph[-1 - row_index], width)
         count = self.pair.count_folded_constants(row_index)
         if count:
-            return page.constants_line(self.pair.fact.rows[row_index], count, width, exact=self.exact)
+            return page.constants_line(self.pair.fact.rows[row_index], count, self.columns(width))
         sign = "  "
         if self.pair.has_inside(index):
             sign = "▾ " if self.pair.is_open(row_index) else "▸ "
         shorten = partial(self.pair.shorten_name, index)
-        return page.row_line(self.pair.fact.rows[row_index], sign, width, shorten, exact=self.exact)
+        row, widths = self.pair.fact.rows[row_index], self.columns(width)
+        return page.row_line(row, sign, widths, shorten, exact=self.exact)
+
+    def columns(self, width: int) -> page.PairColumns:
+        """Return the columns that fit in `width` cells."""
+        return page.columns(width, self.pair.longest_kind, exact=self.exact)
 
     def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
         """Open or close a row."""
@@ -164,7 +169,7 @@ class PairScreen(SubScreen[PairRequest]):
         self.query_one(TitleBar).show(lambda width: page.draw_title(pair.fact, pair.only, width))
         head = self.query_one("#pair-head", PaneHead)
         # a scroll bar narrows the rows
-        head.show(lambda width: (page.draw_head(rows.size.width or width, exact=rows.exact),))
+        head.show(lambda width: (page.draw_head(rows.columns(rows.size.width or width)),))
         self.query_one("#pair-about", PanelView).again()
 
     def _draw_details(self, width: int, height: int) -> list[Line]:
