@@ -207,6 +207,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         trials = self._trials
         trials.request, trials.cost, trials.remaining = request, request.spec.cost, 0
         self._job_started = time.monotonic()
+        self._show()
         options = {"state": self._state, "output": request.output or None}
         try:
             while True:
@@ -225,12 +226,16 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
             self._say(f"stopped{remaining}")
         except ExplorerError as error:
             trials.request = request if trials.rows else None
+            self._show_if_open()
             message = MessageDialog("Sensitivity", format_without_options(error))
             self.app.push_screen(message, lambda _: self._ask_again(request))
 
     def _show_sweep(self, fact: FormatSweep) -> None:
         trials = self._trials
         trials.rows, trials.mixed, trials.remaining = fact.rows, fact.mixed, fact.open
+        self._show_if_open()
+
+    def _show_if_open(self) -> None:
         if self.is_mounted and self.is_attached:
             self._show()
 
