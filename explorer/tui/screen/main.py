@@ -200,8 +200,9 @@ class MainScreen(Screen[None]):
         self.call_later(self._painted.set)
 
     def on_screen_resume(self) -> None:
-        """Redraw the header, because models may have been opened or closed."""
+        """Redraw the header, because models may have been opened or closed, and what a dialog has delayed."""
         self._draw_header()
+        self.query_one(StatusLine).draw_status()
 
     def on_descendant_focus(self) -> None:
         """Redraw the headings, because the heading of the pane in use is highlighted."""

@@ -39,6 +39,8 @@ _REFUSALS = (
 """Reasons that a key did nothing, the longest first."""
 _RESTING = ((" · timing, the screen rests meanwhile", "text"), ("  Esc stops ", "dim"))
 _TICK, _TICK_REMOTE = 0.5, 2.0
+_BELOW_DIALOG = 0.25
+"""Seconds after which a change is drawn below a dialog."""
 
 
 class JobLine(Status):
@@ -83,11 +85,29 @@ class StatusLine(JobLine):
     def __init__(self, store: ScreenStore) -> None:
         super().__init__(store.jobs, self._status)
         self._store = store
+        self._late_draw: Timer | None = None
 
     def on_mount(self) -> None:
         """Subscribe to jobs and messages."""
-        self._store.watch(self.draw_status, "jobs", "said")
+        self._store.watch(self._draw_soon, "jobs", "said")
         self.draw_status()
+
+    def _draw_soon(self) -> None:
+        """Draw the line: at once, or a moment later where a dialog is above.
+
+        Each change below a dialog draws the whole dimmed screen again. Many jobs of a dialog end before that.
+        """
+        if self.screen.is_current:
+            self.draw_status()
+        elif self._late_draw is None:
+            self._late_draw = self.set_timer(_BELOW_DIALOG, self.draw_status)
+
+    def draw_status(self) -> None:
+        """Draw the line."""
+        if self._late_draw is not None:
+            self._late_draw.stop()
+            self._late_draw = None
+        super().draw_status()
 
     def _status(self, width: int) -> Line:
         store, running = self._store, self._store.jobs.current
