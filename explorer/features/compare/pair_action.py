@@ -53,8 +53,7 @@ class PairCommand(ScreenCommand):
 
     def run(self, text: str = "") -> None:
         """Ask which model to show next to the current one."""
-        if self.context.ready():
-            self.context.screen.run_worker(self._ask(text), exit_on_error=False)
+        self.context.open_view("Set beside", self._ask(text))
 
     async def _ask(self, text: str) -> None:
         await self.context.take_history()

@@ -27,7 +27,7 @@ def convert(context: CommandContext) -> None:
     if context.store.can_compare:
         context.store.say("the current model was changed here and is ONNX already, w saves it")
         return
-    context.start("Convert", _ask(context))
+    context.open_view("Convert", _ask(context))
 
 
 async def _ask(context: CommandContext) -> None:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 def show_code(context: CommandContext) -> None:
     """Show the code of the module under the cursor."""
-    context.start("Code", _show(context, ssa=False))
+    context.open_view("Code", _show(context, ssa=False))
 
 
 def show_graph(context: CommandContext) -> None:
     """Show the graph of the module under the cursor in SSA form."""
-    context.start("SSA graph", _show(context, ssa=True))
+    context.open_view("SSA graph", _show(context, ssa=True))
 
 
 async def _show(context: CommandContext, *, ssa: bool) -> None:
@@ -31,7 +31,7 @@ async def _show(context: CommandContext, *, ssa: bool) -> None:
     row = "" if layer is None else layer.id
     fact: ModuleCode = await context.jobs.run("reading the code", "module_code", row, ssa=ssa)
     title = f"{'SSA graph' if ssa else 'Code'} of {fact.module or 'the model'}"
-    context.app.push_screen(PageDialog(title, partial(_draw_page, fact), copy=fact.text))
+    context.ask(PageDialog(title, partial(_draw_page, fact), copy=fact.text))
 
 
 def _draw_page(fact: ModuleCode, width: int) -> list[Line]:

@@ -446,7 +446,7 @@ class FlameView(SubScreen[int]):
 
 def flame(context: CommandContext) -> None:
     """Open the flame view. It starts with measured time if the model was profiled."""
-    context.start("Flame", _show(context))
+    context.open_view("Flame", _show(context))
 
 
 async def _show(context: CommandContext) -> None:

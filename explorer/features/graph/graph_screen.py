@@ -510,7 +510,7 @@ def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
 
 def draw_graph(context: CommandContext) -> None:
     """Draw the inside of the chosen group, or the group that contains the chosen layer."""
-    context.start("Graph", _show(context))
+    context.open_view("Graph", _show(context))
 
 
 async def _show(context: CommandContext) -> None:

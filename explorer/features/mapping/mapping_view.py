@@ -442,7 +442,7 @@ class MappingCommand(SiteCommand):
 
     def begin(self, name: str) -> None:
         """Open the map view at the matmul with a name."""
-        self.context.start(self.title, self._show((), name))
+        self.context.open_view(self.title, self._show((), name))
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:
         """Return the sites of the current model, and their plan."""
@@ -455,4 +455,4 @@ class MappingCommand(SiteCommand):
         """Open the map view."""
         open_tiles = find_command("blocks")(self.context).open_tile if has_command("blocks") else None
         view = MappingView(sites, index, self.jobs.engine, self.store, open_tiles=open_tiles)
-        self.context.app.push_screen(view)
+        self.context.ask(view)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def fold(context: CommandContext) -> None:
     """Show the nodes that can be folded, and fold them if the user agrees."""
-    context.start("Fold", _choose(context))
+    context.open_view("Fold", _choose(context), takes_keys=False)
 
 
 async def _choose(context: CommandContext) -> None:
     fact: Fold = await context.jobs.run("looking for what folds", "fold_choice")
     if not fact.steps:
-        context.ask(_build_page("Nothing to fold", fact), lambda _: None)
+        context.ask(_build_page("Nothing to fold", fact))
         return
 
     def on_answer(agreed: bool | None) -> None:

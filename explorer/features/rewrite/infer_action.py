@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def infer(context: CommandContext) -> None:
     """Show what the inference finds, and declare it if the user agrees."""
-    context.start("Declare shapes", _choose(context))
+    context.open_view("Declare shapes", _choose(context), takes_keys=False)
 
 
 async def _choose(context: CommandContext) -> None:

@@ -108,10 +108,10 @@ class DecodeView(SubScreen[None]):
 
 def decode(context: CommandContext) -> None:
     """Count a decode step of the current model and show it with the prefill pass."""
-    context.start("Decoding", _decode(context))
+    context.open_view("Decoding", _decode(context))
 
 
 async def _decode(context: CommandContext) -> None:
     fact: Decode = await context.jobs.run("counting a decode step", "decode")
     view = DecodeView(fact, partial(context.jobs.ask, "decode"), exact=context.store.exact)
-    context.ask(view, lambda _: None)
+    context.ask(view)

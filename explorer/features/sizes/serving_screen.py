@@ -230,7 +230,7 @@ class ServingDialog(RecordForm[ServingSpec]):
 
 def serving(context: CommandContext) -> None:
     """Open the serving screen, which counts again when a key changes a size."""
-    context.start("Serving", _serving(context))
+    context.open_view("Serving", _serving(context))
 
 
 async def _serving(context: CommandContext) -> None:
@@ -243,7 +243,7 @@ async def _serving(context: CommandContext) -> None:
         partial(ask_machine, context),
         exact=store.exact,
     )
-    context.ask(view, lambda _: None)
+    context.ask(view)
 
 
 _MARKS: tuple[tuple[str, Role], ...] = (

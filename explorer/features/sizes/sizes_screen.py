@@ -347,7 +347,7 @@ class SizesCommand(ScreenCommand):
 
     def run(self) -> None:
         """Count the figures, then show them."""
-        self.context.start("Open sizes", self._count())
+        self.context.open_view("Open sizes", self._count())
 
     def _open(self) -> dict[str, int | None]:
         return {} if self.store.analysis is None else list_dimension_sizes(self.store.analysis.info)

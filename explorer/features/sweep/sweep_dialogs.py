@@ -11,7 +11,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import ExplorerError, Misuse
+from explorer.base.units import many_text
 from explorer.facts import Edges, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.quantize import FormatCost, FormatSweepSpec
@@ -67,6 +68,11 @@ class SweepDialog(FormDialog[SweepRequest]):
         request: Last request, or None for the first time.
         base: Sites and rules that are common to all tilings.
         hardware: The session's machine, or None.
+
+    Attributes:
+        site_count: Number of matmuls, or None if unknown.
+        is_planning: Whether the matmuls are being counted.
+        refusal: Reason that the model cannot be swept, or None.
     """
 
     # a letter is text in an entry, and a key binding on other fields
@@ -83,6 +89,9 @@ class SweepDialog(FormDialog[SweepRequest]):
     ) -> None:
         super().__init__()
         self._request, self._base = request, base
+        self.site_count: int | None = None
+        self.is_planning = False
+        self.refusal: ExplorerError | None = None
         self._machines = MachineField("machine", hardware, id="sweep-machine")
 
     def fields(self) -> ComposeResult:
@@ -103,12 +112,18 @@ class SweepDialog(FormDialog[SweepRequest]):
         )
 
     def meaning(self) -> list[tuple[str, str]]:
-        """State the number of tilings."""
-        count = count_combinations(self.answer().spec)
-        return [(f"{count:,} tiling{'s' * (count != 1)}", "dim"), (self._machines.complaint, "warn")]
+        """State the number of tilings, and of the matmuls that each tiles."""
+        text = many_text(count_combinations(self.answer().spec), "tiling")
+        if self.is_planning:
+            text += " · planning…"
+        elif self.site_count is not None:
+            text += f" of {many_text(self.site_count, 'matmul')}"
+        return [(text, "dim"), (self._machines.complaint, "warn")]
 
     def answer(self) -> SweepRequest:
         """Return the request that the fields describe."""
+        if self.refusal is not None:
+            raise self.refusal
         typed = tuple(self.text_of(f"sweep-{name}").strip() for name in _NAMES)
         tiles_text, *sides, output = typed
         sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]

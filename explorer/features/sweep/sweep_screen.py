@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,7 @@ from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.marked_list import MarkedList
 
 if TYPE_CHECKING:
+    from explorer.facts import Plan
     from explorer.process.client import EngineProcess
     from explorer.report.blocks import Block
     from explorer.tui.commands.context import CommandContext
@@ -82,6 +84,7 @@ class SweepState(Struct):
     reverse: bool = False
     front: bool = False
     axes: int = 0
+    site_count: int | None = None  # matmuls of the model, or None before they are planned
 
 
 class _Rows(MarkedList):
@@ -119,6 +122,10 @@ class SweepScreen(ParetoScreen[TileSpec]):
         tilings: Sweep of the model so far, which the screen updates.
         base: Sites and rules that are common to all tilings.
         hardware: The session's machine, or None.
+        plans: Whether to plan the model first, to refuse one that has nothing to tile.
+
+    Attributes:
+        refusal: Reason that the model cannot be swept, or None.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SWEEP_KEYS)
@@ -147,11 +154,14 @@ class SweepScreen(ParetoScreen[TileSpec]):
         base: TileSpec,
         *,
         hardware: Hardware | None = None,
+        plans: bool = False,
     ) -> None:
         self._rows = _Rows()
         super().__init__(self._rows, engine, ask=tilings.request is None)
         self._source, self._tilings, self._base = source, tilings, base
         self.hardware = hardware
+        self.refusal: ExplorerError | None = None
+        self._plans, self._planned = plans, asyncio.Event()
         self._remaining: list[tuple[int, int, int]] = []
         self._chart: ParetoPlot | None = None
         self._charted = (0, 0)
@@ -233,6 +243,8 @@ class SweepScreen(ParetoScreen[TileSpec]):
         return self._chart.lines(self.current, width, height)
 
     def _progress(self) -> str:
+        if not self._remaining:
+            return "planning"
         row_count = len(self._tilings.rows)
         return f"sweeping · {row_count:,} of {row_count + len(self._remaining):,}"
 
@@ -240,16 +252,39 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def _ask(self) -> None:
         dialog = SweepDialog(self._tilings.request, self._base, hardware=self.hardware)
+        dialog.site_count, dialog.is_planning = self._tilings.site_count, self._plans
         self.app.push_screen(dialog, self._begin)
+        if self._plans:
+            self.run_worker(self._plan(dialog), group="plan", exit_on_error=False)
+
+    async def _plan(self, dialog: SweepDialog) -> None:
+        """Count the matmuls of the model. If it has none to tile, close the screen with the reason."""
+        self._job_started = time.monotonic()
+        try:
+            plan: Plan = await self._jobs.run("planning", "plan", TileSpec())
+        except Cancelled:
+            self.dismiss(None)
+        except ExplorerError as error:
+            self.refusal = dialog.refusal = error
+            (dialog if dialog.is_active else self).dismiss(None)
+        else:
+            self._plans, self._tilings.site_count = False, len(plan.sites)
+            dialog.site_count, dialog.is_planning = len(plan.sites), False
+            self._planned.set()
+        if dialog.is_mounted and dialog.is_attached:
+            dialog.tell()
 
     def _begin(self, request: SweepRequest | None) -> None:
         if request is not None:
             self.hardware = request.machine
             self.run_worker(self._sweep(request), group="sweep", exclusive=True, exit_on_error=False)
         elif self._tilings.request is None:
+            self._jobs.stop()
             self.dismiss(None)
 
     async def _sweep(self, request: SweepRequest) -> None:
+        if self._plans:
+            await self._planned.wait()
         previous = self._tilings.request
         # rows of another machine or of other sites are not comparable with the new rows
         alike = previous is not None and (previous.hardware, previous.spec.base) == (
@@ -390,29 +425,20 @@ def sweep(context: CommandContext) -> None:
     store = context.store
     if not context.ready():
         return
-    # a module has no plan before its export, which takes long
-    if "sweep" in store.on_demand.answers or not store.is_graph:
-        _show(context)
-    else:
-        context.start("Sweep", _check_and_show(context))
-
-
-async def _check_and_show(context: CommandContext) -> None:
-    """Open the sweep screen if the model has matmuls to tile.
-
-    Raises:
-        ExplorerError: There is nothing to tile, for example because everything is tiled already.
-    """
-    await context.jobs.run("planning", "plan", TileSpec())
-    _show(context)
-
-
-def _show(context: CommandContext) -> None:
-    store = context.store
     tilings: SweepState = store.on_demand.answers.setdefault("sweep", SweepState())
-    screen = SweepScreen(store.source, context.jobs.engine, tilings, TileSpec(), hardware=store.hardware)
+    screen = SweepScreen(
+        store.source,
+        context.jobs.engine,
+        tilings,
+        TileSpec(),
+        hardware=store.hardware,
+        # a module has no plan before its export, which takes long
+        plans=store.is_graph and tilings.site_count is None,
+    )
 
     def on_answer(spec: TileSpec | None) -> None:
+        if screen.refusal is not None:
+            context.fail("Sweep", screen.refusal)
         if screen.hardware != store.hardware:
             use_hardware(store, screen.hardware)
         if spec is not None:

@@ -400,7 +400,7 @@ class TileViewCommand(SiteCommand):
         ask = partial(self.jobs.ask, "tile_steps")
         loops = InnerLoops(*inner) if inner is not None else None
         view = TileView([site], ask=ask, is_planned=True, order=order, inner=loops)
-        self.context.app.push_screen(view)
+        self.context.ask(view)
 
     def open(
         self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool
@@ -411,7 +411,7 @@ class TileViewCommand(SiteCommand):
         operands = list_operands(layers if len(layers) <= MAX_WITHOUT_PAUSE else chosen_layers)
         ask = partial(self.jobs.ask, "tile_steps")
         view = TileView(sites, index, operands=operands, ask=ask, is_planned=is_planned)
-        self.context.app.push_screen(view)
+        self.context.ask(view)
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:
         """Return the tiled sites and None, or for a model that is not tiled, the planned sites and their

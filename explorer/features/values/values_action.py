@@ -179,4 +179,4 @@ class MapCommand(ScreenCommand):
         def ask(request: MapRequest) -> Awaitable[HeatMap]:
             return self.jobs.ask("heat_map", **request._asdict())
 
-        self.context.ask(HeatMapView(names, ask, earlier), lambda _: None)
+        self.context.ask(HeatMapView(names, ask, earlier))

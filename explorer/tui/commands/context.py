@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.tui.commands.pending_view import PendingView
 from explorer.tui.terminal.slices import Slices, wait_for_paint
 from explorer.tui.text.lines import escape_name
 
@@ -61,6 +62,8 @@ class CommandContext:
         self.screen, self.store, self.panes, self.filter_line = screen, store, panes, filter_line
         self._reload, self.reopen = reload, reopen
         self._changes = 0
+        self._pending_view: PendingView | None = None
+        store.watch(lambda: self._pending_view and self._pending_view.draw(), "jobs")
 
     @property
     def app(self) -> App[Any]:
@@ -127,6 +130,57 @@ class CommandContext:
         """Run a job at once, even if another one is running. `failed` as for `start`."""
         self.screen.run_worker(self._show_errors(title, work, failed), group="job", exit_on_error=False)
 
+    def open_view(
+        self,
+        title: str,
+        work: Coroutine[Any, Any, None],
+        failed: Callable[[], None] | None = None,
+        *,
+        takes_keys: bool = True,
+    ) -> None:
+        """Run a job that ends with `ask`, and let its screen have the keys that are typed before it opens.
+
+        Where the answer of the engine takes long, a dialog shows the progress meanwhile.
+
+        Args:
+            title: Title of the job.
+            work: Coroutine that opens the screen, or reports why there is none.
+            failed: Function that is called after an error was shown.
+            takes_keys: Whether the screen gets the keys that were typed before it was visible.
+        """
+        if not self.ready():
+            work.close()
+            return
+        pending = self._pending_view
+        if pending is None or pending.has_ended:
+            pending = PendingView(self.screen, self.host, self.store, takes_keys=takes_keys)
+            self._pending_view = pending
+        pending.title = title
+        pending.running_count += 1
+        worker = self.screen.run_worker(
+            self._open_pending(pending, title, work, failed), group="job", exit_on_error=False
+        )
+        pending.workers.append(worker)
+
+    async def _open_pending(
+        self,
+        pending: PendingView,
+        title: str,
+        work: Coroutine[Any, Any, None],
+        failed: Callable[[], None] | None,
+    ) -> None:
+        try:
+            await self._show_errors(title, work, failed)
+        finally:
+            pending.running_count -= 1
+            if not pending.running_count:
+                pending.end()
+
+    def _end_pending(self, *, opens: bool) -> None:
+        if self._pending_view is not None:
+            self._pending_view.end(opens=opens)
+            self._pending_view = None
+
     async def _show_errors(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None
     ) -> None:
@@ -146,11 +200,13 @@ class CommandContext:
             format_without_options,
         )
 
+        self._end_pending(opens=False)
         message = MessageDialog(title, format_without_options(error), hint=hint)
         self.app.push_screen(message, lambda _: then() if then is not None else None)
 
-    def ask(self, dialog: Screen[T], then: Callable[[T | None], None]) -> None:
+    def ask(self, dialog: Screen[T], then: Callable[[T | None], None] | None = None) -> None:
         """Open a dialog, and call `then` with its answer."""
+        self._end_pending(opens=True)
         self.app.push_screen(dialog, then)
 
     def ask_path(self, title: str, path: str, question: str, write: Write) -> None:
@@ -160,6 +216,7 @@ class CommandContext:
         def start(chosen_path: str, overwrite: bool, ask_again: Callable[[], None]) -> None:
             self.start(title, write(chosen_path, overwrite), ask_again)
 
+        self._end_pending(opens=True)
         ask_path(self.app, title, path, question, start)
 
     # the model
@@ -234,8 +291,7 @@ class CommandContext:
             if self.tree.model.layers is layers and self.ready():
                 then(matches)
 
-        self.store.say(f"looking through {stop - first:,} layers…")
-        self.screen.run_worker(search_layers(), group="inside", exclusive=True, exit_on_error=False)
+        self.open_view(f"Looking through {stop - first:,} layers", search_layers())
 
     def go_to_layer(self, path: str | None) -> None:
         """Move the tree's cursor to a layer, if a path was chosen and the current model has it."""

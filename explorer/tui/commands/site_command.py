@@ -24,11 +24,11 @@ class SiteCommand(ScreenCommand):
             return
         node_name = self.panes.tabs.tab().node if self.store.tab == "diff" else ""
         if node_name:
-            self.context.start(self.title, self._show((), node_name))
+            self.context.open_view(self.title, self._show((), node_name))
         else:
-            start = self.context.start
+            open_view = self.context.open_view
             self.context.call_with_layers(
-                *self.tree.cursor_range, lambda layers: start(self.title, self._show(layers, ""))
+                *self.tree.cursor_range, lambda layers: open_view(self.title, self._show(layers, ""))
             )
 
     async def _show(self, chosen_layers: Sequence[Layer], node_name: str) -> None:

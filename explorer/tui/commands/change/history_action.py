@@ -24,8 +24,7 @@ class HistoryCommand(ScreenCommand):
 
     def run(self, state: int | None = None) -> None:
         """Open the History screen, with the cursor on `state` (None: the current one)."""
-        if self.context.ready():
-            self.context.screen.run_worker(self._show(state), exit_on_error=False)
+        self.context.open_view("History", self._show(state))
 
     async def _show(self, state: int | None) -> None:
         await self.context.take_history()
