@@ -12,9 +12,10 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from rich.console import RenderableType
 from rich.segment import Segment
 from rich.style import Style
-from textual.app import App, RenderResult
+from textual.app import App
 from textual.color import Color
 from textual.dom import DOMNode
 from textual.driver import Driver
@@ -27,6 +28,7 @@ from textual.worker import Worker, active_worker
 from textual.worker_manager import WorkerManager
 
 from explorer.base.errors import ExplorerError
+from explorer.tui.terminal.input_decoder import InputDecoder
 
 try:
     from textual._styles_cache import StylesCache
@@ -129,43 +131,6 @@ def _find_message_node() -> Any:
 
 
 # -- input
-
-
-_PASTE_BEGIN, _PASTE_END = "\x1b[200~", "\x1b[201~"
-
-
-class InputDecoder:
-    """Decodes the terminal's input. Bytes that are not UTF-8 are replaced, and a paste has no escapes.
-
-    Textual takes control sequences in pasted text for keys.
-    """
-
-    def __init__(self) -> None:
-        self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._is_paste = False
-        self._before = self._unfinished = ""
-
-    def decode(self, data: bytes, final: bool = False) -> str:
-        """Return the text of the next bytes. An unfinished end of a paste waits for the next ones."""
-        text, parts = self._unfinished + self._decoder.decode(data, final), []
-        self._unfinished = ""
-        while text:
-            if self._is_paste:
-                pasted, end, text = text.partition(_PASTE_END)
-                start = pasted.rfind("\x1b")
-                if not end and start >= 0 and _PASTE_END.startswith(pasted[start:]) and not final:
-                    pasted, self._unfinished = pasted[:start], pasted[start:]
-                parts += [pasted.replace("\x1b", ""), end]
-                self._is_paste = not end
-            else:
-                # the first bytes of the mark may have come earlier
-                known = self._before[1 - len(_PASTE_BEGIN) :]
-                typed, begin, _ = (known + text).partition(_PASTE_BEGIN)
-                size = len(typed) + len(begin) - len(known)
-                parts.append(text[:size])
-                self._before = "" if begin else known + text
-                self._is_paste, text = bool(begin), text[size:]
-        return "".join(parts)
 
 
 def survive_bad_input(driver_class: type[Driver]) -> type[Driver]:
@@ -375,7 +340,7 @@ class _DimmedScreen(BackgroundScreen):
             yield Segment(text, dimmed_styles[style], control)
 
 
-def dim_quickly(background: RenderResult) -> RenderResult:
+def dim_quickly(background: RenderableType) -> RenderableType:
     """Return the background of a dialog that dims the screen below in a third of the time.
 
     Assumes: Textual draws such a background with `textual.renderables.background_screen.BackgroundScreen`,

@@ -63,7 +63,7 @@ class CommandContext:
         self._reload, self.reopen = reload, reopen
         self._changes = 0
         self._pending_view: PendingView | None = None
-        store.watch(lambda: self._pending_view and self._pending_view.draw(), "jobs")
+        store.watch(self._draw_progress, "jobs")
 
     @property
     def app(self) -> App[Any]:
@@ -175,6 +175,10 @@ class CommandContext:
             pending.running_count -= 1
             if not pending.running_count:
                 pending.end()
+
+    def _draw_progress(self) -> None:
+        if self._pending_view is not None:
+            self._pending_view.draw()
 
     def _end_pending(self, *, opens: bool) -> None:
         if self._pending_view is not None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 from rich.cells import cell_len
+from rich.console import RenderableType
 from textual import events, on
-from textual.app import App, ComposeResult, RenderResult
+from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -124,7 +125,7 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
     def _hint_width(self) -> int:
         return int(self.app.size.width * _BOX_SHARE) - _HINT_MARGIN
 
-    def render(self) -> RenderResult:
+    def render(self) -> RenderableType:
         """Render the dimmed screen below."""
         return dim_quickly(super().render())
 

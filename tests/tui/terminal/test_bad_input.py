@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explorer.tui.compat import InputDecoder
+from explorer.tui.terminal.input_decoder import InputDecoder
 from tests.terminal import ROOT, Terminal
 
 _BEGIN, _END = b"\x1b[200~", b"\x1b[201~"
