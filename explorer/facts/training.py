@@ -182,6 +182,7 @@ class StepMemory(Fact, frozen=True):
         moments: Moments in chronological order.
         holders: Memory that is live at the peak by module and kind, the largest first.
         measured: Memory of the same step in a run, or None if it was not measured.
+        assumption: Reason why the real memory may be larger or smaller, or ''.
     """
 
     batch: int | None
@@ -197,6 +198,7 @@ class StepMemory(Fact, frozen=True):
     moments: tuple[TrainingMoment, ...]
     holders: tuple[TrainingHolder, ...]
     measured: MeasuredMemory | None = None
+    assumption: str = ""
 
 
 class TrainingMemory(Fact, frozen=True):

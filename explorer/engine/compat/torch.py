@@ -69,6 +69,16 @@ def script_classes() -> tuple[type, ...]:
     return tuple(cls for cls in classes if isinstance(cls, type))
 
 
+def is_combined_script(step: Any) -> bool:
+    """Whether a node of autograd stands for several operators of TorchScript, which autograd did not see.
+
+    Assumes: the name of such a node contains 'DifferentiableGraph'.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: False, and gradients inside TorchScript that ran before are not counted.
+    """
+    return "DifferentiableGraph" in str(step.name())
+
+
 def branches_on_device(function: Any) -> bool:
     """Whether a branch or a loop in TorchScript depends on whether a tensor is on the CPU.
 
@@ -110,6 +120,23 @@ def _has_branch_on_device(block: Any, answers: set[str]) -> bool:
         if any(_has_branch_on_device(inner, answers) for inner in node.blocks()):
             return True
     return False
+
+
+# -- compiled modules
+
+
+def is_compiled(value: Any) -> bool:
+    """Whether a module or a function is a result of `torch.compile`.
+
+    Assumes: such a module has the original as `_orig_mod`, or `_compiled_call_impl` after `module.compile()`.
+        Such a function has the original as `_torchdynamo_orig_callable`.
+    Seen: torch 2.14.
+    Otherwise: False, and the memory of a training step counts as that of eager execution, without a mark.
+    """
+    if isinstance(value, nn.Module):
+        parts = vars(value)
+        return "_orig_mod" in parts.get("_modules", ()) or parts.get("_compiled_call_impl") is not None
+    return hasattr(value, "_torchdynamo_orig_callable")
 
 
 # -- tensors
@@ -790,21 +817,69 @@ class RecordedCalls:
             self._constants[id(tensor)] = tensor, reference
         return self._constants[id(tensor)][1]
 
-    def repeat(self, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Repeats the calls with tensors of the recorded shapes; returns the function's result."""
+    def repeat(
+        self,
+        args: Any,
+        kwargs: Mapping[str, Any],
+        call: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None,
+    ) -> Any:
+        """Repeats the calls with tensors of the recorded shapes; returns the function's result.
+
+        Args:
+            args: Positional arguments of the function.
+            kwargs: Keyword arguments of the function.
+            call: Function that calls an operator with its arguments, or None.
+        """
         tensors: dict[int, torch.Tensor] = {}
 
         def keep(tensor: torch.Tensor) -> None:
             tensors[len(tensors)] = tensor
 
         map_tensors((args, dict(kwargs)), keep)
-        for operator, positional, named, results in self.calls:
-            outputs = operator(*_fill_tensors(positional, tensors), **_fill_tensors(named, tensors))
+        last_calls = self._find_last_calls()
+        first, _, _, results = self.calls[0]
+        # attention that is not fused holds its scaled queries until it ends
+        held = results[0].number if operator_name(first) == "mul" and results[0] is not None else -1
+        for index, (operator, positional, named, results) in enumerate(self.calls):
+            arguments, keywords = _fill_tensors(positional, tensors), _fill_tensors(named, tensors)
+            outputs = (
+                operator(*arguments, **keywords) if call is None else call(operator, arguments, keywords)
+            )
+            del arguments, keywords
             outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
             for result, tensor in zip(results, outputs, strict=True):
                 if result is not None:
                     tensors[result.number] = tensor
+            del outputs, tensor
+            # the function frees a tensor that it no longer needs; only autograd may keep it
+            for number in last_calls[index]:
+                if number != held:
+                    tensors.pop(number, None)
         return _fill_tensors(self.result, tensors)
+
+    def _find_last_calls(self) -> list[list[int]]:
+        """Returns, for each call, the numbers of the tensors that no later call and no result needs."""
+        needed: set[int] = set()
+        _add_places(self.result, needed)
+        last_calls: list[list[int]] = []
+        for index in range(len(self.calls) - 1, -1, -1):
+            operator, positional, named, results = self.calls[index]
+            outputs = {result.number for result in results if result is not None}
+            sources: set[int] = set()
+            _add_places((positional, named), sources)
+            last_calls.append(sorted((outputs | sources) - needed))
+            needed |= outputs | sources
+            # a function such as matmul holds its operand while it reads a view or a copy of it
+            if operator_name(operator) in _LAYOUTS:
+                for calls in last_calls:
+                    if outputs & set(calls):
+                        calls.extend(sources & set(last_calls[-1]))
+                        last_calls[-1] = sorted(set(last_calls[-1]) - sources)
+        return last_calls[::-1]
+
+
+_LAYOUTS = ("_unsafe_view", "clone", "expand", "transpose", "view")
+"""Operators that only change the layout of a tensor."""
 
 
 def _fill_tensors(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
@@ -939,7 +1014,9 @@ def calls_on_cpu(
     _Root.longest = max_calls  # type: ignore[attr-defined]
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-        return _OnCpu.wrap(tensor.detach(), _Root, tensor.requires_grad)
+        # the stand-in may live on, so it must not keep the memory of the tensor
+        inner = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return _OnCpu.wrap(inner, _Root, tensor.requires_grad)
 
     try:
         with hide_from_modes():

@@ -147,7 +147,8 @@ _MEASURED = "Measured: one step on the CPU, as torch's allocator reports it, wit
 
 def _build_step_row(step: StepMemory) -> tuple[Cell, ...]:
     peak = step.moments[step.peak]
-    row: list[Cell] = [plain(step.batch), size(step.kept_bytes), size(step.peak_bytes), _format_moment(peak)]
+    figures = (size(value, _find_memory_sign(step)) for value in (step.kept_bytes, step.peak_bytes))
+    row: list[Cell] = [plain(step.batch), *figures, _format_moment(peak)]
     if step.fits is not None:
         row.append(Span("yes", "good") if step.fits else Span("no", "warning"))
     if step.measured is not None:
@@ -158,6 +159,10 @@ def _build_step_row(step: StepMemory) -> tuple[Cell, ...]:
         saved = step.plain_kept_bytes - step.kept_bytes, step.plain_peak_bytes - step.peak_bytes
         row += [*map(_format_saved_bytes, saved), count(step.recomputed_macs)]
     return tuple(row)
+
+
+def _find_memory_sign(step: StepMemory) -> str:
+    return "~ " if step.assumption else ""
 
 
 def _format_saved_bytes(value: int) -> Span:
@@ -211,7 +216,7 @@ def build_step_fields(info: Info, fact: Training) -> Fields:
         )
     else:
         by_autograd = step.counted == "autograd"
-        memory_sign = "" if by_autograd else sign
+        memory_sign = _find_memory_sign(step) if by_autograd else sign
         name = "Kept by autograd" if by_autograd else "Kept outputs"
         kept_field = bytes_field(name, step.kept_bytes, memory_sign, "for backward")
         peak = step.moments[step.peak]

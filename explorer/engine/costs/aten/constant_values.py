@@ -41,22 +41,31 @@ def choose_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         keep_values = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MAX_KEPT_ELEMENTS
     elif name in _FILLING_OPERATORS:
         kind = kwargs.get("dtype") or (torch.float32 if name != "aten::full" else _choose_dtype(args[1]))
-        keep_values = not kind.is_floating_point and math.prod(args[0]) <= MAX_KEPT_ELEMENTS
+        keep_values = (
+            not (kind.is_floating_point or kind.is_complex) and math.prod(args[0]) <= MAX_KEPT_ELEMENTS
+        )
     else:
         keep_values = False
     return {**kwargs, "device": _CPU} if keep_values else kwargs
 
 
 def is_new_floating_point(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator creates a floating-point tensor of zeros, ones or another number."""
+    """Whether an operator creates a floating-point or complex tensor of zeros, ones or another number."""
     if name not in _FILLING_OPERATORS and name != "aten::empty":
         return False
     default = torch.get_default_dtype() if name != "aten::full" else _choose_dtype(args[1])
-    return bool((kwargs.get("dtype") or default).is_floating_point)
+    dtype = kwargs.get("dtype") or default
+    return bool(dtype.is_floating_point or dtype.is_complex)
 
 
 def _choose_dtype(value: Any) -> torch.dtype:
-    return torch.float32 if isinstance(value, float) else torch.int64
+    return (
+        torch.complex64
+        if isinstance(value, complex)
+        else torch.float32
+        if isinstance(value, float)
+        else torch.int64
+    )
 
 
 def convert_masks(args: Sequence[Any]) -> tuple[Any, ...]:

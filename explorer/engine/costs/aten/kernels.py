@@ -7,12 +7,15 @@ operators of the same call on a CPU (`calls_on_cpu`), and these run on meta tens
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from explorer.base.replacement import Replacement
 from explorer.engine.compat.torch import (
     RecordedCalls,
     attention_workspace,
@@ -48,7 +51,8 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
     key.append(map_tensors((args, tuple(sorted(kwargs.items()))), describe))
     # tensor subclasses may behave differently, and tensors with values run on a CPU anyway
-    if not tensors or not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
+    is_plain = all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors)
+    if not is_plain or not any(t.is_meta for t in tensors):
         return function(*args, **kwargs)
     signature = function, repr(key)
     if signature not in _recorded_calls:
@@ -57,7 +61,54 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         _recorded_calls[signature] = calls_on_cpu(function, args, kwargs, _MAX_OPERATORS)
     calls = _recorded_calls[signature]
     # a function that calls no operator (size, type) has the same result on any device
-    return calls.repeat(args, kwargs) if calls is not None and calls.calls else function(*args, **kwargs)
+    if calls is None or not calls.calls:
+        return function(*args, **kwargs)
+    return calls.repeat(args, kwargs, _call_once_per_parameter if types is not None else None)
+
+
+class _Casts(threading.local):
+    """Parameters and their casts by autocast, by id of the parameter, in this thread."""
+
+    def __init__(self) -> None:
+        self.by_parameter: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+_CASTS = _Casts()
+_CLEAR: Any = torch.clear_autocast_cache
+
+
+def _clear_casts() -> None:
+    _CASTS.by_parameter.clear()
+    _CLEAR()
+
+
+_CLEARED = Replacement(lambda: [(torch, "clear_autocast_cache", _clear_casts)])
+
+
+@contextmanager
+def keep_casts() -> Iterator[None]:
+    """Casts a parameter once in each block of autocast, as torch does, and keeps the cast until its end."""
+    with _CLEARED.replaced():
+        try:
+            yield
+        finally:
+            _CASTS.by_parameter.clear()
+
+
+def _call_once_per_parameter(operator: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Calls an operator of a function that runs under autocast; casts of parameters are kept."""
+    source = args[0] if args and operator is torch.ops.aten._to_copy.default else None
+    if (
+        not isinstance(source, torch.Tensor)
+        or not (source.requires_grad and source.is_leaf and source.dtype is torch.float32)
+        or kwargs.get("dtype") is not torch.get_autocast_dtype("cpu")
+        or not torch.is_autocast_cache_enabled()
+    ):
+        return operator(*args, **kwargs)
+    casts = _CASTS.by_parameter
+    if id(source) not in casts:
+        casts[id(source)] = source, operator(*args, **kwargs)
+    return casts[id(source)][1]
 
 
 # -- results whose size the kernel determines
@@ -155,8 +206,47 @@ def _run_grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
     return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
 
 
+def _run_column_to_image(func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs `fold`, whose CPU kernel creates the image in memory of the size of the columns."""
+    image = func(*args, **kwargs)
+    elements = max(args[0].numel(), image.numel())
+    return image.new_empty(elements).as_strided(image.shape, image.stride())
+
+
+def _run_embedding_bag_backward(func: Any, args: Any, kwargs: Any) -> Any:
+    """Returns the gradient of the table of an embedding bag, which may be sparse: a row for each index."""
+    gradient, indices, rows, is_sparse = args[0], args[1], args[6], args[9]
+    if not is_sparse:
+        return func(*args, **kwargs)
+    width, count = gradient.shape[-1], indices.numel()
+    indices, values = gradient.new_empty((1, count), dtype=torch.int64), gradient.new_empty((count, width))
+    return _create_sparse(indices, values, (int(rows), width))
+
+
+def _run_clone(func: Any, args: Any, kwargs: Any) -> Any:
+    """Copies a tensor. A sparse gradient is not copied: autograd only does so because it is observed."""
+    source = args[0]
+    if source.layout is not torch.sparse_coo:
+        return func(*args, **kwargs)
+    return _create_sparse(source._indices(), source._values(), source.shape)
+
+
+def _run_addition(func: Any, args: Any, kwargs: Any) -> Any:
+    """Adds in place. Torch has no meta kernel that adds a sparse gradient to a parameter."""
+    is_sparse = isinstance(args[1], torch.Tensor) and args[1].layout is torch.sparse_coo
+    return args[0] if is_sparse and args[0].layout is torch.strided else func(*args, **kwargs)
+
+
+def _create_sparse(indices: torch.Tensor, values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    return torch.sparse_coo_tensor(indices, values, tuple(shape), device="meta", check_invariants=False)
+
+
 SIZED: Mapping[str, Callable[[Any, Any, Any], Any]] = {
     "aten::_grouped_mm": _run_grouped_product,
+    "aten::_embedding_bag_backward": _run_embedding_bag_backward,
+    "aten::add_": _run_addition,
+    "aten::clone": _run_clone,
+    "aten::col2im": _run_column_to_image,
     "aten::mkldnn_rnn_layer": _run_recurrent_layer,
     "aten::_embedding_bag": _run_embedding_bag,
     "aten::_embedding_bag_forward_only": _run_embedding_bag,
@@ -168,21 +258,56 @@ def run_operator(func: Any, args: Any, kwargs: Any) -> Any:
     """Returns the result of an ATen operator on meta tensors, with the sizes of the CPU kernel."""
     name = func.name().partition(".")[0]
     sized = SIZED.get(name)
-    return apply_kernel_dtypes(name, func(*args, **kwargs)) if sized is None else sized(func, args, kwargs)
+    if sized is not None:
+        return sized(func, args, kwargs)
+    return match_cpu_kernel(name, func(*args, **kwargs), args)
 
 
-def apply_kernel_dtypes(name: str, results: Any) -> Any:
-    """Returns the results of an operator on meta tensors, with the dtypes of the CPU kernel.
+def match_cpu_kernel(name: str, results: Any, args: Sequence[Any]) -> Any:
+    """Returns the results of an operator on meta tensors, with dtypes and memory of the CPU kernel.
 
     For attention over float64, torch 2.9's meta kernel returns float32 row sums, while the CPU kernel returns
-    float64.
+    float64. Statistics of a normalization have the dtype of its weights, or of its input without weights. A
+    loss keeps the memory of its elements after it has reduced them to one number.
     """
+    training = _NORMALIZATIONS.get(name)
+    if training is not None:
+        result, *statistics = results
+        kinds = [a.dtype for a in args[1:] if isinstance(a, torch.Tensor)]
+        kind = torch.float32 if torch.float32 in kinds else args[0].dtype
+        if training and not args[training]:  # in evaluation mode, a batch normalization has no statistics
+            return result, *(result.new_empty(0, dtype=kind) for _ in statistics)
+        return result, *(_with_dtype(tensor, kind) for tensor in statistics)
+    if name == "aten::native_group_norm_backward":
+        gradient, *others = results
+        return gradient if gradient is None else _with_dtype(gradient, args[1].dtype), *others
+    if name in _LOSSES and isinstance(results, torch.Tensor) and not results.dim():
+        elements = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()  # type: ignore[no-untyped-call]
+        return results.new_empty(elements).as_strided((), ()) if elements > 1 else results
     if name != "aten::_scaled_dot_product_flash_attention_for_cpu":
         return results
     result, sums = results
-    if result.dtype == torch.float64 != sums.dtype:
-        sums = torch.empty_strided(sums.shape, sums.stride(), dtype=result.dtype, device=sums.device)
-    return result, sums
+    return result, _with_dtype(sums, torch.float64) if result.dtype == torch.float64 else sums
+
+
+_NORMALIZATIONS: Mapping[str, int] = {
+    "aten::native_layer_norm": 0,
+    "aten::native_group_norm": 0,
+    "aten::native_batch_norm": 5,
+    "aten::_native_batch_norm_legit": 5,
+    "aten::_batch_norm_with_update": 0,
+}
+"""Position of the argument that says whether the operator computes statistics, or 0, by operator."""
+
+_LOSSES = frozenset(
+    f"aten::{name}" for name in ("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss")
+)
+
+
+def _with_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if tensor.dtype == dtype:
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device=tensor.device)
 
 
 # -- temporary memory of kernels

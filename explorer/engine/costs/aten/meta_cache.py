@@ -242,6 +242,8 @@ def _choose_replay(
         return SAME, ()
     if operator.mutates or any(t.is_conj() or t.is_neg() or is_zero_tensor(t) for t in results):
         return CALLED, ()
+    if any(not t.dim() and t.untyped_storage().nbytes() > size_of(t) for t in results):
+        return CALLED, ()  # a loss, which keeps the memory of its elements
     input_storages = {storage_key(t.untyped_storage()) for t in inputs}
     result_storages = {storage_key(t.untyped_storage()) for t in results}
     if len(result_storages) == len(results) and not result_storages & input_storages:

@@ -15,7 +15,12 @@ import torch
 from msgspec import Struct, field
 from torch.autograd.function import BackwardCFunction
 
-from explorer.engine.compat.torch import changes_saved_tensors, has_gradient_hooks, storage_key
+from explorer.engine.compat.torch import (
+    changes_saved_tensors,
+    has_gradient_hooks,
+    is_combined_script,
+    storage_key,
+)
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace, collect_trained_pieces
@@ -135,15 +140,19 @@ class Gradients:
     def _note_custom_function(self, tensor: torch.Tensor) -> None:
         """Records an autograd function of the model's own code, whose backward pass is unknown."""
         step = tensor.grad_fn
-        if step is None or not isinstance(step, BackwardCFunction) or step in self._custom_functions:
+        if step is None or step in self._custom_functions:
+            return
+        if isinstance(step, BackwardCFunction):
+            name = type(step).__name__.removesuffix("Backward")
+            reason = f"{name}, an autograd function of the model" if name != _GradientTie.__name__ else ""
+        elif is_combined_script(step):
+            reason = "operators that torch combined after earlier runs of this TorchScript"
+        else:
             return
         self._custom_functions.add(step)
-        name = type(step).__name__.removesuffix("Backward")
         row = self._row_by_storage.get(_get_storage_address(tensor))
-        if row is not None and name != _GradientTie.__name__:
-            self._get_row_products(row).products.append(
-                _Product(f"{name}, an autograd function of the model", None, [], [step])
-            )
+        if row is not None and reason:
+            self._get_row_products(row).products.append(_Product(reason, None, [], [step]))
 
     def _store_last_steps(self) -> None:
         """Stores the autograd nodes of the last product before an in-place operator replaces them."""

@@ -710,6 +710,8 @@ class _Watch:
             outputs = [result if answer.container is None else result[0]]
         else:
             outputs = list(result)
+        if self.gradients is not None and operator.has_one_activation:
+            self.keep_results(result)
         row = self.find_current_row(operator.short)
         self.record_operator(row, operator, func, args, kwargs, inputs, outputs, answer, result, bounded)
         if not self.function and row.module is None:
@@ -743,10 +745,16 @@ class _Watch:
         elif result is None:
             answer_packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
             if answer_packed is None or not args[0].is_meta:
-                result = kernels.apply_kernel_dtypes(operator.name, func(*args, **kwargs))
+                result = kernels.match_cpu_kernel(operator.name, func(*args, **kwargs), args)
             else:
                 result = answer_packed(dispatch.build_call(func, args, kwargs, None))
         return self.without_random_values(operator, args, result) if operator.is_random else result
+
+    def keep_results(self, results: Any) -> None:
+        """Records the storages of all results, of which autograd reads those that are no activations."""
+        for tensor in collect_tensors(results):
+            storage = tensor.untyped_storage()
+            self.live_storages.setdefault(storage_key(storage), storage)
 
     def finish_operator(
         self, row: Row, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -1103,6 +1111,7 @@ def _observe_model(
         watch_draws(code_modules, watch.policy.draw, partial(note_variation, "draw")),
         storages.watch_storages(watch.note_memory_access),
         attention_by(watch.run_attention),
+        kernels.keep_casts(),
         uncompiled(),
     ):
         if any(module.training != train for module in modules):

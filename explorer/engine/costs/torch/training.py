@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.torch import analyse, outsiders
@@ -42,9 +43,9 @@ def analyze_training_step(
     with name_batch_in_error(batch):
         analysis = examine(gradients=watch).analysis
     notes = ["counted as in evaluation mode: without dropout, auxiliary heads and batch statistics"]
-    compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
-    if compiled:
-        notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
+    scripts = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    if scripts:
+        notes.append(f"{scripts[0] or 'the model'} is compiled: gradients of weights in it are not counted")
     notes += outsiders.describe_outsiders(watch.outsiders)
     failed_layer = ""
     if watch.failed:
@@ -57,9 +58,16 @@ def analyze_training_step(
                 plain_analysis, _build_unknown_entries(plain_analysis, reason), (*notes, reason)
             )
         notes.append(analyse.describe_model_failure(failed_text))
-    return StepGradients(
-        analysis, watch.parts, (*notes, *_describe_unreached(analysis, watch.parts)), failed_layer
-    )
+    parts = [_mark_script(part, analysis.layers[part.layer].path, scripts) for part in watch.parts]
+    return StepGradients(analysis, parts, (*notes, *_describe_unreached(analysis, parts)), failed_layer)
+
+
+def _mark_script(part: LeafGradients, path: str, scripts: Sequence[str]) -> LeafGradients:
+    """Marks the gradients of trained weights in TorchScript, which autograd may not see, as unknown."""
+    is_script = any(not script or path == script or path.startswith(f"{script}.") for script in scripts)
+    if not is_script or not any(parameter.trained for parameter in part.stored):
+        return part
+    return replace(part, gradient=None, status="unknown", reason="gradients in TorchScript are not counted")
 
 
 @contextmanager

@@ -31,7 +31,12 @@ def is_mixed(args: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def call_without_values(
-    function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], *, integers: bool = True
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Mapping[str, Any],
+    *,
+    integers: bool = True,
+    scalars: bool = False,
 ) -> Any:
     """Calls a function with tensors that have values replaced by meta tensors.
 
@@ -42,12 +47,14 @@ def call_without_values(
         args: Positional arguments.
         kwargs: Keyword arguments.
         integers: Whether integer tensors, which may be lengths, also lose their values.
+        scalars: Whether scalars, which fit tensors of any device in most operators, also lose their values.
     """
     originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def twin_of(tensor: torch.Tensor) -> torch.Tensor:
         is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
-        if not _is_movable(tensor) or (is_integer and not integers):
+        is_movable = _is_movable(tensor) or (scalars and tensor.is_cpu and not tensor.dim())
+        if not is_movable or (is_integer and not integers):
             return tensor
         twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
         originals[id(twin)] = tensor, twin

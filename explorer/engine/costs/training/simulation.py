@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
@@ -30,6 +32,7 @@ from explorer.engine.compat.torch import (
     buffers_of,
     find_running_step,
     is_about_devices,
+    is_compiled,
     parameters_of,
     step_number,
     storage_key,
@@ -133,7 +136,9 @@ def measure_step_memory(
                 fact = _simulate(
                     *(model, args, kwargs, optimizer, size, mode, checkpoints), keeps_values=keeps_values
                 )
-                return fact, _describe_limits(model, failure if mode == "eval" else "")
+                fact = replace(fact, assumption=_describe_compiled_part(loaded.original()))
+                limits = _describe_limits(model, failure if mode == "eval" else "")
+                return fact, (*filter(None, (fact.assumption,)), *limits)
         except ExplorerError:
             raise
         except Exception as error:
@@ -143,6 +148,23 @@ def measure_step_memory(
             for _, parameter in find_unregistered_parameters(list_modules(model)):
                 parameter.grad = None
     raise SimulationError(failure)
+
+
+def _describe_compiled_part(model: nn.Module) -> str:
+    """Returns the assumption about a part that `torch.compile` has compiled, or '' if there is none."""
+    modules = list_modules(model)
+    path = next((path for path, module in modules.items() if is_compiled(module)), None)
+    if path is not None:
+        name = path or "the model"
+    else:
+        functions = [f for f in (type(m).forward for m in modules.values()) if isinstance(f, FunctionType)]
+        names = ((f, n) for f in functions for n in f.__code__.co_names if is_compiled(f.__globals__.get(n)))
+        name = next((name for _, name in names), "")
+    return (
+        f"assumed: {name} keeps what it would keep without torch.compile, whose code may keep other tensors"
+        if name
+        else ""
+    )
 
 
 def _describe_limits(model: nn.Module, failure: str) -> tuple[str, ...]:
@@ -193,6 +215,7 @@ def _simulate(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_observe_modules(model, watch, checkpoints))
         stack.enter_context(storages.watch_storages(lambda method: None))
+        stack.enter_context(kernels.keep_casts())
         stack.enter_context(_CpuKernels())
         stack.enter_context(attention_by(_run_attention))
         stack.enter_context(watch)
@@ -258,7 +281,7 @@ class _AllocationObserver(DispatchMode):
         """Records memory that exists before the step and after it."""
         for part in list_inner_tensors(tensor):
             self.record_existing(part, kind, path)
-        if is_wrapper(tensor) or not _has_memory(tensor):
+        if is_wrapper(tensor) or not _has_memory(tensor, scalars=kind != "optimizer"):
             return
         storage = tensor.untyped_storage()
         if storage_key(storage) not in self._allocations:
@@ -314,7 +337,7 @@ class _AllocationObserver(DispatchMode):
     def _record(self, tensor: torch.Tensor) -> None:
         for part in (*list_inner_tensors(tensor), *_list_sparse_parts(tensor)):
             self._record(part)
-        if is_wrapper(tensor) or not _has_memory(tensor):
+        if is_wrapper(tensor) or not _has_memory(tensor, scalars=self.phase != "step"):
             return
         storage = tensor.untyped_storage()
         key = storage_key(storage)
@@ -346,12 +369,12 @@ class _AllocationObserver(DispatchMode):
             outputs = run(*args, **kwargs)
             # some kernels ignore the device of an operand and return uninitialized numbers
             is_without_values = not needs_values and _is_on_cpu(outputs, args) and is_mixed(args, kwargs)
-        except RuntimeError:
-            if needs_values or not is_mixed(args, kwargs):
+        except RuntimeError as error:
+            if needs_values or not (is_mixed(args, kwargs) or is_about_devices(error)):
                 raise
             is_without_values = True
         if is_without_values:
-            outputs = call_without_values(run, args, kwargs)
+            outputs = call_without_values(run, args, kwargs, scalars=True)
         for _, tensor in walk_tensors(outputs):
             self._record(tensor)
         size = kernels.count_workspace(name, flatten_tensors(args))
@@ -383,12 +406,16 @@ def _is_on_cpu(outputs: Any, args: Any) -> bool:
     )
 
 
-def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor counts as memory of the step: a meta tensor, or a CPU tensor with dimensions.
+def _has_memory(tensor: torch.Tensor, *, scalars: bool) -> bool:
+    """Whether a tensor counts as memory of the step: a meta tensor, or one on the CPU.
 
-    A scalar on the CPU (such as an optimizer's step counter) stays on the CPU on any device.
+    Args:
+        tensor: Tensor of the step.
+        scalars: Whether a scalar on the CPU counts. An optimizer's step counter is on the CPU on any device.
     """
-    return tensor.layout is torch.strided and (tensor.is_meta or (tensor.is_cpu and tensor.dim() > 0))
+    return tensor.layout is torch.strided and (
+        tensor.is_meta or (tensor.is_cpu and (scalars or tensor.dim() > 0))
+    )
 
 
 def _list_sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

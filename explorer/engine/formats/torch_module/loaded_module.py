@@ -142,6 +142,12 @@ class LoadedModule(Struct):
         self._meta.eval()
         return self._meta
 
+    def original(self) -> nn.Module:
+        """Returns the module with values if it exists, else the one on the meta device. Do not change it."""
+        if isinstance(self.build, CopyOf):
+            return self.build.module
+        return self._built if self._built is not None else self.meta()
+
     def _build_original(self) -> nn.Module:
         """Builds the model with weights, for copies on the meta device. Nothing may change it."""
         return self.build.module if isinstance(self.build, CopyOf) else self.build_as_constructed()
