@@ -28,7 +28,6 @@ from textual.worker import Worker, active_worker
 from textual.worker_manager import WorkerManager
 
 from explorer.base.errors import ExplorerError
-from explorer.tui.terminal.input_decoder import InputDecoder
 
 try:
     from textual._styles_cache import StylesCache
@@ -133,10 +132,14 @@ def _find_message_node() -> Any:
 # -- input
 
 
-def survive_bad_input(driver_class: type[Driver]) -> type[Driver]:
-    """Return a driver that decodes with `InputDecoder`, and goes on after sequences that it cannot read.
+def survive_bad_input(driver_class: type[Driver], create_decoder: Callable[[], Any]) -> type[Driver]:
+    """Return a driver that decodes input as given, and goes on after sequences that it cannot read.
 
     Textual would end the program, and the shell would get what the terminal sends next.
+
+    Args:
+        driver_class: The driver of the terminal.
+        create_decoder: Creates a decoder with the method `decode(data, final=False)`.
 
     Assumes: `run_input_thread` of a driver reads and handles input until `exit_event` is set. Its module
     decodes input with a `getincrementaldecoder`. It raises ValueError or OverflowError for a sequence with
@@ -149,7 +152,7 @@ def survive_bad_input(driver_class: type[Driver]) -> type[Driver]:
     for base in driver_class.__mro__:
         module = sys.modules[base.__module__]
         if getattr(module, "getincrementaldecoder", None) is getincrementaldecoder:
-            module.getincrementaldecoder = lambda encoding: InputDecoder  # type: ignore[attr-defined]
+            module.getincrementaldecoder = lambda encoding: create_decoder  # type: ignore[attr-defined]
 
     class SurvivingDriver(driver_class):  # type: ignore[misc, valid-type]
         """A driver that starts to read again after input that it cannot read."""

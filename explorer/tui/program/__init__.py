@@ -23,6 +23,7 @@ from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenM
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal import clipboard
 from explorer.tui.terminal.console import is_console
+from explorer.tui.terminal.input_decoder import InputDecoder
 from explorer.tui.terminal.key_order import KeysInOrder
 from explorer.tui.text.stylesheet import ParsedStylesheet
 from explorer.tui.text.theme import ALL_THEMES, pair
@@ -94,7 +95,7 @@ class ExplorerApp(ReportingApp[int]):
         self.last_key = 0.0
         self._mode_names: set[str] = set()
         super().__init__(driver_class=_driver_class(remote))
-        self.driver_class = survive_bad_input(self.driver_class)
+        self.driver_class = survive_bad_input(self.driver_class, InputDecoder)
         watch_workers(self, self._work_failed)
         self._reported_errors: set[str] = set()
         self._keys = KeysInOrder(self, self._forward_event)
