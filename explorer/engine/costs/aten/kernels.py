@@ -21,6 +21,7 @@ from explorer.engine.compat.torch import (
     attention_workspace,
     calls_on_cpu,
     map_tensors,
+    read_sparse_parts,
 )
 from explorer.engine.costs.aten import meta_shapes
 
@@ -228,7 +229,7 @@ def _run_clone(func: Any, args: Any, kwargs: Any) -> Any:
     source = args[0]
     if source.layout is not torch.sparse_coo:
         return func(*args, **kwargs)
-    return _create_sparse(source._indices(), source._values(), source.shape)
+    return _create_sparse(*read_sparse_parts(source), source.shape)
 
 
 def _run_addition(func: Any, args: Any, kwargs: Any) -> Any:

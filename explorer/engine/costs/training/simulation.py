@@ -34,6 +34,7 @@ from explorer.engine.compat.torch import (
     is_about_devices,
     is_compiled,
     parameters_of,
+    read_sparse_parts,
     step_number,
     storage_key,
 )
@@ -422,7 +423,7 @@ def _list_sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Returns indices and values of a sparse gradient, such as that of `nn.Embedding(sparse=True)`."""
     if tensor.layout is not torch.sparse_coo or not tensor.is_meta:
         return ()
-    return tensor._indices(), tensor._values()
+    return read_sparse_parts(tensor)
 
 
 @contextmanager
