@@ -164,12 +164,13 @@ _MAX_LISTED_NAMES = 12
 """Maximum number of names in a hint. A longer list is shortened, with a count."""
 
 
-def suggest_name(name: str, candidates: Iterable[str]) -> str:
+def suggest_name(name: str, candidates: Iterable[str], *, listing: str = "") -> str:
     """Builds a hint with the name that is closest to a mistyped `name`.
 
     Args:
         name: Name as the user typed it.
         candidates: Valid names, in the order of the hint. A set is sorted.
+        listing: Command that prints all names. The hint names it if it shortens the list.
 
     Returns:
         `did you mean 'x'?`, or `choose from: a, b, c` if no name is close, or '' if there are no names.
@@ -180,7 +181,8 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
     if len(names) <= _MAX_LISTED_NAMES:
         return format_choices(names) if names else ""
     first_count = _MAX_LISTED_NAMES // 2
-    return f"{format_choices(names[:first_count])} and {len(names) - first_count:,} more"
+    command_text = f"; {listing} lists all" if listing else ""
+    return f"{format_choices(names[:first_count])} and {len(names) - first_count:,} more{command_text}"
 
 
 def format_choices(names: Iterable[str]) -> str:

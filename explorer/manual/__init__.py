@@ -46,7 +46,10 @@ def page(topic: str) -> str:
         Misuse: The page does not exist.
     """
     if topic not in TOPICS:
-        hint = suggest_name(topic, TOPICS) or "type explorer help for the list of topics"
+        hint = (
+            suggest_name(topic, TOPICS, listing="explorer help")
+            or "type explorer help for the list of topics"
+        )
         raise Misuse("the manual has no such page", where=topic, hint=hint)
     with input_files.open_text(os.path.join(os.path.dirname(__file__), f"{topic}.md"), internal=True) as file:
         return re.sub(r"<!--.*?-->\n", "", file.read())

@@ -358,7 +358,11 @@ def find_columns(
     for name in dict.fromkeys(name.strip().lower() for name in names):
         column = by_name.get(name)
         if column is None:
-            raise Misuse(f"there is no column '{name}'", where=where, hint=suggest_name(name, by_name))
+            raise Misuse(
+                f"there is no column '{name}'",
+                where=where,
+                hint=suggest_name(name, by_name, listing="explorer help filter"),
+            )
         if column.needs not in unknown and (lacking := describe_missing_figures(column, figures)):
             raise Misuse(f"'{name}' {lacking}", where=where)
         columns.append(column)

@@ -284,7 +284,7 @@ class _Terms:
                 )
             return _attribute_test(_ATTRIBUTES[key], sign, value, word)
         figures = [name for name, column in self._columns.items() if column.is_number]
-        hint = suggest_name(key, [*figures, *_ATTRIBUTES])
+        hint = suggest_name(key, [*figures, *_ATTRIBUTES], listing="explorer help filter")
         if key in TEXTS:
             hint = f"write {key}:{_shorten(value)}"
         raise build_error(f"a filter cannot compare '{_shorten(key)}'", _find_key(word), hint)
@@ -310,7 +310,7 @@ class _Terms:
                 raise build_error(f"'{key}' {lacking}", _find_key(word))
             return _build_text_column_test(column, self._column_figures, value.lower())
         if get is None:
-            hint = suggest_name(key, [*self.text_columns, *self._columns])
+            hint = suggest_name(key, [*self.text_columns, *self._columns], listing="explorer help filter")
             if key in self._columns or key in _ATTRIBUTES:
                 sign = "=" if key in _ATTRIBUTES else ">"
                 hint = f"write {key}{sign}{_shorten(value)}"

@@ -453,3 +453,22 @@ def test_the_mode_decides_which_layers_run(torch: Any) -> None:
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     with pytest.raises(Misuse, match=r"only an nn\.Module has a training mode"):
         explorer.summary(LENET, mode="train")
+
+
+def test_a_summary_without_a_shape_names_the_input_that_lacks_it(torch: Any) -> None:
+    class Pair(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(9, 4)
+
+        def forward(self, picture: Any, labels: Any) -> Any:
+            return picture @ self.table(labels).T
+
+    text = str(explorer.summary(Pair(), input_size=(2, 4), verbose=0))
+    assert "the shape of the input 'labels' is not known (its inputs: picture, labels)" in text
+    assert "a list with one shape for each input" in text
+    assert re.search(r"Input size +\?$", text, re.MULTILINE), "unknown is not 0"
+    assert "Total mult-adds       72" in re.sub(
+        " +", lambda gap: "       " if len(gap[0]) > 1 else " ",
+        str(explorer.summary(Pair(), input_size=[(2, 4), (9,)], verbose=0)),
+    )  # fmt: skip

@@ -96,7 +96,9 @@ class LayerNames:
 
     def suggest_names(self, name: str) -> str:
         """Returns a hint with similar names of layers, or a general hint if no layer has a similar name."""
-        return suggest_name(name[:_MAX_COMPARED_LENGTH], self._list_names())
+        return suggest_name(
+            name[:_MAX_COMPARED_LENGTH], self._list_names(), listing="explorer layers MODEL --columns path"
+        )
 
     def suggest_similar(self, name: str) -> str:
         """Returns a hint with similar names of layers, or '' if no layer has a similar name."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer.base.units import printable
+from explorer.base.units import many_do_text, printable
 from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals
 
 UNPLACED: Mapping[str, Any] = {"id": 0, "parent": None, "depth": 0, "group": False}
@@ -197,10 +197,8 @@ def add_bounds_note(info: Info, bound_counts: BoundCounts) -> Info:
     subject = f"{count:,} layers are" if count > 1 else f"'{printable(path)}' is"
     condition = "under an assumption" if assumed == count else "at an upper bound"
     if 0 < assumed < count:
-        subject, condition = (
-            f"{count - assumed:,} layers are",
-            f"{condition} and {assumed:,} under an assumption",
-        )
+        subject = many_do_text(count - assumed, "layer", "is", "are")
+        condition = f"{condition} and {assumed:,} under an assumption"
     note = f"{subject} counted {condition}"
     if info.totals.status == "exact":
         note += "; the total of MACs is exact"

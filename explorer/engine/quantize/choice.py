@@ -316,7 +316,9 @@ def _explain_unselected(
         if not any(fnmatch.fnmatchcase(layer.op, op) for layer in layers):
             where = _describe_location(origins.get("ops", ""), "--op")
             raise Misuse(
-                f"no layer is a '{op}'", where=where, hint=suggest_name(op, {la.op for la in layers})
+                f"no layer is a '{op}'",
+                where=where,
+                hint=suggest_name(op, {la.op for la in layers}, listing="explorer quantize MODEL"),
             )
     site_ids = _select_layers(
         layers, spec.sites, rows, _describe_location(origins.get("sites", ""), "--site")
@@ -348,7 +350,7 @@ def _select_layers(
         if not matching_ids and not site.startswith("re:") and is_query(site):
             matching_ids = _select_by_filter(layers, site, rows())
         if not matching_ids:
-            hint = suggest_name(site, [layer.name for layer in layers])
+            hint = suggest_name(site, [layer.name for layer in layers], listing="explorer quantize MODEL")
             raise Misuse(f"no layer is called '{site}'", where=where, hint=hint)
         layer_ids |= matching_ids
     return layer_ids

@@ -141,7 +141,9 @@ def _find_matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
         ]
     rows = [row for row_id in matches for row in range(row_id, find_subtree_end(layers, row_id))]
     if not rows:
-        hint = suggest_name(text, [layer.path for layer in layers])
+        hint = suggest_name(
+            text, [layer.path for layer in layers], listing="explorer layers MODEL --columns path"
+        )
         raise Misuse(f"no layer is called '{text}'", where="--layer", hint=hint)
     return rows
 
@@ -182,7 +184,9 @@ def _find_named_units(
                 hint = "name a layer that explorer layers lists"
                 raise Misuse(f"'{name}' cannot be an end of a part: {missing}", where=flag, hint=hint)
             raise Misuse(
-                f"no layer or tensor is called '{name}'", where=flag, hint=suggest_name(name, candidates)
+                f"no layer or tensor is called '{name}'",
+                where=flag,
+                hint=suggest_name(name, candidates, listing="explorer layers MODEL --columns path"),
             )
         named_units |= units
     return named_units

@@ -319,7 +319,10 @@ class StageSearch:
         modules = [self._find_cut_module(row) for row in self.units.rows]
         if not any(modules):
             paths = [layer.path for layer in self.subject.layers if layer.group]
-            hint = suggest_name(self.spec.at[0], paths) or "groups are listed by explorer layers"
+            hint = (
+                suggest_name(self.spec.at[0], paths, listing="explorer layers MODEL --columns path")
+                or "groups are listed by explorer layers"
+            )
             raise Misuse(f"no module is called '{self.spec.at[0]}'", where="--at", hint=hint)
         return [unit for unit in places if modules[unit] != modules[unit - 1]]
 
@@ -425,7 +428,9 @@ class StageSearch:
             row = paths.get(name, paths.get(f"/{name}", names.get(name)))
             if row is None:
                 raise Misuse(
-                    f"no layer is called '{name}'", where="--cuts", hint=suggest_name(name, list(paths))
+                    f"no layer is called '{name}'",
+                    where="--cuts",
+                    hint=suggest_name(name, list(paths), listing="explorer layers MODEL --columns path"),
                 )
             members = range(row, find_subtree_end(self.subject.layers, row))
             unit = next(

@@ -267,7 +267,7 @@ def _select_sites(
                     f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}",
                     where=where,
                 )
-            hint = suggest_name(glob, [s.name for s in sites])
+            hint = suggest_name(glob, [s.name for s in sites], listing="explorer plan MODEL")
             raise Misuse(f"no site is called '{glob}'", where=where, hint=hint)
         selected_ids.update(map(id, matching_sites))
     return [s for s in sites if id(s) in selected_ids]

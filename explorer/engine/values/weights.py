@@ -106,7 +106,10 @@ def select(
                     is_selected[index] = has_match = True
         if not has_match:
             candidates = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
-            raise Misuse(f"no {noun} matches '{glob}'", hint=suggest_name(glob, candidates))
+            raise Misuse(
+                f"no {noun} matches '{glob}'",
+                hint=suggest_name(glob, candidates, listing="explorer layers MODEL --columns path"),
+            )
     return is_selected
 
 
@@ -131,7 +134,11 @@ def make_kind_test(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[s
     for kind in kinds:
         matching_kinds = {name for name in known_kinds if fnmatch.fnmatchcase(name.lower(), kind.lower())}
         if not matching_kinds:
-            raise Misuse(f"no layer is a '{kind}'", where="--op", hint=suggest_name(kind, known_kinds))
+            raise Misuse(
+                f"no layer is a '{kind}'",
+                where="--op",
+                hint=suggest_name(kind, known_kinds, listing="explorer ops MODEL"),
+            )
         paths.update(layer.path for layer in layers if layer.kind in matching_kinds and not layer.group)
     return paths.__contains__
 

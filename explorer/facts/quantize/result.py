@@ -163,10 +163,16 @@ class OutputAgreement(Fact, frozen=True):
 
 
 class KernelCount(Fact, frozen=True):
-    """Number of layers that a runtime runs as the same operator."""
+    """Number of layers that a runtime runs as the same operator.
+
+    Attributes:
+        integer: Whether the kernel computes with the integers. False if it reads integer weights and
+            multiplies floats, as MatMulNBits does.
+    """
 
     op: str
     layers: int
+    integer: bool = True
 
 
 class RuntimeKernels(Fact, frozen=True):

@@ -286,7 +286,10 @@ class _Task:
         self._plans: dict[str, SitePlan] = {site.name: site for site in plan.sites}
         for name in names:
             if name not in self.sites:
-                raise Misuse(f"the model has no matmul '{name}'", hint=suggest_name(name, self.sites))
+                raise Misuse(
+                    f"the model has no matmul '{name}'",
+                    hint=suggest_name(name, self.sites, listing="explorer plan MODEL"),
+                )
 
     def epilogues(self) -> dict[str, FusedEpilogue]:
         """Return the epilogue of each site that has one, by name."""

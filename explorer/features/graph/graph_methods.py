@@ -188,7 +188,7 @@ def _paths_of(text: str, rows: Sequence[Layer], nodes: Sequence[FileNode]) -> se
     # a node that contains a body, and the body of a function, have no row
     paths |= {node.path for node in nodes if node.name == text or fnmatchcase(node.path, text)}
     if not paths:
-        hint = suggest_name(text, [node.path for node in nodes])
+        hint = suggest_name(text, [node.path for node in nodes], listing="explorer nodes MODEL")
         raise Misuse(f"no node matches '{text}'", where="--layer", hint=hint)
     return paths
 

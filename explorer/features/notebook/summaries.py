@@ -34,9 +34,7 @@ _TORCHINFO_COLUMNS = {
 
 _COLUMNS = ("output", "params", "macs", "share")
 _PARAMETER_COLUMNS = ("params", "weights")
-_PARAMETERS_ONLY_NOTE = (
-    "the inputs are unknown, so that only parameters are counted; pass input_size=(1, 3, 224, 224)"
-)
+_SIZES_HINT = "pass input_size=(1, 3, 224, 224), or a list with one shape for each input"
 
 
 def summary(
@@ -314,10 +312,12 @@ def _analyze(session: Session) -> tuple[Analysis, bool]:
     """
     try:
         return session.analysis(), False
-    except UnknownShape:
+    except UnknownShape as error:
         opened: Any = session.parts.models.open_state()
         info = session.stored()
-        info = replace(info, model=replace(info.model, notes=(*info.model.notes, _PARAMETERS_ONLY_NOTE)))
+        # the hint of the error is for the command line
+        notes = (*info.model.notes, f"{error.what}; {_SIZES_HINT}")
+        info = replace(info, model=replace(info.model, notes=notes))
         return Analysis(info, _list_parameter_rows(opened.loaded.meta())), True
 
 

@@ -113,9 +113,15 @@ def _kernels_text(kernels: RuntimeKernels) -> str:
     """Summarize the kernels: '20 of 21 layers run on integer kernels: 19 QLinearConv, 1 QGemm'."""
     if kernels.integer_layers is None:
         return f"? of {kernels.layers:,} layers run on integer kernels: {printable(kernels.problem)}"
-    names = ", ".join(f"{kernel.layers:,} {kernel.op}" for kernel in kernels.kernels)
     text = f"{kernels.integer_layers:,} of {kernels.layers:,} layers run on integer kernels"
-    return f"{text}: {names}" if names else text
+    names = ", ".join(f"{kernel.layers:,} {kernel.op}" for kernel in kernels.kernels if kernel.integer)
+    texts = [f"{text}: {names}" if names else text]
+    texts += [
+        f"{kernel.layers:,} {kernel.op} read integer weights and multiply floats"
+        for kernel in kernels.kernels
+        if not kernel.integer
+    ]
+    return "; ".join(texts)
 
 
 def run_times(times: RunTimes) -> Table:

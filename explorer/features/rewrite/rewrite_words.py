@@ -52,7 +52,7 @@ def fold_blocks(fact: Fold) -> list[Block]:
     blocks: list[Block] = []
     for step in fact.steps:
         blocks += [*([Line()] if blocks else []), *step_blocks(step)]
-    if not fact.steps:
+    if not fact.steps and not fact.notes:
         blocks.append(Paragraph("Nothing to fold.", "warning"))
     if fact.left:
         blocks += [Line(), _build_remaining_table(fact.left)]

@@ -107,6 +107,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
         _build_moment_table(first),
         Paragraph(f"A letter in 'parts' is 1/{_BAR_WIDTH} of the peak: {_PART_LETTERS}.", "quiet"),
         Paragraph("Here, parameters include buffers, such as running statistics.", "quiet"),
+        Paragraph(_TEMPORARY_TEXT, "quiet"),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
     ]
@@ -311,6 +312,10 @@ def build_layer_fields(fact: Training, first: int, last: int) -> list[Block]:
 
 
 _WHOLE_MODEL = "the model"
+_TEMPORARY_TEXT = (
+    "Temporary tensors are freed before the step ends: gradients of activations, workspaces, and at 'step'"
+    " the optimizer's copies of one parameter at a time."
+)
 _KINDS = get_args(Holding)
 _PART_LETTERS = ", ".join(f"{kind[0]} {kind}" for kind in _KINDS)
 _BAR_WIDTH = 24

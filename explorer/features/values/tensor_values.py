@@ -197,7 +197,8 @@ class TensorNumbers:
             raise Misuse(
                 f"no tensor or layer is called '{name}'",
                 where=models.label(state_index),
-                hint=suggest_name(name, known_names) or "explorer weights MODEL lists what is stored",
+                hint=suggest_name(name, known_names, listing="explorer weights MODEL")
+                or "explorer weights MODEL lists what is stored",
             )
         producer = next((row.path for row in rows for t in row.outputs if t.name == name), name)
         captured: list[Numbers] = []

@@ -308,7 +308,7 @@ def find_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> in
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        suggestion = suggest_name(text, paths)
+        suggestion = suggest_name(text, paths, listing="explorer layers MODEL --columns path")
         raise Misuse(f"the model has no layer '{text}'", where=where, hint=suggestion)
     names = ", ".join(paths[index] for index in matches[:_LISTED_LAYERS]) + ", …" * (
         len(matches) > _LISTED_LAYERS

@@ -66,8 +66,8 @@ _MAX_EXPORT_BYTES = 1 << 32
 """Bytes of weights above which a tiling plan of a module is made without an ONNX export."""
 
 _HINT_FOR_FAILED_RUN = (
-    "set other sizes with --input-shape, or add --partial (in Python partial=True) for the figures of the"
-    " layers before it"
+    "set other sizes or element types with --input-shape, such as x:f32:1x3x224x224, or add --partial (in"
+    " Python partial=True) for the figures of the layers before it"
 )
 
 Dims = Mapping[str, int | Sequence[int]]

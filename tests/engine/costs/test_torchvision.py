@@ -155,7 +155,7 @@ def test_masks_are_pasted_as_large_as_the_image() -> None:
 @pytest.mark.slow
 def test_keypoints_are_located_in_heatmaps_as_large_as_the_image() -> None:
     analysis = examine(load("keypointrcnn_resnet50_fpn")).analysis
-    assert "keypoints: every box counts as large as the image (1 times)" in analysis.info.model.notes
+    assert "keypoints: every box counts as large as the image (1 time)" in analysis.info.model.notes
     enlarged = [layer for layer in analysis.layers if layer.kind == "interpolate" and layer.status == "bound"]
     boxes = enlarged[-1]  # the loop over the boxes is one row
     assert boxes.outputs[0].shape == (17, 1, 800, 800)

@@ -47,7 +47,7 @@ def _build_flame(args: ParsedArgs, session: Session, info: Info) -> Any:
     if args.layer:
         paths = [row.path for row in layers]
         if args.layer not in paths:
-            suggestion = suggest_name(args.layer, paths)
+            suggestion = suggest_name(args.layer, paths, listing="explorer layers MODEL --columns path")
             raise Misuse(f"there is no layer '{args.layer}'", where="--layer", hint=suggestion)
         top = paths.index(args.layer)
     if args.by == "measured":

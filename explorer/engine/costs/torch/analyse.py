@@ -179,9 +179,9 @@ def examine_module(
     )
     if gradients is not None:
         gradients.build_parts(rows, leaves, rows_of, run)
-    steps = _build_steps(run, {id(row): index for index, row in enumerate(rows)})
-    totals = _compute_totals(verdict, rows, leaves, steps)
     input_infos = inputs if inputs is not None else describe_tensors(list(args), "input")
+    steps = _build_steps(run, {id(row): index for index, row in enumerate(rows)}, input_infos)
+    totals = _compute_totals(verdict, rows, leaves, steps)
     failed, failure = _describe_failure(run, type(model).__name__, layers, input_infos)
     if failure:
         notes = (*notes, describe_model_failure(failure))
@@ -674,13 +674,17 @@ def _count_trainable(parameters: Mapping[str, ModuleParameter]) -> int:
     return sum({i: n for s in parameters.values() if s.trained for i, n, _ in s.stored}.values())
 
 
-def _build_steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
+def _build_steps(
+    run: Trace, leaves: Mapping[int, int], model_inputs: Sequence[TensorInfo]
+) -> list[liveness.ExecutionStep]:
     """Returns the operators in execution order, each labeled with the row that it was merged into.
 
     Args:
         run: Trace of the model.
         leaves: Index of each row's leaf, by the id of the row object.
+        model_inputs: Inputs of the model in the order of its arguments.
     """
+    input_names = [info.name for info in model_inputs] if len(model_inputs) == len(run.inputs) else []
     steps: list[liveness.ExecutionStep] = []
     for event in run.events:
         row = event.row
@@ -689,7 +693,13 @@ def _build_steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.Executi
         outputs: Sequence[tuple[int, TensorInfo, int]] = event.outputs
         if row is not event.row or any(info.name != row.path for _, info, _ in outputs):
             outputs = [(key, replace(info, name=row.path), size) for key, info, size in outputs]
-        # the first event produces the inputs and has no row
+        # the first event produces the inputs and has no row; caches follow the inputs
         label = row.path if steps else ""
+        if not steps:
+            names = [*input_names, *(info.name for _, info, _ in outputs[len(input_names) :])]
+            outputs = [
+                (key, replace(info, name=name), size)
+                for name, (key, info, size) in zip(names, outputs, strict=True)
+            ]
         steps.append(liveness.ExecutionStep(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound))
     return steps

@@ -3,7 +3,8 @@
 A model may query the values of tensors, or create tensors of value-dependent size. A run on shapes has to
 assume both. The model then runs again with other answers: the other branch, a larger and a smaller number,
 minimal sizes, other class sizes. A figure that is equal in all runs is exact. A figure that differs is an
-assumption, and the run with the most MACs counts.
+assumption, and the run with the most MACs counts. Of runs with equal MACs, the one with the larger other
+figures counts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import nn
 
+from explorer.base.units import many_text
 from explorer.engine.compat import torchvision
 from explorer.engine.costs.assumption import Assumption, is_assumption
 from explorer.engine.costs.aten import data_dependent
@@ -75,7 +77,8 @@ class Verdict(Struct):
     """The result of all runs of a model.
 
     Attributes:
-        run: Run that counts: the run with the most MACs among the finished runs.
+        run: Run that counts: the run with the most MACs among the finished runs, and of runs with equal MACs
+            the one that moves and computes more.
         notes: Assumptions that change a total.
         total_status: Status of the total MACs, or None if it follows from the rows.
         unnoticed: Paths of inexact rows that change no total.
@@ -231,7 +234,7 @@ class _Runs:
     def explore(
         self, best: Trace, policy: AnswerPolicy, other_runs: _OtherRuns
     ) -> tuple[Trace, AnswerPolicy]:
-        """Returns the run with the most MACs, and collects runs with other answers in `other_runs`."""
+        """Returns the run that costs most, and collects runs with other answers in `other_runs`."""
         policy = replace(policy, events=_EVENT_FACTOR * len(best.events) + 1000)
         tried: set[CodePlace] = set()
         while place := next((place for place in best.queries if place not in tried), None):
@@ -269,7 +272,7 @@ class _Runs:
                 not run.failed
                 and not run.was_cut_short
                 and not counted.assumed
-                and _sum_macs(run) > _sum_macs(counted)
+                and _measure_cost(run) > _measure_cost(counted)
             ):
                 other_runs.varied.append(counted)
                 counted, policy = run, run_policy
@@ -298,7 +301,9 @@ class _Runs:
             return best, policy
         for _, run, run_policy in outcomes:
             is_better = (
-                len(run.events) > len(best.events) if best.failed else _sum_macs(run) > _sum_macs(best)
+                len(run.events) > len(best.events)
+                if best.failed
+                else _measure_cost(run) > _measure_cost(best)
             )
             if not run.was_cut_short and is_better and (best.failed or not run.failed):
                 other_runs.with_other_values.append((place, best))
@@ -308,6 +313,12 @@ class _Runs:
 
 def _sum_macs(run: Trace) -> int:
     return sum(row.macs for row in _iterate_rows(run))
+
+
+def _measure_cost(run: Trace) -> tuple[int, int]:
+    """Returns the MACs and the other figures together, by which runs are compared."""
+    others = sum(row.elementwise + row.read + row.written for row in _iterate_rows(run))
+    return _sum_macs(run), others
 
 
 def _iterate_rows(run: Trace) -> Iterable[Row]:
@@ -401,7 +412,7 @@ def _list_notes(
             if is_value_assumption
             else changes_totals and (text != EVENLY or _depends_on_class_shares(figures, other_runs))
         ):
-            notes.append(f"{text} ({times:,} times)")
+            notes.append(f"{text} ({many_text(times, 'time')})")
     if "date" in other_runs.untried or any(_changes_totals(variant, total) for variant in other_runs.varied):
         notes += [_VARIATIONS[variation] for variation in run.variations]
     return tuple(notes)

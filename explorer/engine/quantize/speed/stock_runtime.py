@@ -31,10 +31,13 @@ INTEGER_KERNELS = frozenset(
     (
         *("QLinearConv", "QLinearMatMul", "QGemm", "QAttention"),
         *("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"),
-        *("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulNBits", "QMoE", "GatherBlockQuantized"),
+        *("DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "GatherBlockQuantized"),
     )
 )
-"""Operators whose kernels read a weight or an activation as integers."""
+"""Operators whose kernels compute with integers."""
+
+_FLOAT_KERNELS = frozenset(("MatMulNBits", "QMoE"))
+"""Operators whose kernels read integer weights and multiply floats."""
 
 _MAX_WEIGHT_BYTES = 512 << 20
 """Limit for the bytes of a model's weights. `run_times` holds the weights of two models in memory."""
@@ -113,9 +116,10 @@ def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeK
     except (NotLoaded, BadModel) as problem:
         return RuntimeKernels(**about, problem=str(problem)), {}
     operators = {choice.layer.name: op for choice in quantized if (op := _find_operator(choice, nodes))}
-    integers = [op for op in operators.values() if op in INTEGER_KERNELS]
-    counts = tuple(KernelCount(op, count) for op, count in Counter(integers).most_common())
-    return RuntimeKernels(**about, integer_layers=len(integers), kernels=counts), operators
+    read = [op for op in operators.values() if op in INTEGER_KERNELS | _FLOAT_KERNELS]
+    counts = tuple(KernelCount(op, count, op in INTEGER_KERNELS) for op, count in Counter(read).most_common())
+    integer_layers = sum(kernel.layers for kernel in counts if kernel.integer)
+    return RuntimeKernels(**about, integer_layers=integer_layers, kernels=counts), operators
 
 
 def _find_operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
@@ -136,7 +140,7 @@ def _find_operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
         name for output in layer.node.outputs for name in (output, f"{output}_quantized") if output
     }
     candidates = [node for node in nodes if _is_replacement(node, layer.node.name, codes, output_names)]
-    candidates.sort(key=lambda node: node.op not in INTEGER_KERNELS)
+    candidates.sort(key=lambda node: node.op not in INTEGER_KERNELS | _FLOAT_KERNELS)
     return candidates[0].op if candidates else ""
 
 

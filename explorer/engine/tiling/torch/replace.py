@@ -212,7 +212,7 @@ def _select_sites(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: 
                     f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}",
                     where="--site",
                 )
-            hint = suggest_name(glob, [site.name for site in sites])
+            hint = suggest_name(glob, [site.name for site in sites], listing="explorer layers MODEL")
             raise Misuse(f"no layer is called '{glob}'", where="--site", hint=hint)
     return [site for site in sites if any(fnmatchcase(site.name, glob) for glob in spec.sites)]
 

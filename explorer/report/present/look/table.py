@@ -247,7 +247,9 @@ def _build_summary_totals(fact: LayerTable) -> list[Block]:
     totals, total = fact.info.totals, fact.total
     trained = total.trainable_params
     untrained = None if trained is None else total.params - trained
-    input_bytes = sum_tensor_bytes(fact.info.model.inputs)
+    inputs = fact.info.model.inputs
+    is_input_unknown = not inputs and totals.status == "unknown"
+    input_bytes = None if is_input_unknown else sum_tensor_bytes(inputs)
     passes = None if total.activation_bytes is None else 2 * total.activation_bytes
     parts = (input_bytes, passes, total.weight_bytes)
     sizes = [

@@ -659,3 +659,18 @@ def test_the_ranges_of_a_window_are_told_in_the_words_of_onnx() -> None:
     assert conv["group"] == 2
     assert (conv["input_channels"], conv["input_height"], conv["input_width"]) == (4, 15, 15)
     assert (pool["kernel_shape"], pool["strides"], pool["pads"]) == ((3, 3), (2, 2), (1, 1, 1, 1))
+
+
+def test_live_tensors_of_the_model_have_the_names_of_its_inputs() -> None:
+    from explorer import Session
+
+    class Late(nn.Module):
+        """Reads its second input last, so that it is live at the peak."""
+
+        def forward(self, image: Any, scale: Any) -> Any:
+            return (image @ image.T) * scale
+
+    with Session(Late(), inputs=(torch.zeros(4, 4), torch.zeros(4))) as session:
+        names = {life.tensor.name for life in session.memory().lifetimes}
+    assert {"image", "scale"} <= names
+    assert "input" not in names

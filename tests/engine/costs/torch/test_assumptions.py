@@ -346,3 +346,18 @@ def test_old_style_weight_norm_and_hooks_of_the_user_run_with_the_model() -> Non
     with Session(model, inputs=torch.zeros(2, 3)) as session:
         assert session.info().totals.macs == 2 * 3 * 4 + 2 * 4 * 2
     assert len(model[1]._forward_hooks) == 1
+
+
+def test_of_two_branches_with_equal_macs_the_one_that_moves_more_counts() -> None:
+    """Both branches multiply the same; one selects by a mask before, which the figures must include."""
+    layer = nn.Linear(6, 6)
+
+    def choose(x: Any) -> Any:
+        return layer(x) if x.sum() > 0 else layer(x[x > 0].view(-1, 6))
+
+    analysis = on_meta(choose, (5, 6))
+    assert {"getitem", "view"} <= {layer.kind for layer in analysis.layers}
+    totals = analysis.info.totals
+    assert totals.macs == 5 * 6 * 6
+    assert totals.moved_sign == "~ "
+    assert any("takes the path that costs more" in note for note in analysis.info.model.notes)

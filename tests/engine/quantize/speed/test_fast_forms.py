@@ -11,6 +11,7 @@ from explorer import Session
 from explorer.engine.quantize.speed import fast_forms
 from explorer.engine.quantize.speed.fast_forms import resolve_fast_form
 from explorer.facts.quantize import QuantizeSpec
+from explorer.features.quantize.quantize_words import report_integer_kernels
 from explorer.host import processor
 
 FAST = QuantizeSpec(form="fast")
@@ -102,3 +103,18 @@ def test_what_onnxruntime_does_not_load_is_unknown(sample: Callable[[str], str],
 def test_instructions_are_told_by_flags(flags: str, name: str) -> None:
     """The best of a processor for products of bytes; '' where none is known."""
     assert processor.find_instruction_set(flags) == name
+
+
+def test_a_kernel_that_multiplies_floats_is_no_integer_kernel(
+    sample: Callable[[str], str], tmp_path: Path
+) -> None:
+    """MatMulNBits reads weights of 4 bits and multiplies floats."""
+    with Session(sample("linear_32x64x128")) as session:
+        fact = session.quantize(QuantizeSpec("int4", "float32"), output=str(tmp_path / "a.onnx"))
+    assert fact.kernels is not None
+    assert [(kernel.op, kernel.layers, kernel.integer) for kernel in fact.kernels.kernels] == [
+        ("MatMulNBits", 1, False)
+    ]
+    assert fact.kernels.integer_layers == 0
+    (line,) = [str(block) for block in report_integer_kernels(fact) if "MatMulNBits" in str(block)]
+    assert "0 of 1 layers run on integer kernels; 1 MatMulNBits read integer weights" in line
