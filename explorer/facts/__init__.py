@@ -125,6 +125,8 @@ class Layer(Fact, frozen=True):
         status: 'exact', 'bound' or 'unknown'. `reason` explains any status but 'exact'. A reason that begins
             with 'assumed' names an assumption: the true figures may be larger or smaller.
         assumed: Whether the figures of a 'bound' row rest on an assumption, which `reason` names.
+        work_bound: Whether a 'bound' row bounds only its MACs and elementwise operations. Its sizes and bytes
+            are then exact.
         shared_with: Paths of other layers that use the same stored parameter.
         weights: Parameters or initializers of this layer.
         attributes: Attributes under the names of the format: kernel_shape in ONNX, kernel_size in PyTorch.
@@ -174,13 +176,14 @@ class Layer(Fact, frozen=True):
     trainable_params: int | None = None
     repeated_params: int = 0
     assumed: bool = False
+    work_bound: bool = False
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("assumed",)
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("assumed", "work_bound")
 
     @property
     def kind_text(self) -> str:
         """Kind as text: 'Conv', 'Conv, tiled, 2 calls', 'Conv, at most 2 calls' if it may run less often."""
-        bound_text = "at most " if self.status == "bound" and not self.assumed else ""
+        bound_text = "at most " if self.status == "bound" and not (self.assumed or self.work_bound) else ""
         return (
             f"{self.kind}{', tiled' * self.tiled}{f', {bound_text}{self.calls:,} calls' * (self.calls > 1)}"
         )
@@ -251,8 +254,9 @@ class Totals(Fact, frozen=True):
             the new token.
         stored_status: Status of `params`, `trainable_params` and `weight_bytes`. 'exact', or 'bound' if
             tensors share memory in too many pieces to tell apart: the figures are then upper bounds.
-        moved_status: Status of the elementwise operations, the activations and the bytes, as `status`. Sizes
-            that depend on values make them a bound, even if no MACs depend on these sizes.
+        elementwise_status: Status of the elementwise operations, as `status`.
+        moved_status: Status of the activations and the bytes, as `status`. Sizes that depend on values make
+            them a bound, even if no MACs depend on these sizes.
     """
 
     nodes: int
@@ -275,6 +279,7 @@ class Totals(Fact, frozen=True):
     status: Reach = "exact"
     stored_status: Reach = "exact"
     moved_status: Reach = "exact"
+    elementwise_status: Reach = "exact"
 
     @property
     def stored_sign(self) -> str:
@@ -291,13 +296,15 @@ class Totals(Fact, frozen=True):
 
     @property
     def moved_sign(self) -> str:
-        """Sign in front of elementwise operations, activations and bytes, as `sign`."""
+        """Sign in front of activations and bytes, as `sign`."""
         return self._sign_of(self.moved_status)
 
     def sign_of(self, figure: str) -> str:
         """Returns the sign in front of a figure, given by the name of its field."""
         if figure in ("params", "trainable_params", "weight_bytes"):
             return self.stored_sign
+        if figure == "elementwise_ops":
+            return self._sign_of(self.elementwise_status)
         return self.sign if figure in ("macs", "flops") else self.moved_sign
 
     def _sign_of(self, status: Reach) -> str:
@@ -488,6 +495,10 @@ class OpStat(Fact, frozen=True):
     """One operator type: the number of its nodes, their cost, and the range of every attribute.
 
     The attributes of convolution and pooling windows have ONNX's names for an nn.Module, too.
+
+    Attributes:
+        status: 'bound' if the operations of one of its layers are not exact, and else 'exact'.
+        assumed: Whether one of them rests on an assumption.
     """
 
     op: str
@@ -496,6 +507,10 @@ class OpStat(Fact, frozen=True):
     params: int
     elementwise_ops: int | None
     attributes: Mapping[str, Range]
+    status: Status = "exact"
+    assumed: bool = False
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("status", "assumed")
 
 
 class OpDiff(Fact, frozen=True):

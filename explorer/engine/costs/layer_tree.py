@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.units import many_do_text, printable
+from explorer.engine.operators.cost_formulas import WorkBound
 from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals
 
 UNPLACED: Mapping[str, Any] = {"id": 0, "parent": None, "depth": 0, "group": False}
@@ -46,6 +47,11 @@ class CostFigures(Struct, frozen=True, eq=False):
     def assumed(self) -> bool:
         """Whether the figures rest on an assumption. Figures of a graph never do."""
         return False
+
+    @property
+    def work_bound(self) -> bool:
+        """Whether only the operations are upper bounds, while sizes and bytes are exact."""
+        return isinstance(self.reason, WorkBound)
 
 
 Number = TypeVar("Number", int, float)
@@ -204,6 +210,8 @@ def add_bounds_note(info: Info, bound_counts: BoundCounts) -> Info:
         note += "; the total of MACs is exact"
     elif assumed:
         note += ": the true totals may be higher or lower"
+    elif info.totals.moved_status == "exact":
+        note += ", so the totals marked <= are upper bounds"
     else:
         note += ", so the totals are upper bounds"
     if info.totals.coverage < 1:
@@ -261,7 +269,7 @@ def compute_totals(
         sum(counts) for figures, counts in uses_by_figures.values() if figures.status != "unknown"
     )
     coverage = known_nodes / nodes if nodes else 1.0
-    status, moved_status = _reaches(leaves, groups or {}, coverage)
+    status, elementwise_status, moved_status = _reaches(leaves, groups or {}, coverage)
     return Totals(
         nodes=nodes,
         params=sum([elements for _, elements, _ in stored_parameters.values()]),
@@ -278,6 +286,7 @@ def compute_totals(
         coverage=coverage,
         status=status,
         moved_status=moved_status,
+        elementwise_status=elementwise_status,
         peak_at=peak_at,
         peak_tensors=peak_tensors,
     )
@@ -285,8 +294,11 @@ def compute_totals(
 
 def _reaches(
     leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float
-) -> tuple[Reach, Reach]:
-    """Returns the status of the total MACs, which leaves without MACs do not affect, and of the other totals.
+) -> tuple[Reach, Reach, Reach]:
+    """Returns the status of the total MACs, of the elementwise operations, and of the bytes.
+
+    Leaves without MACs do not affect the status of the MACs. A leaf whose operations alone are a bound does
+    not affect the bytes.
 
     Args:
         leaves: All leaves of the model.
@@ -295,17 +307,21 @@ def _reaches(
     """
     loops = {path for path, facts in groups.items() if facts.status == "bound" and facts.reason}
     assumed_macs: list[bool] = []
+    assumed_elementwise: list[bool] = []
     assumed: list[bool] = []
     for leaf in leaves:
         if not leaf.counted:
             continue
-        bounds = [leaf.figures.assumed] if leaf.figures.status == "bound" else []
-        if loops:
-            bounds += [False for scope in leaf.scopes if scope.path in loops]
-        if bounds:
-            assumed += bounds
-            assumed_macs += bounds if leaf.figures.macs else ()
-    return _reach(assumed_macs, coverage), _reach(assumed, coverage)
+        figures = leaf.figures
+        bounds = [figures.assumed] if figures.status == "bound" else []
+        in_loops = [False for scope in leaf.scopes if scope.path in loops] if loops else []
+        if bounds or in_loops:
+            is_work_bound = figures.work_bound
+            assumed += in_loops if is_work_bound else bounds + in_loops
+            assumed_macs += bounds + in_loops if figures.macs else ()
+            has_bound = figures.elementwise_ops or not is_work_bound
+            assumed_elementwise += bounds + in_loops if has_bound else in_loops
+    return _reach(assumed_macs, coverage), _reach(assumed_elementwise, coverage), _reach(assumed, coverage)
 
 
 def _reach(assumed: Sequence[bool], coverage: float) -> Reach:

@@ -81,6 +81,8 @@ def compute_operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
             params=sum(layer.params - layer.repeated_params for layer in layers),
             elementwise_ops=sum_known(layer.elementwise_ops for layer in layers),
             attributes=_find_ranges(layers),
+            status="bound" if any(layer.status == "bound" for layer in layers) else "exact",
+            assumed=any(layer.assumed for layer in layers),
         )
         for kind, layers in kinds.items()
     ]

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.units import many_text
+from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.fold import activations, batch_normalization, constants, identity
 from explorer.engine.fold.rewriting import FoldingGraph
 from explorer.engine.fold.tensors import Array
@@ -63,8 +64,8 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
         left=tuple(unfolded),
         nodes=_count_nodes(folded_model),
         nodes_before=_count_nodes(model),
-        weight_bytes=_count_weight_bytes(folded_model),
-        weight_bytes_before=_count_weight_bytes(model),
+        weight_bytes=_count_weight_bytes(folded_model) if folded else 0,
+        weight_bytes_before=_count_weight_bytes(model) if folded else 0,
     )
     return (folded_model if folded else model), step
 
@@ -156,7 +157,8 @@ def describe_folding(kind: str, folded: Sequence[FoldedNode]) -> str:
 
 
 def _count_weight_bytes(model: Model) -> int:
-    return sum(tensor.nbytes for graph in _list_all_graphs(model) for tensor in graph.initializers.values())
+    """Returns the bytes of the parameters as `info` counts them: without shapes, axes and indices."""
+    return analyse(model).info.totals.weight_bytes
 
 
 def _count_nodes(model: Model) -> int:

@@ -204,7 +204,7 @@ def _trees(
     per_row = comparisons + trees * max_weights + scores * per_score
     label = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
     cost = cost_formulas.elementwise(label, (*rows, per_row))
-    return cost_formulas.bounded(cost, "a row takes one path through each tree; the longest are counted")
+    return cost_formulas.bounded_work(cost, "a row takes one path through each tree; the longest are counted")
 
 
 def _tree_ensemble(call: Call) -> Cost:

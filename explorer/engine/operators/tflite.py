@@ -400,7 +400,7 @@ def _suppression(call: Call) -> Cost:
     number = call.shape(0)[0]
     pairs = number * (number - 1) // 2 if isinstance(number, int) else None
     cost = cost_formulas.elementwise(f"{call.op} (intersection over union of a pair)", (pairs,), 15)
-    return cost_formulas.bounded(
+    return cost_formulas.bounded_work(
         cost, "the number of compared boxes depends on the data; all pairs are counted"
     )
 

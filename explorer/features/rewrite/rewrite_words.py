@@ -66,7 +66,7 @@ def step_blocks(step: FoldStep) -> list[Block]:
         Fields(
             [
                 Field("Nodes", plain(step.nodes), f"of {step.nodes_before:,}"),
-                Field("Weights", size(step.weight_bytes), (Span("of "), size(step.weight_bytes_before))),
+                Field("Weight bytes", size(step.weight_bytes), (Span("of "), size(step.weight_bytes_before))),
             ]
         ),
         Line(),

@@ -204,20 +204,22 @@ def _draw_stack(parts: Sequence[int], largest: int) -> str:
 
 def build_step_fields(info: Info, fact: Training) -> Fields:
     """Build the fields for work and memory of one step of the whole model."""
-    sign = _find_sign(info, fact)
+    forward_sign, backward_sign = _find_signs(info, fact, "macs")
     step_macs = None
     if fact.forward_macs is not None and fact.backward_macs is not None:
         step_macs = fact.forward_macs + fact.backward_macs
+    elementwise_signs = _find_signs(info, fact, "elementwise_ops")
     gradients = "gradients of inputs and of weights"
     step = _find_shown_step(fact)
     if step is None:
         kept_field = _build_outputs_field(info, fact, "of every layer, for backward")
+        memory_sign, _ = _find_signs(info, fact, "activation_bytes")
         total = bytes_field(
-            "Memory, sum", fact.sum_bytes, sign, "input, outputs, weights, gradients, optimizer"
+            "Memory, sum", fact.sum_bytes, memory_sign, "input, outputs, weights, gradients, optimizer"
         )
     else:
         by_autograd = step.counted == "autograd"
-        memory_sign = _find_memory_sign(step) if by_autograd else sign
+        memory_sign = _find_memory_sign(step) if by_autograd else _find_signs(info, fact, "activation_bytes")[0]
         name = "Kept by autograd" if by_autograd else "Kept outputs"
         kept_field = bytes_field(name, step.kept_bytes, memory_sign, "for backward")
         peak = step.moments[step.peak]
@@ -227,15 +229,18 @@ def build_step_fields(info: Info, fact: Training) -> Fields:
             Field("Batch", plain(fact.batch)),
             kept_field,
             total,
-            count_field("MACs, forward", fact.forward_macs, sign),
-            count_field("MACs, backward", fact.backward_macs, sign, gradients),
-            count_field("MACs, step", step_macs, sign),
-            count_field("Elementwise operations, forward", fact.elementwise_ops, sign, "", "elementwise"),
+            count_field("MACs, forward", fact.forward_macs, forward_sign),
+            count_field("MACs, backward", fact.backward_macs, backward_sign, gradients),
+            count_field("MACs, step", step_macs, _join_signs(forward_sign, backward_sign)),
             count_field(
-                *("Elementwise operations, backward", fact.backward_elementwise_ops, sign),
+                *("Elementwise operations, forward", fact.elementwise_ops, elementwise_signs[0]),
+                short="elementwise",
+            ),
+            count_field(
+                *("Elementwise operations, backward", fact.backward_elementwise_ops, elementwise_signs[1]),
                 *(gradients, "elem. backward"),
             ),
-            bytes_field("Input", fact.input_bytes, sign),
+            bytes_field("Input", fact.input_bytes, ""),
             bytes_field("Weight bytes", fact.param_bytes, ""),
             bytes_field("Gradients", fact.gradient_bytes, "", "of trained parameters"),
             bytes_field("Optimizer", fact.optimizer_bytes, "", OPTIMIZERS[fact.optimizer]),
@@ -243,17 +248,27 @@ def build_step_fields(info: Info, fact: Training) -> Fields:
     )
 
 
-def _find_sign(info: Info, fact: Training) -> str:
-    """Return the sign of bounds: '>= ', '<= ', or '' for exact figures."""
-    # an upper bound of the forward figures also bounds the backward figures: both depend on the same sizes
-    sign = ">= " if fact.coverage < 1 else info.totals.sign
+def _find_signs(info: Info, fact: Training, figure: str) -> tuple[str, str]:
+    """Return the signs of a figure of the forward and of the backward pass: '>= ', '<= ', '~ ' or ''."""
+    has_bounds = any(row.status == "bound" for row in fact.layers)
     if info.totals.coverage < 1 <= fact.coverage:  # the batch binds the open sizes
-        sign = "<= " if any(row.status == "bound" for row in fact.layers) else ""
-    return sign
+        forward = "<= " if has_bounds else ""
+    else:
+        forward = info.totals.sign_of(figure)
+    # an upper bound of the forward figures also bounds the backward figures: both depend on the same sizes
+    if fact.coverage >= 1:
+        return forward, forward
+    return forward, "~ " if has_bounds else ">= "
+
+
+def _join_signs(first: str, second: str) -> str:
+    """Return the sign of the sum of two figures."""
+    return "~ " if first and second and first != second else first or second
 
 
 def _build_outputs_field(info: Info, fact: Training, remark: str) -> Field:
-    return bytes_field("Kept outputs", fact.activation_bytes, _find_sign(info, fact), remark)
+    sign, _ = _find_signs(info, fact, "activation_bytes")
+    return bytes_field("Kept outputs", fact.activation_bytes, sign, remark)
 
 
 def build_output_fields(info: Info, fact: Training) -> list[Block]:

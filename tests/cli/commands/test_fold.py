@@ -537,3 +537,15 @@ def test_convert_folds_what_it_exports(
     assert operators("folded.onnx") == ["Conv", "Relu"]
     assert main([*words, "net.pt", "--fold"]) == 2
     assert "does not go with torch to TorchScript" in capsys.readouterr().err
+
+
+def test_folded_weight_bytes_are_those_that_info_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A computed shape becomes a stored tensor, which is no weight."""
+    body = "s = Shape (x)  t = Identity (s)  y0 = Reshape (x, t)  y = Add (y0, w)"
+    source = net(tmp_path / "a.onnx", body, {"w": np.ones((1, 4, 6, 6), np.float32)})
+    fact = told(capsys, source, "-o", str(tmp_path / "b.onnx"))
+    with Session(str(tmp_path / "b.onnx")) as session:
+        assert fact["steps"][-1]["weight_bytes"] == session.info().totals.weight_bytes == 576
+    assert fact["steps"][0]["weight_bytes_before"] == 576

@@ -114,7 +114,7 @@ def _cholesky(call: AtenCall) -> Cost:
 
 
 def _mark_upper_bound(cost: Cost) -> Cost:
-    return cost_formulas.bounded(cost, "counted as textbook elimination; faster algorithms exist")
+    return cost_formulas.bounded_work(cost, "counted as textbook elimination; faster algorithms exist")
 
 
 def _build_unknown_iterations_rule(label: str, cause: str = "the values") -> Rule:

@@ -28,7 +28,7 @@ from explorer.engine.costs.onnx.values import (
 )
 from explorer.engine.graph.model import Function, Model, Node, list_bodies
 from explorer.engine.operators import cost_formulas, registry
-from explorer.engine.operators.cost_formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost, WorkBound
 from explorer.engine.shapes import Shapes, substitute_attributes
 from explorer.facts import Layer, TensorInfo, TiledMacs
 
@@ -194,7 +194,8 @@ class FunctionCalls:
             weight_bytes_read=multiply_by_runs(body.weights, scale),
             attributes=simplify_attributes(node),
             status=cost.status,
-            reason=cost.reason,
+            reason=str(cost.reason),
+            work_bound=isinstance(cost.reason, WorkBound),
         )
         parameters, nodes = (*entries.values(), *body.stored), body.nodes * (scale or 1)
         leaf = OperatorLeaf(layer, context, node, (name,), 0, parameters, nodes)
@@ -252,12 +253,15 @@ def _analyze_closed_body(
     figures = [leaf.figures for leaf in counted_leaves]
     nodes = sum(leaf.nodes for leaf in counted_leaves)
     inexact = next((x for s in ("unknown", "bound") for x in counted_leaves if x.figures.status == s), None)
+    reason = "" if inexact is None else f"{inexact.path}: {inexact.figures.reason}"
+    if all(leaf_figures.work_bound for leaf_figures in figures if leaf_figures.status != "exact"):
+        reason = WorkBound(reason)
     cost = Cost(
         sum_known(leaf_figures.macs for leaf_figures in figures),
         sum_known(leaf_figures.elementwise_ops for leaf_figures in figures),
         f"sum over {nodes:,} operators inside, too many to list",
         "exact" if inexact is None else inexact.figures.status,
-        "" if inexact is None else f"{inexact.path}: {inexact.figures.reason}",
+        reason,
     )
     # parameters that the caller passes differ between calls, so they belong to the call
     argument_identities = {entry.identity for entries in stored_arguments.values() for entry in entries}

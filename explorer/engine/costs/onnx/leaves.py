@@ -109,7 +109,8 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             activation_bytes=figures.activation_bytes,
             attributes=figures.attributes,
             status=figures.status,
-            reason=figures.reason,
+            reason=str(figures.reason),
+            work_bound=figures.work_bound,
             weight_bytes_read=figures.weight_bytes_read,
         )
 

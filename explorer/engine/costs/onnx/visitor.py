@@ -338,9 +338,10 @@ class GraphVisitor:
         cost = registry.compute_cost(call, self.rules)
         if context.trips != 1:
             cost = cost_formulas.times(cost, context.trips, "iterations")
-        if cost.status == "exact" and context.early_end_reason:
+        has_exact_sizes = cost.status == "exact" or isinstance(cost.reason, cost_formulas.WorkBound)
+        if has_exact_sizes and context.early_end_reason:
             return replace(cost, status="bound", reason=context.early_end_reason)
-        if cost.status == "exact" and _has_bounded_shape(inputs, outputs):
+        if has_exact_sizes and _has_bounded_shape(inputs, outputs):
             reason = "the size of its tensors depends on the data; the largest size is counted"
             return replace(cost, status="bound", reason=reason)
         return cost

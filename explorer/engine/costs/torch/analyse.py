@@ -44,6 +44,7 @@ from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialize_lazy_modules
 from explorer.engine.formats.torch_module.modules import describe_tensors, is_lazy, make_plain, walk_modules
+from explorer.engine.operators.cost_formulas import WorkBound
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import (
     NOTHING_KNOWN,
@@ -417,6 +418,7 @@ def _build_leaf(
         status=status,
         reason=row.unknown or str(row.bound),
         assumed=status == "bound" and is_assumption(row.bound),
+        work_bound=status == "bound" and isinstance(row.bound, WorkBound),
     )
     return layer_tree.LayerLeaf(scopes, layer, _collect_stored_pieces(weights), row.calls)
 
@@ -701,5 +703,8 @@ def _build_steps(
                 (key, replace(info, name=name), size)
                 for name, (key, info, size) in zip(names, outputs, strict=True)
             ]
-        steps.append(liveness.ExecutionStep(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound))
+        size_bound = "" if isinstance(row.bound, WorkBound) else row.bound
+        steps.append(
+            liveness.ExecutionStep(label, event.inputs, outputs, leaves.get(id(row), -1), size_bound)
+        )
     return steps

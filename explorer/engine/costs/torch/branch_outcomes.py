@@ -19,7 +19,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.units import many_text
 from explorer.engine.compat import torchvision
 from explorer.engine.costs.assumption import Assumption, is_assumption
 from explorer.engine.costs.aten import data_dependent
@@ -37,6 +36,7 @@ from explorer.engine.costs.torch.data_dependence import (
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.torch.tracer import trace
 from explorer.engine.costs.torch.unseen import LATER_WORK
+from explorer.engine.operators.cost_formulas import pick_bound
 from explorer.facts import Reach
 
 MAX_DECISION_RUNS = 8
@@ -348,8 +348,7 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
             reason = row.value_assumption or _DIFFERS
         if row.path in varied_paths:
             reason = _VARIES
-        if is_assumption(reason) or not row.bound:
-            row.bound = reason
+        row.bound = reason if is_assumption(reason) else pick_bound(row.bound, reason)
     paths = value_paths | size_paths | varied_paths
     run.elsewhere = frozenset(paths - figures.keys())
     total_status: Reach | None = None
@@ -412,7 +411,7 @@ def _list_notes(
             if is_value_assumption
             else changes_totals and (text != EVENLY or _depends_on_class_shares(figures, other_runs))
         ):
-            notes.append(f"{text} ({many_text(times, 'time')})")
+            notes.append(f"{text} ({times:,} time{'s' * (times > 1)})")
     if "date" in other_runs.untried or any(_changes_totals(variant, total) for variant in other_runs.varied):
         notes += [_VARIATIONS[variation] for variation in run.variations]
     return tuple(notes)

@@ -31,7 +31,7 @@ from explorer.engine.formats.torch_module.modules import (
     walk_modules,
 )
 from explorer.engine.formats.torch_module.stored_form import StoredForm, read_stored_forms
-from explorer.engine.operators.cost_formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost, pick_bound
 from explorer.facts import TensorInfo
 
 OPAQUE = (nn.MultiheadAttention,)
@@ -127,7 +127,7 @@ class Row(Struct, eq=False):
         if cost.status == "unknown":
             self.unknown = self.unknown or cost.reason
         elif cost.status == "bound":
-            self.bound = self.bound or cost.reason
+            self.bound = pick_bound(self.bound, cost.reason)
         if cost.macs or (cost.elementwise_ops and not self.macs):
             self.formulas[cost.formula] += 1
         elif cost.formula and not self.free:
@@ -367,7 +367,7 @@ def merge(part: Row, target: Row) -> None:
     target.stored.update(part.stored)
     target.formulas.update(part.formulas)
     target.free = target.free or part.free
-    target.bound = part.bound if is_assumption(part.bound) else target.bound or part.bound
+    target.bound = part.bound if is_assumption(part.bound) else pick_bound(target.bound, part.bound)
     target.unknown = target.unknown or part.unknown
     target.operators += part.operators
     if target.module is None:

@@ -185,7 +185,8 @@ def _build_row(
         weight_bytes_read=None,
         attributes=_collect_attributes(nodes),
         status=total_cost.status,
-        reason=total_cost.reason,
+        reason=str(total_cost.reason),
+        work_bound=isinstance(total_cost.reason, cost_formulas.WorkBound),
     )
     return layer, used_parameters
 

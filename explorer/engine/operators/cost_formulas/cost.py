@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -93,9 +94,28 @@ def unknown(reason: str) -> Cost:
     return Cost(None, None, "", "unknown", reason)
 
 
+class WorkBound(str):
+    """A reason why MACs and elementwise operations are upper bounds, while shapes and bytes are exact.
+
+    The engine passes this class around. The facts store the plain text and set `work_bound`.
+    """
+
+    __slots__ = ()
+
+
 def bounded(cost: Cost, reason: str) -> Cost:
     """Marks an exact cost as an upper bound; `reason` explains why. An unknown cost stays unknown."""
     return replace(cost, status="bound", reason=reason) if cost.status == "exact" else cost
+
+
+def bounded_work(cost: Cost, reason: str) -> Cost:
+    """Like `bounded`, for an operator whose sizes and bytes are exact, because none depends on the data."""
+    return bounded(cost, WorkBound(reason))
+
+
+def pick_bound(first: str, second: str) -> str:
+    """Returns the first reason of a bound, or the second if only it also bounds sizes."""
+    return second if not first or (isinstance(first, WorkBound) and second) else first
 
 
 def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> Cost:
@@ -158,5 +178,8 @@ def total(costs: Sequence[Cost]) -> Cost:
         macs = None if macs is None or cost.macs is None else macs + cost.macs
         ops = None if ops is None or cost.elementwise_ops is None else ops + cost.elementwise_ops
     worst = next((c for s in ("unknown", "bound") for c in costs if c.status == s), Cost())
+    reason = worst.reason
+    if worst.status == "bound":
+        reason = functools.reduce(pick_bound, [c.reason for c in costs if c.status == "bound"])
     formula = " + ".join(c.formula for c in costs if c.formula)
-    return Cost(macs, ops, formula, worst.status, worst.reason)
+    return Cost(macs, ops, formula, worst.status, reason)

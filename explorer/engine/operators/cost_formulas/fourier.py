@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.engine.operators.cost_formulas.cost import Cost, bounded, counted
+from explorer.engine.operators.cost_formulas.cost import Cost, bounded_work, counted
 from explorer.facts import Dim, Shape
 
 
@@ -31,4 +31,4 @@ def fourier(
             ("real products", (parts,)),
         ]
     )
-    return bounded(cost, "counted by its definition; a fast Fourier transform takes fewer operations")
+    return bounded_work(cost, "counted by its definition; a fast Fourier transform takes fewer operations")

@@ -88,7 +88,7 @@ def _gated_position_bias(call: Call) -> Cost:
 def _position_table(call: Call) -> Cost:
     pairs = call.output()[-2:]
     cost = cost_formulas.elementwise("distance, its sign, logarithm, scale, round, limit", pairs, 6)
-    return cost_formulas.bounded(cost, "near positions take no logarithm")
+    return cost_formulas.bounded_work(cost, "near positions take no logarithm")
 
 
 OPERATORS = (

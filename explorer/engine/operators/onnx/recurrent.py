@@ -79,7 +79,7 @@ def _bound_by_lengths(cost: Cost, call: Call, length: Dim) -> Cost:
     lengths = call.content(4)
     if lengths is not None and bool((lengths == length).all()):
         return cost
-    return cost_formulas.bounded(cost, "sequences may be shorter than the longest")
+    return cost_formulas.bounded_work(cost, "sequences may be shorter than the longest")
 
 
 def _linear_attention(call: Call) -> Cost:

@@ -171,7 +171,7 @@ def _determinant(call: Call) -> Cost:
         # the sum of 2 j^2 + j for j < M, and the product of the pivots
         operations = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
     cost = cost_formulas.elementwise(f"Det of {m}x{m} by elimination", (*shape[:-2], operations))
-    return cost_formulas.bounded(cost, "counted as Gaussian elimination; faster algorithms exist")
+    return cost_formulas.bounded_work(cost, "counted as Gaussian elimination; faster algorithms exist")
 
 
 def _side(shape: Shape) -> Dim:
@@ -189,14 +189,14 @@ def _inverse(call: Call) -> Cost:
     m = _side(shape)
     operations = m * (2 * m + (m - 1) * 4 * m) if isinstance(m, int) else None
     cost = cost_formulas.elementwise(f"Inverse of {m}x{m} by Gauss-Jordan", (*shape[:-2], operations))
-    return cost_formulas.bounded(cost, "counted as Gauss-Jordan elimination; faster algorithms exist")
+    return cost_formulas.bounded_work(cost, "counted as Gauss-Jordan elimination; faster algorithms exist")
 
 
 def _mel(call: Call) -> Cost:
     cost = cost_formulas.elementwise(
         "MelWeightMatrix (two slopes of 2, the lower, not below 0)", call.output(), 6
     )
-    return cost_formulas.bounded(cost, "most elements lie outside of a triangle and are 0")
+    return cost_formulas.bounded_work(cost, "most elements lie outside of a triangle and are 0")
 
 
 OPERATORS = (

@@ -231,7 +231,7 @@ def _antialias(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
     total = cost_formulas.count(widths)
     per_element = None if total is None else 2 * total - 1
     cost = cost_formulas.elementwise(f"{call.op} (a filter of {total} taps)", (*output, per_element))
-    return cost_formulas.bounded(cost, "at the edges of the image the filter is narrower")
+    return cost_formulas.bounded_work(cost, "at the edges of the image the filter is narrower")
 
 
 def _grid_sample(call: Call) -> Cost:
@@ -264,7 +264,9 @@ def _roi_align(call: Call) -> Cost:
     points: Shape = (ratio, ratio) if ratio else _count_cell_pixels(call.shape(0), call.output())
     label = "RoiAlign (each point 4 products and their sum, then their mean)"
     cost = cost_formulas.pooling(label, call.output(), points, 8)
-    return cost if ratio else cost_formulas.bounded(cost, "counted as if every region were the whole image")
+    return (
+        cost if ratio else cost_formulas.bounded_work(cost, "counted as if every region were the whole image")
+    )
 
 
 def _max_roi_pool(call: Call) -> Cost:
@@ -273,7 +275,7 @@ def _max_roi_pool(call: Call) -> Cost:
         d + 1 if isinstance(d, int) else d for d in _count_cell_pixels(call.shape(0), call.output())
     )
     cost = cost_formulas.pooling("MaxRoiPool", call.output(), sizes)
-    return cost_formulas.bounded(cost, "counted as if every region were the whole image")
+    return cost_formulas.bounded_work(cost, "counted as if every region were the whole image")
 
 
 def _suppression(call: Call) -> Cost:
@@ -287,7 +289,7 @@ def _suppression(call: Call) -> Cost:
     cost = cost_formulas.elementwise(
         "NonMaxSuppression (intersection over union of a pair)", (*scores[:2], pairs), 15
     )
-    return cost_formulas.bounded(
+    return cost_formulas.bounded_work(
         cost, "the number of compared boxes depends on the data; all pairs are counted"
     )
 

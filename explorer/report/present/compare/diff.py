@@ -220,9 +220,13 @@ def build_cost_table(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for label, short, name, text in _COSTS:
         sides = (getattr(before, name), getattr(after, name))
-        signs = ["" if name in _ALWAYS_KNOWN else side.sign for side in (before, after)]
-        # the difference of two bounds is unknown
-        delta = Span("?", "warning") if any(signs) else _format_difference(*sides, text, brief=brief)
+        signs = ["" if name in _ALWAYS_KNOWN else side.sign_of(name) for side in (before, after)]
+        if not any(signs):
+            delta = _format_difference(*sides, text, brief=brief)
+        elif signs == ["<= ", "<= "] and sides[0] == sides[1]:
+            delta = Span("same bound", "quiet")
+        else:  # the difference of two bounds is unknown
+            delta = Span("?", "warning")
         figure = size if text is bytes_text else count if brief else partial(_format_total, text)
         figures: list[Cell] = list(map(figure, sides, signs))
         rows.append((Span(short if brief else label, "quiet"), *figures, delta))

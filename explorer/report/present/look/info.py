@@ -190,8 +190,8 @@ def _build_total_fields(totals: Totals, *, moves_once: bool = False) -> list[Fie
     sign, moved_sign = totals.sign, totals.moved_sign
     intensity = "?"
     # the quotient of two bounds is unknown
-    if totals.flops is not None and moved and not (sign or moved_sign):
-        intensity = f"{totals.flops / moved:.2f}"
+    if totals.flops is not None and moved and not moved_sign:
+        intensity = f"{sign}{totals.flops / moved:.2f}"
     summed = "modules without submodules" if totals.activation_bytes_functional is not None else "every node"
     at_peak, in_sum = totals.activation_bytes_peak, totals.activation_bytes_sum
     is_above = at_peak is not None and in_sum is not None and at_peak > in_sum
@@ -208,7 +208,8 @@ def _build_total_fields(totals: Totals, *, moves_once: bool = False) -> list[Fie
         count_field("MACs", totals.macs, sign, MACS),
         count_field("FLOPs", totals.flops, sign, "2 x MACs"),
         count_field(
-            *("Elementwise operations", totals.elementwise_ops, moved_sign, "not in the FLOPs"), "elementwise"
+            *("Elementwise operations", totals.elementwise_ops, totals.sign_of("elementwise_ops")),
+            *("not in the FLOPs", "elementwise"),
         ),
         summed_field,
         bytes_field("Activations, peak", totals.activation_bytes_peak, moved_sign, peak, "activ. peak"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.units import bytes_text, printable
-from explorer.facts import Layer, Totals, all_activations
+from explorer.facts import Layer, OpStat, Totals, all_activations
 from explorer.facts.external.overlay import Overlay
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.figures import bytes_field, count_field, format_in_unit, share_text, value_text
@@ -44,6 +44,13 @@ def describe_same_names(path: str, other_names: Sequence[str]) -> str:
     return f"{text}: {'the other is' if len(other_names) == 1 else 'the others are'} {other_paths}"
 
 
+def find_work_sign(row: Layer | OpStat) -> str:
+    """Return the sign in front of a row's operations: '<= ' for an upper bound, '~ ' for an assumption."""
+    if row.status != "bound":
+        return ""
+    return "~ " if row.assumed else "<= "
+
+
 _OTHERS = 4
 """Maximum number of layers with the same name that are listed."""
 _SHARING = 8
@@ -54,6 +61,8 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     """Return the figures of a layer with shares and formulas, followed by external figures (`outside`)."""
     # the figure of a group with unknown members is the sum of the known ones
     sign = ">= " if layer.group and layer.status == "unknown" else ""
+    work_sign = sign or find_work_sign(layer)
+    sign = "" if layer.work_bound else work_sign
 
     def share(part: int | None, total: int | None, formula: str = "") -> Cell:
         # work that is not counted in the totals has no share
@@ -69,11 +78,12 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     is_elementwise = not layer.macs and bool(layer.elementwise_ops)
     elementwise_formula: Cell = Span(layer.formula, "formula") if is_elementwise else ""
     elementwise = count_field(
-        "Elementwise operations", layer.elementwise_ops, sign, elementwise_formula, "elementwise"
+        "Elementwise operations", layer.elementwise_ops, work_sign, elementwise_formula, "elementwise"
     )
     rows = [
         count_field(
-            "MACs", layer.macs, sign, share(layer.macs, totals.macs, "" if is_elementwise else layer.formula)
+            *("MACs", layer.macs, work_sign),
+            share(layer.macs, totals.macs, "" if is_elementwise else layer.formula),
         ),
         *([elementwise] if layer.elementwise_ops != 0 else []),
         count_field("Parameters", layer.params, "", weight_share(layer.params, totals.params), "params"),
@@ -98,7 +108,7 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         rows.append(bytes_field("Key-value cache", layer.kv_cache_bytes, short="KV cache"))
     moved = (layer.bytes_read or 0) + (layer.bytes_written or 0)
     if layer.macs and moved and None not in (layer.bytes_read, layer.bytes_written):
-        intensity = f"{2 * layer.macs / moved:.2f}"
+        intensity = f"{work_sign}{2 * layer.macs / moved:.2f}" if not sign else "?"
         rows.append(Field("Arithmetic intensity", intensity, "FLOPs a byte", "intensity"))
     rows += outside
     if layer.shared_with:

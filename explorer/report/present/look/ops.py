@@ -8,6 +8,7 @@ from explorer.facts import Info, OpStat, Range
 from explorer.report.blocks import Block, Cell, Column, Line, Span, Table
 from explorer.report.present.figures import bar_text, count, dash_zero, plain, share_text, value_text
 from explorer.report.present.look.info import title
+from explorer.report.present.look.layers import find_work_sign
 
 
 def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
@@ -40,11 +41,11 @@ def operators(fact: Info, stats: Sequence[OpStat]) -> Table:
         return (
             Span(stat.op, "strong"),
             plain(stat.count),
-            dash_zero(count(stat.macs)),
+            dash_zero(count(stat.macs, find_work_sign(stat))),
             share_text(stat.macs, total_macs) if stat.macs != 0 and total_macs else "",
             bar_text(stat.macs, costliest),
             dash_zero(count(stat.params)),
-            dash_zero(count(stat.elementwise_ops)),
+            dash_zero(count(stat.elementwise_ops, find_work_sign(stat))),
         )
 
     columns = (
@@ -73,10 +74,10 @@ def sorted_operators(fact: Info, stats: Sequence[OpStat], sorted_by: str) -> Tab
     def row(stat: OpStat) -> tuple[Cell, ...]:
         figures: dict[str, Cell] = {
             "count": plain(stat.count),
-            "macs": dash_zero(count(stat.macs)),
+            "macs": dash_zero(count(stat.macs, find_work_sign(stat))),
             "share": share_text(stat.macs, total_macs) if stat.macs != 0 and total_macs else "",
             "params": dash_zero(count(stat.params)),
-            "elementwise_ops": dash_zero(count(stat.elementwise_ops)),
+            "elementwise_ops": dash_zero(count(stat.elementwise_ops, find_work_sign(stat))),
         }
         cells: list[Cell] = [Span(stat.op, "kind")]
         for name, figure in figures.items():

@@ -21,7 +21,7 @@ from explorer.report.blocks import (
 )
 from explorer.report.present.figures import bar_text, count, format_in_unit, size
 from explorer.report.present.look.info import answer
-from explorer.report.present.look.layers import describe_part_read, doubt_text
+from explorer.report.present.look.layers import describe_part_read, doubt_text, find_work_sign
 from explorer.report.present.look.overlay_words import overlay_blocks, placement_blocks
 from explorer.settings.columns import (
     COLUMNS,
@@ -85,6 +85,10 @@ def table_blocks(fact: LayerTable) -> list[Block]:
     ]
 
 
+_WORK = ("macs", "flops", "ops")
+"""Columns with operations."""
+
+
 class _RowContents(NamedTuple):
     """Contents of a row except its name. Rows with equal contents share their cells."""
 
@@ -92,6 +96,7 @@ class _RowContents(NamedTuple):
     counted: bool
     values: tuple[Any, ...]
     remark: str
+    sign: str
 
 
 class _TableBuilder:
@@ -122,9 +127,8 @@ class _TableBuilder:
     def add(self, row: Layer, values: tuple[Any, ...]) -> None:
         """Add a row with its values in the columns."""
         name = row.path or row.name if self._flat else "  " * row.depth + (row.name or row.path or "(model)")
-        contents = _RowContents(
-            row.group, row.counted, values, _compose_remark(row, self._shape_remarks, self._has_no_work)
-        )
+        remark = _compose_remark(row, self._shape_remarks, self._has_no_work)
+        contents = _RowContents(row.group, row.counted, values, remark, find_work_sign(row))
         self._names.append(Span(name, "strong") if row.group else name)
         self._depths.append(0 if self._flat else row.depth)
         self._contents.append(self._shared_contents.setdefault(contents, contents))
@@ -166,6 +170,9 @@ class _TableBuilder:
         cells: list[Cell] = []
         for column, value in zip(self._columns, contents.values, strict=True):
             cell = self._cell(column, value)
+            if contents.sign and value and column.name in _WORK and isinstance(cell, Span):
+                exact = contents.sign + cell.exact if cell.exact else ""
+                cell = cell._replace(text=contents.sign + cell.text, exact=exact)
             cells.append(Span(cell, "quiet") if contents.group and isinstance(cell, str) and cell else cell)
             if column.name == "share" and self._macs_index is not None:
                 is_counted_leaf = not contents.group and contents.counted
@@ -193,7 +200,8 @@ class _TableBuilder:
             ):
                 yield ""
             else:
-                sign = model_totals.sign_of(column.name) if value is not None and not column.stored else ""
+                name = "elementwise_ops" if column.name == "ops" else column.name
+                sign = model_totals.sign_of(name) if value is not None and not column.stored else ""
                 yield _emphasize(column, value, sign)
             if column.name == "share" and self._macs_index is not None:
                 yield ""

@@ -1023,3 +1023,23 @@ def test_a_node_whose_output_has_no_known_shape_makes_every_sum_a_lower_bound(bu
     reshape = next(layer for layer in analysis.layers if layer.kind == "Reshape")
     assert reshape.status == "unknown"
     assert "size of a tensor" in reshape.reason
+
+
+@pytest.mark.parametrize(
+    ("body", "elementwise", "moved"),
+    [
+        ("(float[2, 5, 5] x) => (float[2] y) { y = Det (x) }", "<= ", ""),
+        ("(float[4] x) => (int64[1, n] y) { y = NonZero (x) }", "<= ", "<= "),
+        ("(float[2, 5, 5] x) => (float[2] y) { d = Det (x)  y = Abs (d) }", "<= ", ""),
+    ],
+)  # fmt: skip
+def test_a_bound_of_the_work_alone_leaves_sizes_and_bytes_exact(
+    tmp_path: Path, body: str, elementwise: str, moved: str
+) -> None:
+    """A determinant has known shapes; a size that depends on the data makes the bytes bounds, too."""
+    from onnx import parser
+
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {body}')
+    (tmp_path / "a.onnx").write_bytes(model.SerializeToString())
+    totals = analyse(read(str(tmp_path / "a.onnx"))).info.totals
+    assert (totals.sign_of("elementwise_ops"), totals.moved_sign) == (elementwise, moved)

@@ -361,3 +361,17 @@ def test_of_two_branches_with_equal_macs_the_one_that_moves_more_counts() -> Non
     assert totals.macs == 5 * 6 * 6
     assert totals.moved_sign == "~ "
     assert any("takes the path that costs more" in note for note in analysis.info.model.notes)
+
+
+def test_a_bound_of_the_work_alone_leaves_sizes_and_bytes_exact() -> None:
+    """A Fourier transform has known shapes; a mask has not, so it makes the bytes bounds, too."""
+    transform = on_meta(lambda x: torch.fft.rfft(x).abs(), (3, 20)).info.totals
+    signs = {name: transform.sign_of(name) for name in ("macs", "elementwise_ops", "bytes_read")}
+    assert signs == {"macs": "<= ", "elementwise_ops": "", "bytes_read": ""}
+    assert transform.bytes_written == 3 * 11 * (8 + 4)
+
+    inverse = on_meta(lambda x: torch.linalg.inv(x), (2, 5, 5)).info.totals
+    assert (inverse.sign_of("elementwise_ops"), inverse.moved_sign) == ("<= ", "")
+
+    both = on_meta(lambda x: torch.fft.rfft(x[x > 0]).abs(), (3, 20)).info.totals
+    assert (both.sign, both.moved_sign) == ("<= ", "<= ")
