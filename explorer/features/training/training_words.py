@@ -219,7 +219,9 @@ def build_step_fields(info: Info, fact: Training) -> Fields:
         )
     else:
         by_autograd = step.counted == "autograd"
-        memory_sign = _find_memory_sign(step) if by_autograd else _find_signs(info, fact, "activation_bytes")[0]
+        memory_sign = (
+            _find_memory_sign(step) if by_autograd else _find_signs(info, fact, "activation_bytes")[0]
+        )
         name = "Kept by autograd" if by_autograd else "Kept outputs"
         kept_field = bytes_field(name, step.kept_bytes, memory_sign, "for backward")
         peak = step.moments[step.peak]
