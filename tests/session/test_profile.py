@@ -311,7 +311,7 @@ def test_a_model_that_fails_says_at_which_layer_and_what_ran_before(tmp_path: Pa
     assert failed.value.where == names[0]
     assert "Input shape:{4}, requested shape:{3}" in failed.value.what
     assert "explorer_" not in failed.value.what
-    assert failed.value.hint.startswith("1 kernel ran before it, ")
+    assert failed.value.hint.startswith("1 kernel ran before the failure, ")
 
 
 def test_a_model_that_cannot_be_loaded_is_a_line_with_its_layer(tmp_path: Path) -> None:

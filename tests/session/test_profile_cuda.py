@@ -217,7 +217,7 @@ def test_layers_have_the_time_of_their_kernels_and_the_sum_is_the_wall_time(
     assert [one.name for one in found.phases] == (
         ["forward", "loss", "backward", "optimizer step"] if spec.train else []
     )
-    assert "3.00 MiB of a card at most, 1.00 MiB of it before they began" in found.notes[-1]
+    assert "at most 3.00 MiB of the memory of a card, with 1.00 MiB in use before" in found.notes[-1]
     # what was moved is a copy of the module, and each run waits before its clock and behind it
     (moved,) = [one for (one,), _ in posing.placed.call_args_list if isinstance(one, nn.Module)]
     assert moved is not net

@@ -251,10 +251,8 @@ def _list_warnings(infos: Sequence[Info], proved: str | None) -> list[str]:
 
 def _buffer_shapes(opened: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a torch module's buffers by name; nothing for other model formats."""
-    loaded: Any = getattr(opened, "loaded", None)
-    if not hasattr(loaded, "shapes"):
-        return {}
-    return {name: tuple(buffer.shape) for name, buffer in loaded.build_for_inspection().named_buffers()}
+    build = getattr(getattr(opened, "loaded", None), "build_for_inspection", None)
+    return {} if build is None else {name: tuple(buffer.shape) for name, buffer in build().named_buffers()}
 
 
 def _zero_test(opened: Any) -> Callable[[str], bool]:

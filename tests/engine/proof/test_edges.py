@@ -67,7 +67,7 @@ def test_where_a_rounding_becomes_a_step_the_parts_are_equal_and_the_outputs_are
     assert IF_PROVED[found.verdict_kind] == DONE
     text = "".join(Page(verification(found), fit=False).plain())
     assert f"yet the outputs differ by up to {gap:.1e}" in text
-    assert "over an edge" in text
+    assert "over a threshold" in text
     assert "equal within rounding" not in text
 
 

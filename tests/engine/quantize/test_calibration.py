@@ -205,5 +205,5 @@ def test_nan_inside_the_model_and_a_percentage_of_nothing_are_refused(tmp_path: 
     samples = read_samples(model, str(tmp_path / "x.npy"))
     with pytest.raises(Misuse, match=r"'y' has 1 NaN with x.npy, 1 sample"):
         calibrate_ranges(model, {"y": use("y")}, samples)
-    with pytest.raises(Misuse, match="--percentile: of 10 %"):
+    with pytest.raises(Misuse, match="--percentile: no range can be computed from 10 %"):
         calibrate_ranges(model, {"y": use("y")}, samples, "percentile", 10)

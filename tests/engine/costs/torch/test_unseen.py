@@ -688,7 +688,7 @@ def test_a_tensor_whose_gradient_a_forward_asks_for_is_no_parameter() -> None:
 def test_a_hook_on_a_gradient_may_compute_anything() -> None:
     fact = training(hooked_activation)
     assert fact.coverage < 1
-    assert any("has a hook" in row.reason for row in fact.layers)
+    assert any("with a hook" in row.reason for row in fact.layers)
     model = Two(lambda model, x: model.second(model.first(x)))
     model.first.weight.register_hook(lambda grad: grad @ torch.ones(4, 4))
     with Session(model, inputs=(torch.rand(6, 4),), cache=False) as session:

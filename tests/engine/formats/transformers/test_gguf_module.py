@@ -119,7 +119,12 @@ def test_another_name_is_known_by_its_tensors(tmp_path: Path) -> None:
     ("architecture", "keys", "more", "why"),
     [
         ("llama", {"block_count": None}, (), "does not say llama.block_count"),
-        ("llama", {"block_count": 33}, (), "9 of 300 parameters are in no file"),
+        (
+            "llama",
+            {"block_count": 33},
+            (),
+            "9 of 300 parameters of the module that its metadata describes are in no file",
+        ),
         ("llama", {"feed_forward_length": 512}, (), "contradicts 96 tensors (blk.0.ffn_gate.weight is"),
         (
             "rwkv7",

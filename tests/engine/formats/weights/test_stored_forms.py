@@ -373,7 +373,10 @@ def test_a_form_that_is_not_known_is_no_number(tmp_path: Path) -> None:
     with Session(folders.folder(tmp_path / "m", config, quantized(unsaid))) as session:
         info = session.info()
     assert info.totals.macs is None
-    assert "that config.json, for 'hqq', describes 7 of 12 parameters are in no file" in info.model.notes[0]
+    assert (
+        "7 of 12 parameters of the module that config.json, for 'hqq', describes are in no file"
+        in info.model.notes[0]
+    )
     assert info.totals.weight_bytes == held(quantized(unsaid))
 
 
