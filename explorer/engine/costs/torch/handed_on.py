@@ -146,8 +146,12 @@ def _make_scheduling_method(name: str, method: Callable[..., Any]) -> Callable[.
     return scheduling_method
 
 
-def _report_event(event: str, args: tuple[Any, ...]) -> None:
+def _report_event(
+    event: str, args: tuple[Any, ...], is_finalizing: Callable[[], bool] = sys.is_finalizing
+) -> None:
     """Reports an event of Python's audit by which a watched model begins a process or changes a file."""
+    if is_finalizing():  # Python has cleared the variables of this module
+        return
     report = None
     if event in _STARTING_EVENTS:
         report = _CALLBACK.started
