@@ -263,7 +263,7 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
     seeing = sum(p.numel() for path, p in model.named_parameters() if "vis" in path)
     assert found.active <= found.params - seeing
     assert any(
-        f"does not run {found.params - found.active:,} of the stored parameters" in n for n in found.notes
+        f"does not use {found.params - found.active:,} of the stored parameters" in n for n in found.notes
     )
 
 
