@@ -109,7 +109,7 @@ async def test_a_mixed_precision_is_sought_written_and_its_command_makes_it(
         copied: list[str] = []
         monkeypatch.setattr(hands.pilot.app, "copy_to_clipboard", copied.append)
         await hands.press("y")
-        assert "w writes the formats" in status(hands)
+        assert "w writes its formats" in status(hands)
         await hands.press("w", "enter")
         await hands.press("y")
         asked = top(hands).verb_words("m.onnx")
