@@ -270,7 +270,10 @@ def test_a_stage_that_stands_still_in_the_proof_is_named_and_nothing_is_written(
                     ended.append(one)
         return False
 
-    with opened() as session, pytest.raises(EngineDied, match=r"stage2\.pt2: the process of stage 2 answers"):
+    with (
+        opened() as session,
+        pytest.raises(EngineDied, match=r"stage2\.pt2: the process of stage 2 no longer answers"),
+    ):
         session.split(SplitSpec(2), output=str(tmp_path / "s"), form="torch", cancel=stop)
     assert not ended[0].is_running()
     assert not (tmp_path / "s").exists()

@@ -173,9 +173,9 @@ class StageSearch:
         named = len(self.subject.machines)
         if named > 1 and stages != named:
             raise Misuse(
-                f"{named:,} machines are neither one for all stages nor one for each",
+                f"{named:,} machines are neither one nor one for each stage",
                 where="--machine",
-                hint="name one machine, or as many as there are stages",
+                hint="name one machine, or one for each stage",
             )
 
     # figures of the units

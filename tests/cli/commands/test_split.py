@@ -299,10 +299,10 @@ def test_csv_has_a_row_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
         (["--cuts", "fc9"], "no layer is called 'fc9'"),
         (["--cuts", "conv1"], "no stage can begin with 'conv1'"),
         (["-n", "2", "--by", "time"], "the times of the layers are unknown"),
-        (["-n", "3", "--machine", "h100,a100"], "2 machines are neither one for all stages nor one for each"),
+        (["-n", "3", "--machine", "h100,a100"], "2 machines are neither one nor one for each stage"),
         (
             ["--cuts", "pool,fc1", "--machine", "h100,a100"],
-            "2 machines are neither one for all stages nor one for each",
+            "2 machines are neither one nor one for each stage",
         ),
         (["-n", "2", "--machine", "nosuch"], "no machine is called 'nosuch'"),
         (["-n", "2", "--links", "fast"], "'fast' is not a rate"),
