@@ -526,9 +526,8 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
             return None  # shape inference does not read external data
         if id(tensor) not in outside:
             outside[id(tensor)] = tensor, offset
-            offset += (
-                -(-_count_bytes(tensor.payload) // 4096) * 4096
-            )  # page-aligned, so that it can be mapped
+            # page-aligned, so that it can be mapped
+            offset += -(-_count_bytes(tensor.payload) // 4096) * 4096
         return os.path.basename(data_path), outside[id(tensor)][1]
 
     parts = _Encoder(refer).encode_model(model)

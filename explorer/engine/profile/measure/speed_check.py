@@ -108,12 +108,9 @@ class SpeedCheck:
     def _describe_change(self) -> str:
         assert self._reference is not None
         current, measured = compute_spread(self._samples).median, self._reference.seconds.median
-        rate = f"{current / measured:.1f} times slower"
-        if current < measured:
-            rate = f"{measured / current:.1f} times faster"
         sizes = " x ".join(f"{size:,}" for size in self._reference.sizes)
         return (
-            f"it is {rate} than when it was measured: a matmul of {sizes} took"
+            f"it is {_compare_speeds(current / measured)} than when it was measured: a matmul of {sizes} took"
             f" {seconds_text(current)} instead of {seconds_text(measured)}"
         )
 
@@ -130,9 +127,13 @@ class SpeedCheck:
             return self._machine, ""
         measured = (low + high) / 2
         times = spread.median / measured
-        comparison = f"{times:.1f} times slower" if times > 1 else f"{1 / times:.1f} times faster"
         return replace(self._machine, probes=apply_network_factor(self._machine.probes, times)), (
-            f"small convolutions are predicted {comparison} than when the machine was measured: a network of"
-            f" them took {seconds_text(spread.median)} instead of {seconds_text(measured)}, while a matmul"
-            " took the same time"
+            f"small convolutions are predicted {_compare_speeds(times)} than when the machine was measured:"
+            f" a network of them took {seconds_text(spread.median)} instead of {seconds_text(measured)},"
+            " while a matmul took the same time"
         )
+
+
+def _compare_speeds(times: float) -> str:
+    """Describes how much slower or faster a kernel is whose present time is `times` the measured one."""
+    return f"{times:.1f} times slower" if times > 1 else f"{1 / times:.1f} times faster"
