@@ -93,4 +93,6 @@ class PendingView:
         running = self._store.jobs.current
         if running is None:
             return ((f" {self.title}…", "dim"),)
-        return job_line(f"{running.title}…", running.job.progress, running.elapsed, width, refused=False)
+        progress, seconds = running.job.progress, running.elapsed
+        # the edge of the dialog names the key
+        return job_line(f"{running.title}…", progress, seconds, width, refused=False, hint=" ")

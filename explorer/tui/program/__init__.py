@@ -95,10 +95,10 @@ class ExplorerApp(ReportingApp[int]):
         self.last_key = 0.0
         self._mode_names: set[str] = set()
         super().__init__(driver_class=_driver_class(remote))
-        self.driver_class = survive_bad_input(self.driver_class, InputDecoder)
         watch_workers(self, self._work_failed)
         self._reported_errors: set[str] = set()
         self._keys = KeysInOrder(self, self._forward_event)
+        self.driver_class = survive_bad_input(self.driver_class, lambda: InputDecoder(self._keys.expect))
         self.hold_keys, self.put_keys_first = self._keys.hold, self._keys.put_first
         self._key_screen: Screen[Any] | None = None
         self._late_answer, self._keep_theme = late_answer, keep_theme

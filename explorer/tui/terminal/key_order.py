@@ -1,8 +1,9 @@
 """Key order: handles keys one at a time, each after the effects of the previous one.
 
 Text that is pasted into a terminal without bracketed paste arrives as keys. Run as commands, they could write
-files and answer questions. Many different characters that arrive together are therefore one paste. A single
-line with Enter at its end is typed text where an input has the focus.
+files and answer questions. Many different characters that arrive together are therefore one paste. If the
+terminal sent them in one piece, not even the first one acts as a key. A single line with Enter at its end is
+typed text where an input has the focus, and after the key that opens the filter.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ _MAX_TURN_SECONDS = 1.0
 """Seconds after which the next key no longer waits for the previous one."""
 _MIN_PASTED, _MIN_DIFFERENT = 16, 6
 """Minimum number of characters, and of different characters, of a paste. A held key repeats one character."""
+_FILTER_KEY = "/"
 _MAX_LINE = 256
 """Maximum number of characters that an input takes as typed."""
-_MAX_GAP = 0.03
-"""Maximum seconds between two characters of a paste."""
+_MAX_GAP, _MAX_PAUSE = 0.03, 0.1
+"""Maximum seconds between two characters of a paste, and between two pieces of it."""
+_MAX_WAIT = 0.5
+"""Seconds without a key after which keys no longer wait for the rest of their piece."""
 
 
 class KeysInOrder:
@@ -49,12 +53,42 @@ class KeysInOrder:
         self._hold_count, self._is_held = 0, False
         self._paste_end = 0.0
         self._has_line_end = False
+        self._pieces: deque[tuple[float, int]] = deque()
+        self._piece_start, self._piece_end, self._expected_count = 0.0, 0.0, 0
+        self._last_taken, self._is_timed = 0.0, False
+
+    def expect(self, count: int) -> None:
+        """Let keys wait until `count` characters have arrived, so that a paste is recognized as a whole.
+
+        The thread that reads the terminal calls this before it reports the characters.
+        """
+        if count >= _MIN_PASTED:
+            self._pieces.append((time.monotonic(), count))
 
     async def take(self, event: Event) -> None:
         """Queue a key, and handle it at once if no other key is in progress."""
         self._waiting.append(event)
+        while self._pieces and event.time >= self._pieces[0][0]:
+            self._piece_start, self._expected_count = self._pieces.popleft()
+        if self._expected_count:
+            self._expected_count -= 1
+            # a busy machine may take long to report characters that came at once
+            self._piece_end, self._last_taken = event.time, time.monotonic()
+            event.time = self._piece_start
+            if not self._is_timed:
+                self._is_timed = True
+                self._app.set_timer(_MAX_WAIT, self._stop_expecting)
         if self._current_turn is None or time.monotonic() - self._current_turn > _MAX_TURN_SECONDS:
             await self._post_next()
+
+    def _stop_expecting(self) -> None:
+        """Handle the keys that wait for a character that does not arrive."""
+        self._is_timed = bool(self._expected_count) and time.monotonic() - self._last_taken < _MAX_WAIT
+        if self._is_timed:
+            self._app.set_timer(_MAX_WAIT, self._stop_expecting)
+        else:
+            self._expected_count = 0
+            self.put_first(())
 
     def hold(self) -> Callable[[], None]:
         """Let the next keys wait for a screen that is about to open. The returned function ends the wait."""
@@ -80,7 +114,7 @@ class KeysInOrder:
 
     async def _post_next(self) -> None:
         self._current_turn = None
-        if self._waiting:
+        if self._waiting and not self._expected_count:
             self._current_turn = turn = time.monotonic()
             if self._hold_count:
                 self._is_held = True
@@ -92,7 +126,7 @@ class KeysInOrder:
     def _pop_next(self) -> Event:
         """Return the next event. Waiting characters that arrived together become one paste."""
         keys = [event for event in takewhile(_is_text, self._waiting) if isinstance(event, Key)]
-        is_continued = bool(keys) and keys[0].time - self._paste_end < _MAX_GAP
+        is_continued = bool(keys) and keys[0].time - self._paste_end < _MAX_PAUSE
         is_paste = (
             len(keys) >= _MIN_PASTED
             and len({key.character for key in keys}) >= _MIN_DIFFERENT
@@ -103,14 +137,15 @@ class KeysInOrder:
         text = "".join(key.character or "" for key in keys).replace("\r", "\n")
         # a script sends a line and Enter at once, which an input takes as typed
         is_line = text.find("\n") in (-1, len(text) - 1) and len(text) <= _MAX_LINE
-        if is_line and not is_continued and isinstance(self._app.focused, Input):
+        is_typed = isinstance(self._app.focused, Input) if is_line else False
+        if not is_continued and (is_typed or text.startswith(_FILTER_KEY)):
             return self._waiting.popleft()
         for _ in keys:
             self._waiting.popleft()
         # an input takes the first line of a paste, and no later part of it
         pasted_text = "" if is_continued and self._has_line_end else text
         self._has_line_end = "\n" in text or (is_continued and self._has_line_end)
-        self._paste_end = keys[-1].time
+        self._paste_end = max(keys[-1].time, self._piece_end)
         return Paste(pasted_text)
 
     def _follow_key(self, node: Any, turn: float) -> None:

@@ -124,10 +124,19 @@ def elapsed_text(seconds: float) -> str:
     return f"{whole_seconds} s" if whole_seconds < 60 else units.seconds_text(whole_seconds)
 
 
-def job_line(title: str, progress: Progress | None, seconds: float, width: int, *, refused: bool) -> Line:
+def job_line(
+    title: str,
+    progress: Progress | None,
+    seconds: float,
+    width: int,
+    *,
+    refused: bool,
+    hint: str = "  Esc stops ",
+) -> Line:
     """Draw the running job, its progress, and how to stop it.
 
-    `refused` tells beside the job's title why a key did nothing, and what the user can do.
+    `refused` tells beside the job's title why a key did nothing, and what the user can do. `hint` names the
+    key that stops the job, unless it stands elsewhere.
     """
     spans: list[Span] = [(f" {title}", "accent")]
     if refused:
@@ -144,7 +153,7 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
             )
             filled, track = draw_bar(share, 10)
             spans += [("  ", "text"), filled, track, (f" {count_text}", "number")]
-    tail: tuple[Span, ...] = ((elapsed_text(seconds), "dim"), ("  Esc stops ", "dim"))
+    tail: tuple[Span, ...] = ((f"{elapsed_text(seconds)}{hint}", "dim"),)
     gap = width - line_width(spans) - line_width(tail)
     if gap < 1:
         room = max(1, width - line_width(tail) - 1)

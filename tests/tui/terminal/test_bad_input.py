@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,39 @@ def test_control_sequences_in_a_paste_are_no_keys(terminal: Terminal) -> None:
     os.write(terminal.master, _BEGIN + b"con\x1b[2Jv\x1b]52;c;AAAA\x07\x1b[B\x1b[Bend\x1bq\n" + _END)
     terminal.wait_for("pasted text is not run as keys")
     assert terminal.screen.display[3:-2] == before
+
+
+@pytest.mark.parametrize(
+    "text", ["what is quantized here?\nyes, write it\n", "quit_resnet.onnx", "q, then the rest\n" * 300]
+)
+def test_no_character_of_a_paste_without_marks_is_a_key(terminal: Terminal, text: str) -> None:
+    before = terminal.screen.display[3:-2]
+    for _ in range(3):
+        # as on a machine that is busy: the program reads all of it at once
+        terminal.process.send_signal(signal.SIGSTOP)
+        os.write(terminal.master, text.encode()[:4000])
+        terminal.process.send_signal(signal.SIGCONT)
+        os.write(terminal.master, text.encode()[4000:])
+        terminal.wait_for("pasted text is not run as keys")
+        terminal.settle()
+        assert terminal.screen.display[3:-2] == before
+        os.write(terminal.master, b"\x1b[B\x1b[A")
+        terminal.wait_for(lambda: "not run as keys" not in terminal.text())
+    # a script opens the filter and types into it at once
+    os.write(terminal.master, b"/op:Gemm exists:none\r")
+    terminal.wait_for("op:Gemm exists:none")
+    os.write(terminal.master, b"\x1b")
+    terminal.settle()
+
+
+def test_keys_go_on_after_a_piece_that_ends_a_sequence(terminal: Terminal) -> None:
+    os.write(terminal.master, b"\x1b")
+    os.write(terminal.master, b"[B" + b"j" * 20)
+    terminal.settle()
+    os.write(terminal.master, b"?")
+    terminal.wait_for("Esc close")
+    os.write(terminal.master, b"\x1b")
+    terminal.settle()
 
 
 _PIECES = st.lists(

@@ -168,7 +168,7 @@ async def test_text_that_is_pasted_as_keys_runs_no_commands() -> None:
             name = {" ": "space", "?": "question_mark", ",": "comma", "\n": "enter"}.get(character, character)
             hands.pilot.app.post_message(Key(name, "\r" if character == "\n" else character))
         await hands.rest()
-        # the first key is run before the others are there: w asks for a path
+        # the terminal did not say that more would come, so the first key is run: w asks for a path
         top = hands.pilot.app.screen
         assert top.query_one(Input).value == PASTED.splitlines()[0][1:]
         assert not any(method == "save" for method, _, _ in hands.engine.asked)
