@@ -85,6 +85,8 @@ class OutputEvidence(Fact, frozen=True):
         drawn: Whether the output depends on random numbers, which differ in every run. It then proves
             nothing.
         void: Whether no element is finite in either output. It then proves nothing.
+        irreproducible: Whether one model gives other results when it runs again on the same inputs. Then the
+            output proves nothing.
     """
 
     name: str
@@ -110,8 +112,14 @@ class OutputEvidence(Fact, frozen=True):
     limit_share: float | None = None
     stepped: bool = False
     void: bool = False
+    irreproducible: bool = False
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("void",)
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("void", "irreproducible")
+
+    @property
+    def is_inconclusive(self) -> bool:
+        """Whether the output shows neither that the models are equal nor that they differ."""
+        return self.void or self.irreproducible
 
 
 def judge_runs(exact: bool | None, outputs: Iterable[OutputEvidence]) -> VerdictKind:
@@ -123,10 +131,10 @@ def judge_runs(exact: bool | None, outputs: Iterable[OutputEvidence]) -> Verdict
         outputs: Comparison of the outputs with the optimizations on.
 
     Returns:
-        'different' if a run shows a difference, 'unproven' if an output holds no finite number, else 'equal'.
+        'different' if a run shows a difference, 'unproven' if a failed output is inconclusive, else 'equal'.
     """
     failed = [output for output in outputs if not output.passed]
-    if exact is False or any(not output.void for output in failed):
+    if exact is False or not all(output.is_inconclusive for output in failed):
         return "different"
     return "unproven" if failed else "equal"
 

@@ -381,7 +381,7 @@ def _add_runs(
     if (
         is_proved
         or not all(site.passed for site in grounds.sites)
-        or not all(output.passed for output in eased_outputs)
+        or not all(output.passed or output.irreproducible for output in eased_outputs)
     ):
         return grounds
     report_regions = partial(runs.report_progress, "running changed regions")

@@ -96,7 +96,7 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
                 continue
             saturation_text = f"; {SATURATES}" if any(site.saturates for site in grounds.sites) else ""
             why = f"{name} '{printable(output.name)}': {output.reason}{saturation_text}"
-            if output.equal or output.drawn or output.void:
+            if output.equal or output.drawn or output.is_inconclusive:
                 return "unproven", f"not proved: {why}"
             if grounds.structural and unproven_site is None and not output.nonfinite and name == "output":
                 return "unproven", f"not proved: all parts are equal, and {why}"

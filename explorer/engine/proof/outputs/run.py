@@ -376,8 +376,7 @@ def compare(
     Returns:
         Evidence for every output.
     """
-    has_same_names = set(before.names) == set(after.names)
-    order = [after.names.index(n) for n in before.names] if has_same_names else range(len(before.names))
+    order = _pair_positions(before.names, after.names)
     results = []
     for index, name in enumerate(before.names):
         old = [draw[index] for draw in before.draws]
@@ -392,6 +391,46 @@ def compare(
         if noise.tolerance is not None:
             evidence = judge_within(evidence, old, new, noise.tolerance)
         results.append(evidence)
+    return tuple(results)
+
+
+def _pair_positions(names: Sequence[str], other_names: Sequence[str]) -> Sequence[int]:
+    """Returns the position of each output in the other model: by name, or its own if the names differ."""
+    if set(names) == set(other_names):
+        return [other_names.index(name) for name in names]
+    return range(len(names))
+
+
+def is_within_rounding(evidence: OutputEvidence, noise: Noise) -> bool:
+    """Whether the depth of the model explains the difference between two outputs."""
+    limit = compute_limit(get_unit_roundoff(evidence.dtype), noise.depth, noise.growth)
+    return evidence.relative_rms is not None and evidence.relative_rms <= limit
+
+
+def reject_changed(
+    evidence: Sequence[OutputEvidence], first: ModelOutputs, second: ModelOutputs, label: str, noise: Noise
+) -> tuple[OutputEvidence, ...]:
+    """Fails outputs that differ by more than rounding between two runs of one model on the same inputs.
+
+    Args:
+        evidence: Evidence for every output.
+        first: Outputs of a run of one of the two models.
+        second: Outputs of another run of this model.
+        label: Name of this model in the reason.
+        noise: Facts about rounding errors.
+    """
+    results = []
+    positions = _pair_positions([output.name for output in evidence], first.names)
+    for output, position in zip(evidence, positions, strict=True):
+        old, new = first.draws[0][position], second.draws[0][position]
+        repeat = _compare_output(output.name, [old], [new], [None], noise, "")
+        if not (output.drawn or repeat.equal or is_within_rounding(repeat, noise)):
+            gap_text = "" if repeat.max_abs is None else f" (largest difference {repeat.max_abs:.1e})"
+            reason = f"two runs of {label} on the same inputs give different results{gap_text}"
+            output = replace(
+                output, passed=False, irreproducible=True, reason=reason, limit_share=None, stepped=False
+            )
+        results.append(output)
     return tuple(results)
 
 

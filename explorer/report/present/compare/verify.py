@@ -324,7 +324,9 @@ def _summarize_output(output: OutputEvidence) -> Cell:
     if output.passed and output.drawn:
         return Span("not compared", "warning")
     if not output.passed and (
-        output.equal or (output.undefined and output.max_abs is None and not output.nonfinite)
+        output.equal
+        or output.irreproducible
+        or (output.undefined and output.max_abs is None and not output.nonfinite)
     ):
         return Span("nothing shown", "bad")
     if output.passed and output.stepped:

@@ -15,6 +15,7 @@ from explorer.engine.proof.compare import OutputComparison
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.proof import verify
+from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import plan_inputs
 from tests.engine.proof import tiled as t
 
@@ -212,6 +213,37 @@ def test_nan_throughout_proves_nothing(tmp_path: Path) -> None:
     evidence = verify(a, b)
     assert not evidence.passed
     assert evidence.verdict.startswith("not proved: output 'y': no run gives a finite number")
+
+
+@pytest.mark.parametrize("faulty", ["the original", "the other model"])
+def test_results_that_change_between_runs_prove_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faulty: str
+) -> None:
+    """A kernel that reads beyond its tensor gives chance results, as onnxruntime's does for 2-bit numbers."""
+    chance = np.random.default_rng(7)
+
+    class FaultyRuntime(RuntimeSession):
+        def __init__(self, model: Model, *, label: str, **options: Any) -> None:
+            super().__init__(model, label=label, **options)
+            self.fault = float(chance.standard_normal()) if label == faulty else 0.0
+
+        def run(self, feeds: Any, names: Any = None) -> dict[str, Any]:
+            return {
+                name: (value + self.fault).astype(value.dtype)
+                for name, value in super().run(feeds, names).items()
+            }
+
+    monkeypatch.setattr(run, "RuntimeSession", FaultyRuntime)
+    w = t.weight(6, 6)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Tanh", ["h"], ["y"])]
+    swapped = [helper.make_node("Gemm", ["x", "v"], ["h"], transB=1), helper.make_node("Tanh", ["h"], ["y"])]
+    a = t.model(tmp_path / "a.onnx", nodes, {"x": (3, 6)}, {"w": w})
+    b = t.model(tmp_path / "b.onnx", swapped, {"x": (3, 6)}, {"v": np.ascontiguousarray(w.T)})
+    evidence = verify(a, b)
+    assert (evidence.verdict_kind, evidence.outputs[0].irreproducible) == ("unproven", True)
+    assert f"two runs of {faulty} on the same inputs give different results" in evidence.verdict
+    wrong = t.model(tmp_path / "c.onnx", swapped, {"x": (3, 6)}, {"v": w})
+    assert verify(a, wrong).verdict_kind in ("different", "unproven")
 
 
 def test_a_new_nan_fails_the_comparison_whatever_the_rest_does() -> None:
