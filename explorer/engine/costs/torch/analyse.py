@@ -63,6 +63,9 @@ from explorer.host.gc_pause import pause_garbage_collector
 _MAX_FORMULAS = 4
 """Maximum number of different formulas that a row lists."""
 
+_PROGRESS_INTERVAL = 64
+"""Number of module calls between two progress reports."""
+
 
 def examine(
     loaded: LoadedModule,
@@ -237,13 +240,21 @@ def describe_model_failure(failure: str) -> str:
 def _make_flow_builder(
     run: Trace, rows: Sequence[Row], rows_of: Sequence[int], inputs: Sequence[TensorInfo]
 ) -> Callable[[], ValueFlow]:
-    """Returns a function that builds the edges between rows. `rows_of` has the row id of each of `rows`."""
+    """Returns a function that builds the edges between rows at its first call.
+
+    Args:
+        run: Trace of the model.
+        rows: Rows of the trace.
+        rows_of: Row id in the tree of each of `rows`.
+        inputs: Descriptions of the model's inputs.
+    """
     return cache(lambda: build_value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, inputs))
 
 
 def _report_progress(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> None:
+    """Raises Cancelled if `cancel` returns true; reports progress once in `_PROGRESS_INTERVAL` calls."""
     stop_if(cancel)
-    if on_progress and done % 64 == 1:
+    if on_progress and done % _PROGRESS_INTERVAL == 1:
         on_progress(Progress("running on shapes", done, max(modules, done)))
 
 
@@ -401,7 +412,7 @@ def _build_leaf(
         **layer_tree.UNPLACED,
         path=row.path,
         name=row.name,
-        # the class name nn.Module says less than the operator's name
+        # the class name `Module` says less than the operator's name
         kind=row.kind if module is None or _is_bare(module) else type(module).__name__,
         calls=row.calls,
         inputs=row.inputs,
@@ -441,7 +452,7 @@ def _add_own_parameters(row: Row, module: nn.Module | None, run: Trace) -> None:
         own_weights.update((s.identity, s) for s in packed)
         row.read += row.calls * sum(s.bytes for s in packed)
         row.stored_read += row.calls * sum(s.bytes for s in packed)
-    row.stored = own_weights | {k: s for k, s in row.stored.items() if k not in own_weights}
+    row.stored = own_weights | {key: s for key, s in row.stored.items() if key not in own_weights}
 
 
 def _collect_stored_pieces(entries: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
@@ -475,7 +486,7 @@ def _build_idle_leaf(
     path: str, module: nn.Module, run: Trace, scopes: tuple[layer_tree.Scope, ...]
 ) -> layer_tree.LayerLeaf:
     """Returns the leaf of a module that did not run, by design or because the model failed before it."""
-    weights = [s for s in run.parameters.values() if s.owner == path]
+    weights = [parameter for parameter in run.parameters.values() if parameter.owner == path]
     formula = "0 (does not run on these inputs in evaluation mode)"
     reason = "it does not run on these inputs in evaluation mode"
     if isinstance(module, torch.jit.ScriptModule):
@@ -487,7 +498,7 @@ def _build_idle_leaf(
         name=path.rpartition(".")[2],
         kind=type(module).__name__,
         calls=0,
-        weights=tuple(s.info for s in weights),
+        weights=tuple(parameter.info for parameter in weights),
         formula=formula,
         attributes=_read_attributes(module),
         reason=reason,
@@ -528,7 +539,7 @@ def _mark_failure(
         return
     failed_path, why = run.failed
     reason = f"failed here: {why}"
-    # a model that is a single layer has a row already, without work
+    # a model that is a single layer has the path of its class name in the tree, and a row without work
     root_path = type(named[""]).__name__ if not failed_path and is_leaf(named[""]) else failed_path
     for index, leaf in enumerate(leaves):
         has_work = leaf.layer.macs or leaf.layer.elementwise_ops
@@ -547,11 +558,11 @@ def _find_unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) 
     """Returns parameters that no row uses, without duplicates. The model stores them, so they get rows."""
     used_identities = {identity for leaf in leaves for identity, _, _ in leaf.stored}
     unused_parameters = (
-        s
-        for s in run.parameters.values()
-        if any(identity not in used_identities for identity, _, _ in s.stored)
+        parameter
+        for parameter in run.parameters.values()
+        if any(identity not in used_identities for identity, _, _ in parameter.stored)
     )
-    return list({s.identity: s for s in unused_parameters}.values())
+    return list({parameter.identity: parameter for parameter in unused_parameters}.values())
 
 
 def _build_parameter_leaf(
@@ -615,9 +626,9 @@ def _read_attributes(module: nn.Module) -> dict[str, Any]:
             value = instance_attributes[name]
         else:
             value = next((names[name] for names in registries if name in names), None)
-        if type(value) in _NUMBERS:
+        if type(value) in _PLAIN_TYPES:
             attributes[name] = value
-        elif type(value) is tuple and _NUMBERS.issuperset(map(type, value)):
+        elif type(value) is tuple and _PLAIN_TYPES.issuperset(map(type, value)):
             attributes[name] = list(value)
         elif isinstance(value, torch.Tensor):
             attributes[name] = True
@@ -630,7 +641,8 @@ def _read_attributes(module: nn.Module) -> dict[str, Any]:
     return attributes
 
 
-_NUMBERS = frozenset((bool, int, float, str))
+_PLAIN_TYPES = frozenset((bool, int, float, str))
+"""Types of attribute values that are shown unchanged."""
 
 
 @cache
@@ -639,7 +651,7 @@ def _list_constructor_parameters(kind: type[nn.Module]) -> tuple[tuple[str, bool
 
     Each name comes with a flag: whether the value may come from the class (a property, a default).
     """
-    names: dict[str, None] = {}
+    names: dict[str, None] = {}  # in the order of declaration
     for base in kind.__mro__:
         if base is nn.Module:
             break
@@ -652,7 +664,7 @@ def _list_constructor_parameters(kind: type[nn.Module]) -> tuple[tuple[str, bool
 
 
 def describe_stored(model: nn.Module, *, source: str) -> Info:
-    """Returns the facts of a module that does not run because its inputs are unknown: stored tensors only.
+    """Returns the facts of a module whose input shapes are unknown: its stored tensors, without a run.
 
     Args:
         model: Module, on any device.

@@ -1,4 +1,4 @@
-"""Records, while an nn.Module runs on shapes, which gradients autograd needs and what they multiply.
+"""Records, while an nn.Module runs on shapes, which gradients autograd needs and the work of each gradient.
 
 With gradients enabled, each tensor states whether it requires one. Frozen layers, detached branches,
 `no_grad` blocks and integer inputs therefore need no rules here. No backward pass runs. The products of the
@@ -45,7 +45,7 @@ class _Product(Struct):
 
 
 class _RowProducts(Struct):
-    """The products and the results of one row."""
+    """The products of one row, and its results: storage, and whether the result requires a gradient."""
 
     products: list[_Product] = field(default_factory=list)
     results: list[tuple[int, bool]] = field(default_factory=list)
@@ -86,6 +86,7 @@ class Gradients:
         return self._products_by_row.setdefault(id(row), (row, _RowProducts()))[1]
 
     def _get_purpose(self, tensor: Any) -> GradientPurpose:
+        """Returns the kind of gradient that a tensor needs: 'weight', 'input', or '' for none."""
         if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad:
             return ""
         return "weight" if _get_storage_address(tensor) in self._weights else "input"
@@ -164,7 +165,7 @@ class Gradients:
     def connect(
         self, make: Callable[[], list[torch.Tensor]], sources: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Creates tensors that require a gradient if a tensor in `sources` does."""
+        """Returns the tensors that `make` creates; they require a gradient if a tensor in `sources` does."""
         return list(_GradientTie.apply(make, *sources))
 
     def record_result(self, row: Row, value: Any) -> None:

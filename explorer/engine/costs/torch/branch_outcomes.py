@@ -46,7 +46,7 @@ MAX_RUNS = 24
 """Maximum number of runs with other answers."""
 
 _MAX_VARIED_EVENTS = 50_000
-"""Number of operators after which a model whose calls may differ is not run again, apart from two runs."""
+"""Maximum number of operators in further runs of a model whose calls may differ; two runs always happen."""
 
 _TOLERANCE = 0.01
 """Relative difference of a total (other than MACs) below which the model gets no note."""
@@ -228,6 +228,7 @@ class _Runs:
         self.remaining_runs = MAX_RUNS
 
     def run(self, policy: AnswerPolicy) -> tuple[Trace, AnswerPolicy]:
+        """Runs the model once; returns the trace and the policy of the attempt that got furthest."""
         self.remaining_runs -= 1
         return _run_to_end(self.model, self.args, self.kwargs, policy, self.options)
 
@@ -254,7 +255,7 @@ class _Runs:
         return best, policy
 
     def vary(self, best: Trace, policy: AnswerPolicy, other_runs: _OtherRuns) -> tuple[Trace, AnswerPolicy]:
-        """Runs the model again, whose calls may differ from each other; returns the run that counts."""
+        """Runs a model whose calls may differ from each other again; returns the run that counts."""
         if "date" in best.variations:
             other_runs.untried.add("date")
         if LATER_WORK in best.unseen.values():  # it counts for all runs
@@ -267,7 +268,7 @@ class _Runs:
             remaining_events -= len(run.events)
             if not run.failed or run.was_cut_short or best.failed:
                 other_runs.varied.append(run)
-            # a run that rests on other assumptions has no rows that were judged
+            # a run on other assumptions cannot replace the run whose assumptions were explored
             if (
                 not run.failed
                 and not run.was_cut_short
@@ -316,18 +317,20 @@ def _sum_macs(run: Trace) -> int:
 
 
 def _measure_cost(run: Trace) -> tuple[int, int]:
-    """Returns the MACs and the other figures together, by which runs are compared."""
+    """Returns the figures that rank runs: the MACs, then the sum of operations and bytes."""
     others = sum(row.elementwise + row.read + row.written for row in _iterate_rows(run))
     return _sum_macs(run), others
 
 
 def _iterate_rows(run: Trace) -> Iterable[Row]:
+    """Yields every row, each followed by its parts."""
     for row in run.rows:
         yield row
         yield from row.parts
 
 
 def _collect_figures(run: Trace) -> dict[str, tuple[int, ...]]:
+    """Returns MACs, elementwise operations, bytes read, bytes written and calls of each row, by path."""
     return {
         row.path: (row.macs, row.elementwise, row.read, row.written, row.calls) for row in _iterate_rows(run)
     }
@@ -352,7 +355,7 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     paths = value_paths | size_paths | varied_paths
     run.elsewhere = frozenset(paths - figures.keys())
     total_status: Reach | None = None
-    variants = (
+    variant_runs = (
         [variant for _, variant in other_runs.with_other_values]
         + other_runs.with_other_sizes
         + other_runs.varied
@@ -360,11 +363,11 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     if "date" in other_runs.untried:
         total_status = "assumed"
     elif not (other_runs.untried or run.failed or has_bounds) and all(
-        _sum_macs(o) == _sum_macs(run) and not o.was_cut_short for o in variants
+        _sum_macs(o) == _sum_macs(run) and not o.was_cut_short for o in variant_runs
     ):
         total_status = "exact"
     elif not any(row.bound and row.macs for row in _iterate_rows(run)) and any(
-        _sum_macs(o) > _sum_macs(run) for o in variants
+        _sum_macs(o) > _sum_macs(run) for o in variant_runs
     ):
         # layers that run only with other answers have no row in this run
         total_status = "assumed"
@@ -405,9 +408,11 @@ def _list_notes(
     )
     for text, times in run.assumed.items():
         is_value_assumption = text in _VALUE_ASSUMPTIONS
-        numbers = len(places) > len(branches) or "values" in other_runs.untried or (text == ONCE and places)
+        is_relevant = (
+            len(places) > len(branches) or "values" in other_runs.untried or (text == ONCE and places)
+        )
         if (
-            numbers
+            is_relevant
             if is_value_assumption
             else changes_totals and (text != EVENLY or _depends_on_class_shares(figures, other_runs))
         ):

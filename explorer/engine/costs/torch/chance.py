@@ -1,7 +1,7 @@
-"""Random numbers and clocks: detects that a model's code draws or reads them, and replaces the answers.
+"""Detects that a model's code draws random numbers or reads a clock, and replaces their values.
 
-A model may branch on `random.random()` or on the time. One run goes one way only. The model then runs
-again with the lowest draws, the highest draws, further draws, and clocks that show other times.
+A model may branch on `random.random()` or on the time, and one run takes one branch only. Such a model runs
+again with the lowest random numbers, the highest, other random numbers, and clocks that show other times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DRAWS = 8
 """Number of further runs of a model that draws random numbers or reads a clock."""
 
 _LOWEST, _HIGHEST = 1, 2
-"""Runs in which each random number is the lowest, or the highest."""
+"""Numbers of the runs in which each random number is the lowest, or the highest."""
 
 _CLOCKS = {
     **dict.fromkeys(("time", "monotonic", "perf_counter", "process_time", "thread_time"), 1e-9),
@@ -34,20 +34,20 @@ _CLOCKS = {
 """Functions of `time` that return a time, with their unit in nanoseconds."""
 
 _CALENDARS = ("localtime", "gmtime", "ctime", "asctime", "strftime")
-"""Functions of `time` that return a date, which is the present one unless the caller passes another."""
+"""Functions of `time` that return or format a date: the present date, unless the caller passes another."""
 
 _SHIFTS = (0, 1_001, 2_000_500, 1_002_003_004, 61_000_500_001, 43_200_001_002_003, 90_000_000_500_001)
 """Nanoseconds that clocks advance in one of the further runs: from a microsecond to a day."""
 
 _STEP = 1_000_037
-"""Nanoseconds that the clock of a further run advances with each reading, times the number of the run."""
+"""Nanoseconds that a clock advances with each reading, multiplied by the number of the further run."""
 
 _FORCED_WORDS = 128
-"""Number of 32-bit words that are the lowest or the highest. The following words are random, because code may
-draw until a number is in some range."""
+"""Number of 32-bit words that are forced to the lowest or highest value. The following words are random, so
+that code that draws until a number is in some range ends."""
 
 _UNCONTROLLED = ("now", "today", "utcnow")
-"""Methods of `datetime.datetime` and `datetime.date`, whose answers cannot be replaced."""
+"""Methods of `datetime.datetime` and `datetime.date`, whose return values cannot be replaced."""
 
 
 class _Draw(threading.local):
@@ -68,8 +68,8 @@ _DRAW = _Draw()
 _read_time = time.time
 
 
-def _is_asked() -> bool:
-    """Whether the watched model asks, which is then reported."""
+def _report_model_call() -> bool:
+    """Reports a draw or a clock reading by the watched model; returns whether the model is the caller."""
     if _DRAW.report is None or not is_called_by_model():
         return False
     _DRAW.readings += 1
@@ -78,14 +78,14 @@ def _is_asked() -> bool:
 
 
 def _choose_clock_shift() -> int:
-    """Returns the nanoseconds by which the clocks of this run differ."""
+    """Returns the nanoseconds that the clocks of this run are ahead of the real clocks."""
     return _SHIFTS[_DRAW.number % len(_SHIFTS)] + _DRAW.number * _DRAW.readings * _STEP
 
 
 def _replace_clock(unit: float, clock: Callable[[], Any]) -> Callable[[], Any]:
     @functools.wraps(clock)
     def read_clock() -> Any:
-        if not _is_asked() or not _DRAW.number:
+        if not _report_model_call() or not _DRAW.number:
             return clock()
         return clock() + (_choose_clock_shift() if unit == 1 else _choose_clock_shift() * unit)
 
@@ -96,7 +96,7 @@ def _replace_calendar(name: str, calendar: Callable[..., Any]) -> Callable[..., 
     @functools.wraps(calendar)
     def read_calendar(*args: Any) -> Any:
         is_present = len(args) == (1 if name == "strftime" else 0)
-        if not is_present or not _is_asked() or not _DRAW.number:
+        if not is_present or not _report_model_call() or not _DRAW.number:
             return calendar(*args)
         seconds = _read_time() + _choose_clock_shift() * 1e-9
         present = seconds if name in ("gmtime", "localtime", "ctime") else time.localtime(seconds)
@@ -108,7 +108,7 @@ def _replace_calendar(name: str, calendar: Callable[..., Any]) -> Callable[..., 
 def _replace_entropy(draw: Callable[[int], bytes]) -> Callable[[int], bytes]:
     @functools.wraps(draw)
     def draw_entropy(size: int, /) -> bytes:
-        if _is_asked() and _DRAW.number in (_LOWEST, _HIGHEST) and _DRAW.readings <= _FORCED_WORDS:
+        if _report_model_call() and _DRAW.number in (_LOWEST, _HIGHEST) and _DRAW.readings <= _FORCED_WORDS:
             return (b"\0" if _DRAW.number == _LOWEST else b"\xff") * size
         return draw(size)
 
@@ -120,9 +120,9 @@ def _replace_seed(seed: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(seed)
     def set_seed(generator: Any, a: Any = None, version: int = 2) -> Any:
-        is_asked = a is None and _is_asked()
+        is_model_call = a is None and _report_model_call()
         result = seed(generator, a, version)
-        if is_asked and _DRAW.number in (_LOWEST, _HIGHEST):
+        if is_model_call and _DRAW.number in (_LOWEST, _HIGHEST):
             generator.setstate(_force_words(generator.getstate()))
         return result
 
@@ -187,7 +187,7 @@ def _is_equal(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
 
 
 def reads_the_date(functions: Sequence[FunctionType]) -> bool:
-    """Whether one of the functions uses a method of `datetime` whose answer cannot be replaced."""
+    """Whether one of the functions uses a method of `datetime` whose return value cannot be replaced."""
     return any(_uses_date(f.__code__, f.__globals__) for f in functions)
 
 
@@ -208,8 +208,9 @@ def watch_draws(modules: Sequence[ModuleType], number: int, report: Callable[[],
     Afterwards, the generators of `random` and of NumPy have the same states as before.
 
     Args:
-        modules: Python modules of the model's code, whose own names for these functions are replaced too.
-        number: 0 for the model's own draws, 1 for the lowest, 2 for the highest; above, for other draws.
+        modules: Python modules of the model's code. Names that they import for these functions are replaced
+            too.
+        number: 0 for unchanged random numbers, 1 for the lowest, 2 for the highest, 3 and more for others.
         report: Called when the model draws or reads.
     """
     outer = _DRAW.report, _DRAW.number, _DRAW.readings

@@ -1,6 +1,6 @@
-"""Answers a model that queries tensor values while it runs on shapes, and records the queries.
+"""Answers queries of a model for tensor values while it runs on shapes, and records the queries.
 
-A tensor without values gives the same answer to every query, so a loop that ends by a value (`while error >
+A query for a value gets the same assumed answer each time, so a loop that ends by a value (`while error >
 tolerance`) would never end. If one line of code queries too often, the model runs again, and every second
 answer at that line is reversed. Such a loop then runs once, and an assumption says so.
 """
@@ -43,7 +43,7 @@ _MAX_COMPARED = 4
 
 
 class ExactNumber(float):
-    """An answer that is given as it is, because the code compares with it."""
+    """An answer that is not scaled, because the model's code compares with this exact number."""
 
 
 def list_compared(place: CodePlace, kind: Kind) -> Sequence[ExactNumber]:
@@ -57,7 +57,8 @@ def list_compared(place: CodePlace, kind: Kind) -> Sequence[ExactNumber]:
 
 _LARGEST_COUNT = 2
 _FLOAT_FACTOR = 2_000
-"""Factor of float answers above `_LARGEST_COUNT`. Integers are not multiplied: they may be repeat counts."""
+"""Factor of float answers whose absolute value is above `_LARGEST_COUNT`. Integers are not multiplied: they
+may be repeat counts."""
 
 
 class AnswerPolicy(Struct, frozen=True):

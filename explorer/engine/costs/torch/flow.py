@@ -22,7 +22,7 @@ def build_value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[Tenso
         rows: Row id in the tree, by the id of the trace's `Row` object; merged rows have no entry.
         inputs: Descriptions of the model's inputs, for their names.
     """
-    flow, versions = ValueFlow(), _Versions(_buffer_names(run))
+    flow, versions = ValueFlow(), _Versions(_name_buffers(run))
     input_names = [info.name for info in inputs] if len(inputs) == len(run.inputs) else []
     for tensor, name in zip(run.inputs, input_names or ["input"] * len(run.inputs), strict=True):
         flow.add_producer(-1, versions.add(tensor), partial(_describe_tensor, name, tensor), "input")
@@ -68,8 +68,8 @@ def _find_final_row(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
     return rows.get(id(row), -1), row.path
 
 
-def _buffer_names(run: Trace) -> dict[int, str]:
-    """Returns the names of buffers by storage, and '' for parameters."""
+def _name_buffers(run: Trace) -> dict[int, str]:
+    """Returns the names of buffers by storage, and '' for the storages of parameters."""
     names = {
         _get_storage_address(buffer): f"{path}.{name}" if path else name
         for path, module in run.named.items()
@@ -97,19 +97,23 @@ class _Versions:
 
     The tensor object identifies contents that are passed on unchanged. Its storage identifies contents that
     another row may have changed through a view.
+
+    Attributes:
+        stored: Names of buffers by storage; '' for parameters.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self.stored = names
         self._last = 0
-        self._own: dict[int, int] = {}
+        # latest versions: by id of a tensor, by storage that was written into, and by storage
+        self._by_tensor: dict[int, int] = {}
         self._written: dict[int, int] = {}
         self._in_memory: dict[int, int] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
         """Creates a version for a tensor that a row produces."""
         self._last += 1
-        self._own[id(tensor)] = self._in_memory[_get_storage_address(tensor)] = self._last
+        self._by_tensor[id(tensor)] = self._in_memory[_get_storage_address(tensor)] = self._last
         return self._last
 
     def write(self, tensor: torch.Tensor) -> int:
@@ -121,7 +125,7 @@ class _Versions:
 
     def current(self, tensor: torch.Tensor) -> int | None:
         """Returns the current version of a tensor, or None if it is stored or its producer is unknown."""
-        memory, version = _get_storage_address(tensor), self._own.get(id(tensor))
+        memory, version = _get_storage_address(tensor), self._by_tensor.get(id(tensor))
         if version is not None:
             return max(version, self._written.get(memory, 0))
         # a view whose producer is unknown has the version of its memory

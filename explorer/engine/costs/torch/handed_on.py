@@ -1,4 +1,4 @@
-"""Detects when a model's code hands work on: to another thread or process, or to a time after its run.
+"""Detects work that a model's code hands on: to another thread or process, or to a time after its run.
 
 The tracer does not see the operators of such work. A permanent thread may also take work without a
 call that is watched here, such as from a `SimpleQueue` or a list. `unseen` detects its results when the model
@@ -72,14 +72,14 @@ _LATER_METHODS: Sequence[tuple[Any, str]] = (
     (atexit, "register"),
     (weakref.finalize, "__init__"),
 )
-"""Functions that register a function to be called after the run."""
+"""Functions that register a function to call after the run."""
 
 _LOOP_METHODS = ("call_soon", "call_at")
-"""Methods of an event loop that every way to schedule a callback or a task uses."""
+"""Methods of an event loop through which every callback and every task is scheduled."""
 
 
 class _ThreadCallback(threading.local):
-    """The functions to call when code in this thread hands work on, or None.
+    """The functions to call when code in this thread hands work on; None outside a watched run.
 
     Attributes:
         started: Called when work starts in another thread or process.
@@ -126,7 +126,7 @@ def _make_reporting_method(name: str, method: Callable[..., Any]) -> Callable[..
 
 def _make_scheduling_method(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a method of an event loop that notes each callback until it runs."""
-    position = 2 if name == "call_at" else 1  # of the callback, behind the loop and the time
+    position = 2 if name == "call_at" else 1  # of the callback: after the loop and, for `call_at`, the time
 
     @functools.wraps(method)
     def scheduling_method(*args: Any, **kwargs: Any) -> Any:
@@ -163,7 +163,7 @@ def _report_event(
 
 @functools.cache
 def _listen_to_events() -> None:
-    """Adds the audit hook. Python removes none, so there is one for the whole process."""
+    """Adds the audit hook once for the whole process, because Python cannot remove audit hooks."""
     sys.addaudithook(_report_event)
 
 
@@ -200,7 +200,8 @@ def watch_handed_on_work(
     """Reports whenever a model's code in this thread hands work on, or keeps state outside of the process.
 
     Args:
-        modules: Python modules of the model's code, whose own names for watched functions are replaced too.
+        modules: Python modules of the model's code. Names that they import for watched functions are replaced
+            too.
         started: Called when work starts in another thread or process.
         later: Called when work is registered for a time after the run.
         stored: Called when the model changes a file, or opens a database or a connection.

@@ -1,4 +1,4 @@
-"""Finds code that outlives a run and holds tensors of it: it may compute with them later.
+"""Finds code that outlives a run and refers to tensors of the run, so it may compute with them later.
 
 Such code is a function, a generator or an object with `__del__`, in a global variable or behind a weak
 reference. A tensor that only data holds, such as a cache, is not a sign of later work.
@@ -30,6 +30,7 @@ _REFERENCES_TO_GROUP = 5
 """References to a sequence of tensors: its record, a list, a dict, a variable and an argument."""
 
 _MAX_DEPTH = 4
+"""Maximum number of containers between a tensor and the code that refers to it."""
 _MAX_HELD = 64
 """Maximum number of tensors for which the objects that hold them are searched."""
 
@@ -53,10 +54,10 @@ def is_held_by_code(
     own_groups: set[int] = set()
     for group in {id(group): group for group in groups}.values():
         tensors.update((id(tensor), tensor) for tensor in group)
-        if sys.getrefcount(group) <= _REFERENCES_TO_GROUP:  # else an iterator may hold it, for example
+        if sys.getrefcount(group) <= _REFERENCES_TO_GROUP:  # with more references, an iterator may hold it
             references.update(map(id, group))
             own_groups.add(id(group))
-    # torch holds the tensor that views are made of, once for all its views
+    # all views of a tensor together hold one reference to the tensor
     references.update({id(tensor._base) for tensor in tensors.values() if tensor._is_view()})
 
     def list_held(keys: Iterable[int]) -> list[int]:

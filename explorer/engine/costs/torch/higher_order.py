@@ -22,7 +22,7 @@ class LoopObserver(Protocol):
         """Begins a step; the operators of all steps belong to the same rows."""
 
     def assume_end(self) -> None:
-        """Records that the loop was ended although only a value decides whether it continues."""
+        """Records that the loop is assumed to end here, because a value decides whether it continues."""
 
 
 def run(operator: Any, loop: LoopObserver, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -66,7 +66,7 @@ def _run_loop(
     return carried
 
 
-def _stacking_loop(
+def _run_stacking_loop(
     loop: LoopObserver,
     cond_fn: Any,
     body_fn: Any,
@@ -82,7 +82,7 @@ def _stacking_loop(
 def _iterate(
     loop: LoopObserver, cond_fn: Any, body_fn: Any, carried: tuple[Any, ...], additional: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Returns the carried values after each round of a loop."""
+    """Yields the carried values after each round of a loop; a loop that ends by a value runs once."""
     was_undecided = False
     while True:
         loop.step()
@@ -140,8 +140,8 @@ def _stack_columns(rows: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     )
 
 
-def _flex_attention(loop: LoopObserver, query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Attention whose scores a function modifies; all scores are computed, as in uncompiled torch.
+def _run_flex_attention(loop: LoopObserver, query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Computes attention whose scores a function modifies; all scores are computed, as in uncompiled torch.
 
     The output has the memory layout of the query, so that the heads can be merged without a copy.
     """
@@ -155,12 +155,12 @@ def _flex_attention(loop: LoopObserver, query: torch.Tensor, *args: Any, **kwarg
 _IMPLEMENTATIONS: Mapping[str, Callable[..., Any]] = {
     "cond": _run_branch,
     "while_loop": _run_loop,
-    "while_loop_stack_output": _stacking_loop,
+    "while_loop_stack_output": _run_stacking_loop,
     "scan": _run_scan,
     "map_impl": _run_map,
-    "flex_attention": _flex_attention,
+    "flex_attention": _run_flex_attention,
 }
 """Replacements for operators whose torch code disables tracing, or whose steps need separate records."""
 
 AS_ONE = frozenset(("flex_attention",))
-"""Operators that form a single row, whatever functions they are called with."""
+"""Operators that form a single row, including the functions that they call."""

@@ -26,8 +26,8 @@ class Watch(Protocol):
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Handles a call of an ATen operator."""
 
-    def enters_subclass(self) -> None:
-        """Handles a call of an ATen operator by a tensor subclass; the subclass's own calls follow."""
+    def note_subclass_call(self) -> None:
+        """Handles a call of an ATen operator on a tensor subclass; the calls on its inner tensors follow."""
 
 
 class Functions(TorchFunctionMode):
@@ -55,6 +55,6 @@ class Operators(DispatchMode):
     ) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             # let the subclass run first: its calls on inner tensors return here
-            self.watch.enters_subclass()
+            self.watch.note_subclass_call()
             return NotImplemented
         return self.watch.dispatch(func, args, kwargs or {})

@@ -1,7 +1,7 @@
-"""Attention over jagged nested tensors: each row attends to itself, and all rows count as one attention.
+"""Computes attention over jagged nested tensors: each row of the batch attends to itself.
 
-torch selects a kernel for such tensors by the values of their offsets. Here attention is called once per row,
-so that the products have the sizes of the rows and not of the longest row.
+torch selects a kernel for such tensors by the values of their offsets, which a run on shapes lacks. Here
+attention is called once per row, so that the products have the sizes of each row.
 """
 
 from __future__ import annotations

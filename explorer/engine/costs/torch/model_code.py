@@ -54,7 +54,7 @@ def _read_package(module_name: Any) -> str:
 def is_called_by_model() -> bool:
     """Whether a model's code calls the function that calls this one, also through the standard library.
 
-    Code of torch and of Explorer is not a model's, and neither is code that an import runs.
+    Code of torch, code of Explorer, and code that an import runs do not count as a model's code.
     """
     caller_file = sys._getframe(1).f_code.co_filename
     frame: FrameType | None = sys._getframe(2)
@@ -88,7 +88,7 @@ def list_functions(modules: Iterable[nn.Module]) -> list[FunctionType]:
 
 
 def list_code_modules(functions: Iterable[FunctionType]) -> list[ModuleType]:
-    """Returns the Python modules that define functions."""
+    """Returns the Python modules that define `functions`, without duplicates."""
     names = dict.fromkeys(function.__module__ for function in functions)
     modules = (sys.modules.get(name) for name in names)
     return [module for module in modules if module is not None]

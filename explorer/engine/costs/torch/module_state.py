@@ -1,4 +1,4 @@
-"""State that a model's code keeps between two calls: attributes, globals and variables of closures.
+"""Reads the state that a model's code keeps between two calls: attributes, globals, closure variables.
 
 A model may count its calls or keep a result, and then do other work at its next call. A comparison of two
 snapshots, before and after the run, shows whether the run changed state that the next call can read.
@@ -45,11 +45,12 @@ _CODE_TYPES = (FunctionType, MethodType, ModuleType, type, nn.Module)
 _CACHED_FUNCTION: Any = type(functools.cache(int))
 
 _MAX_DEPTH = 3
+"""Maximum depth of nested containers and objects that are read."""
 _MAX_PARTS = 64
 """Maximum number of elements of a container that are read. Of a larger container, only its size is read."""
 
 _MAX_VALUES = 100_000
-"""Number of values that a snapshot reads."""
+"""Maximum number of values that a snapshot reads. Of further values, only the identity is compared."""
 
 _OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
 """Attributes that every module has; torch changes some of them in each call."""
@@ -58,13 +59,13 @@ _OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
 def take_snapshot(
     modules: Iterable[nn.Module], functions: Sequence[FunctionType], code_modules: Sequence[ModuleType]
 ) -> list[Hashable]:
-    """Returns the state that the next call can read, as values that can be compared.
+    """Returns the state that the next call can read, as a list that equals another list of equal state.
 
     Args:
         modules: Modules of the model. Layers of torch keep nothing between calls, apart from buffers, and
             attributes that the model's code sets.
         functions: Functions of the model's code.
-        code_modules: Python modules that define them.
+        code_modules: Python modules that define these functions.
     """
     reader = _Reader()
     snapshot: list[Hashable] = [tuple(os.environ.items())]
@@ -94,7 +95,7 @@ def take_snapshot(
 
 
 def read_cell(cell: Any) -> Any:
-    """Returns the value of a closure's variable, or None if it has none yet."""
+    """Returns the value of a closure's variable, or None if the variable is not set yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -102,7 +103,7 @@ def read_cell(cell: Any) -> Any:
 
 
 class _Reader:
-    """Reads the contents of objects, up to a number of values."""
+    """Reads the contents of objects, up to `_MAX_VALUES` values."""
 
     def __init__(self) -> None:
         self._remaining = _MAX_VALUES
@@ -128,7 +129,7 @@ class _Reader:
         if isinstance(value, (dict, *_SEQUENCES)) and len(value) > _MAX_PARTS:
             return id(value), len(value)
         if id(value) not in self._contents:
-            self._contents[id(value)] = id(value)  # an object in a circle ends there
+            self._contents[id(value)] = id(value)  # ends the recursion if the object contains itself
             self._contents[id(value)] = self._read_content(value, depth)
         return self._contents[id(value)]
 
@@ -149,7 +150,7 @@ class _Reader:
             return self.read_names(dict(vars(value)), depth)
         if isinstance(value, ContextVar):
             return self.read(value.get(None), depth + 1)
-        # objects of libraries hold caches of their own, which no count depends on
+        # skip objects of libraries: their attributes are caches, on which no count depends
         if hasattr(value, "__dict__") and not is_library_object(value):
             return id(value), self.read_names({**_read_slots(value), **vars(value)}, depth)
         if not is_library_object(value) and (slots := _read_slots(value)):

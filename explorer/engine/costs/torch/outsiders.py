@@ -31,8 +31,8 @@ class Outsiders:
     """Records the unregistered parameters that a run uses.
 
     Attributes:
-        held: Unregistered parameters in attributes of the model's objects, by storage. Each has an expression
-            that leads to it.
+        held: Unregistered parameters in attributes of the model's objects, by storage. Each comes with an
+            expression that reads it, such as `self.layers[0].weight`.
     """
 
     def __init__(self, unregistered: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -98,7 +98,7 @@ class Outsiders:
 
 
 def describe_outsiders(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
-    """Returns a note on unregistered parameters, or no note if there are none."""
+    """Returns one note on unregistered parameters, or an empty tuple if there are none."""
     if not outsiders:
         return ()
     shapes = [tuple(int(size or 0) for size in info.shape or ()) for info in outsiders]

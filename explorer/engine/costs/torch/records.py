@@ -35,7 +35,7 @@ from explorer.engine.operators.cost_formulas import Cost, pick_bound
 from explorer.facts import TensorInfo
 
 OPAQUE = (nn.MultiheadAttention,)
-"""Modules that have children but run as one: attention never calls its own projection as a module."""
+"""Modules with children that count as leaves: attention never calls its output projection as a module."""
 
 
 Piece = tuple[Hashable, int, int]
@@ -78,7 +78,8 @@ class Row(Struct, eq=False):
         calls: Number of calls.
         inputs, outputs: Tensors of the first call.
         macs, elementwise: Operations of all calls.
-        read, stored_read, written: Bytes read, bytes of them that are stored in the model, bytes written.
+        read, written: Bytes read and bytes written.
+        stored_read: Bytes of `read` that belong to parameters and buffers.
         activation: Bytes of the results.
         formulas: Number of operators by formula.
         free: Formula of an operator without operations, or ''.
@@ -86,12 +87,12 @@ class Row(Struct, eq=False):
         bound: Reason why the figures are not exact, or ''.
         size_assumption: Assumption about value-dependent sizes that may affect it, or ''.
         value_assumption: Assumption about queried values that may affect it, or ''. `branch_outcomes` runs
-            the model with other answers. If figures change, it copies one of both assumptions to `bound`.
+            the model with other answers. If figures change, it copies the responsible assumption to `bound`.
         unknown: Reason why the cost is unknown, or ''.
         attributes: Attributes to show.
         parts: Functional operators of a module without children.
         operators: Number of ATen operators.
-        merged: Row that this one was merged into, or None.
+        merged: Row that this row was merged into, or None.
     """
 
     path: str
@@ -135,7 +136,10 @@ class Row(Struct, eq=False):
 
 
 class OperatorEvent(NamedTuple):
-    """One ATen operator that moved bytes: its row, the storages that it read, and its outputs."""
+    """One ATen operator that moved bytes: its row, the storages that it read, and its outputs.
+
+    An output is its storage, its description and the bytes of the storage.
+    """
 
     row: Row
     inputs: tuple[int, ...]
@@ -155,7 +159,9 @@ class TensorTrail:
     def record_reads(
         self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None = None
     ) -> None:
-        """Records the tensors that a row is called with, at position `index` of the events if given."""
+        """Records the tensors that a row is called with; `index` is the position among the events, None: the
+        end.
+        """
         read_tensors = _copy_tensors(args) if not kwargs else _copy_tensors((args, kwargs))
         self.events.insert(len(self.events) if index is None else index, (row, "reads", read_tensors))
 
@@ -170,7 +176,7 @@ class TensorTrail:
 
 def _copy_tensors(value: Any) -> Sequence[torch.Tensor]:
     """Returns the tensors in arguments or results, copied because the caller may change a list later."""
-    if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (half the time)
+    if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (a list is twice as fast)
         return value
     return collect_tensors(value)
 
@@ -193,10 +199,10 @@ class Trace(Struct):
         has_assumed_sizes: Whether a value-dependent size was assumed.
         divides_classes: Whether elements were divided among classes.
         refused: Whether the model's own code raised the error.
-        is_fault: Whether the run failed as it would with real tensors, such as after a wrong input shape.
+        is_fault: Whether the model would fail with real tensors too, such as after a wrong input shape.
         variations: What may make another call of the model differ from this run.
         modes: Whether the run left each of `named` in training mode.
-        elsewhere: Paths of the rows that run only if a query has another answer.
+        elsewhere: Paths of rows that this run lacks, because they run only if a query has another answer.
         was_cut_short: Whether the run was ended because it had too many operators.
         endless: Code place that queried values so often that the run was ended, or None.
         trail: Record of the tensors that rows read and produced.
@@ -233,12 +239,12 @@ class Trace(Struct):
 
 
 def is_opaque(module: nn.Module) -> bool:
-    """Whether a module runs as one although it has children."""
+    """Whether a module with children counts as one leaf."""
     return isinstance(module, OPAQUE) or is_packed(module)
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether a module is one row of the tree: it has no children or runs as one."""
+    """Whether a module is one row of the tree: it has no children, or `is_opaque`."""
     return not any(child is not None for child in children_of(module).values()) or is_opaque(module)
 
 
@@ -263,8 +269,8 @@ def list_parameters(model: nn.Module) -> dict[str, ModuleParameter]:
         if is_packed(module) or isinstance(module, torch.jit.ScriptModule):
             for index, (name, tensor) in enumerate(unpack_weights(module)):
                 path = f"{owner}.{name}" if owner else name
-                kind = format_dtype(tensor.dtype)
-                info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
+                dtype_name = format_dtype(tensor.dtype)
+                info = TensorInfo(name, dtype_name.replace("qint", "int"), tuple(tensor.shape), "declared")
                 # native code owns its memory; a negative number is never the address of a storage
                 identity = (-id(module), index, tensor.numel())
                 by_path[path] = ModuleParameter(
@@ -279,8 +285,8 @@ def list_parameters(model: nn.Module) -> dict[str, ModuleParameter]:
             geometry = by_path[path].identity[1] * width, width, tuple(parameter.shape), parameter.stride()
             views[path] = TensorView(storage, *geometry, by_path[path].bytes)
     bounded: set[str] = set()
-    for path, own_pieces in find_pieces(views, bounded).items():
-        by_path[path] = replace(by_path[path], pieces=own_pieces)
+    for path, pieces in find_pieces(views, bounded).items():
+        by_path[path] = replace(by_path[path], pieces=pieces)
     by_path.update({path: replace(by_path[path], bounded=True) for path in bounded})
     return by_path
 
@@ -297,19 +303,22 @@ def collect_trained_pieces(parameters: Iterable[ModuleParameter]) -> set[Hashabl
 
 
 def _identify(tensor: torch.Tensor) -> tuple[int, int, int]:
-    """Returns the identity of a parameter: its storage, its offset in the storage, and its layout."""
-    form = tensor.numel()
+    """Returns the identity of a parameter: its storage, its offset in it, and a number for its layout.
+
+    The number is the number of elements, or a hash of shape and strides if the elements have gaps.
+    """
+    layout = tensor.numel()
     is_strided = tensor.layout is torch.strided
     if is_strided and not tensor.is_contiguous() and not is_dense(tensor.shape, tensor.stride()):
-        form = hash((tuple(tensor.shape), tensor.stride()))
-    return storage_key(tensor.untyped_storage()), int(tensor.storage_offset()), form
+        layout = hash((tuple(tensor.shape), tensor.stride()))
+    return storage_key(tensor.untyped_storage()), int(tensor.storage_offset()), layout
 
 
 def describe_module_inputs(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[TensorInfo, ...]:
     """Returns the input tensors of a module, named after the parameters of its forward."""
-    names = _forward_names(type(module))  # type: ignore[arg-type]
+    names = _list_forward_parameters(type(module))  # type: ignore[arg-type]
     infos: list[TensorInfo] = []
     for index, value in enumerate(args):
         infos.extend(describe_tensors(value, names[index] if index < len(names) else f"input{index}"))
@@ -319,7 +328,7 @@ def describe_module_inputs(
 
 
 @cache
-def _forward_names(kind: type[nn.Module]) -> tuple[str, ...]:
+def _list_forward_parameters(kind: type[nn.Module]) -> tuple[str, ...]:
     """Returns the names of the positional parameters of a module's forward."""
     try:
         parameters = list(inspect.signature(kind.forward).parameters.values())[1:]

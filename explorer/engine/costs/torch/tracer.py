@@ -5,8 +5,9 @@ the model's author wrote (`flatten`, `softmax`, `+`). A dispatch mode records th
 their work. No weight is allocated and nothing is computed, because tensors on the meta device have shapes
 only.
 
-The model is restored afterwards, also after an error: hooks, train or eval state, and the fast path of
-attention, which would hide its matrix products from the dispatch mode.
+The model is restored afterwards, also after an error: its hooks, its train or eval state, and the fast path
+of attention. The fast path is off during the run, because it hides its matrix products from the dispatch
+mode.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class _Loop:
         counts: Number of calls so far in the enclosing module, by function name; shared with its `_Frame`.
         initial_counts: The counts before the loop.
         largest_counts: The largest counts after any step.
-        assumed: Number of times that each assumption was made.
+        assumed: How often each assumption was made, by its text.
         steps: Number of steps begun.
     """
 
@@ -195,32 +196,32 @@ class _Watch:
         trail: Tensors that rows read and produce, or None in a run with gradients.
         check: Function to call at every module call; may raise to stop the run.
         named: Modules by path.
-        registered: Modules by id, without compiled modules.
-        children: Names of the modules inside a module, by its path.
+        registered: Modules by id, without TorchScript modules.
+        children: Names of the direct children of each module, by the module's path.
         frames: Running modules, innermost last.
         rows: Rows of functional operators, by module path, name and call number.
         modules: Rows of modules, by path.
         order: Rows in the order of their first call.
         events: Operators in execution order.
-        live_storages: Storages of this run, kept so that no other storage gets their address.
+        live_storages: Storages of this run by address, kept alive so that no other storage gets the address.
         given_storages: Storages of inputs and parameters, which exist before the run.
         bound_reasons: Reason why the size of a storage is not exact, by its address.
         meta_copies: CPU tensors and their copies without values, by id of the tensor.
         copied_storages: Storage of a CPU tensor by the storage of its copy: one tensor of the model.
         stale_storages: CPU storages with outdated values, because an operator wrote to their meta copies.
         value_assumption: Latest assumption about a queried value, or ''.
-        assumed: Number of times that each assumption was made.
+        assumed: How often each assumption was made, by its text.
         has_assumed_sizes: Whether the size of a result was assumed.
         was_cut_short: Whether the run was ended because it had too many operators.
         failed: Path of the innermost module or function that raised the last error, and the error.
         can_replay: Whether equal layers may be replayed from the layer cache.
-        tape: Bookings of the layer that is being recorded for the cache, or None.
+        tape: Figures of each operator of the layer that is recorded for the cache, or None.
         function: Name of the running function, or '' outside functions.
         function_row: Row of the running function, or None before its first operator.
-        modes: Numbers of torch modes that are active outside every module.
+        modes: Numbers of function modes and dispatch modes of torch that are active outside every module.
         next_hidden_address: Negative number for the next tensor inside a replayed layer, which has no memory.
         weights: Parameters by their storages.
-        packed: Bytes in the file and in memory, by storage, of parameters that the file stores differently.
+        packed: Bytes in the file and bytes in memory, by storage, of parameters that differ in the two.
         constants: Storages of buffers.
         stored: Storages of parameters and buffers.
         sparse_reasons: Note for the storage of a sparse tensor, by its address.
@@ -327,7 +328,7 @@ class _Watch:
                 and not self.value_assumption
             ):
                 layer_call = layer_cache.find_layer_call(module, args, kwargs)
-            # a tape of a layer that reads a stored tensor would hide what an equal layer reads
+            # an equal layer may be called with another stored tensor, which a replay would not record
             if layer_call is not None and not self.has_exact_sizes(layer_call.addresses):
                 layer_call = None
             if layer_call is not None:
@@ -475,11 +476,11 @@ class _Watch:
         if name.partition(".")[0] == "_nested_tensor_from_tensor_list":
             raise RuntimeError(jagged.STRIDED_INSIDE)
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
-            answered = device_questions.report_device(func, args[0])
-            return func(*args, **kwargs) if answered is None else answered
-        answered = storages.answer_memory_query(func, args)
-        if answered is not None:
-            return answered
+            device_answer = device_questions.report_device(func, args[0])
+            return func(*args, **kwargs) if device_answer is None else device_answer
+        memory_answer = storages.answer_memory_query(func, args)
+        if memory_answer is not None:
+            return memory_answer
         func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
         if name in EXPORTING_METHODS and device_questions.is_model_asking():
             if name in ("__repr__", "__format__") and args[0].numel() == 1:
@@ -487,15 +488,15 @@ class _Watch:
             else:
                 self.note_memory_access(name)
         if name == "__format__" and args[0].dim() == 0 and args[0].is_meta and args[1]:
-            # as torch formats the number of a tensor that has one
+            # torch formats a tensor of one number like that number
             return format(args[0].item(), args[1])
-        guessed = data_dependent.assume_values(name, args)
-        if guessed is not None:
-            guessed = self.queries.answer(guessed)
-            self.unseen_work.note_values_read(frame.path, name, args[0], guessed[0])
-            self.assumed[guessed[1]] += 1
-            self.value_assumption = guessed[1]
-            return guessed[0]
+        assumed_values = data_dependent.assume_values(name, args)
+        if assumed_values is not None:
+            assumed_values = self.queries.answer(assumed_values)
+            self.unseen_work.note_values_read(frame.path, name, args[0], assumed_values[0])
+            self.assumed[assumed_values[1]] += 1
+            self.value_assumption = assumed_values[1]
+            return assumed_values[0]
         self.function, self.function_row = name, None
         first_event = len(self.trail.events) if self.trail is not None else 0
         if self.policy.valued and name in constant_values.LISTS:
@@ -574,7 +575,7 @@ class _Watch:
             row.elementwise = function_cost.elementwise_ops or row.elementwise
 
     def run_recurrent(self, name: str, args: Any, kwargs: Any) -> Any:
-        """Records a recurrent layer as one operator; its steps would be a thousand equal operators."""
+        """Records a recurrent layer as one operator, in place of the equal operators of each step."""
         is_packed = isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1
         layer = getattr(torch.ops.aten, name)
         func = layer.data if is_packed else layer.input
@@ -646,8 +647,10 @@ class _Watch:
             row.calls += 1
         return row
 
-    def enters_subclass(self) -> None:
-        """Records that a tensor subclass makes the next operator calls. Autograd has seen the call of it."""
+    def note_subclass_call(self) -> None:
+        """Records that a tensor subclass makes the next operator calls, after autograd has seen the outer
+        call.
+        """
         if self.gradients is not None:
             self.gradients.in_subclass = True
 
@@ -658,43 +661,47 @@ class _Watch:
             operator = self.operators[func] = meta_cache.get_operator(func)
         inputs: list[torch.Tensor] = []
         signature: list[Any] = []
-        decided = meta_cache.read_arguments(args, signature, inputs)
+        is_determined = meta_cache.read_arguments(args, signature, inputs)
         if self.policy.valued and "device" in kwargs:
             kwargs = dict(constant_values.choose_device(operator.name, args, kwargs))
         if kwargs:
             signature.append(tuple(kwargs))
-            decided = meta_cache.read_arguments(kwargs.values(), signature, inputs) and decided
-        if not decided and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(inputs):
+            is_determined = meta_cache.read_arguments(kwargs.values(), signature, inputs) and is_determined
+        if not is_determined and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(inputs):
             args, kwargs = self.drop_values(operator, args, kwargs, inputs)
             inputs, signature = [], []
-            decided = meta_cache.read_arguments(args, signature, inputs)
+            is_determined = meta_cache.read_arguments(args, signature, inputs)
             signature.append(tuple(kwargs))
-            decided = meta_cache.read_arguments(kwargs.values(), signature, inputs) and decided
+            is_determined = meta_cache.read_arguments(kwargs.values(), signature, inputs) and is_determined
         if operator.name == "aten::_to_copy" and "device" in kwargs and getattr(args[0], "is_meta", False):
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
-        bounded = self.assume_result(func, operator, args, kwargs) if operator.is_bounded and inputs else None
-        if bounded is not None and operator.name in data_dependent.VALUES:
+        assumed_result = (
+            self.assume_result(func, operator, args, kwargs) if operator.is_bounded and inputs else None
+        )
+        if assumed_result is not None and operator.name in data_dependent.VALUES:
             self.unseen_work.note_values_read(self.frames[-1].path, "item", args[0])
-            bounded = self.queries.answer(bounded)
-            self.value_assumption = bounded[1]
-        quantized = self.quantized.concerns(operator.name, inputs)
-        decided = decided and bounded is None and operator.is_repeatable and not quantized
-        key = tuple(signature) if decided else None
+            assumed_result = self.queries.answer(assumed_result)
+            self.value_assumption = assumed_result[1]
+        is_quantized = self.quantized.concerns(operator.name, inputs)
+        is_determined = (
+            is_determined and assumed_result is None and operator.is_repeatable and not is_quantized
+        )
+        key = tuple(signature) if is_determined else None
         answer = None if key is None else operator.answers.get(key)
         if answer is not None and answer.kind != meta_cache.CALLED:
             result = answer.replay(args)
-        elif bounded is not None:
-            result = bounded[0]
-            self.assumed[bounded[1]] += 1
+        elif assumed_result is not None:
+            result = assumed_result[0]
+            self.assumed[assumed_result[1]] += 1
         else:
             is_new = key is not None and answer is None
-            result = self.run_operator(func, operator, args, kwargs, is_new, quantized)
+            result = self.run_operator(func, operator, args, kwargs, is_new, is_quantized)
         if answer is None:
             parts = result if isinstance(result, (tuple, list)) else (result,)
             outputs = [t for t in parts if isinstance(t, torch.Tensor)]
             is_foreign = not outputs and bool(inputs) and operator.is_foreign
-            if not outputs and bounded is None and not is_foreign:
+            if not outputs and assumed_result is None and not is_foreign:
                 return result
             cost = cost_formulas.FREE
             if outputs or is_foreign:
@@ -713,7 +720,9 @@ class _Watch:
         if self.gradients is not None and operator.has_one_activation:
             self.keep_results(result)
         row = self.find_current_row(operator.short)
-        self.record_operator(row, operator, func, args, kwargs, inputs, outputs, answer, result, bounded)
+        self.record_operator(
+            row, operator, func, args, kwargs, inputs, outputs, answer, result, assumed_result
+        )
         if not self.function and row.module is None:
             self.finish_operator(row, inputs, outputs)
         return result
@@ -751,7 +760,7 @@ class _Watch:
         return self.without_random_values(operator, args, result) if operator.is_random else result
 
     def keep_results(self, results: Any) -> None:
-        """Records the storages of all results, of which autograd reads those that are no activations."""
+        """Keeps the storages of all results alive: autograd may read results that are not activations."""
         for tensor in collect_tensors(results):
             storage = tensor.untyped_storage()
             self.live_storages.setdefault(storage_key(storage), storage)
@@ -759,7 +768,9 @@ class _Watch:
     def finish_operator(
         self, row: Row, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> None:
-        """Adds the results of an operator that no function calls, such as one of TorchScript, to its row."""
+        """Adds the results of an operator that runs outside a torch function, as in TorchScript, to its
+        row.
+        """
         results = [t for t in outputs if storage_key(t.untyped_storage()) not in self.stored]
         row.activation += _count_bytes(results)
         if self.gradients is not None:
@@ -769,7 +780,9 @@ class _Watch:
             row.inputs = describe_function_inputs(list(inputs), {}, self.is_weight)
 
     def without_random_values(self, operator: meta_cache.AtenOperator, args: Any, result: Any) -> Any:
-        """Returns the result of a random operator without values: another run would draw others."""
+        """Returns the result of a random operator without values, because another run would draw other
+        values.
+        """
         if not operator.mutates:
             return self.convert_to_meta(result, scalars=True)
         written: list[torch.Tensor] = []
@@ -784,7 +797,10 @@ class _Watch:
         kwargs: dict[str, Any],
         inputs: Sequence[torch.Tensor],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Replaces tensors that have values by meta tensors in the arguments of a call."""
+        """Returns the arguments of a call with meta tensors in place of tensors that have values.
+
+        If the operator writes into one of `inputs`, the values of that tensor count as outdated from then on.
+        """
         if operator.name == "aten::index" and not self.stale_storages:
             args = constant_values.convert_masks(args)
         if operator.mutates:
@@ -802,14 +818,14 @@ class _Watch:
         outputs: Sequence[torch.Tensor],
         answer: meta_cache.MetaAnswer,
         result: Any,
-        bounded: tuple[Any, str] | None,
+        assumed_result: tuple[Any, str] | None,
     ) -> None:
         """Records one operator: on its row, as an event, and for the gradients."""
         if operator.name in WATCHED:
             self.classes.note(operator.name, schema_of(func).overload_name, args, kwargs, result)
         assumption = ""
-        if bounded is not None and operator.name not in data_dependent.VALUES:
-            assumption, self.has_assumed_sizes = bounded[1], True
+        if assumed_result is not None and operator.name not in data_dependent.VALUES:
+            assumption, self.has_assumed_sizes = assumed_result[1], True
         if self.policy.events and len(self.events) > self.policy.events:
             self.was_cut_short = True
             raise RuntimeError(f"it runs more than {self.policy.events:,} operators")
@@ -834,7 +850,7 @@ class _Watch:
         return (bool(self.stale_storages) and any(map(self.is_stale, inputs))) or _is_mixed(inputs)
 
     def is_stale(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has values that are not those of the model's run."""
+        """Whether a tensor's values are outdated, because an operator wrote to its meta copy only."""
         if not self.stale_storages or tensor.is_meta:
             return False
         return storage_key(tensor.untyped_storage()) in self.stale_storages
@@ -842,7 +858,7 @@ class _Watch:
     def assume_result(
         self, func: Any, operator: meta_cache.AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, str] | None:
-        """Returns the assumed result of an operator that depends on values, and the assumption."""
+        """Returns the assumed result of an operator that depends on values and the assumption, or None."""
         if self.policy.valued and self.classes and operator.name in COUNTS:
             class_count = self.classes.count_classes(operator.name, args, lambda: func(*args, **kwargs))
             if class_count is not None:
@@ -886,7 +902,7 @@ class _Watch:
             if key not in inputs:
                 inputs[key] = size
             elif not _is_repeated_view(t, read_tensors[:index]):
-                # another part of the same storage, such as Q, K and V from one product
+                # another part of the same storage, such as Q, K and V in the output of one projection
                 inputs[key] = min(inputs[key] + size, storage.nbytes())
         outputs: list[tuple[int, TensorInfo, int]] = []
         bytes_written = 0
@@ -925,7 +941,9 @@ class _Watch:
         self.record_traffic(row, answer.cost, inputs, outputs, bytes_written)
 
     def create_workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
-        """Returns the temporary memory of an operator, as an output that no operator reads."""
+        """Returns temporary memory of `size` bytes as an output that no operator reads: key, tensor,
+        bytes.
+        """
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
         self.live_storages[storage_key(storage)] = storage
         return storage_key(storage), TensorInfo(row.path, "uint8", (size,), "observed"), size
@@ -935,7 +953,7 @@ class _Watch:
 
         Args:
             tensor: Tensor that is read.
-            lifted: Whether the tensor was created from a Python or NumPy value.
+            lifted: Whether the model created the tensor from Python or NumPy values.
         """
         storage = tensor.untyped_storage()
         key = storage_key(storage)
@@ -1015,7 +1033,7 @@ class _Watch:
     def convert_to_meta(self, value: Any, *, scalars: bool = False) -> Any:
         """Returns `value` with tensors on the CPU replaced by meta tensors.
 
-        A tensor without dimensions keeps its value, unless its values are stale or `scalars` is True.
+        A zero-dimensional tensor keeps its value, unless the value is outdated or `scalars` is True.
         """
         if isinstance(value, torch.Tensor):
             is_kept = not value.dim() and not scalars and not self.is_stale(value)
@@ -1059,7 +1077,7 @@ _DISPLAY_NAMES = {
 def _sum_packed_bytes(
     modules: Iterable[nn.Module], weights: Mapping[int, Sequence[ModuleParameter]]
 ) -> dict[int, tuple[int, int]]:
-    """Returns bytes in the file and in memory, by storage, of parameters that the file stores differently."""
+    """Returns the bytes in the file and in memory, by storage, of parameters that differ in the two."""
     sizes: dict[int, tuple[int, int]] = {}
     for module in modules:
         for name in read_stored_forms(module):
@@ -1118,9 +1136,9 @@ def _observe_model(
             model.train(train)
         for module, mode in zip(modules, modes, strict=False):
             module.training = mode
-        before = take_snapshot(modules, functions, code_modules)
+        initial_state = take_snapshot(modules, functions, code_modules)
         yield
-        if before != take_snapshot(modules, functions, code_modules):
+        if initial_state != take_snapshot(modules, functions, code_modules):
             note_variation("state")
         note_modes(module.training for module in modules)
 
@@ -1146,7 +1164,7 @@ def trace(
         check: Called with the numbers of module calls so far and of modules; may raise to stop the run.
         gradients: Observer of the backward pass, or None. With it, the run records gradients.
         train: Whether all modules run in training mode, in place of evaluation mode.
-        modes: Whether each module starts in training mode, as an earlier run left it; empty for `train`.
+        modes: Whether each module starts in training mode, as an earlier run left it; empty: as `train` says.
         policy: Policy for operators whose result depends on values.
         search_later_work: Whether to search for code that outlives the run and holds tensors of it. The
             search takes up to seconds in a process with many objects.

@@ -84,7 +84,9 @@ def name_batch_in_error(batch: int | None) -> Iterator[None]:
 
 
 def _describe_unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
-    """Notes on trained layers that no evaluation-mode result depends on; training may use their own loss."""
+    """Returns a note on trained layers that no evaluation-mode result depends on; a training loss may use
+    them.
+    """
     unreached = [
         analysis.layers[part.layer].path
         for part in parts

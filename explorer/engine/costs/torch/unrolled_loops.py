@@ -1,7 +1,7 @@
-"""Unrolled loops: the equal steps of a long run of functions become the rows of one step.
+"""Folds unrolled loops: equal consecutive steps become the rows of one step.
 
-A traced file contains each step of a loop: a tiled model has a product for each tile, thousands in all. Its
-rows are folded as an ONNX graph folds them in the body of a Scan.
+A traced file contains each step of a loop. A tiled model, for example, has a matrix product for each tile,
+thousands in all. Their rows are folded into one step, like the body of a Scan in an ONNX graph.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from explorer.engine.costs.layer_tree import Scope
 from explorer.engine.costs.torch.records import Row, merge
 
 MAX_SEPARATE_CALLS = 64
-"""Number of functions that a module calls in a row, up to which each call has a row."""
+"""Maximum number of consecutive function calls of a module that are not folded."""
 MIN_STEPS = 8
-"""Least number of equal steps that are folded."""
+"""Minimum number of equal steps that are folded."""
 LONGEST_STEP = 64
-"""Largest number of rows and loops in a step."""
+"""Maximum number of rows and loops in a step."""
 
 
 class FoldedLoops(Struct):
@@ -135,7 +135,16 @@ def _place(
     folded: FoldedLoops,
     taken: Collection[str],
 ) -> None:
-    """Adds rows with the loops that contain them. `runs` is the number of runs of the enclosing step."""
+    """Adds the rows of `parts` and their loops to `folded`.
+
+    Args:
+        parts: Rows and loops of a module or of a step.
+        caller: Path of the module.
+        scopes: Enclosing loops, outermost first.
+        runs: Number of runs of the enclosing step in one forward pass.
+        folded: Receives the rows and loops.
+        taken: Paths that a loop cannot have.
+    """
     for part in parts:
         if isinstance(part, Row):
             folded.rows.append(part)

@@ -1,4 +1,4 @@
-"""Detection of work that a run on shapes misses: outside torch, in another thread, or after the run.
+"""Detects work that a run on shapes misses: outside torch, in another thread, or after the run.
 
 Each detection makes the totals lower bounds and adds a row with the reason. Four observations count as missed
 work:
@@ -7,7 +7,7 @@ work:
 - An operator reads a tensor that no recorded operator produced.
 - Python or NumPy reads numbers of a tensor. This does not count if the numbers return unchanged, or if the
   model only compares them.
-- The model returns a generator, a function, or an object without a tensor of the run. They compute
+- The model returns a generator, a function, or an object without a tensor of the run, which may compute
   later.
 """
 
@@ -171,7 +171,7 @@ class UnseenWork:
         """
         is_inexact = tensor.is_floating_point() or tensor.is_complex()
         if isinstance(values, np.ndarray):
-            # the array may return unchanged; the reference to it prevents that another array gets its address
+            # the model may return the array unchanged; this reference keeps its address from another array
             self._arrays.append(_Array(values, values.copy()))
             if is_inexact and tensor.numel() > 1:
                 self._pending_reads[len(self._arrays) - 1] = path, method, _ARRAY_FORM
@@ -200,9 +200,10 @@ class UnseenWork:
             self.work_by_path.setdefault(path, ("item", _OUTSIDE_TORCH.format(form=_NUMBERS_FORM)))
 
     def note_number_text(self, path: str, method: str, tensor: torch.Tensor) -> None:
-        """Records that the module at `path` makes a text of a single number.
+        """Records that the module at `path` formats a single number as text.
 
-        Such a text is mostly part of a message. Texts of several elements of one tensor are not.
+        One such text is usually part of a message. Texts of several elements of one tensor count as missed
+        work.
         """
         if self._is_further_element(tensor):
             self.note_memory_access(path, method)
@@ -215,7 +216,7 @@ class UnseenWork:
 
     def note_values_returned(self, tensor: torch.Tensor) -> None:
         """Records that the model creates a tensor from numbers of Python or NumPy."""
-        # a tensor of one number, or one from a single read number, is not the result of missed work
+        # a tensor of one number, or from a single number that was read, is not the result of missed work
         if self._first_read is None or self._read_count < 2 or tensor.numel() < 2:
             return
         if self._settle_read_of_array(tensor.data_ptr()):
@@ -251,9 +252,9 @@ class UnseenWork:
             self.work_by_path.setdefault("", (self._first_read[1], _OUTSIDE_TORCH.format(form=_ARRAY_FORM)))
 
     def _settle_read_of_array(self, address: int) -> bool:
-        """Whether `address` is in an array that was read from a tensor and still has its numbers.
+        """Settles the read of an array that contains `address` and is unchanged; returns whether one exists.
 
-        The read of this array then missed no work, so it is no longer pending.
+        The read of this array missed no work, so it is no longer pending.
         """
         for index, array in enumerate(self._arrays):
             if array.contains_address(address) and array.is_untouched:
