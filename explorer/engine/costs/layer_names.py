@@ -16,7 +16,8 @@ MATMULS = {
 }
 """Kinds of layers that consist of one matmul or convolution."""
 _DERIVED_NAME = re.compile(r"(?:fused )?(.*?)(?:_nchwc)?(?:_token_[0-9]+)?", re.DOTALL)
-"""Name that onnxruntime gives to a fused or blocked-layout node, derived from a node or value name."""
+"""Name that onnxruntime gives to a fused or blocked-layout node; group 1 is the original node or value
+name."""
 _MODULE_PREFIX = "nn.Module: "
 """Prefix of the names that torch's profiler gives to modules."""
 _MAX_COMPARED_LENGTH, _MAX_COMPARED_NAMES = 200, 20_000
@@ -68,7 +69,7 @@ class LayerNames:
         return ()
 
     def _find_rows(self, name: str) -> Sequence[int]:
-        """Finds the row with this path, else rows with this name, else the one that produces this tensor."""
+        """Finds the row with this path, else rows with this name, else the row that produces this tensor."""
         if (row := self.paths.get(name)) is not None:
             return (row,)
         if rows := self._names.get(name):

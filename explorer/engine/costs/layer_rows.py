@@ -136,7 +136,7 @@ def build(
 
 
 class _Group(Struct):
-    """A scope while the tree is built, with its child groups and the positions of its leaves."""
+    """A scope while the tree is built; `children` are its groups, and the positions of its leaves."""
 
     scope: Scope
     children: list[_Group | int] = field(default_factory=list)
@@ -167,7 +167,17 @@ _FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activatio
 
 
 class _Sum(Struct):
-    """Running totals of a subtree; rows are added from the last one to the first."""
+    """Running totals of a subtree; rows are added from the last to the first.
+
+    Attributes:
+        assumed: Whether a leaf rests on an assumption.
+        figures: Sums of the known values of `_FIGURES`.
+        missing: Indices of the figures that are unknown for some leaf.
+        stored: Elements and bytes of each stored parameter, by identity.
+        leaves: Number of leaves.
+        unknown: Number of leaves with status 'unknown'.
+        status: Least certain status of the leaves.
+    """
 
     assumed: bool = False
     figures: list[int] = field(default_factory=lambda: [0] * len(_FIGURES))
@@ -211,11 +221,13 @@ class _Sum(Struct):
         self.assumed = self.assumed or child.assumed
 
     def count(self, status: Status, unknown: int) -> None:
+        """Adds the status of a leaf or subtree, and the number of its leaves with status 'unknown'."""
         self.unknown += unknown
         if status == "unknown" or (status == "bound" and self.status == "exact"):
             self.status = status
 
     def values(self) -> dict[str, int | None]:
+        """Returns the sums by name; None for a figure that is unknown for some leaf and otherwise 0."""
         return {
             name: None if index in self.missing and not value else value
             for index, (name, value) in enumerate(zip(_FIGURES, self.figures, strict=True))
@@ -223,7 +235,7 @@ class _Sum(Struct):
 
 
 class LeafRows(LayerRows):
-    """The rows of the leaves and of their groups; see `build`.
+    """The rows of a tree, built from leaves at access; see `build`.
 
     Attributes:
         depths: Depth of every row, or 0 for a row without a parent.
@@ -240,20 +252,22 @@ class LeafRows(LayerRows):
         self._mark = mark
         self._trained = trained
         # per row: the position of its leaf, or -1 minus the position of its group in `_groups`
-        self._item = array("i")
+        self._entries = array("i")
         self._parent = array("i")
         self.depths = array("i")
         self._groups: list[Layer] = []
+        # by row: a path made unique, and the number of parameter elements that an earlier leaf also uses
         self._renamed: dict[int, str] = {}
-        self._users: dict[Hashable, list[str]] = {}
         self._repeated: dict[int, int] = {}
+        # paths of the leaves that use each shared parameter
+        self._users: dict[Hashable, list[str]] = {}
         self._compute_sums(self._number_rows(facts))
         if mark is not None:
             for group in self._groups:
                 mark(group)
 
     def _number_rows(self, facts: Mapping[str, GroupFacts]) -> Sequence[GroupFacts]:
-        """Numbers the rows in pre-order and returns the facts of each group."""
+        """Numbers the rows in pre-order; returns the facts of each group in the order of `_groups`."""
         root, used_paths = _group_leaves(self._leaves)
         first_users: dict[Hashable, str] = {}
         group_facts: list[GroupFacts] = []
@@ -264,18 +278,18 @@ class LeafRows(LayerRows):
                 stack.pop()
                 ancestors.pop()
                 continue
-            row_id, parent, depth = len(self._item), ancestors[-1], len(ancestors) - 1
+            row_id, parent, depth = len(self._entries), ancestors[-1], len(ancestors) - 1
             self._parent.append(parent)
             self.depths.append(depth)
             if isinstance(entry, _Group):
                 scope_facts = facts.get(entry.scope.path) or GroupFacts()
-                self._item.append(-1 - len(group_facts))
+                self._entries.append(-1 - len(group_facts))
                 self._groups.append(self._build_group(entry.scope, scope_facts, row_id, parent, depth))
                 group_facts.append(scope_facts)
                 stack.append(iter(entry.children))
                 ancestors.append(row_id)
                 continue
-            self._item.append(entry)
+            self._entries.append(entry)
             leaf = self._leaves[entry]
             path = _make_unique(leaf.path, used_paths)
             if path != leaf.path:
@@ -292,7 +306,7 @@ class LeafRows(LayerRows):
     def _count_repeated(self) -> None:
         """Counts, for each leaf, the parameters that an earlier leaf of the same kind also uses."""
         used_by_kind: dict[str, set[Hashable]] = {}
-        for row_id, entry in enumerate(self._item):
+        for row_id, entry in enumerate(self._entries):
             leaf = self._leaves[entry] if entry >= 0 else None
             if leaf is None or not leaf.counted:
                 continue
@@ -318,17 +332,18 @@ class LeafRows(LayerRows):
             inputs=facts.inputs,
             outputs=facts.outputs,
             attributes=facts.attributes,
-            counted=not facts.is_excluded and (parent < 0 or self._groups[-1 - self._item[parent]].counted),
+            counted=not facts.is_excluded
+            and (parent < 0 or self._groups[-1 - self._entries[parent]].counted),
         )
 
     def _compute_sums(self, group_facts: Sequence[GroupFacts]) -> None:
         """Fills in totals and repeated runs. Rows are in pre-order, so the loop runs from last to first."""
         sums: dict[int, _Sum] = {}
         signatures: dict[Hashable, int] = {}
-        kinds = array("i", bytes(4 * len(self._item)))
+        kinds = array("i", bytes(4 * len(self._entries)))
         children: dict[int, list[int]] = {}
-        for row_id in range(len(self._item) - 1, -1, -1):
-            parent, entry = self._parent[row_id], self._item[row_id]
+        for row_id in range(len(self._entries) - 1, -1, -1):
+            parent, entry = self._parent[row_id], self._entries[row_id]
             parent_sum: _Sum | None = None
             if parent >= 0:
                 parent_sum = sums.get(parent)
@@ -361,24 +376,24 @@ class LeafRows(LayerRows):
             else:
                 children[parent] = [row_id]
         children.get(-1, []).reverse()
-        items = self._item
-        for run in find_identical_runs(children.values(), kinds, lambda row_id: items[row_id] < 0):
+        entries = self._entries
+        for run in find_identical_runs(children.values(), kinds, lambda row_id: entries[row_id] < 0):
             for row_id in run:
-                _set_fields(self._groups[-1 - items[row_id]], repeat=len(run) if row_id == run[0] else 0)
+                _set_fields(self._groups[-1 - entries[row_id]], repeat=len(run) if row_id == run[0] else 0)
 
     def leaf_row_ids(self) -> array[int]:
         """Returns the row id of every leaf, in the order of the leaves."""
         ids = array("i", bytes(4 * len(self._leaves)))
-        for row_id, entry in enumerate(self._item):
+        for row_id, entry in enumerate(self._entries):
             if entry >= 0:
                 ids[entry] = row_id
         return ids
 
     def __len__(self) -> int:
-        return len(self._item)
+        return len(self._entries)
 
     def _build_row(self, index: int) -> Layer:
-        entry, parent = self._item[index], self._parent[index]
+        entry, parent = self._entries[index], self._parent[index]
         if entry < 0:
             return self._groups[-1 - entry]
         leaf = self._leaves[entry]

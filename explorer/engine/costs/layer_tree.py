@@ -1,4 +1,4 @@
-"""Layer tree: the data types of leaves, scopes and groups, and the totals of a model.
+"""Data types of the layer tree (leaves, scopes and groups), and the totals of a model.
 
 A leaf is an operator or a leaf module, and a scope is a group that contains it. The analysis of an nn.Module
 reads the scopes from its modules, that of an ONNX graph from `onnx.scopes`. Both produce the same leaves, so
@@ -32,7 +32,7 @@ class Scope(NamedTuple):
 
 
 class CostFigures(Struct, frozen=True, eq=False):
-    """The figures that a leaf adds to totals: fields of `Layer` of the same names, summed over all calls."""
+    """The figures that a leaf adds to the totals, summed over all calls; the fields are those of `Layer`."""
 
     macs: int | None
     elementwise_ops: int | None
@@ -122,7 +122,7 @@ class LayerLeaf(Struct, eq=False, gc=False):
 
 
 class GroupFacts(Struct, frozen=True):
-    """Facts of a group that the sums of its leaves do not state.
+    """Facts of a group that do not follow from its leaves.
 
     Attributes:
         kind: Kind of the group, or '' for the kind of its scope.
@@ -130,7 +130,8 @@ class GroupFacts(Struct, frozen=True):
         inputs: Tensors from outside the group that it reads.
         outputs: Tensors of the group that are used outside.
         attributes: Attributes to show in its row.
-        status: Status that overrides the status derived from the leaves, or None; `reason` explains it.
+        status: Status that overrides the status derived from the leaves, or None for no override.
+        reason: Reason for `status`, or ''.
         is_excluded: Whether the parent excludes the group's figures and includes its parameters only.
     """
 
@@ -196,7 +197,7 @@ def count_bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None
 
 
 def add_bounds_note(info: Info, bound_counts: BoundCounts) -> Info:
-    """Adds a note to the facts if their totals are not exact, because bounds look like exact numbers."""
+    """Returns the facts with a note if some layers are not exact, because bounds look like exact numbers."""
     count, path, assumed = bound_counts
     if not count:
         return info
@@ -243,7 +244,7 @@ def compute_totals(
         peak_tensors: Tensors live at the peak.
         trainable_params: Number of trainable parameters, or None if the format does not record it.
         parameters: All stored parameters, needed if some of them are used by no leaf.
-        groups: Facts of groups that their leaves do not state, by scope path.
+        groups: Facts of groups that do not follow from their leaves, by scope path.
     """
     stored_parameters: dict[Hashable, tuple[Hashable, int, int]] = {}
     # a large graph has a few dozen distinct operators; equal operators share one figures object
@@ -269,7 +270,7 @@ def compute_totals(
         sum(counts) for figures, counts in uses_by_figures.values() if figures.status != "unknown"
     )
     coverage = known_nodes / nodes if nodes else 1.0
-    status, elementwise_status, moved_status = _reaches(leaves, groups or {}, coverage)
+    status, elementwise_status, moved_status = _compute_statuses(leaves, groups or {}, coverage)
     return Totals(
         nodes=nodes,
         params=sum([elements for _, elements, _ in stored_parameters.values()]),
@@ -292,7 +293,7 @@ def compute_totals(
     )
 
 
-def _reaches(
+def _compute_statuses(
     leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float
 ) -> tuple[Reach, Reach, Reach]:
     """Returns the status of the total MACs, of the elementwise operations, and of the bytes.
@@ -302,7 +303,7 @@ def _reaches(
 
     Args:
         leaves: All leaves of the model.
-        groups: Facts of groups that their leaves do not state, by scope path.
+        groups: Facts of groups that do not follow from their leaves, by scope path.
         coverage: Share of nodes whose figures are known.
     """
     loops = {path for path, facts in groups.items() if facts.status == "bound" and facts.reason}
@@ -321,10 +322,14 @@ def _reaches(
             assumed_macs += bounds + in_loops if figures.macs else ()
             has_bound = figures.elementwise_ops or not is_work_bound
             assumed_elementwise += bounds + in_loops if has_bound else in_loops
-    return _reach(assumed_macs, coverage), _reach(assumed_elementwise, coverage), _reach(assumed, coverage)
+    return (
+        _compute_status(assumed_macs, coverage),
+        _compute_status(assumed_elementwise, coverage),
+        _compute_status(assumed, coverage),
+    )
 
 
-def _reach(assumed: Sequence[bool], coverage: float) -> Reach:
+def _compute_status(assumed: Sequence[bool], coverage: float) -> Reach:
     """Returns the status of a total, given for each of its bounds whether it rests on an assumption."""
     if coverage < 1:
         # unknown figures make the sum too small and bounds make it too large, so it bounds nothing

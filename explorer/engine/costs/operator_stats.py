@@ -54,20 +54,22 @@ _TFLITE_WINDOW: Mapping[str, tuple[str, ...]] = {
 """TensorFlow Lite's window attributes, which are separate for each axis, by ONNX name."""
 
 _TFLITE_PADS = {"SAME": "SAME_UPPER", "VALID": "VALID"}
+"""ONNX's `auto_pad` by TensorFlow Lite's `padding`."""
 
 _PERMUTATIONS = ("perm",)
 """Attributes that are permutations: an elementwise minimum of permutations has no meaning."""
 
 _AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
+"""Names of the spatial axes, by rank of the input."""
 
 
 def compute_operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
     """Returns one row per operator type, ordered by MACs, then by count, both descending.
 
-    Counts are executions in one forward pass. Operators in a loop body count once per iteration; those in an
-    uncounted branch are left out. A parameter that several operators of a type share counts once for the
-    type. For operators with a window, `input_channels`, `input_height` and `input_width` are added to the
-    attributes.
+    Counts are executions in one forward pass. Operators in a loop body count once per iteration. Operators in
+    a branch that does not count (`Layer.counted`) are left out. A parameter that several operators of a type
+    share counts once for the type. For operators with a window, `input_channels`, `input_height` and
+    `input_width` are added to the attributes.
     """
     kinds: dict[str, list[Layer]] = {}
     for layer in analysis.layers:
@@ -91,6 +93,7 @@ def compute_operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
 
 
 def _find_ranges(layers: Sequence[Layer]) -> dict[str, Range]:
+    """Returns the value range of each attribute, by name; a value counts once per execution."""
     counts_by_name: dict[str, Counter[Any]] = {}
     for layer in layers:
         for name, value in _collect_attributes(layer).items():
@@ -101,7 +104,8 @@ def _find_ranges(layers: Sequence[Layer]) -> dict[str, Range]:
             except TypeError:
                 counts_by_name.setdefault(name, Counter())[str(value)] += layer.calls
     return {
-        name: _range(counts, ordered=name not in _PERMUTATIONS) for name, counts in counts_by_name.items()
+        name: _build_range(counts, ordered=name not in _PERMUTATIONS)
+        for name, counts in counts_by_name.items()
     }
 
 
@@ -110,7 +114,7 @@ def _collect_attributes(layer: Layer) -> dict[str, Any]:
     attributes = dict(layer.attributes)
     weight = layer.weights[0].shape if layer.weights else None
     if "stride_w" in attributes:
-        return _tflite_attributes(layer, attributes, weight)
+        return _convert_tflite_attributes(layer, attributes, weight)
     if layer.kind in ("Conv", "ConvTranspose") and "kernel_shape" not in attributes and weight is not None:
         attributes["kernel_shape"] = tuple(weight[2:])
     for name, value in _DEFAULTS.get(layer.kind, {}).items():
@@ -136,7 +140,9 @@ def _list_input_sizes(sizes: Shape) -> dict[str, Any]:
     return {f"input_{name}": size for name, size in named if size is not None}
 
 
-def _tflite_attributes(layer: Layer, attributes: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
+def _convert_tflite_attributes(
+    layer: Layer, attributes: Mapping[str, Any], weight: Shape | None
+) -> dict[str, Any]:
     """Returns the attributes of a TensorFlow Lite window, which is channels-last, in ONNX's names."""
     parts = {name for names in _TFLITE_WINDOW.values() for name in names}
     window = {name: value for name, value in attributes.items() if name not in parts and name != "padding"}
@@ -175,7 +181,8 @@ def _convert_to_onnx_names(attributes: Mapping[str, Any], rank: int) -> dict[str
     return window
 
 
-def _range(counts: Counter[Any], *, ordered: bool) -> Range:
+def _build_range(counts: Counter[Any], *, ordered: bool) -> Range:
+    """Returns minimum, maximum (None unless `ordered` numbers or tuples of one length) and common values."""
     values = list(counts)
     low: Any = None
     high: Any = None

@@ -1,11 +1,11 @@
-"""Overlay: matches figures from report files to the rows of a layer tree, and aggregates them for groups.
+"""Matches figures from report files to the rows of a layer tree, and aggregates them for groups (an overlay).
 
 A name is looked up as a path, then as the name of a layer, then as the name of a tensor that a layer
 produces. A glob applies its figures to every layer whose path matches; square brackets in it are literal. A
 path takes precedence over a glob, and the first matching glob of a file over later ones. Several rows with
-one name, such as the kernels in a profile, are aggregated like the layers of a group. Further fallbacks:
-names that a runtime derives from a layer, the index of a module among those of its class, and, for a report
-with numbers only, the order of the layers with MACs.
+one name, such as the kernels in a profile, are aggregated like the layers of a group. Three further lookups
+follow: names that a runtime derives from a layer, the index of a module among the modules of its class, and,
+for a report with numbers only, the order of the layers with MACs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from explorer.facts.external.overlay import OutsideFigure, Over, Overlay, Overla
 from explorer.settings.overlay import OutsideFigures, make_unique
 
 MAX_GLOBS = 256
+"""Maximum number of globs in a file, because each is compared with every path."""
 MAX_LETTERS = 1_000
 """Maximum length of a glob; a longer text is looked up as a name."""
 _MAX_NEIGHBOR_SEARCHES = 8
@@ -171,11 +172,20 @@ def _aggregate(
 
 
 def _compute_value(part: Part, aggregation: Over) -> float:
+    """Returns the aggregated figure; the parts of a mean are sums."""
     return part[0] / part[1] if aggregation == "mean" else part[0]
 
 
 class _Match(Struct):
-    """The matched figures of a file, by column, then by row id, and the names that did not match."""
+    """The match of a file with a tree.
+
+    Attributes:
+        figures: Figures by column, then by row id.
+        matched: Number of names that match rows.
+        unmatched: Names that match no row.
+        ambiguous: Names that match several rows.
+        notes: Notes for the user.
+    """
 
     figures: list[dict[int, Part]]
     matched: int = 0
@@ -185,6 +195,7 @@ class _Match(Struct):
 
 
 def _match(names: LayerNames, file: OutsideFigures) -> _Match:
+    """Matches the names of a file: single names first, then globs for rows that no name matches."""
     match = _Match([{} for _ in file.columns])
     globs: list[tuple[str, tuple[float | None, ...]]] = []
     for name, cells in file.rows:
@@ -203,35 +214,35 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
             name for name in match.unmatched[:_MAX_NEIGHBOR_SEARCHES] if names.suggest_similar(name)
         )
         first = next(names_with_neighbors, match.unmatched[0])
-        problem = f"no layer is called {_names_text(first, len(match.unmatched))}"
+        problem = f"no layer is called {_format_names(first, len(match.unmatched))}"
         raise Misuse(problem, where=file.source, hint=names.suggest_names(first))
     if len(globs) > MAX_GLOBS:
         raise Misuse(
             f"{len(globs):,} patterns such as *conv*, and at most {MAX_GLOBS} are allowed", where=file.source
         )
-    exact: set[int] = set().union(*match.figures)
-    globbed: set[int] = set()
-    fitting_several: set[int] = set()
+    named_rows: set[int] = set().union(*match.figures)
+    globbed_rows: set[int] = set()
+    rows_of_several_globs: set[int] = set()
     for name, cells in globs:
         rows = names.find_matching(name)
         if not rows:
             match.unmatched.append(name)
             continue
         match.matched += 1
-        fitting_several.update(row for row in rows if row in globbed)
+        rows_of_several_globs.update(row for row in rows if row in globbed_rows)
         for row in rows:
-            if row not in exact and row not in globbed:
+            if row not in named_rows and row not in globbed_rows:
                 _add(match.figures, row, cells, file.columns)
-        globbed.update(rows)
-    if fitting_several:
+        globbed_rows.update(rows)
+    if rows_of_several_globs:
         match.notes.append(
-            f"{many_do_text(len(fitting_several), 'layer', 'matches', 'match')} several patterns:"
+            f"{many_do_text(len(rows_of_several_globs), 'layer', 'matches', 'match')} several patterns:"
             " the first in the file applies"
         )
     return match
 
 
-def _names_text(name: str, count: int) -> str:
+def _format_names(name: str, count: int) -> str:
     more_text = f" or {many_text(count - 1, 'other name')}" if count > 1 else ""
     return f"'{printable(name)[:60]}'{more_text}"
 

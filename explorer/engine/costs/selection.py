@@ -25,7 +25,10 @@ _FIELDS = (
 )
 
 Numbers = Mapping[int, float | None]
+"""Figures of an additional column by row id; None if unknown."""
+
 Values = list[float | None]
+"""Values of one row: `_FIELDS`, then the additional columns."""
 
 
 class NarrowedTree(Struct, frozen=True):
@@ -78,7 +81,7 @@ def filter_rows(
 
 
 class _Sums:
-    """Computes which rows are kept and their sums, from the last row to the first.
+    """Computes which rows a filter keeps and their sums, from the last row to the first.
 
     Attributes:
         kept: Whether each row is kept.
@@ -96,7 +99,7 @@ class _Sums:
         self.kept_counts = [0] * len(rows)
         self._has_shared = [bool(row.shared_with) for row in rows]
         self._leaf_counts = [0] * len(rows)
-        # numbers of summed layers and of all layers; a tiled layer counts as one unless its parts match
+        # numbers of summed layers and of all layers; a tiled site counts as one layer unless its parts match
         self._summed_counts = [0] * len(rows)
         self._layer_counts = [0] * len(rows)
         own_values = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
@@ -183,9 +186,9 @@ def fold_constants(rows: Sequence[Layer], constants: Sequence[int]) -> list[Laye
         The rows. A merged row has the sums over its constants and an id below -1.
     """
     constant_ids = set(constants)
-    folding_groups: dict[int, int | None] = {}  # the group whose merged row includes a row
+    folding_groups: dict[int, int | None] = {}  # by row id, the group whose merged row includes the row
     constants_by_group: dict[int | None, list[Layer]] = {}
-    leaves: dict[int | None, int] = {}
+    leaf_counts: dict[int | None, int] = {}
     for row in rows:
         if row.parent in folding_groups:
             folding_groups[row.id] = folding_groups[row.parent]
@@ -193,20 +196,22 @@ def fold_constants(rows: Sequence[Layer], constants: Sequence[int]) -> list[Laye
             folding_groups[row.id] = row.parent
             constants_by_group.setdefault(row.parent, []).append(row)
         if row.id in folding_groups and not row.group:
-            leaves[folding_groups[row.id]] = leaves.get(folding_groups[row.id], 0) + 1
+            leaf_counts[folding_groups[row.id]] = leaf_counts.get(folding_groups[row.id], 0) + 1
     merged: list[Layer] = []
     for row in rows:
         if row.id not in folding_groups:
             merged.append(row)
         elif row.parent not in folding_groups and constants_by_group[row.parent][0] is row:
             merged.append(
-                _merge_constants(constants_by_group[row.parent], leaves.get(row.parent, 0), -2 - len(merged))
+                _merge_constants(
+                    constants_by_group[row.parent], leaf_counts.get(row.parent, 0), -2 - len(merged)
+                )
             )
     return merged
 
 
 def _merge_constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
-    """Returns the merged row of some constants."""
+    """Returns one row with the sums over `rows`, named after the number of `leaves`."""
     sums = {name: sum_known([getattr(row, name) for row in rows]) for name in _FIELDS}
     return Layer(
         id,

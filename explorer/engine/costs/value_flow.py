@@ -1,4 +1,4 @@
-"""Value flow: which row of a layer tree produces a tensor, and which rows read it.
+"""Records the value flow: which row of a layer tree produces a tensor, and which rows read it.
 
 Edges are stored between rows of leaves. The inputs and outputs of a group follow from the edges that cross
 its boundary. This works for modules and for graphs, whatever groups they have.
@@ -24,7 +24,7 @@ from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.flow import FlowRecord, ValueRecord
 
 MAX_LISTED = 64
-"""Maximum number of tensors of a layer, and of readers of a tensor, that are listed; the rest are counted."""
+"""Maximum number of tensors of a layer, and of readers of a tensor, that are listed."""
 
 DescribeTensor = Callable[[], TensorInfo]
 """Builds the description of a tensor on demand, because few descriptions are read."""
@@ -103,7 +103,7 @@ class ValueFlow:
 
 
 def build_record(flow: ValueFlow) -> FlowRecord:
-    """Converts the edges of a model to a fact."""
+    """Converts the edges of a model to a `FlowRecord`, which can be stored."""
     values = {id(v): v for row_values in (*flow.made.values(), *flow.read.values()) for v in row_values}
     numbers = {key: number for number, key in enumerate(values)}
     made_numbers, read_numbers = (
@@ -120,7 +120,7 @@ def build_record(flow: ValueFlow) -> FlowRecord:
 
 
 def build_flow(record: FlowRecord) -> ValueFlow:
-    """Converts a fact back to the edges of a model."""
+    """Converts a `FlowRecord` back to the edges of a model."""
     values = [
         FlowingValue(partial(_identity, v.info), v.source, v.maker, list(v.readers), v.is_output)
         for v in record.values
@@ -227,7 +227,7 @@ def _find_entering_values(flow: ValueFlow, start: int, end: int) -> Iterator[Flo
 
 
 def _find_leaving_values(
-    flow: ValueFlow, start: int, end: int, group: bool
+    flow: ValueFlow, start: int, end: int, is_group: bool
 ) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
     """Yields the tensors that rows in the range `[start, end)` produce, with their readers outside the range.
 
@@ -237,5 +237,5 @@ def _find_leaving_values(
     for row in range(start, end):
         for value in flow.made.get(row, ()):
             readers = [reader for reader in value.readers if not start <= reader < end]
-            if readers or value.is_output or not (group or value.readers):
+            if readers or value.is_output or not (is_group or value.readers):
                 yield value, readers

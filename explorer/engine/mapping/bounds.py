@@ -1,4 +1,4 @@
-"""Lower bounds of the objective over all mappings of a site, for any tiles and orders."""
+"""Computes lower bounds of the objective over all mappings of a site, for any tiles and orders."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from explorer.engine.mapping.cost import (
     compute_capacity_on_chip,
     compute_traffic_bound,
     get_operand_bits,
-    memory_levels,
+    group_memories,
 )
 from explorer.engine.mapping.nest import OPERAND_AXES, Operand
-from explorer.engine.mapping.tile_figures import transfer_time
+from explorer.engine.mapping.tile_figures import compute_transfer_time
 from explorer.engine.tiling.cost import dimensions
 from explorer.facts.mapping import MachineMemory, MemoryMachine, Objective, SiteMapping
 
@@ -42,25 +42,30 @@ def compute_objective_bound(mapping: SiteMapping, machine: MemoryMachine, object
 
 
 def _bound_cycles(mapping: SiteMapping, machine: MemoryMachine) -> float:
-    """Computes the longer of all multiply-accumulates at the full rate and of the least traffic."""
+    """Computes the cycles of all multiply-accumulates at the full rate, or of the least traffic, whichever is
+    more.
+    """
     rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
     if rate is None:
         return 0.0
     traffic = compute_traffic_bound(mapping, compute_capacity_on_chip(machine))
     cores = math.prod(memory.cores for memory in machine.memories)
     array_cycles = mapping.batch * math.prod(mapping.size) / (rate * cores)
-    transfer_cycles = float(transfer_time(replace(machine.memories[0], **_NO_SEPARATE_RATES), traffic, 0)[0])
+    transfer_cycles = float(
+        compute_transfer_time(replace(machine.memories[0], **_NO_SEPARATE_RATES), traffic, 0)[0]
+    )
     return float(max(math.ceil(array_cycles * (1 - ROUNDING)), math.ceil(transfer_cycles * (1 - ROUNDING))))
 
 
 def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
     """Computes the energy of the multiply-accumulates and of the accesses that every mapping needs.
 
-    Each memory that holds an operand receives the whole operand at least once and hands it on at least once;
-    sums leave it at least once. The outermost memory also moves at least the bound of the traffic. The
+    Each memory that holds an operand receives the whole operand at least once and sends it on at least once.
+    Sums leave each memory at least once. The outermost memory also moves at least the bound of the traffic.
+    The
     accesses for the array have a bound of their own: see `_bound_array_energy`.
     """
-    outermost, groups = machine.memories[0], memory_levels(machine)[1:]
+    outermost, groups = machine.memories[0], group_memories(machine)[1:]
     outermost_energy = inner_energy = 0.0
     holders: dict[Operand, MachineMemory] = dict.fromkeys(OPERAND_AXES, outermost)
     for memory in (memory for group in groups for memory in group):
@@ -69,23 +74,25 @@ def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
                 continue
             size = _count_least_bytes(mapping, operand)
             source_energy, target_energy = (
-                _access_energy(holders[operand], operand, size, "write" if operand == "C" else "read"),
-                _access_energy(memory, operand, size, "read" if operand == "C" else "write"),
+                _compute_access_energy(
+                    holders[operand], operand, size, "write" if operand == "C" else "read"
+                ),
+                _compute_access_energy(memory, operand, size, "read" if operand == "C" else "write"),
             )
             outermost_energy += source_energy * (holders[operand] is outermost)
             inner_energy += source_energy * (holders[operand] is not outermost) + target_energy
             holders[operand] = memory
     if all(memory is not outermost for memory in holders.values()):
         cheapest = min(
-            *(_access_energy(outermost, operand, 1, "read") for operand in OPERAND_AXES),
-            _access_energy(outermost, "C", 1, "write"),
+            *(_compute_access_energy(outermost, operand, 1, "read") for operand in OPERAND_AXES),
+            _compute_access_energy(outermost, "C", 1, "write"),
         )
         traffic = compute_traffic_bound(mapping, compute_capacity_on_chip(machine))
         outermost_energy = max(outermost_energy, traffic * cheapest)
     epilogue, (m, _, n) = mapping.epilogue, mapping.size
     epilogue_bytes = mapping.batch * n * (epilogue.bias_bytes + m * epilogue.residual_bytes)
     arithmetic = mapping.batch * math.prod(mapping.size) * (machine.mac_pj or 0)
-    fused_energy = _access_energy(outermost, "C", epilogue_bytes, "read")
+    fused_energy = _compute_access_energy(outermost, "C", epilogue_bytes, "read")
     array_energy = _bound_array_energy(mapping, machine, holders)
     return (arithmetic + outermost_energy + inner_energy + fused_energy + array_energy) * (1 - ROUNDING)
 
@@ -110,11 +117,11 @@ def _bound_array_energy(
         shared = math.prod(inner_memory.cores for inner_memory in inside)
         bits = _get_least_bits(mapping, operand)
         direction: Literal["read", "write"] = "write" if operand == "C" else "read"
-        element_energies[operand] = _access_energy(memory, operand, bits / 8, direction) / shared
+        element_energies[operand] = _compute_access_energy(memory, operand, bits / 8, direction) / shared
     parts = []
     for size, unit in zip(mapping.size, machine.unit, strict=True):
-        count, rest = divmod(size, unit)
-        parts.append([(unit, count)] * bool(count) + [(rest, 1)] * bool(rest))
+        count, remainder = divmod(size, unit)
+        parts.append([(unit, count)] * bool(count) + [(remainder, 1)] * bool(remainder))
     total = 0.0
     for pieces in itertools.product(*parts):
         lengths = [length for length, _ in pieces]
@@ -132,7 +139,9 @@ def _bound_array_energy(
 
 
 def _get_least_bits(mapping: SiteMapping, operand: Operand) -> int:
-    """Returns the bits of an element of an operand. For C, they are the fewer of a sum's and an output's."""
+    """Returns the bits of an element of an operand; for C, the fewer of the bits of a sum and of an
+    output.
+    """
     bits = get_operand_bits(mapping, operand)
     return bits if operand != "C" else min(bits, dimensions.get_type_bits(mapping.output, mapping.site))
 
@@ -143,7 +152,7 @@ def _count_least_bytes(mapping: SiteMapping, operand: Operand) -> int:
     return mapping.batch * dimensions.count_packed_bytes(rows * columns, _get_least_bits(mapping, operand))
 
 
-def _access_energy(
+def _compute_access_energy(
     memory: MachineMemory, operand: Operand, size: float, direction: Literal["read", "write"]
 ) -> float:
     """Computes the picojoules of reads or writes of bytes; 0 if the energy of an access is unknown."""

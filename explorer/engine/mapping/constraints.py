@@ -1,4 +1,4 @@
-"""Constraints of a search: limits on the tile of the first level and on the order of its loops.
+"""Parses the constraints of a search: limits on the tile of the first level and on the order of its loops.
 
 A constraint is a word such as `n%32` (a multiple of 32), `k<=256`, `k>=64`, `m=128` or `order=mnk`; `m`, `k`
 and `n` are the lengths of the tile. Several constraints are separated by spaces.
@@ -37,15 +37,15 @@ class Constraints(NamedTuple):
     limits: tuple[tuple[str, str, int], ...] = ()
     orders: tuple[LoopOrder, ...] = ()
 
-    def masks(self, lengths: tuple[_Numbers, _Numbers, _Numbers]) -> Iterator[tuple[str, _Numbers]]:
+    def list_masks(self, lengths: tuple[_Numbers, _Numbers, _Numbers]) -> Iterator[tuple[str, _Numbers]]:
         """Yields each limit as text, with the tiles that meet it."""
         for axis, sign, value in self.limits:
             yield f"{axis}{sign}{value}", _TESTS[sign](lengths["mkn".index(axis)], value)
 
-    def axis_masks(self, lengths: list[_Numbers]) -> Iterator[tuple[str, int, _Numbers]]:
+    def list_axis_masks(self, lengths: list[_Numbers]) -> Iterator[tuple[str, int, _Numbers]]:
         """Yields each limit as text, with its axis and the lengths of the axis that meet it.
 
-        The caller may shorten the lengths of an axis before it asks for the next limit.
+        The caller may shorten the lengths of an axis between two limits.
         """
         for axis, sign, value in self.limits:
             index = "mkn".index(axis)

@@ -1,4 +1,5 @@
-"""Cost of a mapping: bytes at each level, capacity, cycles and energy, from the counts of `nest`.
+"""Computes the cost of a mapping: bytes at each level, capacity, cycles and energy, from the counts of
+`nest`.
 
 Time is a pipeline over the tiles of the first level: while the array computes a tile, the next tile is loaded
 and the previous output is stored, as far as the memory has buffers for it.
@@ -41,7 +42,7 @@ from explorer.facts.mapping import (
 from explorer.settings.site_mappings import ARRAY
 
 
-def memory_levels(machine: MemoryMachine) -> list[tuple[MachineMemory, ...]]:
+def group_memories(machine: MemoryMachine) -> list[tuple[MachineMemory, ...]]:
     """Groups the memories into levels, from the outermost in.
 
     Memories that follow each other and hold different operands form one level, such as a scratchpad for both
@@ -67,7 +68,7 @@ def build_nest(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
         Misuse: The mapping does not have one level for each level of memory and one for the array, a level
             divides more tiles than it has cores, or a tile is larger than the tile outside of it.
     """
-    groups = memory_levels(machine)[1:]
+    groups = group_memories(machine)[1:]
     if len(mapping.levels) != len(groups) + 1:
         names = ", ".join([*("+".join(memory.name for memory in group) for group in groups), ARRAY])
         raise Misuse(
@@ -174,13 +175,13 @@ def compute_mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> Mappin
 
 
 def count_array_slots(mapping: SiteMapping, machine: MemoryMachine) -> int:
-    """Counts the multiply-accumulates that all arrays could do while the busiest one computes the product."""
+    """Counts the multiply-accumulates that all arrays could do in the time that the busiest array needs."""
     nest = build_nest(mapping, machine)
     return mapping.batch * _count_products(nest) * math.prod(nest.levels[-1].tile) * _count_cores(machine)
 
 
 def get_operand_bits(mapping: SiteMapping, operand: Operand) -> int:
-    """Returns the bits of an element of an operand; of C, those of a sum."""
+    """Returns the bits of an element of an operand; for C, the bits of a sum."""
     return _get_widths(mapping).get_bits(operand)
 
 
@@ -192,14 +193,16 @@ def count_compulsory_bytes(mapping: SiteMapping) -> int:
 
 
 def compute_capacity_on_chip(machine: MemoryMachine) -> int | None:
-    """Returns the bytes of all instances of all memories but the outermost, or None if one is not limited."""
+    """Returns the bytes of all instances of all memories but the outermost, or None if a size is not
+    limited.
+    """
     capacity, instances = 0, 1
     for memory in machine.memories[1:]:
         instances *= memory.cores
         if memory.size is None:
             return None
         capacity += memory.size * instances
-    # the array holds one tile of its own
+    # the array holds one tile of each operand; 8 is the bytes of the widest element
     return capacity + 8 * sum(a * b for a, b in itertools.combinations(machine.unit, 2)) * instances
 
 
@@ -232,9 +235,9 @@ def _count_cores(machine: MemoryMachine) -> int:
 def find_epilogue_level(nest: Nest) -> int:
     """Returns the level that applies the epilogue to finished sums before they leave it, or -1.
 
-    That is the innermost level that holds sums in a memory, or the array if none does. If cores divide K, it
-    is outside of these cores, where their sums are added. -1 means that they are added in the outermost
-    memory, so that sums leave the chip in the accumulator's type.
+    The level is the innermost level that holds sums in a memory, or the array if no memory holds sums. If
+    cores divide K, the level is outside of these cores, where their sums are added. -1 means that the sums
+    are added in the outermost memory, so they leave the chip in the accumulator's type.
     """
     last = len(nest.levels) - 1
     split = next((index for index, level in enumerate(nest.levels) if level.split[1] > 1), last + 1)
@@ -251,9 +254,12 @@ def _list_moves(
     widths: _Widths,
     single_instance_level: int = -1,
 ) -> list[LevelMoves]:
-    """Lists the bytes that move at each level; `nest.list_core_classes` has `single_instance_level`."""
-    groups = memory_levels(machine)
-    finishing = find_epilogue_level(nest)
+    """Lists the bytes that move at each level.
+
+    `single_instance_level` is the argument of `nest.list_core_classes`.
+    """
+    groups = group_memories(machine)
+    finishing_level = find_epilogue_level(nest)
     last = len(nest.levels) - 1
 
     def holder(level: int, operand: Operand) -> str:
@@ -277,7 +283,7 @@ def _list_moves(
         return mapping.batch * (count.loads + count.stores)
 
     def sums(count: int, finished: int, level: int) -> int:
-        finished = finished if level <= finishing else 0
+        finished = finished if level <= finishing_level else 0
         partial = dimensions.count_packed_bytes(count - finished, widths.sums)
         return partial + dimensions.count_packed_bytes(finished, widths.output)
 
@@ -308,7 +314,7 @@ def _list_moves(
                     transfers=transfers(level, operand),
                 )
             )
-    moves += _list_epilogue_moves(mapping, machine, nest, finishing, holder(finishing, "C"))
+    moves += _list_epilogue_moves(mapping, machine, nest, finishing_level, holder(finishing_level, "C"))
     return moves
 
 
@@ -342,7 +348,7 @@ def _compute_memory_costs(
 ) -> list[MemoryCost]:
     outermost = 0 if machine.memories[0].size is None else count_compulsory_bytes(mapping)
     costs = []
-    for index, group in enumerate(memory_levels(machine)):
+    for index, group in enumerate(group_memories(machine)):
         has_cores = any(math.prod(level.split) > 1 for level in nest.levels[:index])
         moves_of_instance = _list_moves(mapping, machine, nest, widths, index - 1) if has_cores else moves
         for memory in group:
@@ -372,7 +378,7 @@ def _compute_memory_costs(
 
 
 def count_held_bytes(memory: MachineMemory, tiles: Mapping[str, int]) -> int:
-    """Computes the bytes that a memory needs for all buffers of its tiles: in a cache, whole ways."""
+    """Computes the bytes that a memory needs for all buffers of its tiles; a cache allocates whole ways."""
     sizes = [getattr(memory.buffers, operand) * size for operand, size in tiles.items()]
     if memory.ways and memory.size is not None:
         way = max(memory.size // memory.ways, 1)
@@ -414,13 +420,15 @@ def _compute_energy(
     if (any(reads.values()) and memory.read_pj is None) or (any(writes.values()) and memory.write_pj is None):
         return None
 
-    return word_accesses(reads, memory.read_word) * (memory.read_pj or 0) + word_accesses(
+    return count_word_accesses(reads, memory.read_word) * (memory.read_pj or 0) + count_word_accesses(
         writes, memory.write_word
     ) * (memory.write_pj or 0)
 
 
-def word_accesses(sizes: Mapping[str, int], words: Mapping[Any, int]) -> float:
-    """Computes the number of accesses for bytes of each operand. The epilogue's inputs have words of C."""
+def count_word_accesses(sizes: Mapping[str, int], words: Mapping[Any, int]) -> float:
+    """Computes the number of accesses for bytes of each operand. The epilogue's inputs use the word size of
+    C.
+    """
     return sum(size / words.get(operand, words.get("C", 1)) for operand, size in sizes.items())
 
 
@@ -438,7 +446,7 @@ def compute_transfer_cycles(memory: MachineMemory, reads: int, writes: int) -> F
 
 @lru_cache(maxsize=64)
 def _convert_to_fraction(rate: float) -> Fraction:
-    # the decimal that the user wrote: the nearest binary fraction of 51.2 would turn 10 cycles into 11
+    # use the decimal that the user wrote: with the binary fraction nearest to 51.2, 10 cycles become 11
     return Fraction(Decimal(repr(rate)))
 
 
@@ -532,7 +540,7 @@ class _Pipeline:
     """Steps of the loops of the first level: what each loads, computes and stores.
 
     Operands that bypass the first level, the bias and the residual move while a step computes. A core without
-    work in a step at the edge is taken to load its tile again in the next one.
+    work in a step at the edge is assumed to load its tile again in the next step.
     """
 
     def __init__(
@@ -546,7 +554,7 @@ class _Pipeline:
         )
         self.trips = tuple(-(-size // chunk) for size, chunk in zip(nest.size, self.chunk, strict=True))
         buffers = dict.fromkeys("ABC", 1)
-        for memory in memory_levels(machine)[1]:
+        for memory in group_memories(machine)[1]:
             for operand in memory.holds:
                 buffers[operand] = getattr(memory.buffers, operand) + (
                     memory.buffers.out if operand == "C" else 0
@@ -569,19 +577,19 @@ class _Pipeline:
         if self.compute(self._compute_part(first)) is None:
             return None
         # steps that compute and move the same take the same time
-        alike: Counter[tuple[Triple, tuple[int, int], tuple[int, int]]] = Counter()
+        steps_by_work: Counter[tuple[Triple, tuple[int, int], tuple[int, int]]] = Counter()
         for axis_positions in itertools.product(*positions):
             step: Triple = tuple(position for position, _ in axis_positions)  # type: ignore[assignment]
             weight = math.prod(count for _, count in axis_positions)
             after, before = self._find_neighbor(step, 1), self._find_neighbor(step, -1)
             loads = self._count_loads(after, step) if after is not None else {}
             stores = self._count_stores(before, step) if before is not None else {}
-            reads, writes = self._count_passing(step, before, after)
+            reads, writes = self._count_passing_bytes(step, before, after)
             hidden = self._add_up(loads, True) + reads, self._add_up(stores, True) + writes
             waiting = self._add_up(loads, False), self._add_up(stores, False)
-            alike[self._compute_part(step), hidden, waiting] += weight
+            steps_by_work[self._compute_part(step), hidden, waiting] += weight
         total = Fraction(0)
-        for (part, hidden, waiting), number in alike.items():
+        for (part, hidden, waiting), number in steps_by_work.items():
             computing = self.compute(part) or Fraction(0)
             total += number * (max(computing, self.transfer(*hidden)) + self.transfer(*waiting))
         return first_load, total, last_store
@@ -639,7 +647,9 @@ class _Pipeline:
         bits = self.widths.output if is_finished else self.widths.sums
         return {"C": _count_bytes(self.nest.size if whole else self._compute_lengths(step), "C", bits)}
 
-    def _count_passing(self, step: Triple, before: Triple | None, after: Triple | None) -> tuple[int, int]:
+    def _count_passing_bytes(
+        self, step: Triple, before: Triple | None, after: Triple | None
+    ) -> tuple[int, int]:
         """Computes the bytes that a step reads and writes outside of what the first level holds.
 
         These are the operands that bypass the first level, the bias and the residual.
@@ -680,7 +690,9 @@ class _Pipeline:
         )
 
     def _add_up(self, sizes: Mapping[str, int], overlapping: bool) -> int:
-        """Adds up the bytes of the operands that move during a computation, or of the others."""
+        """Adds up the bytes of the operands whose transfers overlap with computation, or of all other
+        operands.
+        """
         return sum(size for name, size in sizes.items() if self.overlaps[name] is overlapping)
 
     def _compute_transfer(self, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
@@ -704,7 +716,7 @@ class _Pipeline:
         cycles = _compute_array_cycles(inner, self.machine, self.rate)
         if cycles is None:
             return None
-        groups = memory_levels(self.machine)[1:]
+        groups = group_memories(self.machine)[1:]
         for index, group in enumerate(groups):
             for memory in group:
                 reads = writes = 0
@@ -722,5 +734,5 @@ class _Pipeline:
 
 
 def _has_same_tile(operand: Operand, step: Triple, other: Triple | None) -> bool:
-    """Whether two steps need the same tile of an operand; no other step needs no tile."""
+    """Whether two steps need the same tile of an operand; False if `other` is None."""
     return other is not None and all(step[axis] == other[axis] for axis in OPERAND_AXES[operand])

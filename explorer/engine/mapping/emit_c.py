@@ -1,11 +1,11 @@
-"""C code of a mapping: the loop nest with a buffer for each operand and level, and counters of bytes moved.
+"""Writes the C code of a mapping: the loop nest, a buffer for each operand and level, and byte counters.
 
 The code is C11 and holds no text of the model: names are made from the level and the operand. A site is one
 file with a function `run`. The driver reads the operands from files, calls `run` for each product of the
 batch, and writes the output and the counters.
 
-Cores run one after the other within a step. Counters add up the cores; what several cores read from outside
-at the same time counts once.
+Cores run one after the other within a step. Counters add up all cores. A tile that several cores read from
+outside at the same time counts once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ _RANGES = {
 }
 """Ranges of the types to which an epilogue quantizes."""
 
-_BIG = {0: "M", 1: "K", 2: "N"}
+_SIZE_NAMES = {0: "M", 1: "K", 2: "N"}
+"""Names of the sizes in the C code, by axis."""
 
 
 class EmittedSite(NamedTuple):
@@ -112,7 +113,7 @@ def emit_site(
     Args:
         mapping: The mapping.
         machine: The machine, for its memories and what they hold.
-        right_dtype: Number type of B, or None if it is that of A.
+        right_dtype: Number type of B, or None for the number type of A.
         steps: Operators of the epilogue.
 
     Raises:
@@ -123,34 +124,41 @@ def emit_site(
     )
 
 
-def _operand_type(dtype: str, site: str) -> str:
+def _get_operand_type(dtype: str, site: str) -> str:
     """Returns the type in which the code stores an operand."""
-    return "uint16_t" if dtype in HALVES else _c_type(dtype, site)
+    return "uint16_t" if dtype in HALVES else _get_c_type(dtype, site)
 
 
-def _c_type(dtype: str, site: str) -> str:
+def _get_c_type(dtype: str, site: str) -> str:
     if dtype not in C_TYPES:
         raise Misuse(f"C code cannot be written for {dtype}", where=site, hint=f"types: {', '.join(C_TYPES)}")
     return C_TYPES[dtype]
 
 
 class _Emitter:
-    """Writes the code of one site."""
+    """Writes the code of one site.
+
+    Attributes:
+        finishing: Level that applies the epilogue, or -1; see `find_epilogue_level`.
+        last: Level of the array.
+        adding: Level at which the sums of cores that divide K are added, or None.
+        instances: Number of instances of each level over all cores.
+    """
 
     def __init__(
         self, mapping: SiteMapping, machine: MemoryMachine, right_dtype: str, steps: tuple[EpilogueStep, ...]
     ) -> None:
         self.nest: Nest = build_nest(mapping, machine)
         self.steps = steps
-        sums = _c_type(mapping.accumulator, mapping.site)
+        sums = _get_c_type(mapping.accumulator, mapping.site)
         self.has_float_sums = sums in ("float", "double")
         self.has_doubles = sums == "double"
         self.epilogue = mapping.epilogue
         self.types = {
-            "A": _operand_type(mapping.dtype, mapping.site),
-            "B": _operand_type(right_dtype, mapping.site),
+            "A": _get_operand_type(mapping.dtype, mapping.site),
+            "B": _get_operand_type(right_dtype, mapping.site),
             "C": sums,
-            "O": _c_type(mapping.epilogue.output or mapping.accumulator, mapping.site),
+            "O": _get_c_type(mapping.epilogue.output or mapping.accumulator, mapping.site),
         }
         self.halves = {"left": mapping.dtype, "right": right_dtype}
         self.finishing = find_epilogue_level(self.nest)
@@ -398,14 +406,14 @@ class _Emitter:
                 number = AXES.index(axis)
                 chunk = step.tile[number] * step.split[number]
                 low = "0" if level == 0 else f"{axis}{level - 1}"
-                high = _BIG[number] if level == 0 else f"{axis}{level - 1} + l{axis}{level - 1}"
+                high = _SIZE_NAMES[number] if level == 0 else f"{axis}{level - 1} + l{axis}{level - 1}"
                 name = f"g{axis}{level}"
                 yield f"{'  ' * depth}for (long {name} = {low}; {name} < {high}; {name} += {chunk}) {{"
                 depth += 1
             for axis, count in zip(AXES, step.split, strict=True):
                 number = AXES.index(axis)
                 tile = step.tile[number]
-                high = _BIG[number] if level == 0 else f"{axis}{level - 1} + l{axis}{level - 1}"
+                high = _SIZE_NAMES[number] if level == 0 else f"{axis}{level - 1} + l{axis}{level - 1}"
                 if count > 1:
                     core, start = f"c{axis}{level}", f"{axis}{level}"
                     yield f"{'  ' * depth}for (int {core} = 0; {core} < {count}; {core}++) {{"
@@ -449,7 +457,7 @@ class _Emitter:
         record = f"{operand}{level}_held[id{level}]"
         bounds = (f"{row}{level}", f"{column}{level}", f"l{row}{level}", f"l{column}{level}")
         if keeps:
-            big = (_BIG[axis] for axis in OPERAND_AXES[operand])
+            big = (_SIZE_NAMES[axis] for axis in OPERAND_AXES[operand])
             bounds = ("0", "0", *big)  # type: ignore[assignment]
         changed = (
             f"{record}.row < 0"
@@ -470,7 +478,7 @@ class _Emitter:
         outer = self.find_outer_level(operand, level)
         matrix = {"A": "A", "B": "B", "C": "sums"}[operand]
         if outer < 0:
-            source = f"{matrix}[({bounds[0]} + x) * {_BIG[OPERAND_AXES[operand][1]]} + {bounds[1]}]"
+            source = f"{matrix}[({bounds[0]} + x) * {_SIZE_NAMES[OPERAND_AXES[operand][1]]} + {bounds[1]}]"
         else:
             _, outer_width = self.get_buffer_size(operand, outer)
             origin = f"{operand}{outer}_held[id{outer}]"
@@ -512,7 +520,7 @@ class _Emitter:
             yield f"{record}.k_end = k{level} + lk{level};"
 
     def write_first_test(self, operand: Operand, level: int) -> str:
-        """Writes a test whether the core is the first of those that need the same tile from outside."""
+        """Writes a test whether the core is the first of the cores that need the same tile from outside."""
         axis = AXES[3 - sum(OPERAND_AXES[operand])]
         outer = self.find_outer_level(operand, level)
         tests = [

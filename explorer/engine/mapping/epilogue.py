@@ -1,8 +1,8 @@
-"""Epilogue of a matrix product: the operators after it that are applied to each finished sum.
+"""Finds the epilogue of a matrix product: the operators that are applied to each finished sum.
 
-They are the bias and the scales of the operator itself, and the operators that follow it in the graph as long
-as nothing else reads the values between them: bias, activation (Relu, Clip), residual (Add) and
-QuantizeLinear, which ends the epilogue. `EpilogueStep` lists the kinds of steps.
+These are the bias and the scales of the operator itself, and the operators that follow it in the graph: bias,
+activation (Relu, Clip), residual (Add) and QuantizeLinear, which ends the epilogue. An operator is fused only
+if no other node reads the value before it. `EpilogueStep` lists the kinds of steps.
 """
 
 from __future__ import annotations
@@ -382,7 +382,7 @@ def _extract_column(values: _Array) -> _Array | None:
 
 
 def compute_output(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
-    """Computes the outputs of exact sums, with the operations of the emitted code in the same order."""
+    """Computes the outputs from exact sums, with the operations of the emitted code in the same order."""
     output = np.dtype(fused.record.output)
     return np.stack(
         [finish_sums(part, fused.steps, inputs, index, output) for index, part in enumerate(sums)]
@@ -390,7 +390,9 @@ def compute_output(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Ar
 
 
 def compute_before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
-    """Computes the outputs in float64. Quantized outputs are limited to their type, but not rounded."""
+    """Computes the outputs in float64; quantized outputs are clipped to the range of their type, but not
+    rounded.
+    """
     # a clip without limits takes the place of the quantization, which is computed below
     steps: Sequence[EpilogueStep] = [
         step._replace(kind="clip", low=-np.inf, high=np.inf) if step.kind == "quantize" else step
@@ -405,8 +407,8 @@ def compute_before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInput
     dtype = np.dtype(np.float64)
     values = np.stack(
         [
-            finish_sums(part.astype(dtype), tuple(steps), wide_inputs, index, dtype)
-            for index, part in enumerate(sums)
+            finish_sums(product_sums.astype(dtype), tuple(steps), wide_inputs, index, dtype)
+            for index, product_sums in enumerate(sums)
         ]
     )
     last = fused.steps[-1]

@@ -1,4 +1,6 @@
-"""Evidence that the nest of each mapped site computes the model's product and moves the planned bytes."""
+"""Collects evidence that the nest of each mapped site computes the model's product and moves the planned
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class _Run(NamedTuple):
     Attributes:
         error: Largest error of floats in units of u |A| |B|, and its limit; None for integers.
         fault: First difference of the numbers as text, or ''.
-        counted: Bytes of each counter that the plan has.
+        counted: Measured bytes of each counter in the plan, by level and counter name.
     """
 
     error: tuple[float, float] | None
@@ -72,7 +74,7 @@ def prove_sites(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Iterator[CodeEvidence]:
-    """Runs the nest of each site on the values of a run of the model and on dense random ones.
+    """Runs the nest of each site on the values of a run of the model and on dense random values.
 
     Args:
         model: The model.
@@ -107,7 +109,7 @@ def _prove_site(
     run: NestRunner,
     seed: int,
 ) -> CodeEvidence:
-    """Runs the nest of a site on the values of a run of the model, if it has them, and on dense random ones.
+    """Runs the nest of a site on the values of a run of the model, if available, and on dense random values.
 
     After the first run, the operators that follow the product in the model must give the model's own output.
     """
@@ -164,7 +166,7 @@ def _prove_site(
 
 
 _NO_REFERENCE = Reference(*(np.zeros((1, 1, 1)),) * 3)
-"""Reference of integers, which are compared bit for bit."""
+"""Placeholder for the reference of integers, which are compared bit for bit."""
 
 
 def _get_reference(inputs: RunInputs) -> Reference | None:
@@ -172,7 +174,9 @@ def _get_reference(inputs: RunInputs) -> Reference | None:
 
 
 def _read_residual(epilogue: FusedEpilogue, product: ModelProduct) -> _Array | None:
-    """Returns the residual of the run, arranged as the product."""
+    """Returns the residual of the run in the shape of the product, or None if the epilogue has no
+    residual.
+    """
     if not epilogue.residual:
         return None
     meaning = product.meaning

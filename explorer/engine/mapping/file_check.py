@@ -1,20 +1,20 @@
-"""Check that a mapping file belongs to a machine and to the sites of a model."""
+"""Checks that a mapping file belongs to a machine and to the sites of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from explorer.base.errors import Misuse
-from explorer.engine.mapping.cost import memory_levels
+from explorer.engine.mapping.cost import group_memories
 from explorer.facts import SitePlan
 from explorer.facts.mapping import MemoryMachine
 from explorer.settings.mapping_file import MappingFile
 from explorer.settings.site_mappings import ARRAY, MAP_ANEW, check_sites
 
 
-def level_texts(machine: MemoryMachine) -> list[str]:
+def list_level_texts(machine: MemoryMachine) -> list[str]:
     """Lists the names of the memories of each level, as text, from the outermost in to the array."""
-    groups = memory_levels(machine)[1:]
+    groups = group_memories(machine)[1:]
     return [*(" ".join(memory.name for memory in group) for group in groups), ARRAY]
 
 
@@ -32,7 +32,7 @@ def check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMach
             code="other_machine",
         )
     check_sites(file, sites)
-    names = level_texts(machine)
+    names = list_level_texts(machine)
     for site in sites:
         entry = file.sites[site.name]
         place = f"{file.path}{entry.line}"

@@ -1,4 +1,4 @@
-"""Formulas of the cost of a mapping, in words and with the numbers of a site.
+"""Lists the formulas of the cost of a mapping, in words and with the numbers of a site.
 
 They repeat what `cost` computes, so that a reader can check each figure by hand. Tiles of unequal sizes and
 cores have no short formula: such a count says that it is summed over all tiles.
@@ -18,7 +18,7 @@ from explorer.engine.mapping.cost import (
     compute_pipeline_parts,
     count_array_slots,
     get_operand_bits,
-    memory_levels,
+    group_memories,
 )
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Nest, Operand
 from explorer.engine.tiling.cost import dimensions
@@ -35,14 +35,14 @@ def _list_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
     nest = build_nest(cost.mapping, machine)
     yield from _list_trip_formulas(nest)
     mapping = cost.mapping
-    numbers = _word_product(mapping.batch, *mapping.size)
+    numbers = _format_product(mapping.batch, *mapping.size)
     rule = "batch x M x K x N" if not mapping.macs else "the operator's own, without zeros of packed groups"
     yield Formula("MACs", rule, numbers if not mapping.macs else f"{cost.macs:,}", cost.macs)
     slots = count_array_slots(mapping, machine)
     rule = "MACs / (products of the array x M x K x N of its unit)"
     yield Formula("utilization", rule, f"{cost.macs:,} / {slots:,}", cost.utilization, "share")
     for move in cost.moves:
-        yield from _move_formulas(cost, move, nest, machine)
+        yield from _list_move_formulas(cost, move, nest, machine)
     for memory, use in zip(machine.memories, cost.memories, strict=True):
         yield from _list_memory_formulas(cost, machine, memory, use)
     outer = cost.memories[0]
@@ -53,23 +53,23 @@ def _list_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
         cost.traffic,
         "bytes",
     )
-    yield _bound_formula(cost, machine)
-    yield from _time_formulas(cost, machine)
+    yield _build_bound_formula(cost, machine)
+    yield from _list_time_formulas(cost, machine)
     if cost.pj is not None and machine.mac_pj is not None:
-        parts = [f"{math.prod(mapping.size) * mapping.batch:,} x {_number(machine.mac_pj)}"]
-        parts += [_number(use.pj or 0) for use in cost.memories]
+        parts = [f"{math.prod(mapping.size) * mapping.batch:,} x {_format_number(machine.mac_pj)}"]
+        parts += [_format_number(use.pj or 0) for use in cost.memories]
         yield Formula("energy", "products x mac_pj + energy of each memory", " + ".join(parts), cost.pj, "pJ")
 
 
-def _word_product(*factors: int) -> str:
+def _format_product(*factors: int) -> str:
     return " x ".join(f"{factor:,}" for factor in factors if factor != 1) or "1"
 
 
-def _number(amount: float) -> str:
+def _format_number(amount: float) -> str:
     return f"{amount:,.15g}"
 
 
-def _word_trips(nest: Nest, level: int, axis: int) -> int:
+def _count_trips(nest: Nest, level: int, axis: int) -> int:
     outer = nest.size[axis] if level == 0 else nest.levels[level - 1].tile[axis]
     step = nest.levels[level]
     return -(-outer // (step.tile[axis] * step.split[axis]))
@@ -78,7 +78,7 @@ def _word_trips(nest: Nest, level: int, axis: int) -> int:
 def _list_trip_formulas(nest: Nest) -> Iterator[Formula]:
     for number, level in enumerate(nest.levels):
         for axis, letter in enumerate(AXES):
-            trips = _word_trips(nest, number, axis)
+            trips = _count_trips(nest, number, axis)
             if trips == 1:
                 continue
             outer = nest.size[axis] if number == 0 else nest.levels[number - 1].tile[axis]
@@ -95,7 +95,7 @@ def _list_reload_trips(nest: Nest, operand: Operand, level: int) -> list[int]:
         (AXES.index(axis), trips)
         for number in range(level + 1)
         for axis in nest.levels[number].order
-        if (trips := _word_trips(nest, number, AXES.index(axis))) > 1
+        if (trips := _count_trips(nest, number, AXES.index(axis))) > 1
     ]
     operand_loops = [index for index, (axis, _) in enumerate(loops) if axis in OPERAND_AXES[operand]]
     return (
@@ -108,7 +108,7 @@ def _list_reload_trips(nest: Nest, operand: Operand, level: int) -> list[int]:
 _SUMMED = "summed over full and partial tiles, all cores"
 
 
-def _move_formulas(
+def _list_move_formulas(
     cost: MappingCost, move: LevelMoves, nest: Nest, machine: MemoryMachine
 ) -> Iterator[Formula]:
     if move.operand not in OPERAND_AXES:
@@ -124,7 +124,7 @@ def _move_formulas(
     visits = math.prod(reloads)
     letters = "".join(AXES[axis] for axis in OPERAND_AXES[operand]).upper()
     name = f"{operand} into {move.memory}"
-    size = f"{_word_product(mapping.batch, rows, columns)} x {bits} / 8"
+    size = f"{_format_product(mapping.batch, rows, columns)} x {bits} / 8"
     if operand != "C":
         rule, numbers = f"bytes of {operand} ({letters[0]} x {letters[1]}) x trips that load it again", size
         numbers += "".join(f" x {trips:,}" for trips in reloads)
@@ -136,11 +136,11 @@ def _move_formulas(
             name = f"{operand} read from {move.outside}"
             yield Formula(name, rule, f"{move.outside_reads:,}", move.outside_reads, "bytes")
         return
-    rule, numbers = "bytes of C x (visits of a sum - 1)", f"{size} x ({_word_product(*reloads)} - 1)"
+    rule, numbers = "bytes of C x (visits of a sum - 1)", f"{size} x ({_format_product(*reloads)} - 1)"
     if machine.first_read or whole * (visits - 1) != move.loads:
         rule, numbers = f"bytes of C that are visited again, {_SUMMED}", f"{move.loads:,}"
     yield Formula(name, rule, numbers, move.loads, "bytes")
-    rule, numbers = "bytes of C x visits of a sum", f"{size} x {_word_product(*reloads)}"
+    rule, numbers = "bytes of C x visits of a sum", f"{size} x {_format_product(*reloads)}"
     if whole * visits != move.stores:
         rule, numbers = (
             f"bytes of C at each visit, the last in the output's type, {_SUMMED}",
@@ -169,7 +169,7 @@ def _list_memory_formulas(
             (f"{use.reads:,}", memory.read_bytes_per_cycle),
             (f"{use.writes:,}", memory.write_bytes_per_cycle),
         ]
-        parts = [f"ceil({amount} / {_number(rate)})" for amount, rate in rates if rate is not None]
+        parts = [f"ceil({amount} / {_format_number(rate)})" for amount, rate in rates if rate is not None]
         rule, numbers = "bytes / bytes per cycle, read and written", _find_largest(parts)
         if has_cores:
             rule, numbers = "bytes / bytes per cycle of the instance with the most bytes", f"{use.cycles:,}"
@@ -196,7 +196,7 @@ def _list_energy_numbers(cost: MappingCost, memory: MachineMemory) -> str:
         ):
             word = _get_word_bytes(words, move.operand)
             if amount and pj is not None:
-                terms.append(f"{amount:,} / {word} x {_number(pj)}")
+                terms.append(f"{amount:,} / {word} x {_format_number(pj)}")
     return " + ".join(terms) or "0"
 
 
@@ -208,7 +208,7 @@ def _find_largest(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})"
 
 
-def _bound_formula(cost: MappingCost, machine: MemoryMachine) -> Formula:
+def _build_bound_formula(cost: MappingCost, machine: MemoryMachine) -> Formula:
     mapping, capacity = cost.mapping, compute_capacity_on_chip(machine)
     if capacity is None:
         numbers = f"{cost.compulsory:,}"
@@ -218,12 +218,12 @@ def _bound_formula(cost: MappingCost, machine: MemoryMachine) -> Formula:
         dimensions.get_type_bits(mapping.output, ""),
     )
     m, k, n = mapping.size
-    numbers = f"{_word_product(mapping.batch, 2, m, n, k)} / sqrt({capacity * 8 // width:,}) x {width} / 8"
+    numbers = f"{_format_product(mapping.batch, 2, m, n, k)} / sqrt({capacity * 8 // width:,}) x {width} / 8"
     rule = "max(both operands and the output once, 2 M N K / sqrt(S)), S elements on the chip"
     return Formula("lower bound", rule, f"max({cost.compulsory:,}, {numbers})", cost.lower_bound, "bytes")
 
 
-def _time_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formula]:
+def _list_time_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formula]:
     if cost.array_cycles is None:
         return
     rate = machine.rates.get(cost.mapping.dtype) or machine.hardware.macs_per_cycle
@@ -231,7 +231,7 @@ def _time_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
         cores = math.prod(memory.cores for memory in machine.memories)
         slots = count_array_slots(cost.mapping, machine) // cores
         rule = "products of the array x M x K x N of its unit / MACs per cycle, the core with the most work"
-        numbers = f"ceil({slots:,} / {_number(rate or 1)})"
+        numbers = f"ceil({slots:,} / {_format_number(rate or 1)})"
     else:
         rule, numbers = "fill, stream and drain of each stationary tile, summed", f"{cost.array_cycles:,}"
     yield Formula("array cycles", rule, numbers, cost.array_cycles, "cycles")
@@ -242,7 +242,7 @@ def _time_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
         f"{cost.array_cycles:,}",
         *(f"{use.cycles:,}" for use in cost.memories if use.cycles is not None),
     ]
-    if parts is not None and len(memory_levels(machine)) > 1:
+    if parts is not None and len(group_memories(machine)) > 1:
         first, steps, last = (str(part).replace("/", " / ") for part in parts)
         pipeline = f"ceil({cost.mapping.batch:,} x ({first} + {steps} + {last}))"
         rule = "max(first load + longer of computing and moving for each tile + last store, array, memories)"
@@ -250,5 +250,5 @@ def _time_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
     else:
         yield Formula("cycles", "max(array, memories)", _find_largest(terms), cost.cycles, "cycles")
     if cost.seconds is not None and machine.hardware.clock is not None:
-        numbers = f"{cost.cycles:,} / {_number(machine.hardware.clock)}"
+        numbers = f"{cost.cycles:,} / {_format_number(machine.hardware.clock)}"
         yield Formula("time", "cycles / clock", numbers, cost.seconds, "seconds")

@@ -1,4 +1,4 @@
-"""Pareto fronts: the mappings that no other mapping undercuts in all figures."""
+"""Finds Pareto fronts: the mappings that no other mapping undercuts in all figures."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import numpy as np
 from explorer.engine.mapping.tile_figures import Numbers
 
 _TOLERANCE = 1.01
-"""Factor by which a mapping must undercut each other one in some figure, so that a front has few mappings."""
+"""Factor by which a mapping on the front must undercut every other mapping in some figure. It keeps fronts
+small."""
 
 
 def find_front(points: Numbers) -> list[int]:
     """Finds the points that no other point undercuts in all figures.
 
-    Of points within 1 % of each other in every figure, one remains.
+    Of several points within 1 % of each other in every figure, only the first remains.
 
     Args:
         points: A row for each point, with figures of which smaller ones are better.
@@ -31,7 +32,7 @@ def find_front(points: Numbers) -> list[int]:
 
 
 def is_undercut(points: Numbers, front: Numbers) -> Numbers:
-    """Whether a point of the front is at most 1 % above each point in every figure, or below it."""
+    """Returns for each point whether a point of the front is at most 1 % above it in every figure."""
     undercut = np.zeros(len(points), dtype=bool)
     for row in front:
         undercut |= (row <= points * _TOLERANCE).all(axis=1)

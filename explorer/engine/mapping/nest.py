@@ -1,10 +1,10 @@
 """Counts the elements that each level of a loop nest moves, without running the loops.
 
-A nest divides C = A x B into tiles for each level of memory, from the outermost in. The loops of a level walk
-over its tiles within a tile of the next outer level. A level loads a tile of an operand when the tile differs
-from the tile that it holds. It keeps the tile while loops advance on which the operand does not depend. This
-is the model of Timeloop (Parashar et al., ISPASS 2019) and ZigZag (Mei et al., IEEE Transactions on Computers
-2021).
+A nest divides C = A x B into tiles for each level of memory, from the outermost in. The loops of a level
+iterate over its tiles within a tile of the next outer level. A level loads a tile of an operand when the tile
+differs from the tile that it holds. It keeps the tile while loops advance on which the operand does not
+depend. This is the model of Timeloop (Parashar et al., ISPASS 2019) and ZigZag (Mei et al., IEEE Transactions
+on Computers 2021).
 
 Tiles at the edge may be smaller than full tiles. The count is a recursion over the loops: all full tiles of a
 loop have the same cost, and the last, smaller tile has a cost of its own.

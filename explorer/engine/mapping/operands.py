@@ -1,4 +1,4 @@
-"""Operands A and B of the matrix products of a model: taken from a run of the model, or random.
+"""Provides the operands A and B of a model's matrix products: from a run of the model, or random.
 
 The specification of an operator as a product (`engine.proof.meanings`) turns values of a run into operands:
 windows of images, packed groups, codes of quantized values. It is independent of the code that tiles.
@@ -34,6 +34,9 @@ _Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 _CHUNK_ELEMENTS = 1 << 22
 """Number of elements of A that are collected at a time."""
+
+_DENSE_STREAM = 5
+"""Second part of the seed of dense operands, so that they differ from other random values of the seed."""
 
 
 class ModelProduct(NamedTuple):
@@ -155,8 +158,10 @@ def _read_operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -
 
 
 def draw_dense_operands(site: Site, seed: int) -> RunInputs:
-    """Draws operands without zeros: integers of the range of their type, floats of 0.5 to 1 with a sign."""
-    generator = np.random.default_rng((seed, 5))
+    """Draws dense operands: integers from the range of their type, floats from 0.5 to 1 with a random
+    sign.
+    """
+    generator = np.random.default_rng((seed, _DENSE_STREAM))
 
     def values(dtype: str, shape: tuple[int, int, int]) -> _Array:
         numpy_type = get_numpy_type(dtype)
@@ -187,7 +192,7 @@ def find_output_fault(
         site: The site.
         product: The product in a run of the model.
         sums: Sums that the nest computed, of shape (batch, M, N).
-        reference: Product of floats in a wider type. Integers do not need it.
+        reference: Product of floats in a wider type; unused for integers.
     """
     meaning = product.meaning
     output = _finish_output(model, site, product.values, sums)

@@ -1,4 +1,4 @@
-"""Proof of emitted code: compile it, run it on values, and compare its output and its counters with the plan.
+"""Tests emitted code: compiles it, runs it on values, and compares its output and counters with the plan.
 
 The output must equal the product: integers bit for bit, floats within the limit of the proof of a tiling. The
 counters of bytes moved must equal the plan at every level, for every operand. Without a compiler, `walk` runs
@@ -33,8 +33,8 @@ SECONDS = 300.0
 
 _FLAGS = ("-std=c11", "-O2", "-ffp-contract=off")
 
-_WITHOUT_BLAS = 1 << 27
-"""Largest number of multiplications to do in a type wider than float64."""
+_MAX_WIDE_PRODUCTS = 1 << 27
+"""Maximum number of multiplications in a type wider than float64, for which NumPy has no fast product."""
 
 _CHUNK_ELEMENTS = 1 << 22
 """Number of elements of A that are converted to float64 at a time."""
@@ -131,14 +131,14 @@ class Programs:
                 with output_files.open_binary(self._path(name)) as target:
                     target.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
         numbers = [str(len(inputs.A)), str(inputs.zero_a), str(inputs.zero_b)]
-        for name in ("output", "counters"):  # those of another run must not count
+        for name in ("output", "counters"):  # remove files of an earlier run
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(name))
         self._call(
             [self._paths[source], *numbers, *words, "output", "counters"], f"the program of {file}", Misuse
         )
         dtype = np.dtype(mapping.epilogue.output or mapping.accumulator)
-        content, counts = self._result("output", file), self._result("counters", file).split()
+        content, counts = self._read_result("output", file), self._read_result("counters", file).split()
         shape = len(inputs.A), inputs.A.shape[1], inputs.B.shape[2]
         places = [(level, name) for level in range(len(mapping.levels)) for name in COUNTERS]
         if len(content) != np.prod(shape) * dtype.itemsize or len(counts) != len(places):
@@ -148,7 +148,7 @@ class Programs:
         output = np.frombuffer(content, dtype=dtype)
         return RunResult(output.reshape(shape), dict(zip(places, map(int, counts), strict=True)))
 
-    def _result(self, name: str, file: str) -> bytes:
+    def _read_result(self, name: str, file: str) -> bytes:
         """Reads a file that a program writes."""
         try:
             return input_files.read_content(self._path(name), internal=True)
@@ -269,7 +269,8 @@ def _list_planned(move: LevelMoves) -> dict[tuple[int, str], int]:
 
 
 def compute_exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
-    """Computes the sums of integers, of shape (batch, M, N). They wrap around like those of the accumulator.
+    """Computes the sums of integers, of shape (batch, M, N); they wrap around like sums in the accumulator's
+    type.
 
     Sums of products of bytes and 16-bit integers are exact in float64, which uses BLAS. Small sums are exact
     in float32, which takes half the time.
@@ -303,7 +304,7 @@ def compute_reference(inputs: RunInputs) -> Reference:
     """Computes the product of floats in a wider type, and the sums of the absolute values of its terms."""
     batch, rows, depth = inputs.A.shape
     # a type wider than float64 has no BLAS; for large products, float64 errors are within the limit, too
-    is_small = inputs.A.size * inputs.B.shape[2] <= _WITHOUT_BLAS
+    is_small = inputs.A.size * inputs.B.shape[2] <= _MAX_WIDE_PRODUCTS
     wide = np.dtype(np.longdouble if inputs.A.dtype == np.float64 and is_small else np.float64)
     exact, bound = (np.empty((batch, rows, inputs.B.shape[2]), wide) for _ in range(2))
     step = max(1, _CHUNK_ELEMENTS // max(depth, 1))

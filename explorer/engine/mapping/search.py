@@ -1,13 +1,13 @@
-"""Search for the best mapping of a matrix product to a machine.
+"""Searches for the best mapping of a matrix product to a machine.
 
 The search space has one tile size for each level, in multiples of the array's unit, every order of the loops
 at every level, and, at the first level, the choice to keep one whole operand.
 
-With one level of memory between the outermost memory and the array, every tile that fits is compared. Bounds
-that no order of the inner loops goes below leave out most of them, so the result is exact for each
-objective. If too many tiles fit, only the smallest tile for each number of trips is tried: a larger tile with
-as many trips holds more and moves no less, so the least traffic is still exact. A larger tile can leave a
-smaller rest, though, and need less energy or fewer cycles.
+With one level of memory between the outermost memory and the array, every tile that fits is compared. Lower
+bounds over all orders of the inner loops exclude most tiles, so the result is exact for each objective. If
+too many tiles fit, only the smallest tile for each number of trips is tried. A larger tile with as many trips
+holds more and moves no less, so the least traffic is still exact. A larger tile can leave a smaller partial
+tile at the edge, though, and need less energy or fewer cycles.
 
 With more levels of memory, or with several cores, the search computes the most promising mappings.
 """
@@ -30,7 +30,7 @@ from explorer.engine.mapping.constraints import Constraints
 from explorer.engine.mapping.cost import (
     compute_mapping_cost,
     count_compulsory_bytes,
-    memory_levels,
+    group_memories,
 )
 from explorer.engine.mapping.front import find_front, is_undercut
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Triple
@@ -39,8 +39,8 @@ from explorer.engine.mapping.tile_figures import (
     Numbers,
     TileFigures,
     Tiles,
-    operand_dtype,
-    packed,
+    count_packed_bytes,
+    get_operand_dtype,
 )
 from explorer.facts.mapping import (
     LoopOrder,
@@ -59,28 +59,29 @@ _DATAFLOWS: tuple[LoopOrder, ...] = ("mnk", "knm", "mkn")
 _BEST = 5
 """Number of mappings that a search returns."""
 _POOL = 30
-"""Number of mappings whose exact cost the search computes at the end."""
+"""Number of best mappings that the search keeps, and whose exact cost it computes at the end."""
 _CERTAIN = 8
-"""Number of mappings that are certainly the best ones: no tile that could be among them is left out."""
+"""Number of best mappings that the pruning guarantees: no tile that could be among them is left out."""
 _FIRST_LOOK = 8
-"""Number of tiles of each outer order, with the operand kept whole, that a search looks at first."""
+"""Number of tiles that a search computes first in each branch (an outer order and an operand kept whole)."""
 _CHUNK = 1 << 9
 """Number of tiles whose figures are computed at the same time."""
 _MAX_PAIRS = 1 << 21
-"""Largest number of pairs of rows and columns of which all tiles are listed."""
+"""Maximum number of pairs of rows and columns for which all tiles are listed."""
 _MAX_TILES = 1 << 17
-"""Largest number of tiles that are all compared. Of more, only one for each number of trips is."""
+"""Maximum number of tiles that are all compared. With more, one tile for each number of trips is compared."""
 _MAX_EVALUATED = 1 << 16
-"""Largest number of tiles that are computed with every inner order."""
+"""Maximum number of tiles that are computed with every inner order."""
 _MAX_FRONT_ROUNDS = 8
-"""Largest number of times that the most promising mappings left for the Pareto front are computed."""
+"""Maximum number of rounds in which the most promising remaining mappings for the Pareto front are
+computed."""
 _MAX_FRONT_TILES = 1 << 13
 """Number of tiles of a branch above which the front has only the smallest tile for each number of trips."""
 _OUTER_TILES = 12
 """Number of outer tiles for which a search over three levels looks for the best inner tile."""
 
 
-def trip_tiles(size: int, unit: int) -> list[int]:
+def list_trip_tiles(size: int, unit: int) -> list[int]:
     """Lists the smallest tile for each number of trips along an axis, in multiples of a unit.
 
     The largest tile is the whole axis.
@@ -122,7 +123,7 @@ def search_mappings(
     start = time.perf_counter()
     constraints = constraints or Constraints()
     _check_outermost(mapping, machine)
-    groups = memory_levels(machine)[1:]
+    groups = group_memories(machine)[1:]
     if not groups and constraints.limits:
         raise Misuse(
             f"{machine.hardware.name} has no memory on the chip, so no tile can be limited",
@@ -130,31 +131,33 @@ def search_mappings(
             hint="leave the limits out, or write order=mnk",
         )
     is_flat = len(groups) == 1 and all(memory.cores == 1 for memory in machine.memories)
-    space = _whole_space(mapping, machine, constraints) if is_flat else None
-    candidates, left_out = space or _first_tiles(mapping, machine, constraints)
+    space = _list_whole_space(mapping, machine, constraints) if is_flat else None
+    candidates, left_out = space or _list_first_tiles(mapping, machine, constraints)
     least_value = compute_objective_bound(mapping, machine, objective)
     if not groups:
-        ranked, count = _array_only(mapping, machine, constraints)
-        key = _objective_key(objective, ranked, machine)
+        ranked, count = _compute_array_orders(mapping, machine, constraints)
+        key = _build_objective_key(objective, ranked, machine)
         on_front, exact = ranked, True
     elif is_flat:
-        smallest = _Entry((), candidates[0].tile(0), ORDERS[0], ORDERS[0], "").mapping(mapping, machine)
+        smallest = _Entry((), candidates[0].get_tile(0), ORDERS[0], ORDERS[0], "").build_mapping(
+            mapping, machine
+        )
         smallest_cost = compute_mapping_cost(smallest, machine)
-        key = _objective_key(objective, [smallest_cost], machine)
+        key = _build_objective_key(objective, [smallest_cost], machine)
         ranking = _Ranking(mapping, machine, objective, constraints, candidates)
         ranking.run()
         ranked, count = ranking.compute_costs(key), ranking.count
         front = ranking.find_front(smallest_cost.pj is not None) if with_front else ()
-        on_front = [compute_mapping_cost(entry.mapping(mapping, machine), machine) for entry in front]
+        on_front = [compute_mapping_cost(entry.build_mapping(mapping, machine), machine) for entry in front]
         value = min(float(key(cost)[0]) for cost in ranked)
-        # only for traffic does the smallest tile for a number of trips never lose, and only without limits
+        # one tile for each number of trips guarantees only the least traffic, and only without limits
         is_whole = space is not None or (objective == "traffic" and not constraints.limits)
         exact = is_whole and ranking.is_exact(value)
         if is_whole:
             least_value = max(least_value, min(ranking.least_left, ranking.pool[0].ranks[0]))
     else:
-        ranked, count = _many_levels(mapping, machine, constraints, candidates)
-        key = _objective_key(objective, ranked, machine)
+        ranked, count = _search_many_levels(mapping, machine, constraints, candidates)
+        key = _build_objective_key(objective, ranked, machine)
         on_front, exact = ranked, False
     ordered = sorted(ranked, key=lambda cost: (key(cost), _make_tie_key(cost)))
     value = float(key(ordered[0])[0])
@@ -197,7 +200,7 @@ def _make_tie_key(cost: MappingCost) -> tuple[Any, ...]:
     return tuple((level.tile, level.order, level.keep) for level in cost.mapping.levels)
 
 
-def _objective_key(
+def _build_objective_key(
     objective: Objective, costs: Sequence[MappingCost], machine: MemoryMachine
 ) -> Callable[[MappingCost], tuple[float, ...]]:
     """Returns the figure to minimize, then the figures that decide between equal ones.
@@ -224,15 +227,15 @@ def _objective_key(
             hint=f"add {needed}; or minimize the traffic: --objective traffic",
         )
     return lambda cost: tuple(
-        float(value or 0) for value in (*figure(cost), _held_bytes(cost), _moved_bytes(cost))
+        float(value or 0) for value in (*figure(cost), _sum_held_bytes(cost), _sum_moved_bytes(cost))
     )
 
 
-def _held_bytes(cost: MappingCost) -> int:
+def _sum_held_bytes(cost: MappingCost) -> int:
     return sum(memory.held for memory in cost.memories[1:])
 
 
-def _moved_bytes(cost: MappingCost) -> int:
+def _sum_moved_bytes(cost: MappingCost) -> int:
     return sum(move.loads + move.stores for move in cost.moves)
 
 
@@ -242,7 +245,7 @@ def _list_pareto_front(costs: Sequence[MappingCost]) -> list[MappingCost]:
         (
             float(cost.cycles or 0),
             float(cost.traffic if cost.pj is None else cost.pj),
-            float(_held_bytes(cost)),
+            float(_sum_held_bytes(cost)),
         )
         for cost in costs
     ]
@@ -252,7 +255,7 @@ def _list_pareto_front(costs: Sequence[MappingCost]) -> list[MappingCost]:
 # -- tiles of the first level
 
 
-def _first_tiles(
+def _list_first_tiles(
     mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
 ) -> tuple[list[Tiles], dict[str, int]]:
     """Lists the tiles of the first level that fit and meet the constraints.
@@ -260,13 +263,13 @@ def _first_tiles(
     Raises:
         Misuse: No tile fits, or a constraint leaves none.
     """
-    groups = memory_levels(machine)[1:]
+    groups = group_memories(machine)[1:]
     if not groups:
         return [], {}
-    m, k, n = _all_tiles(mapping, machine).lengths
+    m, k, n = _list_smallest_tiles(mapping, machine).lengths
     left_out: Counter[str] = Counter()
     allowed = np.ones(len(m), dtype=bool)
-    for text, is_within in constraints.masks((m, k, n)):
+    for text, is_within in constraints.list_masks((m, k, n)):
         left_out[text] += int((allowed & ~is_within).sum())
         allowed &= is_within
         if not allowed.any():
@@ -285,8 +288,8 @@ def _first_tiles(
         left_out[memory.name] += int((fits & ~is_within).sum())
         fits &= is_within
     if not fits.any():
-        raise _too_small(mapping, machine, tiles)
-    return _with_kept_operands(mapping, machine, tiles.chosen(fits)), dict(left_out)
+        raise _build_too_small_error(mapping, machine, tiles)
+    return _list_with_kept_operands(mapping, machine, tiles.select(fits)), dict(left_out)
 
 
 def _count_held_bytes(mapping: SiteMapping, memory: MachineMemory, tiles: Tiles) -> Numbers:
@@ -301,10 +304,11 @@ def _count_held_bytes(mapping: SiteMapping, memory: MachineMemory, tiles: Tiles)
             else tiles.lengths[rows] * tiles.lengths[columns]
         )
         sizes = [
-            getattr(memory.buffers, operand) * packed(elements, operand_dtype(mapping, operand), mapping.site)
+            getattr(memory.buffers, operand)
+            * count_packed_bytes(elements, get_operand_dtype(mapping, operand), mapping.site)
         ]
         if operand == "C":
-            sizes.append(memory.buffers.out * packed(elements, mapping.output, mapping.site))
+            sizes.append(memory.buffers.out * count_packed_bytes(elements, mapping.output, mapping.site))
         if memory.ways and memory.size is not None:
             way = max(memory.size // memory.ways, 1)
             sizes = [-(-size // way) * way for size in sizes]
@@ -312,7 +316,9 @@ def _count_held_bytes(mapping: SiteMapping, memory: MachineMemory, tiles: Tiles)
     return total
 
 
-def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None = None) -> MemoryTooSmall:
+def _build_too_small_error(
+    mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None = None
+) -> MemoryTooSmall:
     """Describes the tile that exceeds a memory by the fewest bytes, and that memory.
 
     Args:
@@ -320,7 +326,7 @@ def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None
         machine: The machine.
         tiles: Tiles that the constraints leave, or None for the smallest tile.
     """
-    first = memory_levels(machine)[1]
+    first = group_memories(machine)[1]
     memories = (
         [memory for memory in first if memory.size is not None]
         if tiles
@@ -339,7 +345,7 @@ def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None
     best = int(missing.max(axis=0).argmin())
     memory = memories[int(missing[:, best].argmax())]
     needed = int(missing[:, best].max())
-    tile = "x".join(str(length) for length in tiles.tile(best))
+    tile = "x".join(str(length) for length in tiles.get_tile(best))
     return MemoryTooSmall(
         f"no tile of {mapping.site} fits: the smallest, {tile}, needs {needed:,} bytes more",
         where=f"memory '{memory.name}' of {machine.hardware.name}",
@@ -350,7 +356,7 @@ def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None
 # -- one memory between the outermost memory and the array
 
 
-def _array_only(
+def _compute_array_orders(
     mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
 ) -> tuple[list[MappingCost], int]:
     costs = []
@@ -369,21 +375,28 @@ class _Entry(NamedTuple):
     inner: LoopOrder
     keep: str
 
-    def mapping(self, site: SiteMapping, machine: MemoryMachine) -> SiteMapping:
+    def build_mapping(self, site: SiteMapping, machine: MemoryMachine) -> SiteMapping:
         """Returns the mapping of a site."""
         levels = NestLevel(self.outer, self.tile, keep=self.keep), NestLevel(self.inner, machine.unit)
         return replace(site, levels=levels)
 
 
 class _Branch(NamedTuple):
-    """Tiles in one outer order, with the figures that no inner order goes below."""
+    """Tiles in one outer order.
+
+    Attributes:
+        figures: Figures of the tiles.
+        outer: Order of the loops of the first level.
+        bounds: Lower bounds, over all inner orders, of the first two figures that rank mappings.
+        least: Lower bounds of all figures over all inner orders.
+    """
 
     figures: TileFigures
     outer: LoopOrder
     bounds: tuple[Numbers, Numbers]
     least: Figures
 
-    def promising(self, threshold: tuple[float, float]) -> Numbers:
+    def list_promising(self, threshold: tuple[float, float]) -> Numbers:
         """Lists the tiles whose bounds do not exceed the figures of a mapping, the smallest bound first."""
         first, second = self.bounds
         indices = np.flatnonzero(
@@ -395,14 +408,14 @@ class _Branch(NamedTuple):
 class _Ranking:
     """Search over all tiles and orders with one level of memory on the chip.
 
-    A branch has all tiles in one outer order. Figures that no inner order goes below leave out most tiles;
-    the others are computed with every inner order.
+    A branch has all tiles in one outer order. Lower bounds over all inner orders exclude most tiles; the
+    remaining tiles are computed with every inner order.
 
     Attributes:
         pool: The best mappings so far, one for each tile, outer order and whole operand.
         threshold: First two figures that a mapping must reach to be among the best.
         count: Number of mappings in the space.
-        least_left: Objective that no mapping goes below which was left out for lack of time, or infinity.
+        least_left: Lower bound of the objective of all mappings left out for lack of time, or infinity.
     """
 
     def __init__(
@@ -422,7 +435,7 @@ class _Ranking:
         for tiles in candidates:
             figures = TileFigures(mapping, machine, tiles)
             for outer in constraints.orders or ORDERS:
-                least_figures = figures.figures(outer, None, with_cycles=True)
+                least_figures = figures.compute(outer, None, with_cycles=True)
                 first, second, _ = _list_ranking_figures(objective, least_figures)
                 self._branches.append(_Branch(figures, outer, (first, second), least_figures))
         self.count = sum(len(branch.figures.tiles) for branch in self._branches) * len(ORDERS)
@@ -432,9 +445,9 @@ class _Ranking:
         """Fills the pool."""
         # a first look at the most promising tiles of each branch sets the threshold for the rest
         for branch in self._branches:
-            self._evaluate(branch, branch.promising(self.threshold)[:_FIRST_LOOK])
+            self._evaluate(branch, branch.list_promising(self.threshold)[:_FIRST_LOOK])
         for branch in self._branches:
-            remaining = branch.promising(self.threshold)[_FIRST_LOOK:]
+            remaining = branch.list_promising(self.threshold)[_FIRST_LOOK:]
             for start in range(0, len(remaining), _CHUNK):
                 indices = remaining[start : start + _CHUNK]
                 if branch.bounds[0][indices[0]] > self.threshold[0]:
@@ -449,13 +462,13 @@ class _Ranking:
         if not len(indices):
             return
         self._budget -= len(indices)
-        figures = branch.figures.chosen(indices)
+        figures = branch.figures.select(indices)
         best: list[Numbers] = []
         best_inner = np.zeros(len(indices), dtype=np.int64)
         for number, inner in enumerate(ORDERS):
             ranks = _list_ranking_figures(
                 self._objective,
-                figures.figures(branch.outer, inner, with_cycles=self._objective != "energy"),
+                figures.compute(branch.outer, inner, with_cycles=self._objective != "energy"),
             )
             if not best:
                 best = ranks
@@ -473,7 +486,7 @@ class _Ranking:
         self.pool += [
             _Entry(
                 tuple(float(rank[i]) for rank in best),
-                tiles.tile(i),
+                tiles.get_tile(i),
                 branch.outer,
                 ORDERS[int(best_inner[i])],
                 tiles.keep,
@@ -487,7 +500,7 @@ class _Ranking:
             self.threshold = first, second
 
     def compute_costs(self, key: Callable[[MappingCost], tuple[float, ...]]) -> list[MappingCost]:
-        """Computes the exact costs of the pool until no mapping that is left can be among the best ones.
+        """Computes the exact costs of the pool, until no remaining mapping can be among the best ones.
 
         Args:
             key: Figure to minimize, then the figures that decide between equal ones.
@@ -499,21 +512,23 @@ class _Ranking:
             least = entry.ranks[0] * (1 - ROUNDING), entry.ranks[1]
             if len(best) == _BEST and least > key(best[-1])[:2]:
                 break
-            costs.append(compute_mapping_cost(entry.mapping(self._mapping, self._machine), self._machine))
+            costs.append(
+                compute_mapping_cost(entry.build_mapping(self._mapping, self._machine), self._machine)
+            )
         return costs
 
     def find_front(self, has_energy: bool) -> list[_Entry]:
         """Finds mappings of which none undercuts another in cycles, energy and bytes on the chip.
 
-        Figures that no inner order goes below leave out most tiles. Those that may be on the front are
-        computed with every inner order, until no tile is left or `_MAX_FRONT_ROUNDS` is reached.
+        Lower bounds over all inner orders exclude most tiles. Tiles that may be on the front are computed
+        with every inner order, until no tile is left or `_MAX_FRONT_ROUNDS` is reached.
 
         Args:
             has_energy: Whether the machine gives the energy; otherwise the traffic takes its place.
         """
 
         def list_points(figures: TileFigures, values: Figures) -> Numbers:
-            group = memory_levels(figures.machine)[1]
+            group = group_memories(figures.machine)[1]
             held_bytes = sum(_count_held_bytes(figures.mapping, memory, figures.tiles) for memory in group)
             energy = values.pj if has_energy else values.traffic
             return np.stack([values.cycles, energy, held_bytes], axis=1).astype(np.float64)
@@ -535,33 +550,33 @@ class _Ranking:
                     computed, rows = self._compute_entries(branch, tiles, list_points)
                     entries += computed
                     front_points = np.concatenate([front_points, rows])
-            kept = find_front(front_points)
-            entries, front_points = [entries[index] for index in kept], front_points[kept]
+            front_indices = find_front(front_points)
+            entries, front_points = [entries[index] for index in front_indices], front_points[front_indices]
         return entries
 
     def _list_front_tiles(self, figures: TileFigures) -> Numbers:
-        """Lists the indices of the tiles that the front is searched among."""
+        """Lists the indices of the tiles among which the front is searched."""
         number = len(figures.tiles)
         if number <= _MAX_FRONT_TILES:
             return np.arange(number)
         mapping, machine = figures.mapping, figures.machine
         is_smallest = np.ones(number, dtype=bool)
         for lengths, size, unit in zip(figures.tiles.lengths, mapping.size, machine.unit, strict=True):
-            is_smallest &= np.isin(lengths, trip_tiles(size, unit))
+            is_smallest &= np.isin(lengths, list_trip_tiles(size, unit))
         return np.flatnonzero(is_smallest)
 
     def _compute_entries(
         self, branch: _Branch, indices: Numbers, list_points: Callable[[TileFigures, Figures], Numbers]
     ) -> tuple[list[_Entry], Numbers]:
         """Computes tiles of a branch with every inner order; returns the mappings and their points."""
-        figures = branch.figures.chosen(indices)
+        figures = branch.figures.select(indices)
         tiles = figures.tiles
         entries, points = [], []
         for inner in ORDERS:
-            rows = list_points(figures, figures.figures(branch.outer, inner, with_cycles=True))
+            rows = list_points(figures, figures.compute(branch.outer, inner, with_cycles=True))
             points.append(rows)
             entries += [
-                _Entry(tuple(map(float, row)), tiles.tile(index), branch.outer, inner, tiles.keep)
+                _Entry(tuple(map(float, row)), tiles.get_tile(index), branch.outer, inner, tiles.keep)
                 for index, row in enumerate(rows)
             ]
         return entries, np.concatenate(points)
@@ -582,7 +597,7 @@ def _list_ranking_figures(objective: Objective, figures: Figures) -> list[Number
     }[objective]
 
 
-def _whole_space(
+def _list_whole_space(
     mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
 ) -> tuple[list[Tiles], dict[str, int]] | None:
     """Lists every tile in multiples of the unit that fits and meets the constraints, and counts the others.
@@ -595,7 +610,7 @@ def _whole_space(
     left_out: dict[str, int] = {}
     for size, unit in zip(mapping.size, machine.unit, strict=True):
         lengths.append(np.minimum(np.arange(unit, size + unit, unit, dtype=np.int64), size))
-    for text, axis, mask in constraints.axis_masks(lengths):
+    for text, axis, mask in constraints.list_axis_masks(lengths):
         number = math.prod(map(len, lengths))
         lengths[axis] = lengths[axis][mask]
         left_out[text] = left_out.get(text, 0) + number - math.prod(map(len, lengths))
@@ -604,24 +619,24 @@ def _whole_space(
         return None
     rows, columns = (axis.ravel() for axis in np.meshgrid(m, n, indexing="ij"))
     depths = np.full(len(rows), len(k))
-    for memory in memory_levels(machine)[1]:
+    for memory in group_memories(machine)[1]:
         if memory.size is None:
             continue
         before = int(depths.sum())
-        depths = np.minimum(depths, _fitting_depths(mapping, memory, (rows, k, columns)))
+        depths = np.minimum(depths, _count_fitting_depths(mapping, memory, (rows, k, columns)))
         left_out[memory.name] = before - int(depths.sum())
     total = int(depths.sum())
     if not 0 < total <= _MAX_TILES:
         return None
     starts = np.repeat(np.cumsum(depths) - depths, depths)
     tiles = Tiles((np.repeat(rows, depths), k[np.arange(total) - starts], np.repeat(columns, depths)), "")
-    return _with_kept_operands(mapping, machine, tiles), left_out
+    return _list_with_kept_operands(mapping, machine, tiles), left_out
 
 
-def _fitting_depths(
+def _count_fitting_depths(
     mapping: SiteMapping, memory: MachineMemory, lengths: tuple[Numbers, Numbers, Numbers]
 ) -> Numbers:
-    """Counts for each pair of rows and columns how many of the depths fit a memory, the smallest first."""
+    """Counts for each pair of rows and columns how many of the ascending depths fit a memory."""
     rows, depths, columns = lengths
     low, high = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), len(depths))
     while (low < high).any():
@@ -632,10 +647,10 @@ def _fitting_depths(
     return low
 
 
-def _with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles) -> list[Tiles]:
-    """Lists tiles that fit, and those of them that fit with one operand kept whole."""
+def _list_with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles) -> list[Tiles]:
+    """Lists the tiles, and for each operand that fits whole, the tiles that fit beside the whole operand."""
     candidates = [tiles]
-    first = memory_levels(machine)[1]
+    first = group_memories(machine)[1]
     for keep in OPERAND_AXES:
         if not any(keep in memory.holds for memory in first):
             continue
@@ -645,14 +660,14 @@ def _with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles: Til
             if memory.size is not None:
                 fits &= _count_held_bytes(mapping, memory, with_kept_operand) <= memory.size * first[0].cores
         if fits.any():
-            candidates.append(with_kept_operand.chosen(fits))
+            candidates.append(with_kept_operand.select(fits))
     return candidates
 
 
 # -- several memories, or several cores
 
 
-def _many_levels(
+def _search_many_levels(
     mapping: SiteMapping,
     machine: MemoryMachine,
     constraints: Constraints,
@@ -665,7 +680,7 @@ def _many_levels(
     """
     pool: list[tuple[float, Triple, LoopOrder, str]] = []
     count = 0
-    held_operands = "".join(memory.holds for memory in memory_levels(machine)[1])
+    held_operands = "".join(memory.holds for memory in group_memories(machine)[1])
     for tiles in candidates:
         figures = TileFigures(mapping, machine, tiles)
         for outer in constraints.orders or ORDERS:
@@ -673,25 +688,27 @@ def _many_levels(
             for operand in OPERAND_AXES:
                 if operand not in held_operands:
                     continue
-                elements = figures.first_loads(operand, outer)
+                elements = figures.count_first_loads(operand, outer)
                 if operand == "C":
                     elements = 2 * elements - mapping.size[0] * mapping.size[2]
-                traffic = traffic + packed(elements, operand_dtype(mapping, operand), mapping.site)
+                traffic = traffic + count_packed_bytes(
+                    elements, get_operand_dtype(mapping, operand), mapping.site
+                )
             count += len(traffic)
             order = np.lexsort([*reversed(tiles.lengths), traffic])[:_OUTER_TILES]
-            pool += [(float(traffic[i]), tiles.tile(i), outer, tiles.keep) for i in map(int, order)]
+            pool += [(float(traffic[i]), tiles.get_tile(i), outer, tiles.keep) for i in map(int, order)]
     pool.sort()
     best: list[MappingCost] = []
     for _, tile, outer, keep in pool[:_OUTER_TILES]:
-        for level in _split_levels(tile, outer, keep, memory_levels(machine)[1][0].cores, machine.unit):
-            for inner in _inner_levels(level.tile, machine, mapping):
+        for level in _split_levels(tile, outer, keep, group_memories(machine)[1][0].cores, machine.unit):
+            for inner in _list_inner_levels(level.tile, machine, mapping):
                 count += 1
                 tried = replace(mapping, levels=(level, *inner))
                 cost = compute_mapping_cost(tried, machine)
                 if cost.fits:
                     best.append(cost)
     if not best:
-        raise _too_small(mapping, machine)
+        raise _build_too_small_error(mapping, machine)
     return best, count
 
 
@@ -717,11 +734,11 @@ def _list_splits(cores: int, tile: Triple, unit: Triple) -> list[Triple]:
     return splits[:4]
 
 
-def _inner_levels(
+def _list_inner_levels(
     outer: Triple, machine: MemoryMachine, mapping: SiteMapping
 ) -> Iterator[tuple[NestLevel, ...]]:
     """Yields levels inside a tile: the largest tiles that fit each memory, in the three kinds of dataflow."""
-    groups = memory_levels(machine)[2:]
+    groups = group_memories(machine)[2:]
     if not groups:
         for order in _DATAFLOWS:
             yield (NestLevel(order, machine.unit),)
@@ -730,20 +747,20 @@ def _inner_levels(
         tiles = [outer]
         levels = []
         for group, order in zip(groups, orders, strict=False):
-            tile = _largest_inside(tiles[-1], group[0].name, order, machine, mapping)
+            tile = _find_largest_inside(tiles[-1], group[0].name, order, machine, mapping)
             level = next(_split_levels(tile, order, "", group[0].cores, machine.unit))
             tiles.append(level.tile)
             levels.append(level)
         yield (*levels, NestLevel(orders[-1], machine.unit))
 
 
-def _largest_inside(
+def _find_largest_inside(
     outer: Triple, name: str, order: LoopOrder, machine: MemoryMachine, mapping: SiteMapping
 ) -> Triple:
     """Finds the tile inside an outer tile that fits a memory and needs the fewest loads."""
     memory = next(memory for memory in machine.memories if memory.name == name)
     axes = [
-        np.array(trip_tiles(length, unit), dtype=np.int64)
+        np.array(list_trip_tiles(length, unit), dtype=np.int64)
         for length, unit in zip(outer, machine.unit, strict=True)
     ]
     m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
@@ -751,22 +768,24 @@ def _largest_inside(
     if memory.size is not None:
         fits = _count_held_bytes(mapping, memory, tiles) <= memory.size
         if not fits.any():
-            raise _too_small(mapping, machine)
-        tiles = tiles.chosen(fits)
+            raise _build_too_small_error(mapping, machine)
+        tiles = tiles.select(fits)
     moved: Numbers = np.zeros(len(tiles), dtype=np.int64)
     figures = TileFigures(replace(mapping, size=outer), machine, tiles)
     for operand in OPERAND_AXES:
         if operand in memory.holds:
-            elements = figures.first_loads(operand, order)
-            moved = moved + packed(elements, operand_dtype(mapping, operand), mapping.site)
+            elements = figures.count_first_loads(operand, order)
+            moved = moved + count_packed_bytes(elements, get_operand_dtype(mapping, operand), mapping.site)
     index = int(np.lexsort([*reversed(tiles.lengths), moved])[0])
-    return tiles.tile(index)
+    return tiles.get_tile(index)
 
 
 # -- least traffic over the size of the memory
 
 
-def least_traffic(mapping: SiteMapping, machine: MemoryMachine, sizes: Sequence[int]) -> list[int | None]:
+def compute_least_traffic(
+    mapping: SiteMapping, machine: MemoryMachine, sizes: Sequence[int]
+) -> list[int | None]:
     """Computes the least bytes that a site moves for each size of the first memory on the chip.
 
     The minimum is over the tiles of the first level, the orders and the operand that is kept whole. The other
@@ -780,32 +799,32 @@ def least_traffic(mapping: SiteMapping, machine: MemoryMachine, sizes: Sequence[
     Returns:
         Bytes for each size, or None if no tile fits.
     """
-    varied, *rest = memory_levels(machine)[1]
+    varied, *rest = group_memories(machine)[1]
     held_operands = {operand for memory in (varied, *rest) for operand in memory.holds}
     # the order of the array's loops changes the traffic of operands that bypass the first level
     inner_orders: Sequence[LoopOrder | None] = ORDERS if len(held_operands) < len(AXES) else (None,)
     least = np.full(len(sizes), np.inf)
     for keep in ("", *(operand for operand in OPERAND_AXES if operand in held_operands)):
-        tiles = _all_tiles(mapping, machine, keep)
+        tiles = _list_smallest_tiles(mapping, machine, keep)
         fits = np.ones(len(tiles), dtype=bool)
         for memory in rest:
             if memory.size is not None:
                 fits &= _count_held_bytes(mapping, memory, tiles) <= memory.size * varied.cores
-        tiles = tiles.chosen(fits)
+        tiles = tiles.select(fits)
         traffic = np.full(len(tiles), np.inf)
         figures = TileFigures(mapping, machine, tiles)
         for outer, inner in itertools.product(ORDERS, inner_orders):
-            traffic = np.minimum(traffic, figures.figures(outer, inner, with_cycles=False).traffic)
+            traffic = np.minimum(traffic, figures.compute(outer, inner, with_cycles=False).traffic)
         for index, size in enumerate(sizes):
             held_bytes = _count_held_bytes(mapping, replace(varied, size=size), tiles)
             least[index] = min(least[index], traffic[held_bytes <= size * varied.cores].min(initial=np.inf))
     return [int(amount) if np.isfinite(amount) else None for amount in least]
 
 
-def _all_tiles(mapping: SiteMapping, machine: MemoryMachine, keep: str = "") -> Tiles:
+def _list_smallest_tiles(mapping: SiteMapping, machine: MemoryMachine, keep: str = "") -> Tiles:
     """Lists the smallest tiles for each number of trips along the three axes."""
     axes = [
-        np.array(trip_tiles(size, unit), dtype=np.int64)
+        np.array(list_trip_tiles(size, unit), dtype=np.int64)
         for size, unit in zip(mapping.size, machine.unit, strict=True)
     ]
     m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))

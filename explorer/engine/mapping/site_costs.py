@@ -1,4 +1,4 @@
-"""Cost of a plan whose sites run as mappings say, counted over the loops of each mapping."""
+"""Computes the cost of a plan whose sites run in the loops of their mappings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from explorer.facts.mapping import Epilogue, MappingCost, MemoryMachine, SiteMap
 from explorer.settings.site_mappings import ARRAY
 
 ORDER = "mapping"
-"""Order of a plan whose sites have the loops of a mapping."""
+"""Name of the order of a plan whose sites have the loops of a mapping."""
 
 
-def mapped_plan_cost(plan: Plan, machine: MemoryMachine, mappings: Sequence[SiteMapping]) -> PlanCost:
+def compute_mapped_plan_cost(plan: Plan, machine: MemoryMachine, mappings: Sequence[SiteMapping]) -> PlanCost:
     """Computes the cost of each site of a plan in the loops of its mapping, and of all sites in sequence.
 
     Args:
@@ -45,14 +45,14 @@ def mapped_plan_cost(plan: Plan, machine: MemoryMachine, mappings: Sequence[Site
         total=total,
         orders=(total,),
         systolic=(),
-        assumptions=(*_list_notes(machine, costs), *_kept_assumptions(base, mappings)),
+        assumptions=(*_list_notes(machine, costs), *_list_valid_assumptions(base, mappings)),
     )
 
 
 def _build_site_cost(
     site: SiteCost, cost: MappingCost, machine: MemoryMachine, capacity: int | None
 ) -> SiteCost:
-    order = _order_cost(site, cost, machine)
+    order = _build_order_cost(site, cost, machine)
     return replace(
         site,
         orders=(order,),
@@ -65,8 +65,8 @@ def _build_site_cost(
     )
 
 
-def _order_cost(site: SiteCost, cost: MappingCost, machine: MemoryMachine) -> OrderCost:
-    """Returns what a mapping moves between the outermost memory and the chip, as the cost of an order."""
+def _build_order_cost(site: SiteCost, cost: MappingCost, machine: MemoryMachine) -> OrderCost:
+    """Returns the traffic and time of a mapping at the outermost memory, as the cost of an order."""
     outer = machine.memories[0].name
     moves = [move for move in cost.moves if move.outside == outer]
     levels = cost.mapping.levels
@@ -96,8 +96,8 @@ def _list_notes(machine: MemoryMachine, costs: Sequence[MappingCost]) -> Iterato
                 yield f"{cost.mapping.site} does not fit: {memory.name} needs {memory.missing:,} bytes more."
 
 
-def _kept_assumptions(base: PlanCost, mappings: Sequence[SiteMapping]) -> Iterator[str]:
-    """Yields the assumptions of a plan that hold for mappings, too."""
+def _list_valid_assumptions(base: PlanCost, mappings: Sequence[SiteMapping]) -> Iterator[str]:
+    """Yields the assumptions of a plan that are also valid for mappings."""
     replaced = {ONE_TILE, *OVERLAP.values()}
     if any(mapping.epilogue != Epilogue() for mapping in mappings):
         replaced.add(SUMS_TRAVEL)

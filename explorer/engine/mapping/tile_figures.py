@@ -1,8 +1,8 @@
-"""Figures of many tiles at the same time, for a machine with one level of memory between memory and array.
+"""Computes figures of many tiles at once, for a machine with one level of memory on the chip.
 
-They are the closed forms of `nest` and `cost` for two levels of loops without cores, as arrays with an entry
-for each tile. An operand moves again for each trip of the loop that it does not depend on, if a loop that it
-depends on turns inside of that loop.
+The figures are the closed forms of `nest` and `cost` for two levels of loops without cores, as arrays with an
+entry for each tile. Each operand does not depend on one of the three loops. It moves again for each trip of
+that loop, if a loop inside it that the operand depends on has several trips.
 
 Times are computed as floats. `_round_up` rounds them so that they never exceed the exact cycles of `cost`.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from explorer.engine.mapping.cost import memory_levels
+from explorer.engine.mapping.cost import group_memories
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
 from explorer.engine.tiling.cost import dimensions
 from explorer.facts.cost import ORDERS as DATAFLOWS
@@ -26,7 +26,7 @@ from explorer.facts.mapping import LoopOrder, MachineMemory, MemoryMachine, Site
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 _ROUNDING = 1e-13
-"""Relative error that is larger than that of all float operations behind a figure."""
+"""Upper bound of the relative error of all float operations behind a figure."""
 
 _Result = TypeVar("_Result")
 
@@ -40,25 +40,25 @@ class Tiles(NamedTuple):
     def __len__(self) -> int:
         return len(self.lengths[0])
 
-    def chosen(self, mask: Numbers) -> Tiles:
+    def select(self, mask: Numbers) -> Tiles:
         """Returns the tiles of a mask or of indices."""
         m, k, n = (axis[mask] for axis in self.lengths)
         return Tiles((m, k, n), self.keep)
 
-    def tile(self, index: int) -> Triple:
+    def get_tile(self, index: int) -> Triple:
         """Returns the lengths of one tile."""
         m, k, n = (int(axis[index]) for axis in self.lengths)
         return m, k, n
 
 
 class Figures(NamedTuple):
-    """Figures of many tiles in a pair of orders, or bounds that no inner order goes below.
+    """Figures of many tiles in a pair of orders, or lower bounds over all inner orders.
 
     Attributes:
         traffic: Bytes at the outermost memory.
         inner: Bytes between the first level and the array.
         pj: Energy of all transfers and of the arithmetic, or zeros.
-        cycles: Cycles as a pipeline, at most the exact ones.
+        cycles: Cycles as a pipeline; never more than the exact cycles.
     """
 
     traffic: Numbers
@@ -75,7 +75,7 @@ class _Lengths(NamedTuple):
 
 
 class TileFigures:
-    """Figures of tiles, computed when they are asked for.
+    """Figures of tiles, computed on demand and cached.
 
     Args:
         mapping: Site with its size, number types and epilogue.
@@ -85,7 +85,7 @@ class TileFigures:
 
     def __init__(self, mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles) -> None:
         self.mapping, self.machine, self.tiles = mapping, machine, tiles
-        self.group = memory_levels(machine)[1]
+        self.group = group_memories(machine)[1]
         self.holder: dict[Operand, MachineMemory | None] = {
             operand: next((memory for memory in self.group if operand in memory.holds), None)
             for operand in OPERAND_AXES
@@ -107,16 +107,16 @@ class TileFigures:
             for trips, parts, last in zip(self.trips, self.parts, self.last_parts, strict=True)
         ]
 
-    def chosen(self, indices: Numbers) -> TileFigures:
+    def select(self, indices: Numbers) -> TileFigures:
         """Returns the figures of some of the tiles."""
-        return TileFigures(self.mapping, self.machine, self.tiles.chosen(indices))
+        return TileFigures(self.mapping, self.machine, self.tiles.select(indices))
 
     @property
     def has_cycles(self) -> bool:
         """Whether the machine gives the time of the array."""
         return self.is_systolic or self.rate is not None
 
-    def _once(self, key: tuple[Any, ...], compute: Callable[[], _Result]) -> _Result:
+    def _compute_once(self, key: tuple[Any, ...], compute: Callable[[], _Result]) -> _Result:
         if key not in self._memo:
             self._memo[key] = compute()
         result: _Result = self._memo[key]
@@ -124,32 +124,34 @@ class TileFigures:
 
     # -- elements
 
-    def first_loads(self, operand: Operand, outer: LoopOrder) -> Numbers:
+    def count_first_loads(self, operand: Operand, outer: LoopOrder) -> Numbers:
         """Counts the elements of an operand that the first level loads in an outer order."""
         rows, columns = OPERAND_AXES[operand]
         elements = self.mapping.size[rows] * self.mapping.size[columns]
         if operand == self.tiles.keep:
             return np.full(len(self.tiles), elements)
-        inside = self._axes_inside(operand, outer)
+        inside = self._list_inside_axes(operand, outer)
 
         def count() -> Numbers:
             return elements * np.where(
-                self._turns(self.trips, inside), self.trips[_get_independent_axis(operand)], 1
+                self._has_several_trips(self.trips, inside), self.trips[_get_independent_axis(operand)], 1
             )
 
-        return self._once(("first", operand, inside), count)
+        return self._compute_once(("first", operand, inside), count)
 
-    def array_loads(self, operand: Operand, outer: LoopOrder, inner: LoopOrder | None) -> Numbers:
-        """Counts the elements that the array loads; without an inner order, those that none goes below."""
-        outside = self._axes_inside(operand, outer)
-        inside = () if inner is None else self._axes_inside(operand, inner)
+    def count_array_loads(self, operand: Operand, outer: LoopOrder, inner: LoopOrder | None) -> Numbers:
+        """Counts the elements that the array loads; without an inner order, a lower bound over all inner
+        orders.
+        """
+        outside = self._list_inside_axes(operand, outer)
+        inside = () if inner is None else self._list_inside_axes(operand, inner)
         rereads = inner is not None and not self.machine.registers
-        return self._once(
+        return self._compute_once(
             ("array", operand, outside, inside, rereads),
-            lambda: self._count_array_loads(operand, outside, inside, rereads),
+            lambda: self._count_array_loads_of_orders(operand, outside, inside, rereads),
         )
 
-    def _count_array_loads(
+    def _count_array_loads_of_orders(
         self, operand: Operand, outside: tuple[int, ...], inside: tuple[int, ...], rereads: bool
     ) -> Numbers:
         rows, columns = OPERAND_AXES[operand]
@@ -159,7 +161,7 @@ class TileFigures:
                 self.mapping.size[rows] * self.mapping.size[columns] * self.all_parts[third_axis]
             )
             return elements
-        is_reloaded = self._turns(self.trips, outside)
+        is_reloaded = self._has_several_trips(self.trips, outside)
         total: Numbers = np.zeros(len(self.tiles), dtype=np.int64)
         # full tiles and the last one along both axes of the operand
         for is_last_row, is_last_column in itertools.product((False, True), repeat=2):
@@ -167,17 +169,21 @@ class TileFigures:
                 rows: (self.last_parts if is_last_row else self.parts)[rows],
                 columns: (self.last_parts if is_last_column else self.parts)[columns],
             }
-            elements = self._length_of(rows, is_last_row) * self._length_of(columns, is_last_column)
-            passes = np.where(self._turns(parts, inside), self.all_parts[third_axis], self.trips[third_axis])
+            elements = self._sum_lengths(rows, is_last_row) * self._sum_lengths(columns, is_last_column)
+            passes = np.where(
+                self._has_several_trips(parts, inside), self.all_parts[third_axis], self.trips[third_axis]
+            )
             stays = ~is_reloaded & (parts[rows] * parts[columns] == 1)
             total = total + elements * np.where(stays, 1, passes)
         return total
 
-    def _length_of(self, axis: int, is_last: bool) -> Numbers:
+    def _sum_lengths(self, axis: int, is_last: bool) -> Numbers:
         """Adds up the lengths of all full tiles, or of the last tile, along an axis."""
         return self.last_lengths[axis] if is_last else (self.trips[axis] - 1) * self.tiles.lengths[axis]
 
-    def _turns(self, trips: Mapping[int, Numbers] | list[Numbers], axes: Iterable[int]) -> Numbers:
+    def _has_several_trips(
+        self, trips: Mapping[int, Numbers] | list[Numbers], axes: Iterable[int]
+    ) -> Numbers:
         """Whether a loop over one of the axes has several trips."""
         turns = np.zeros(len(self.tiles), dtype=bool)
         for axis in axes:
@@ -185,7 +191,7 @@ class TileFigures:
         return turns
 
     @staticmethod
-    def _axes_inside(operand: Operand, order: LoopOrder) -> tuple[int, ...]:
+    def _list_inside_axes(operand: Operand, order: LoopOrder) -> tuple[int, ...]:
         """Lists the axes of an operand whose loops are inside the loop that it does not depend on."""
         position = order.index(AXES[_get_independent_axis(operand)])
         return tuple(axis for axis in OPERAND_AXES[operand] if order.index(AXES[axis]) > position)
@@ -193,19 +199,20 @@ class TileFigures:
     # -- bytes
 
     def dtype(self, operand: Operand) -> str:
-        """Returns the number type of an operand; of C, that of the sums."""
-        return operand_dtype(self.mapping, operand)
+        """Returns the number type of an operand; for C, the number type of the sums."""
+        return get_operand_dtype(self.mapping, operand)
 
-    def packed(self, elements: Numbers, dtype: str) -> Numbers:
+    def count_packed_bytes(self, elements: Numbers, dtype: str) -> Numbers:
         """Computes the bytes of densely packed elements."""
-        return packed(elements, dtype, self.mapping.site)
+        return count_packed_bytes(elements, dtype, self.mapping.site)
 
-    def moved_bytes(
+    def sum_moved_bytes(
         self, outer: LoopOrder, inner: LoopOrder | None
     ) -> tuple[dict[tuple[str, str], Numbers], dict[tuple[str, str], Numbers], Numbers]:
-        """Adds up the bytes that each memory reads and writes, by memory and operand, and those of the array.
+        """Adds up the bytes that each memory reads and writes, by memory and operand, and the bytes of the
+        array.
 
-        Without an inner order, no order has fewer bytes.
+        Without an inner order, the bytes are lower bounds over all inner orders.
         """
         number, batch = len(self.tiles), self.mapping.batch
         reads: dict[tuple[str, str], Numbers] = {}
@@ -220,11 +227,11 @@ class TileFigures:
         for operand, memory in self.holder.items():
             levels = []
             if memory is not None:
-                levels.append((self.first_loads(operand, outer), outermost, memory.name))
+                levels.append((self.count_first_loads(operand, outer), outermost, memory.name))
             outside = outermost if memory is None else memory.name
-            levels.append((self.array_loads(operand, outer, inner), outside, ""))
+            levels.append((self.count_array_loads(operand, outer, inner), outside, ""))
             for index, (elements, source, target) in enumerate(levels):
-                loads, stores = self._loads_and_stores(operand, elements, is_first=index == 0)
+                loads, stores = self._count_loads_and_stores(operand, elements, is_first=index == 0)
                 add(reads, source, operand, loads)
                 add(writes, source, operand, stores)
                 if target:
@@ -232,24 +239,26 @@ class TileFigures:
                     add(reads, target, operand, stores)
                 else:
                     inner_bytes = inner_bytes + batch * (loads + stores)
-        add(reads, outermost, "C", self._epilogue_bytes())
+        add(reads, outermost, "C", self._count_epilogue_bytes())
         return reads, writes, inner_bytes
 
-    def _loads_and_stores(
+    def _count_loads_and_stores(
         self, operand: Operand, elements: Numbers, *, is_first: bool
     ) -> tuple[Numbers, Numbers]:
         if operand != "C":
-            return self.packed(elements, self.dtype(operand)), np.zeros(len(self.tiles), dtype=np.int64)
+            return self.count_packed_bytes(elements, self.dtype(operand)), np.zeros(
+                len(self.tiles), dtype=np.int64
+            )
         fresh = np.full(len(elements), self.outputs)
         if self.machine.first_read:
             fresh = np.where(elements > self.outputs, 0, fresh)
         # sums leave the innermost memory that holds them as outputs when they are finished
         finished = self.outputs if is_first else 0
-        stores = self.packed(elements - finished, self.mapping.accumulator)
-        stores = stores + self.packed(np.full(len(elements), finished), self.mapping.output)
-        return self.packed(elements - fresh, self.mapping.accumulator), stores
+        stores = self.count_packed_bytes(elements - finished, self.mapping.accumulator)
+        stores = stores + self.count_packed_bytes(np.full(len(elements), finished), self.mapping.output)
+        return self.count_packed_bytes(elements - fresh, self.mapping.accumulator), stores
 
-    def _epilogue_bytes(self) -> Numbers:
+    def _count_epilogue_bytes(self) -> Numbers:
         """Computes the bytes of bias and residual of one product."""
         M, _, N = self.mapping.size
         epilogue = self.mapping.epilogue
@@ -258,15 +267,15 @@ class TileFigures:
 
     # -- figures
 
-    def figures(self, outer: LoopOrder, inner: LoopOrder | None, *, with_cycles: bool) -> Figures:
-        """Computes the figures in a pair of orders, or those that no inner order goes below.
+    def compute(self, outer: LoopOrder, inner: LoopOrder | None, *, with_cycles: bool) -> Figures:
+        """Computes the figures in a pair of orders, or lower bounds over all inner orders.
 
         Args:
             outer: Order of the loops of the first level.
             inner: Order of the loops of the array, or None.
             with_cycles: Whether to compute the pipeline of a pair; without it, the cycles are zeros.
         """
-        reads, writes, inner_bytes = self.moved_bytes(outer, inner)
+        reads, writes, inner_bytes = self.sum_moved_bytes(outer, inner)
         number = len(self.tiles)
         outermost = self.machine.memories[0].name
         traffic = sum(
@@ -288,15 +297,16 @@ class TileFigures:
                         total = total + amount
                         pj = pj + amount / by_name.get(operand, 1) * (energy or 0)
                 totals.append(total)
-            cycles = np.maximum(cycles, _round_up(transfer_time(memory, totals[0], totals[1])))
+            cycles = np.maximum(cycles, _round_up(compute_transfer_time(memory, totals[0], totals[1])))
         if self.has_cycles and (with_cycles or inner is None):
-            array = self._array_total(inner)
+            array = self._sum_array_cycles(inner)
             cycles = np.maximum(cycles, _round_up(self.mapping.batch * array))
             pipeline = (
-                self._least_pipeline(outer, array)
+                self._compute_least_pipeline(outer, array)
                 if inner is None
-                else self._once(
-                    ("pipeline", outer, self.array_kind(inner)), lambda: self._pipeline(outer, inner)
+                else self._compute_once(
+                    ("pipeline", outer, self.get_array_kind(inner)),
+                    lambda: self._compute_pipeline(outer, inner),
                 )
             )
             cycles = np.maximum(cycles, _round_up(self.mapping.batch * pipeline))
@@ -304,7 +314,7 @@ class TileFigures:
 
     # -- time
 
-    def _array_cycles(self, lengths: _Lengths, inner: LoopOrder) -> Numbers:
+    def _compute_array_cycles(self, lengths: _Lengths, inner: LoopOrder) -> Numbers:
         """Computes the cycles of the array for one tile; see `cost`."""
         array = self.machine.hardware.array
         if not self.is_systolic or array is None:
@@ -320,15 +330,15 @@ class TileFigures:
             cycles = folds * (2 * rows + columns + streaming - 2)
         return cycles
 
-    def array_kind(self, inner: LoopOrder) -> str:
-        """Returns a key that equal inner orders share, as far as cycles depend on them."""
+    def get_array_kind(self, inner: LoopOrder) -> str:
+        """Returns a key that inner orders with equal cycles share."""
         if any(memory is None for memory in self.holder.values()) or self._has_inner_rates:
             return inner
         return DATAFLOWS[inner] if self.is_systolic else ""
 
     @property
     def _array_kinds(self) -> tuple[LoopOrder, ...]:
-        """Inner orders of which each has other cycles of the array."""
+        """One inner order for each different number of cycles of the array."""
         return ("mnk", "knm", "mkn") if self.is_systolic else ("mnk",)
 
     @cached_property
@@ -339,10 +349,10 @@ class TileFigures:
             for rate in (memory.bytes_per_cycle, memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
         )
 
-    def _array_total(self, inner: LoopOrder | None) -> Numbers:
-        """Adds up the cycles of the array for one product; without an order, the fewest of all orders."""
+    def _sum_array_cycles(self, inner: LoopOrder | None) -> Numbers:
+        """Adds up the cycles of the array for one product; without an order, the minimum over all orders."""
         if inner is None:
-            return _find_smallest(self._array_total(kind) for kind in self._array_kinds)
+            return _find_smallest(self._sum_array_cycles(kind) for kind in self._array_kinds)
 
         def count() -> Numbers:
             total = np.zeros(len(self.tiles))
@@ -350,12 +360,12 @@ class TileFigures:
                 number: Any = 1
                 for is_last, trips in zip((m, k, n), self.trips, strict=True):
                     number = number * (1 if is_last else trips - 1)
-                total = total + number * self._array_cycles(self._lengths((m, k, n)), inner)
+                total = total + number * self._compute_array_cycles(self._get_lengths((m, k, n)), inner)
             return total
 
-        return self._once(("array cycles", DATAFLOWS[inner] if self.is_systolic else ""), count)
+        return self._compute_once(("array cycles", DATAFLOWS[inner] if self.is_systolic else ""), count)
 
-    def _lengths(self, last: tuple[bool, bool, bool]) -> _Lengths:
+    def _get_lengths(self, last: tuple[bool, bool, bool]) -> _Lengths:
         m, k, n = (
             (self.last_lengths if is_last else self.tiles.lengths)[axis] for axis, is_last in enumerate(last)
         )
@@ -385,25 +395,25 @@ class TileFigures:
             for operand, memory in self.holder.items()
         }
 
-    def _tile_bytes(self, operand: Operand, lengths: tuple[Numbers, ...], dtype: str) -> Numbers:
+    def _count_tile_bytes(self, operand: Operand, lengths: tuple[Numbers, ...], dtype: str) -> Numbers:
         rows, columns = OPERAND_AXES[operand]
-        return self.packed(lengths[rows] * lengths[columns], dtype)
+        return self.count_packed_bytes(lengths[rows] * lengths[columns], dtype)
 
-    def _whole_bytes(self, operand: Operand, dtype: str) -> Numbers:
+    def _count_whole_bytes(self, operand: Operand, dtype: str) -> Numbers:
         rows, columns = OPERAND_AXES[operand]
         elements = self.mapping.size[rows] * self.mapping.size[columns]
-        return self.packed(np.full(len(self.tiles), elements), dtype)
+        return self.count_packed_bytes(np.full(len(self.tiles), elements), dtype)
 
     def _reads_first(self, outer: LoopOrder, inner: LoopOrder | None) -> Numbers:
         """Whether the first visit of a sum reads it."""
         if not self.machine.first_read:
             return np.zeros(len(self.tiles), dtype=bool)
         is_held = self.holder["C"] is not None
-        loads = self.first_loads("C", outer) if is_held else self.array_loads("C", outer, inner)
+        loads = self.count_first_loads("C", outer) if is_held else self.count_array_loads("C", outer, inner)
         return loads > self.outputs
 
-    def _ends(self, reads_first: Numbers) -> tuple[dict[Operand, Numbers], Numbers]:
-        """Computes the bytes of the first load by operand, and those of the last store."""
+    def _count_end_bytes(self, reads_first: Numbers) -> tuple[dict[Operand, Numbers], Numbers]:
+        """Computes the bytes of the first load by operand, and the bytes of the last store."""
         sums, output = self.mapping.accumulator, self.mapping.output
         zeros = np.zeros(len(self.tiles), dtype=np.int64)
         first: dict[Operand, Numbers] = {}
@@ -413,54 +423,64 @@ class TileFigures:
                 continue
             is_kept = operand == self.tiles.keep
             if operand == "C":
-                tile = self._tile_bytes("C", lengths, sums)
+                tile = self._count_tile_bytes("C", lengths, sums)
                 first["C"] = zeros if is_kept else np.where(reads_first, tile, 0)
             elif is_kept:
-                first[operand] = self._whole_bytes(operand, self.dtype(operand))
+                first[operand] = self._count_whole_bytes(operand, self.dtype(operand))
             else:
-                first[operand] = self._tile_bytes(operand, lengths, self.dtype(operand))
+                first[operand] = self._count_tile_bytes(operand, lengths, self.dtype(operand))
         last = zeros
         if self.holder["C"] is not None:
             is_kept = self.tiles.keep == "C"
             last_lengths = tuple(self.last_lengths)
-            last = self._whole_bytes("C", output) if is_kept else self._tile_bytes("C", last_lengths, output)
+            last = (
+                self._count_whole_bytes("C", output)
+                if is_kept
+                else self._count_tile_bytes("C", last_lengths, output)
+            )
         return first, last
 
-    def _least_pipeline(self, outer: LoopOrder, array: Numbers) -> Numbers:
-        """Computes cycles that the pipeline of no inner order goes below.
+    def _compute_least_pipeline(self, outer: LoopOrder, array: Numbers) -> Numbers:
+        """Computes a lower bound of the cycles of the pipeline over all inner orders.
 
-        Transfers that overlap take at least their sum, and so do those that do not.
+        The bound uses sums over all steps: of the transfers that overlap with computation, and of all others.
         """
         no_reads = np.zeros(len(self.tiles), dtype=bool)
-        first, last = self._ends(no_reads)
+        first, last = self._count_end_bytes(no_reads)
         zeros = np.zeros(len(self.tiles), dtype=np.int64)
-        passing, hidden, waiting = [self._epilogue_bytes() + zeros, zeros], [zeros, zeros], [zeros, zeros]
+        passing, hidden, waiting = (
+            [self._count_epilogue_bytes() + zeros, zeros],
+            [zeros, zeros],
+            [zeros, zeros],
+        )
         sums, output = self.mapping.accumulator, self.mapping.output
         for operand, memory in self.holder.items():
             if memory is None:
                 dtype = output if operand == "C" else self.dtype(operand)
-                passing[operand == "C"] = passing[operand == "C"] + self._whole_bytes(operand, dtype)
+                passing[operand == "C"] = passing[operand == "C"] + self._count_whole_bytes(operand, dtype)
                 continue
             moved = hidden if self._overlaps[operand] else waiting
-            elements = self.first_loads(operand, outer)
+            elements = self.count_first_loads(operand, outer)
             if operand == "C":
-                partial = self.packed(elements - self.outputs, sums)
+                partial = self.count_packed_bytes(elements - self.outputs, sums)
                 moved[0] = moved[0] + partial
-                moved[1] = moved[1] + partial + self._whole_bytes("C", output) - last
+                moved[1] = moved[1] + partial + self._count_whole_bytes("C", output) - last
             else:
-                moved[0] = moved[0] + self.packed(elements, self.dtype(operand)) - first[operand]
+                moved[0] = moved[0] + self.count_packed_bytes(elements, self.dtype(operand)) - first[operand]
         memory = self.machine.memories[0]
-        ends = transfer_time(memory, sum(first.values(), np.zeros(1)), 0.0)
-        ends = ends + transfer_time(memory, 0.0, last)
-        busy = np.maximum(array, transfer_time(memory, hidden[0] + passing[0], hidden[1] + passing[1]))
+        ends = compute_transfer_time(memory, sum(first.values(), np.zeros(1)), 0.0)
+        ends = ends + compute_transfer_time(memory, 0.0, last)
+        busy = np.maximum(
+            array, compute_transfer_time(memory, hidden[0] + passing[0], hidden[1] + passing[1])
+        )
         # the last step loads nothing and stores one tile of sums at most; the first step stores nothing
         lengths = tuple(self.tiles.lengths)
         stored_bytes = np.maximum(
-            self._tile_bytes("C", lengths, sums), self._tile_bytes("C", lengths, output)
+            self._count_tile_bytes("C", lengths, sums), self._count_tile_bytes("C", lengths, output)
         )
         loaded = sum(
             (
-                self._tile_bytes(operand, lengths, self.dtype(operand))
+                self._count_tile_bytes(operand, lengths, self.dtype(operand))
                 for operand, overlaps in self._overlaps.items()
                 if overlaps and operand != self.tiles.keep
             ),
@@ -469,27 +489,27 @@ class TileFigures:
         reads, writes = hidden
         fewer_reads, fewer_writes = np.maximum(reads - loaded, 0), np.maximum(writes - stored_bytes, 0)
         has_several = self.trips[0] * self.trips[1] * self.trips[2] > 1
-        first_step = np.where(has_several, self._fewest_cycles(False), 0)
-        last_step = self._fewest_cycles(True)
+        first_step = np.where(has_several, self._find_fewest_cycles(False), 0)
+        last_step = self._find_fewest_cycles(True)
         busy = np.maximum.reduce(
             [
                 busy,
-                first_step + transfer_time(memory, fewer_reads, writes),
-                transfer_time(memory, reads, fewer_writes) + last_step,
-                first_step + transfer_time(memory, fewer_reads, fewer_writes) + last_step,
+                first_step + compute_transfer_time(memory, fewer_reads, writes),
+                compute_transfer_time(memory, reads, fewer_writes) + last_step,
+                first_step + compute_transfer_time(memory, fewer_reads, fewer_writes) + last_step,
             ]
         )
-        cycles: Numbers = ends + busy + transfer_time(memory, waiting[0], waiting[1])
+        cycles: Numbers = ends + busy + compute_transfer_time(memory, waiting[0], waiting[1])
         return cycles
 
-    def _fewest_cycles(self, is_last: bool) -> Numbers:
+    def _find_fewest_cycles(self, is_last: bool) -> Numbers:
         """Computes the fewest cycles of the array in the first or in the last step, of all inner orders."""
-        lengths = self._lengths((True, True, True)) if is_last else self._first_lengths
-        return _find_smallest(self._array_cycles(lengths, kind) for kind in self._array_kinds)
+        lengths = self._get_lengths((True, True, True)) if is_last else self._first_lengths
+        return _find_smallest(self._compute_array_cycles(lengths, kind) for kind in self._array_kinds)
 
-    def _pipeline(self, outer: LoopOrder, inner: LoopOrder) -> Numbers:
+    def _compute_pipeline(self, outer: LoopOrder, inner: LoopOrder) -> Numbers:
         """Computes the cycles of one product as a pipeline over the tiles of the first level; see `cost`."""
-        steps = self._once(("steps", outer), lambda: _Steps(self, outer))
+        steps = self._compute_once(("steps", outer), lambda: _Steps(self, outer))
         memory = self.machine.memories[0]
         sums, output = self.mapping.accumulator, self.mapping.output
         reads_first = self._reads_first(outer, inner)
@@ -497,7 +517,7 @@ class TileFigures:
         waiting: list[Any] = [0, 0]
         for operand, holder in self.holder.items():
             if holder is None:
-                reads, writes = self._passing(operand, inner, steps, reads_first)
+                reads, writes = self._count_passing_bytes(operand, inner, steps, reads_first)
                 hidden = [hidden[0] + reads, hidden[1] + writes]
                 continue
             if operand == self.tiles.keep:
@@ -507,13 +527,13 @@ class TileFigures:
             if operand == "C":
                 loads = loads & ~(steps.starts_sums_after & ~reads_first)
             moved[0] = moved[0] + np.where(
-                loads, self._tile_bytes(operand, steps.after, self.dtype(operand)), 0
+                loads, self._count_tile_bytes(operand, steps.after, self.dtype(operand)), 0
             )
             if operand == "C":
                 stored_bytes = np.where(
                     steps.finishes_sums_before,
-                    self._tile_bytes("C", steps.before, output),
-                    self._tile_bytes("C", steps.before, sums),
+                    self._count_tile_bytes("C", steps.before, output),
+                    self._count_tile_bytes("C", steps.before, sums),
                 )
                 moved[1] = moved[1] + np.where(steps.changes_before("C"), stored_bytes, 0)
         epilogue = self.mapping.epilogue
@@ -522,48 +542,48 @@ class TileFigures:
             rows = steps.now.parts[0] if self.holder["C"] is None else 1
             fused = rows * n * epilogue.bias_bytes + m * n * epilogue.residual_bytes
             hidden[0] = hidden[0] + np.where(steps.finishes_sums, fused, 0)
-        computing = self._step_cycles(steps.now, inner)
-        each = np.maximum(computing, transfer_time(memory, hidden[0], hidden[1]))
-        each = each + transfer_time(memory, waiting[0], waiting[1])
-        first, last = self._ends(reads_first)
-        ends = transfer_time(memory, sum(first.values(), np.zeros(1)), 0.0)
-        ends = ends + transfer_time(memory, 0.0, last)
+        computing = self._compute_step_cycles(steps.now, inner)
+        each = np.maximum(computing, compute_transfer_time(memory, hidden[0], hidden[1]))
+        each = each + compute_transfer_time(memory, waiting[0], waiting[1])
+        first, last = self._count_end_bytes(reads_first)
+        ends = compute_transfer_time(memory, sum(first.values(), np.zeros(1)), 0.0)
+        ends = ends + compute_transfer_time(memory, 0.0, last)
         cycles: Numbers = ends + (each * steps.weights).sum(axis=(0, 1, 2))
         return cycles
 
-    def _passes(self, operand: Operand, inner: LoopOrder, lengths: _Lengths) -> Numbers:
+    def _count_passes(self, operand: Operand, inner: LoopOrder, lengths: _Lengths) -> Numbers:
         """Counts how often the array loads an operand within one step."""
         third_parts = lengths.parts[_get_independent_axis(operand)]
         if not self.machine.registers:
             return third_parts
         turns: Any = False
-        for axis in self._axes_inside(operand, inner):
+        for axis in self._list_inside_axes(operand, inner):
             turns = turns | (lengths.parts[axis] > 1)
         return np.where(turns, third_parts, 1)
 
-    def _passing(
+    def _count_passing_bytes(
         self, operand: Operand, inner: LoopOrder, steps: _Steps, reads_first: Numbers
     ) -> tuple[Any, Any]:
         """Computes the bytes that each step reads and writes of an operand that bypasses the first level."""
         rows, columns = OPERAND_AXES[operand]
         now = steps.now
         elements = now.lengths[rows] * now.lengths[columns]
-        loads = elements * self._passes(operand, inner, now)
+        loads = elements * self._count_passes(operand, inner, now)
         stays = (now.parts[rows] * now.parts[columns] == 1) if self.machine.registers else np.array(False)
         is_kept_before = stays & ~steps.changes_before(operand) & ~steps.is_start
         if operand != "C":
-            return self.packed(np.where(is_kept_before, 0, loads), self.dtype(operand)), 0
+            return self.count_packed_bytes(np.where(is_kept_before, 0, loads), self.dtype(operand)), 0
         is_kept_after = stays & ~steps.changes_after("C") & ~steps.is_end
         is_fresh = steps.starts_sums & ~reads_first
         read = np.where(is_kept_before, 0, np.where(is_fresh, loads - elements, loads))
         finished = np.where(steps.finishes_sums, elements, 0)
-        written = self.packed(loads - finished, self.mapping.accumulator)
-        written = written + self.packed(finished, self.mapping.output)
-        return self.packed(read, self.mapping.accumulator), np.where(is_kept_after, 0, written)
+        written = self.count_packed_bytes(loads - finished, self.mapping.accumulator)
+        written = written + self.count_packed_bytes(finished, self.mapping.output)
+        return self.count_packed_bytes(read, self.mapping.accumulator), np.where(is_kept_after, 0, written)
 
-    def _step_cycles(self, now: _Lengths, inner: LoopOrder) -> Numbers:
+    def _compute_step_cycles(self, now: _Lengths, inner: LoopOrder) -> Numbers:
         """Computes the cycles of each step: the array, or a memory of the first level that is slower."""
-        cycles = self._array_cycles(now, inner)
+        cycles = self._compute_array_cycles(now, inner)
         if not self._has_inner_rates:
             return cycles
         for memory in self.group:
@@ -573,13 +593,13 @@ class TileFigures:
                 if operand not in memory.holds:
                     continue
                 elements = now.lengths[rows] * now.lengths[columns]
-                loads = elements * self._passes(operand, inner, now)
+                loads = elements * self._count_passes(operand, inner, now)
                 if operand == "C":
-                    reads = reads + self.packed(loads - elements, self.mapping.accumulator)
-                    writes = writes + self.packed(loads, self.mapping.accumulator)
+                    reads = reads + self.count_packed_bytes(loads - elements, self.mapping.accumulator)
+                    writes = writes + self.count_packed_bytes(loads, self.mapping.accumulator)
                 else:
-                    reads = reads + self.packed(loads, self.dtype(operand))
-            cycles = np.maximum(cycles, transfer_time(memory, reads, writes))
+                    reads = reads + self.count_packed_bytes(loads, self.dtype(operand))
+            cycles = np.maximum(cycles, compute_transfer_time(memory, reads, writes))
         return cycles
 
 
@@ -587,15 +607,15 @@ class _Steps:
     """Representative steps of the loops of the first level: four positions of each loop.
 
     The positions are the first, one in the middle, the last but one and the last. All arrays have an axis for
-    each loop, from the outermost in, and one for the tiles.
+    each loop, from the outermost in, and an axis for the tiles.
 
     Attributes:
         weights: Number of steps that each position stands for.
         now: Lengths of the tile of each step.
         after: Lengths of the tile of the next step.
         before: Lengths of the tile of the step before.
-        is_start: Whether a step is the first one.
-        is_end: Whether a step is the last one.
+        is_start: Whether a step is the first step.
+        is_end: Whether a step is the last step.
         starts_sums: Whether a step visits its sums for the first time.
         finishes_sums: Whether a step visits its sums for the last time.
         starts_sums_after: Whether the next step visits its sums for the first time.
@@ -630,7 +650,7 @@ class _Steps:
             parts[axis] = np.where(is_last[-1], figures.last_parts[axis], figures.parts[axis])
             one_further.append(np.where(place([trips == 2, no, yes, no]), last, tile))
         self.weights = weights[0] * weights[1] * weights[2]
-        # the innermost loop turns at each step; the others turn when those inside of them start again
+        # the innermost loop advances at each step; an outer loop advances when the loops inside it restart
         moves_on = (is_last[2] & is_last[1], is_last[2], np.array(True))
         moves_back = (is_first[2] & is_first[1], is_first[2], np.array(True))
         self.is_end = is_last[0] & is_last[1] & is_last[2]
@@ -657,13 +677,13 @@ class _Steps:
         self.finishes_sums_before = np.where(moves_back[depth], is_first[depth], is_last[depth])
 
     def changes_after(self, operand: Operand) -> Numbers:
-        """Whether the next step needs another tile of an operand. The last step has no next one."""
+        """Whether the next step needs another tile of an operand; False at the last step."""
         rows, columns = OPERAND_AXES[operand]
         changes: Numbers = self._changed_after[rows] | self._changed_after[columns]
         return changes
 
     def changes_before(self, operand: Operand) -> Numbers:
-        """Whether the step before needs another tile of an operand. The first step has none before it."""
+        """Whether the previous step needs another tile of an operand; False at the first step."""
         rows, columns = OPERAND_AXES[operand]
         changes: Numbers = self._changed_before[rows] | self._changed_before[columns]
         return changes
@@ -680,7 +700,7 @@ def _get_independent_axis(operand: Operand) -> int:
     return 3 - sum(OPERAND_AXES[operand])
 
 
-def transfer_time(memory: MachineMemory, reads: Any, writes: Any) -> Numbers:
+def compute_transfer_time(memory: MachineMemory, reads: Any, writes: Any) -> Numbers:
     """Computes the cycles in which a memory moves bytes, 0 if none of its rates is known."""
     time: Any = np.zeros(1)
     for rate, amount in (
@@ -694,15 +714,15 @@ def transfer_time(memory: MachineMemory, reads: Any, writes: Any) -> Numbers:
 
 
 def _round_up(time: Numbers) -> Numbers:
-    """Rounds up to whole cycles; the result is at most that of exact numbers."""
+    """Rounds up to whole cycles; the result never exceeds the exact result, despite rounding errors."""
     return np.ceil(time * (1 - _ROUNDING) - _ROUNDING)
 
 
-def operand_dtype(mapping: SiteMapping, operand: Operand) -> str:
-    """Returns the number type of an operand; of C, that of the sums."""
+def get_operand_dtype(mapping: SiteMapping, operand: Operand) -> str:
+    """Returns the number type of an operand; for C, the number type of the sums."""
     return {"A": mapping.dtype, "B": mapping.right_dtype, "C": mapping.accumulator}[operand]
 
 
-def packed(elements: Numbers, dtype: str, site: str) -> Numbers:
+def count_packed_bytes(elements: Numbers, dtype: str, site: str) -> Numbers:
     """Computes the bytes of densely packed elements of a number type."""
     return dimensions.count_packed_bytes(elements, dimensions.get_type_bits(dtype, site))

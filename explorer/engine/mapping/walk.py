@@ -1,7 +1,7 @@
-"""Walk of a mapping in NumPy: the loops, buffers and counters of the emitted C code, without a compiler.
+"""Runs the loops of a mapping in NumPy, with the buffers and counters of the emitted C code.
 
-It computes the same numbers from the same buffers as the C code of `emit_c`, and counts the same
-bytes.
+This replaces a run of the C code of `emit_c` on a machine without a compiler. The numbers and the counted
+bytes are the same.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def walk_nest(
     inputs: RunInputs,
     steps: tuple[EpilogueStep, ...] = (),
 ) -> RunResult:
-    """Walks the loops of a mapping on values, in NumPy.
+    """Runs the loops of a mapping on values, in NumPy.
 
     Args:
         mapping: The mapping.
@@ -115,11 +115,13 @@ def walk_nest(
         Misuse: The mapping does not match the machine.
     """
     walker = _Walker(mapping, machine, inputs, steps)
-    return RunResult(np.stack([walker.product(index) for index in range(len(inputs.A))]), walker.counters)
+    return RunResult(
+        np.stack([walker.compute_product(index) for index in range(len(inputs.A))]), walker.counters
+    )
 
 
 class _Walker:
-    """Runs the loops of one site; the names follow those of the C code."""
+    """Runs the loops of one site; the names are those of the C code in `emit_c`."""
 
     def __init__(
         self,
@@ -149,7 +151,7 @@ class _Walker:
             for level in range(self.last + 1)
         }
 
-    def product(self, index: int) -> _Array:
+    def compute_product(self, index: int) -> _Array:
         """Computes one product of the batch."""
         M, _, N = self.nest.size
         self.index = index
@@ -159,7 +161,7 @@ class _Walker:
         self.tiles: dict[tuple[str, int], list[_Tile]] = {}
         for level, operands in enumerate(self.nest.holds):
             for operand in operands:
-                shape = self._buffer(operand, level)  # type: ignore[arg-type]
+                shape = self._get_buffer_size(operand, level)  # type: ignore[arg-type]
                 self.tiles[operand, level] = [
                     _Tile(
                         np.zeros(shape, self.types[operand]),
@@ -172,26 +174,26 @@ class _Walker:
         self.added: set[tuple[int, int]] = set()
         self.cores: list[Triple] = [(0, 0, 0)] * (self.last + 1)
         self.ids = [0] * (self.last + 1)
-        self._loops(0, (0, 0, 0), self.nest.size, 0)
+        self._run_loops(0, (0, 0, 0), self.nest.size, 0)
         outermost = self.nest.list_holders("C")[0]
         for instance in range(self.instances[outermost]):
             self._flush(outermost, instance, self._is_first_core(instance, outermost, -1))
         return self.output
 
-    def _buffer(self, operand: Operand, level: int) -> tuple[int, int]:
+    def _get_buffer_size(self, operand: Operand, level: int) -> tuple[int, int]:
         step = self.nest.levels[level]
         lengths = self.nest.size if operand in step.keep else step.tile
         rows, columns = OPERAND_AXES[operand]
         return min(lengths[rows], self.nest.size[rows]), min(lengths[columns], self.nest.size[columns])
 
-    def _loops(self, level: int, start: Triple, lengths: Triple, instance: int) -> None:
+    def _run_loops(self, level: int, start: Triple, lengths: Triple, instance: int) -> None:
         step = self.nest.levels[level]
         order = [AXES.index(axis) for axis in step.order]
         chunks = [tile * split for tile, split in zip(step.tile, step.split, strict=True)]
         trips = [range(start[axis], start[axis] + lengths[axis], chunks[axis]) for axis in order]
         ends = [first + length for first, length in zip(start, lengths, strict=True)]
-        cores = list(itertools.product(*(range(count) for count in step.split)))
-        for places in itertools.product(*trips):
+        cores = list(itertools.compute_product(*(range(count) for count in step.split)))
+        for places in itertools.compute_product(*trips):
             position = [0, 0, 0]
             for axis, place in zip(order, places, strict=True):
                 position[axis] = place
@@ -211,7 +213,7 @@ class _Walker:
                 if level == self.last:
                     self._multiply(size)
                 else:
-                    self._loops(level + 1, (m, k, n), size, self.ids[level])
+                    self._run_loops(level + 1, (m, k, n), size, self.ids[level])
 
     def _multiply(self, size: Triple) -> None:
         a, b, c = (self.tiles[operand, self.last][self.ids[self.last]].values for operand in "ABC")
@@ -241,7 +243,7 @@ class _Walker:
         """Loads another tile."""
         instance = self.ids[level]
         if operand == "C":
-            self._flush(level, instance, self._is_first(operand, level))
+            self._flush(level, instance, self._is_first_core_of_tile(operand, level))
         else:
             for inner in self.nest.list_holders(operand):
                 if inner > level:
@@ -266,7 +268,7 @@ class _Walker:
         self._copy(operand, level, tile)
         size = place[2] * place[3] * self.types[operand].itemsize
         self.counters[level, f"{operand} loads"] += size
-        if operand == "C" or self._is_first(operand, level):
+        if operand == "C" or self._is_first_core_of_tile(operand, level):
             self.counters[level, f"{operand} reads"] += size
 
     def _copy(self, operand: Operand, level: int, tile: _Tile) -> None:
@@ -279,7 +281,7 @@ class _Walker:
             row, column = row - origin.place[0], column - origin.place[1]
         tile.values[:rows, :columns] = source[row : row + rows, column : column + columns]
 
-    def _is_first(self, operand: Operand, level: int) -> bool:
+    def _is_first_core_of_tile(self, operand: Operand, level: int) -> bool:
         axis = 3 - sum(OPERAND_AXES[operand])
         return all(
             self.cores[index][axis] == 0 for index in range(self.outside[operand, level] + 1, level + 1)
@@ -341,13 +343,13 @@ class _Walker:
         if level == self.adding:
             to[place] += values
             if outer < 0:
-                self.output[part] = self._outputs(to[place], part)
+                self.output[part] = self._finish_part(to[place], part)
         elif finished and level == self.finishing:
-            output[place] = self._outputs(values, part)
+            output[place] = self._finish_part(values, part)
         elif finished:
             output[place] = finished_values
         else:
             to[place] = values
 
-    def _outputs(self, sums: _Array, part: tuple[slice, slice]) -> _Array:
+    def _finish_part(self, sums: _Array, part: tuple[slice, slice]) -> _Array:
         return _finish(sums, self.steps, self.inputs, self.index, part, self.types["O"])

@@ -1,13 +1,13 @@
 """Counts the elements of a convolution's input that each memory loads if it does not gather the windows.
 
 A mapping counts a convolution as the matmul of its windows: A has a row for each position, and a column for
-each channel and tap, so neighboring windows repeat elements. A memory that holds the input itself
-loads only the elements that it does not hold: of a window that moves by one position, the new column. This is
+each channel and tap, so neighboring windows repeat elements. A memory that holds the input itself loads only
+new elements: when a window moves by one position, its new column. This is
 how Timeloop counts inputs with sliding windows. K is in the order of a stored kernel: channel by channel, the
 taps within.
 
-The count walks the tiles of A. Loops over N repeat the tiles of the loops inside: their first and second turn
-are walked, and the second one stands for all others.
+The count visits the tiles of A in order. Loops over N repeat the tiles of the loops inside. Only their first
+and second iterations are visited; the second represents all later iterations.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from explorer.facts.mapping import MappingCost, MemoryMachine, WindowMoves
 
 _Ids: TypeAlias = "npt.NDArray[np.int64]"
 _MAX_ELEMENTS = 1 << 24
-"""Largest number of elements of A whose windows are counted."""
+"""Maximum number of elements of A whose windows are counted."""
 _MAX_TILES = 1 << 15
-"""Largest number of tiles that are walked for one memory."""
-_PLAIN = ("Conv", "ConvInteger", "QLinearConv")
+"""Maximum number of tiles that are visited for one memory."""
+_CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv")
+"""Convolutions whose windows are counted."""
 
 
 def list_window_elements(
@@ -55,7 +56,7 @@ def list_window_elements(
         return None
     try:
         original = find_original(model, plan.output, plan, Wiring.from_graph(model.graph))
-        if original is None or original.node.op not in _PLAIN:
+        if original is None or original.node.op not in _CONVOLUTIONS:
             return None
         shapes, output = [shape_of(name) for name in original.inputs], shape_of(original.output)
         if output is None or any(shape is None for shape in shapes):
@@ -81,7 +82,7 @@ def count_window_moves(cost: MappingCost, machine: MemoryMachine, elements: _Ids
         elements: Elements of the input, as `list_window_elements` returns them.
 
     Returns:
-        Bytes for each memory, from the outermost in. Bytes are None if too many tiles would be walked.
+        Bytes for each memory, from the outermost in. Bytes are None if there are too many tiles.
     """
     mapping = cost.mapping
     nest, bits = build_nest(mapping, machine), get_operand_bits(mapping, "A")
@@ -89,7 +90,7 @@ def count_window_moves(cost: MappingCost, machine: MemoryMachine, elements: _Ids
     for move in cost.moves:
         if move.operand != "A" or move.level == len(nest.levels) - 1:
             continue
-        counted = _Walk(nest, move.level, elements).run()
+        counted = _TileVisitor(nest, move.level, elements).run()
         loads, reads = (
             None if number is None else mapping.batch * dimensions.count_packed_bytes(number, bits)
             for number in counted or (None, None)
@@ -112,8 +113,8 @@ class _Core(NamedTuple):
     lengths: Triple
 
 
-class _Walk:
-    """Walk over the tiles of A at one level of a nest, with all cores side by side."""
+class _TileVisitor:
+    """Visits the tiles of A at one level of a nest in order, with all cores side by side."""
 
     def __init__(self, nest: Nest, level: int, elements: _Ids) -> None:
         self._nest, self._elements = nest, elements
@@ -124,7 +125,7 @@ class _Walk:
         self._loads = self._reads = 0
 
     def run(self) -> tuple[int, int] | None:
-        """Counts the elements loaded by all cores, and those read from the memory outside.
+        """Counts the elements loaded by all cores, and the elements read from the memory outside.
 
         Returns:
             Both numbers, or None if there are too many tiles.
@@ -142,42 +143,42 @@ class _Walk:
         )
         if tiles > _MAX_TILES:
             return None
-        self._loop(0, 0, [_Core((), (0, 0, 0), nest.size)])
+        self._run_loops(0, 0, [_Core((), (0, 0, 0), nest.size)])
         return self._loads, self._reads
 
-    def _loop(self, level: int, position: int, cores: Sequence[_Core]) -> None:
+    def _run_loops(self, level: int, position: int, cores: Sequence[_Core]) -> None:
         """Runs the loops from a position of a level inward."""
         step = self._nest.levels[level]
         if position == len(step.order):
-            inner = [part for core in cores for part in self._divide(core, level)]
+            inner = [part for core in cores for part in self._divide_among_cores(core, level)]
             if level in self._holders:
-                self._arrive(level, inner)
+                self._load_tiles(level, inner)
             if level < self._level:
-                self._loop(level + 1, 0, inner)
+                self._run_loops(level + 1, 0, inner)
             return
         axis = AXES.index(step.order[position])
         chunk = step.tile[axis] * step.split[axis]
         trips = max(-(-core.lengths[axis] // chunk) for core in cores)
-        turn = 0, 0
+        iteration_counts = 0, 0
         for trip in range(trips):
             if axis == 2 and trip > 1 and all((trip + 1) * chunk <= core.lengths[axis] for core in cores):
-                # full turns over N are alike, from the second one on
-                self._loads += turn[0]
-                self._reads += turn[1]
+                # full iterations over N are equal, from the second on
+                self._loads += iteration_counts[0]
+                self._reads += iteration_counts[1]
                 continue
             before = self._loads, self._reads
             inside = [
                 core._replace(
-                    starts=_put(core.starts, axis, core.starts[axis] + trip * chunk),
-                    lengths=_put(core.lengths, axis, min(chunk, core.lengths[axis] - trip * chunk)),
+                    starts=_replace_axis(core.starts, axis, core.starts[axis] + trip * chunk),
+                    lengths=_replace_axis(core.lengths, axis, min(chunk, core.lengths[axis] - trip * chunk)),
                 )
                 for core in cores
                 if core.lengths[axis] > trip * chunk
             ]
-            self._loop(level, position + 1, inside)
-            turn = self._loads - before[0], self._reads - before[1]
+            self._run_loops(level, position + 1, inside)
+            iteration_counts = self._loads - before[0], self._reads - before[1]
 
-    def _divide(self, core: _Core, level: int) -> Iterator[_Core]:
+    def _divide_among_cores(self, core: _Core, level: int) -> Iterator[_Core]:
         """Yields the cores inside a core that have a part of its tile."""
         step = self._nest.levels[level]
         for index in itertools.product(*(range(number) for number in step.split)):
@@ -192,10 +193,10 @@ class _Walk:
                 )
                 yield _Core((*core.position, index), starts, lengths)  # type: ignore[arg-type]
 
-    def _arrive(self, level: int, cores: Sequence[_Core]) -> None:
-        """Loads the tiles of a level; a memory drops its tile when a memory outside loads another one."""
+    def _load_tiles(self, level: int, cores: Sequence[_Core]) -> None:
+        """Loads the tiles of a level. A memory drops its tile when a memory outside it loads another tile."""
         whole = "A" in self._nest.levels[level].keep
-        news: dict[tuple[Triple, ...], list[_Ids]] = {}
+        new_elements_by_core: dict[tuple[Triple, ...], list[_Ids]] = {}
         outer = max((holder for holder in self._holders if holder < level), default=-1)
         for core in cores:
             tile = (core.starts[0], core.lengths[0], core.starts[1], core.lengths[1])
@@ -214,15 +215,17 @@ class _Walk:
                 if "A" not in self._nest.levels[inner_key[0]].keep:
                     del self._held[inner_key]
             if level == self._level:
-                new = self._part(*tile)
+                new_elements = self._list_elements(*tile)
                 if earlier_tile is not None:
-                    new = np.setdiff1d(new, self._part(*earlier_tile), assume_unique=True)
-                self._loads += len(new)
-                news.setdefault(core.position[: outer + 1], []).append(new)
-        for parts in news.values():
+                    new_elements = np.setdiff1d(
+                        new_elements, self._list_elements(*earlier_tile), assume_unique=True
+                    )
+                self._loads += len(new_elements)
+                new_elements_by_core.setdefault(core.position[: outer + 1], []).append(new_elements)
+        for parts in new_elements_by_core.values():
             self._reads += len(parts[0]) if len(parts) == 1 else len(np.unique(np.concatenate(parts)))
 
-    def _part(self, row: int, rows: int, column: int, columns: int) -> _Ids:
+    def _list_elements(self, row: int, rows: int, column: int, columns: int) -> _Ids:
         """Returns the different elements of the input in a tile of A, without padding."""
         key = row, rows, column, columns
         part = self._parts.get(key)
@@ -232,7 +235,7 @@ class _Walk:
         return part
 
 
-def _put(triple: Triple, axis: int, number: int) -> Triple:
+def _replace_axis(triple: Triple, axis: int, number: int) -> Triple:
     """Returns a triple with another number at one axis."""
     m, k, n = (number if index == axis else each for index, each in enumerate(triple))
     return m, k, n

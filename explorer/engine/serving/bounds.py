@@ -1,7 +1,7 @@
-"""Minimum times of a served model on a machine, from its products and bytes at the machine's peak rates.
+"""Computes minimum times of a served model, from its MACs and bytes at the machine's peak rates.
 
 A step reads every weight once for the whole batch, and the cache of each sequence. At small batches these
-reads limit the step, not the products. Activations are assumed to stay in the processor's caches.
+reads limit the step, instead of the MACs. Activations are assumed to stay in the processor's caches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PassWork(Struct, frozen=True):
     ) -> tuple[float | None, ServingLimit]:
         """Returns the minimum time in seconds, or None if unknown, and the kind of work that limits it.
 
-        Products and memory reads run at the same time, and transfers between devices after them.
+        Computation and memory reads run at the same time; transfers between devices follow.
         """
         if machine is None:
             return None, "unknown"

@@ -1,4 +1,4 @@
-"""Closed forms of a language model's figures over the number of tokens, fitted to counts and checked.
+"""Fits closed forms of a language model's figures over the number of tokens, and checks them.
 
 A figure of a decode step is linear in the number of cached tokens on each side of a window size. A figure of
 a prompt is a quadratic polynomial. If a form does not match the counts at further sizes, it is dropped.

@@ -1,4 +1,6 @@
-"""Fingerprint of a module: a digest of its sizes, types and code, on which its serving figures depend."""
+"""Computes the fingerprint of a module: a digest of the sizes, types and code that determine its serving
+figures.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from explorer.host import input_files
 _LIBRARIES = ("torch", "transformers")
 """Libraries that are identified by their version instead of their code."""
 _MAX_CODE = 1 << 30
-"""Maximum size in bytes of a file that defines a class, which may be a library in machine code."""
+"""Maximum size in bytes of a file that defines a class; it may be a compiled library."""
 
 
 def compute_module_digest(model: nn.Module) -> str:

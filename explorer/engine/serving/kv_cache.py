@@ -1,6 +1,6 @@
-"""KV cache of a served model: the tensors that its own code caches, grouped by equal layers.
+"""Describes the KV cache of a served model: the tensors that its own code caches, grouped by equal layers.
 
-(For a decode step outside serving, see `costs.decode.module_cache` and `costs.decode.onnx_cache`.)
+See `costs.decode.module_cache` and `costs.decode.onnx_cache` for the cache of a single decode step.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ def list_windows(layers: Sequence[Any]) -> tuple[int, ...]:
 
 
 def get_element_bits(tensor: CacheTensor, bits: float | None) -> float:
-    """Returns the bits of an element of a cache tensor.
-
-    They are `bits` for keys and values, unless `bits` is None. Otherwise, they are the width of the type.
+    """Returns the bits of an element of a cache tensor: `bits` for keys and values if given, else its type's
+    width.
     """
     return bits if bits is not None and tensor.keys else 8 * tensor.tensor.element_size()
 
@@ -111,8 +110,9 @@ def _count_elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
     return elements_by_layer
 
 
-def find_first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:
-    """Returns the smallest context at which the caches of a batch exceed `room` bytes, or None if none does.
+def find_first_beyond(form: ClosedForm, limit: float, batch: int) -> int | None:
+    """Returns the smallest context at which the caches of a batch exceed `limit` bytes, or None if there is
+    none.
 
     A cache never shrinks with the context, so a bisection finds this context.
     """
@@ -120,12 +120,12 @@ def find_first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:
         return None
     last_piece = form.pieces[-1]
     is_constant_at_end = not any(last_piece.coefficients[1:])
-    if is_constant_at_end and (form.at(last_piece.first) or 0) * batch <= room:
+    if is_constant_at_end and (form.at(last_piece.first) or 0) * batch <= limit:
         return None
     low, high = 0, max(last_piece.first, 1)
-    while (form.at(high) or 0) * batch <= room:
+    while (form.at(high) or 0) * batch <= limit:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if (form.at(middle) or 0) * batch <= room else (low, middle)
+        low, high = (middle, high) if (form.at(middle) or 0) * batch <= limit else (low, middle)
     return high

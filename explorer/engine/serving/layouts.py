@@ -1,4 +1,4 @@
-"""Layouts of a served model over devices: tensor, pipeline and expert parallelism.
+"""Computes layouts of a served model over devices: tensor, pipeline and expert parallelism.
 
 A tensor layout cuts layers, a pipeline layout divides the layers into stages, and an expert layout
 distributes experts. The plan of the model's class (`tp_plan` of transformers) says which weights a tensor
@@ -32,8 +32,8 @@ class Block(Struct, frozen=True):
 
     Attributes:
         number: Number of the layer, or 0 if the model numbers no layers.
-        dense: Bytes of weights that the plan does not cut.
-        cut: Bytes of weights that a tensor layout divides.
+        dense: Bytes of weights that every device of a tensor layout stores in full.
+        cut: Bytes of weights that a tensor layout divides among devices.
         table: Bytes of lookup tables and of idle weights.
         row: Bytes of the table rows that a step reads for one token.
         idle: Bytes of weights that only an encoder's pass over a prompt reads.
@@ -147,7 +147,7 @@ class LayerCuts:
         return [dict(sums_of_block) for sums_of_block in self._weights[scale]]
 
     @cached_property
-    def planned(self) -> bool:
+    def has_plan(self) -> bool:
         """Whether the plan cuts layers, not only tables and output heads."""
         return any(
             self.find_style(holder.path)
@@ -159,7 +159,7 @@ class LayerCuts:
         """Returns the reason why layers cannot be cut into `tensor` parts, or '' if they can."""
         if tensor == 1:
             return ""
-        if not self.planned:
+        if not self.has_plan:
             return f"{type(self.model).__name__} has no plan that tells how to cut its layers"
         config = get_text_config(self.model)
         heads = getattr(config, "num_attention_heads", None)
@@ -245,7 +245,7 @@ def _add_holder(block: dict[str, Any], holder: WeightHolder, style: str, scale: 
 
 
 class LayoutContext(Struct, frozen=True):
-    """The data that all layouts of one question share.
+    """The data that all layouts at one context and batch size share.
 
     Attributes:
         cuts: The cuts that the model allows.
@@ -255,7 +255,7 @@ class LayoutContext(Struct, frozen=True):
         card: Bytes of a device's memory, or None if unknown.
         links: Bandwidth between devices in bytes per second, or None if unknown.
         element_bytes: Bytes of an element of the hidden states.
-        prompt: Tokens of the prompt of each sequence, or 0 if the prompt is not counted by layer.
+        prompt: Tokens of the prompt of each sequence, or 0 if its figures by layer are unknown.
         encoder: Whether an encoder reads the prompt.
     """
 

@@ -1,4 +1,4 @@
-"""Passes of a served model: over a prompt, and one decode step with a filled KV cache.
+"""Runs and counts the passes of a served model: a prompt, and one decode step with a filled KV cache.
 
 The module's own code runs on the meta device. Each pass is counted once and cached.
 """
@@ -22,7 +22,8 @@ from explorer.facts import Analysis, Layer
 from explorer.facts.serving.serving import PassFigures
 
 _MAX_ADDED_OPERATORS = 8
-"""Number of operators that sixteen more tokens may add to a pass. Code that adds more loops over tokens."""
+"""Maximum number of operators that 16 more tokens add to a pass. If more are added, the code loops over
+tokens."""
 _MAX_OPERATORS = 4_000
 """Maximum number of operators of a token-by-token pass that is still counted."""
 PROMPTS = (8, 16, 24)
@@ -129,7 +130,7 @@ class Passes:
     def two_sequence_ratio(self) -> float:
         """Ratio of the multiply-accumulates in a step of two sequences to those in a step of one sequence.
 
-        It is 2 for most models.
+        The ratio is 2 for most models.
         """
         return self.count_macs(PROMPTS[0], 2) / max(self.count_macs(PROMPTS[0]), 1)
 
@@ -228,7 +229,7 @@ class Passes:
         return cache_layers(cache), list_cache_tensors(cache)
 
     @cached_property
-    def looped(self) -> bool:
+    def is_token_loop(self) -> bool:
         """Whether the code processes a prompt token by token.
 
         Counting a long prompt takes too long with such code.
@@ -242,7 +243,7 @@ class Passes:
         Some code splits a prompt into chunks. It processes short prompts and the last chunk token by token,
         so a prompt that is longer than a chunk can be counted.
         """
-        if not self.looped:
+        if not self.is_token_loop:
             return True
         short, long = (self.count_prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
         per_token = (long - short) / (PROMPTS[-1] - PROMPTS[0])

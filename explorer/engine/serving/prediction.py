@@ -1,4 +1,4 @@
-"""Predicted times of passes: the sum over layer rows of kernel times that were measured on the machine."""
+"""Predicts times of passes: the sum over layer rows of kernel times that were measured on the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explorer.facts.serving.serving import ServingTime
 def add_predictions(
     times: Sequence[ServingTime], passes: Passes, prompt: int, weights: int, measured: MeasuredMachine
 ) -> tuple[ServingTime, ...]:
-    """Adds the predicted times of the prompt and of the step, or None if a layer row cannot be predicted.
+    """Returns the times with predictions for prompt and step; None if a layer row cannot be predicted.
 
     Args:
         times: Times of the requested contexts and batches.

@@ -1,4 +1,4 @@
-"""Costs of serving a language model: parameters, passes, KV cache, and their times on a machine.
+"""Computes the costs of serving a language model: parameters, passes, KV cache, and times on a machine.
 
 All figures are counted on the module's own code with its own KV cache. No figure comes from a list of
 architectures.
@@ -68,7 +68,7 @@ class StoredTypes(Struct, frozen=True):
 
 
 def resolve_types(spec: ServingSpec) -> StoredTypes:
-    """Resolves the type names of a serving question.
+    """Returns the storage types that a serving question names.
 
     Raises:
         Misuse: A type name is not a known number format.
@@ -213,6 +213,7 @@ def check_spec(spec: ServingSpec) -> None:
 
 
 _MAX_DEVICES = 4096
+"""Maximum number of devices of a layout."""
 
 
 class _Answer:

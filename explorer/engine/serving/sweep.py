@@ -1,4 +1,4 @@
-"""Sweep of serving costs: many types, contexts, batches and device layouts of many models, as stored rows.
+"""Sweeps serving costs over types, contexts, batches and device layouts of many models, as stored rows.
 
 A question is one combination of a type, context, batch and number of devices. A few passes over a model's
 code answer all questions of one type. Each worker therefore gets the questions of one type together, for a
@@ -56,7 +56,7 @@ class ServedModel(Struct, frozen=True):
         opener: Function that takes this digest and returns a picklable function that opens the model in a
             worker.
         opening: Options that the model is opened with and that its figures depend on.
-        words: Those options as the user types them.
+        words: The options in `opening` as the user types them.
         stays: Whether the model is an object of the present process, which no other process can open.
     """
 

@@ -1,4 +1,4 @@
-"""Parameters of a language model by the module that holds them, and the share that one token uses.
+"""Counts the parameters of a language model by module, and the share of them that one token uses.
 
 A module that multiplies fewer times than it has weights holds experts: each token uses a part of the weights.
 An embedding module that multiplies nothing is a table: each token reads one row.
@@ -108,12 +108,15 @@ def list_holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightH
 
 
 def _is_idle(row: Layer) -> bool:
-    """Whether the step runs nothing of a module. Modules that are not called may have parts that run."""
+    """Whether the step runs no part of a module. A module that is not called may still have parts that
+    run.
+    """
     return not row.calls and not (row.macs or row.elementwise_ops)
 
 
 _FULL_USE = 0.95
-"""Share of used weights from which on a module counts as using all. The others may serve other passes."""
+"""Share of used weights above which a module counts as using all its weights. The rest may serve other
+passes."""
 
 
 def _count_matrix_elements(parameters: Collection[nn.Parameter]) -> int:

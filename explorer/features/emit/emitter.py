@@ -473,10 +473,10 @@ def _with_plan(site: CodeSite, machine: MemoryMachine, folder: str) -> CodeSite:
 
 def _level_names(machine: MemoryMachine) -> tuple[str, ...]:
     """List the names of the memories of each level, separated by spaces; the last level is the array."""
-    from explorer.engine.mapping.cost import memory_levels
+    from explorer.engine.mapping.cost import group_memories
     from explorer.settings.site_mappings import ARRAY
 
-    return (*(" ".join(memory.name for memory in group) for group in memory_levels(machine)[1:]), ARRAY)
+    return (*(" ".join(memory.name for memory in group) for group in group_memories(machine)[1:]), ARRAY)
 
 
 def _fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachine) -> MappingCost:

@@ -138,7 +138,7 @@ def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMac
     if not mapping.levels:
         unit = found_machine.unit
         m, k, n = (min(pair) for pair in zip(unit, mapping.size, strict=True))
-        groups = cost.memory_levels(found_machine)[1:]
+        groups = cost.group_memories(found_machine)[1:]
         levels = *(NestLevel("mnk", (m, k, n)) for _ in groups), NestLevel("mnk", unit)
         mapping = replace(mapping, levels=levels)
     return cost.compute_mapping_cost(mapping, found_machine)
@@ -306,8 +306,8 @@ def _capacity_curve(
     Raises:
         Misuse: The machine has no memory on the chip.
     """
-    from explorer.engine.mapping.cost import compute_capacity_on_chip, compute_traffic_bound, memory_levels
-    from explorer.engine.mapping.search import least_traffic
+    from explorer.engine.mapping.cost import compute_capacity_on_chip, compute_traffic_bound, group_memories
+    from explorer.engine.mapping.search import compute_least_traffic
 
     if len(machine.memories) == 1:
         raise Misuse(
@@ -315,9 +315,9 @@ def _capacity_curve(
             where="--capacity",
             hint=f"add [[machine.{machine.hardware.name}.memory]] with a size",
         )
-    first = memory_levels(machine)[1][0]
+    first = group_memories(machine)[1][0]
     rows = [
-        (least_traffic(site.cost.mapping, machine, sizes), site.cost.mapping, site.calls)
+        (compute_least_traffic(site.cost.mapping, machine, sizes), site.cost.mapping, site.calls)
         for site in sites
         if site.calls is not None
     ]
@@ -338,8 +338,8 @@ def _capacity_curve(
 
 
 def _file_text(result: ModelMapping) -> str:
-    from explorer.engine.mapping.file_check import level_texts
+    from explorer.engine.mapping.file_check import list_level_texts
 
-    names = level_texts(result.machine)
+    names = list_level_texts(result.machine)
     sites = [(site.cost.mapping, names) for site in result.sites]
     return format_mappings(result.machine.hardware.name, sites, result.grouped)

@@ -303,7 +303,7 @@ def _mapped_cost(
         Misuse: The machine is missing or is not that of the file, or an option needs a single tile size.
     """
     from explorer.engine.mapping.file_check import check_file  # imports numpy
-    from explorer.engine.mapping.site_costs import mapped_plan_cost
+    from explorer.engine.mapping.site_costs import compute_mapped_plan_cost
 
     if order != "best":
         raise Misuse(
@@ -315,7 +315,7 @@ def _mapped_cost(
     machine = machine_of_mapping(file.machine, file.path) if hardware is None else find_memories(hardware)
     check_file(file, plan.sites, machine)
     mappings = [mapping_in_file(file, site) for site in plan.sites]
-    return mapped_plan_cost(plan, machine, mappings)
+    return compute_mapped_plan_cost(plan, machine, mappings)
 
 
 def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.mapping.bounds import compute_objective_bound
-from explorer.engine.mapping.cost import compute_mapping_cost, memory_levels
+from explorer.engine.mapping.cost import compute_mapping_cost, group_memories
 from explorer.engine.mapping.nest import Triple
 from explorer.engine.mapping.search import ORDERS, search_mappings
 from explorer.facts.cost import Hardware
@@ -77,7 +77,7 @@ def list_splits(cores: int) -> list[Triple]:
 
 def list_mappings(site: SiteMapping, machine: MemoryMachine) -> Iterator[SiteMapping]:
     """Yields every mapping of a site: all tiles, splits among cores, orders and whole operands."""
-    groups = memory_levels(machine)[1:]
+    groups = group_memories(machine)[1:]
 
     def extend(outer: Triple, levels: tuple[NestLevel, ...]) -> Iterator[tuple[NestLevel, ...]]:
         if len(levels) == len(groups):
@@ -133,7 +133,7 @@ def drawn_mappings(
     for _ in range(count):
         levels: list[NestLevel] = []
         outer: Triple = site.size
-        for group in memory_levels(machine)[1:]:
+        for group in group_memories(machine)[1:]:
             outer = random.choice(all_tiles(outer, machine.unit))
             split = random.choice(list_splits(group[0].cores))
             held = "".join(memory.holds for memory in group)

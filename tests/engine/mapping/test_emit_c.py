@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from explorer.engine.graph.dtypes import get_numpy_type
-from explorer.engine.mapping.cost import find_epilogue_level, memory_levels
+from explorer.engine.mapping.cost import find_epilogue_level, group_memories
 from explorer.engine.mapping.emit_c import EpilogueStep, emit_site
 from explorer.engine.mapping.proof import (
     RunInputs,
@@ -31,7 +31,7 @@ def machine_for(nest):
         cores = int(np.prod(level.split))
         memories.append(MachineMemory(f"level{index}", holds=holds, cores=cores, inside=True))
     machine = MemoryMachine(Hardware("drawn"), tuple(memories))
-    assert len(memory_levels(machine)) == len(nest.levels)
+    assert len(group_memories(machine)) == len(nest.levels)
     return machine
 
 

@@ -1,4 +1,4 @@
-"""The call of an ATen operator, and the record of an operator in the operator table.
+"""Data types for the call of an ATen operator and for its record in the operator table.
 
 A rule gets the same `AtenCall` from a running module (`dispatch`, with torch tensors) and from a program file
 (`table.count_exported_call`, with declared sizes and dtypes). This module does not need torch.
@@ -29,8 +29,8 @@ class AtenCall(Struct, frozen=True):
 
     Attributes:
         name: Name in the schema, without the namespace.
-        arguments: Arguments by schema name; optional ones may be missing. Anything with dtype and shape is a
-            tensor.
+        arguments: Arguments by schema name; optional arguments may be missing. Any value with dtype and shape
+            counts as a tensor.
         result: First returned tensor, or None if unknown.
     """
 
@@ -112,14 +112,14 @@ The function returns the purpose of a tensor's gradient: 'input', 'weight', or '
 
 
 class OperatorRecord(Struct, frozen=True):
-    """The record of an operator: everything needed to add one.
+    """The record of an operator in the operator table. To support an operator, add a record.
 
     Attributes:
         cost: Rule for the cost of a call.
         gradient: Rule for the matrix products of the backward pass. None means that the operator has no
             product, or that no rule is known for its product.
         one_type: Whether all tensors must have the same dtype.
-        gathers: Whether the operator reads rows of a table; bytes read then equal the bytes returned.
+        gathers: Whether the operator reads rows of a table; it then reads as many bytes as it returns.
         replaces_storage: Whether the operator changes the storage or the size of an argument and returns this
             argument, as `resize_` and `set_` do.
         has_one_activation: Whether results after the first are for the backward pass only.

@@ -1,4 +1,6 @@
-"""Finds out from a model's code whether it only compares a number that it reads."""
+"""Inspects bytecode: whether a model's code only compares a number that it reads, and with which
+constants.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,11 @@ def is_only_compared(code: CodeType, offset: int, *, without_calls: bool = False
     Args:
         code: Code of the function.
         offset: Byte offset of the instruction that reads the number.
-        without_calls: Whether a call that gets the number before the comparison is not a comparison.
+        without_calls: Whether a number that passes through a call before the comparison does not count as
+            only compared.
     """
     instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in ("CACHE", "NOP")]
-    # while a Python function runs, the offset of its call is that of a cache entry behind the call
+    # while a called Python function runs, the offset is in the cache entries after the call instruction
     index = max((index for index, entry in enumerate(instructions) if entry.offset <= offset), default=None)
     if index is None:
         return False
@@ -66,7 +69,7 @@ def list_compared_constants(code: CodeType) -> tuple[float, ...]:
 
 
 def _read_number(constant: object) -> float | None:
-    """Returns the finite number that a constant is or writes, or None."""
+    """Returns the finite number that a constant is, or that its text denotes, or None."""
     if type(constant) not in (int, float, str):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Constants: in a run on shapes, small tensors that do not depend on an input keep their values.
+"""Keeps the values of small constant tensors in a run on shapes: tensors that do not depend on an input.
 
 Examples are positions, masks and lists of sizes that the forward creates itself, or moves to its input's
 device. A tensor keeps its values if it is created on the CPU instead of the meta device.

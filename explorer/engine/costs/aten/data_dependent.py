@@ -1,9 +1,10 @@
-"""Results of data-dependent operators on meta tensors: the largest possible output, or an assumed one.
+"""Creates results of data-dependent operators on meta tensors: the largest possible output, or an assumed
+one.
 
 The output size of nonzero, nms or unique depends on values, and some models read a number from a tensor. If
-an operator has a largest output, it is the result, and the figures computed from it are upper bounds.
-Otherwise, as for a number, the result is an assumption: the real figures may be larger or smaller. Their
-reason then says 'assumed'.
+an operator has a largest output, this output is the result, and the figures computed from it are upper
+bounds. Otherwise, as for a number, the result is an assumption, and the real figures may be larger or
+smaller. The reason of such figures says 'assumed'.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from explorer.engine.formats.torch_module.meta_copy import MAX_KEPT_ELEMENTS
 from explorer.engine.operators import cost_formulas
 
 AssumeCount = Callable[[int, Any], int]
-"""Assumes a count, given its maximum and the mask whose elements are counted (None if there is none)."""
+"""Returns an assumed count from its maximum and the mask whose elements are counted (None without a mask)."""
 
 
 def _assume_all_indices(args: Sequence[Any], assume_count: AssumeCount) -> Any:
@@ -94,7 +95,7 @@ def _assume_full_length(args: Sequence[Any], assume_count: AssumeCount) -> Any:
 
 def _assume_repeated_once(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     repeats = args[0]
-    # an assumption instead of an upper bound
+    # no largest count exists, so the run with other sizes adds one element
     return repeats.new_empty((repeats.numel() + (assume_count(2, None) == 1),))
 
 
@@ -140,14 +141,14 @@ BOUNDS: dict[str, tuple[Callable[[Sequence[Any], AssumeCount], Any], str]] = {
     "aten::is_nonzero": (lambda args, assume_count: True, ASKED),
     "aten::equal": (lambda args, assume_count: True, EQUAL),
 }
-"""Functions that create the results of operators that need values, with the bound or assumption as text."""
+"""For each operator that needs values: a function that creates its result, and the bound or assumption."""
 
 VALUES = frozenset(("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"))
 """Operators that pass a value to Python; everything after them may depend on it."""
 
 
 VALUES_BESIDE = frozenset(("aten::_pack_padded_sequence", "aten::_pad_packed_sequence"))
-"""Operators that read only one argument (the lengths), which therefore keeps its values."""
+"""Operators that need the values of one argument only, the lengths; this argument keeps its values."""
 
 REFUSED = Assumption(
     "assumed: the model read a value of a tensor, taken to be false, because the model fails otherwise"
@@ -190,8 +191,8 @@ def assume_result(
         func: Operator.
         args: Positional arguments of the call.
         classes: Known class sizes, which may be below the upper bound.
-        least: Whether to return the smallest output instead.
-        valued: Whether to return values that the assumption determines.
+        least: Whether to return the smallest output in place of the largest.
+        valued: Whether the result gets the values that the assumption determines.
 
     Returns:
         The result and its reason, or None for an operator that runs without values.

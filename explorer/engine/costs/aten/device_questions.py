@@ -1,8 +1,8 @@
 """Reports the device of meta tensors to a model's own code as the CPU.
 
 A module may branch on the device: `if x.device.type == "cuda"`. On shapes all tensors are on the meta device,
-and the model would take a branch that no user sees. The model's code therefore gets the object `CPU` as
-device. When the model passes this object back to create a tensor, it is replaced by `meta`.
+and the model would take a branch that it takes on no real device. The model's code therefore gets the object
+`CPU` as device. When the model passes this object back to create a tensor, it is replaced by `meta`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _MODE = "__torch_function__"
 
 
 def report_device(func: Any, tensor: Any) -> Any:
-    """Returns the value to report for an attribute or `type()` of a meta tensor; None to ask the tensor.
+    """Returns the value to report for an attribute or `type()` of a meta tensor; None for the tensor's own
+    value.
 
     Args:
         func: Getter of the attribute, or the method.
@@ -75,7 +76,7 @@ def is_model_asking() -> bool:
 
 
 def _is_described_by_asyncio(frame: FrameType | None) -> bool:
-    """Whether asyncio formats a task, with its result, as text that no model reads."""
+    """Whether asyncio formats a task and its result as text, which no model reads."""
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         if package == "asyncio" or package not in sys.stdlib_module_names:
@@ -97,8 +98,8 @@ def is_model_code(frame: FrameType | None) -> bool:
 def replace_cpu(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Any, Mapping[str, Any]]:
     """Returns a function and its arguments, with the CPU replaced by the meta device.
 
-    A move of a meta tensor to the CPU copies nothing, as on the CPU. A random generator is dropped with the
-    device, because it belongs to another one.
+    A move of a meta tensor to the CPU copies nothing, as on the CPU. A random generator in the arguments is
+    removed, because it belongs to the CPU.
     """
     name = getattr(func, "__name__", "")
     if name in _MOVES and args and getattr(args[0], "is_meta", False):

@@ -21,7 +21,7 @@ from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, GradientPurpose
 
 _REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
-"""The reduction tag, or None in torch 2.9, where only reductions with an entry in the table are known."""
+"""The reduction tag, or None in torch 2.9, which lacks it; there only reductions in the table are known."""
 
 
 @cache

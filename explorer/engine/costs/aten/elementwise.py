@@ -1,4 +1,4 @@
-"""ATen operators without matrix products: pointwise, reductions, normalizations, windows, losses."""
+"""Costs of ATen operators without matrix products: pointwise, reductions, normalizations, windows, losses."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import Cost
 
 
-def _pointwise(call: AtenCall) -> Cost:
+def _count_pointwise(call: AtenCall) -> Cost:
     short = call.name.strip("_")
     has_factor = short in ("add", "sub", "rsub") and call.get("alpha", 1) != 1
     return cost_formulas.elementwise(short, call.result_shape(), 1 + has_factor)
 
 
-def _reduction(call: AtenCall) -> Cost:
+def _count_reduction(call: AtenCall) -> Cost:
     return cost_formulas.elementwise(call.name.removesuffix("_"), call.shape())
 
 
-def _extreme(call: AtenCall) -> Cost:
-    """Max and min: reductions of one tensor, pointwise on two."""
-    return (_pointwise if call.has("other") else _reduction)(call)
+def _count_extreme(call: AtenCall) -> Cost:
+    """Counts max and min: a reduction of one tensor, pointwise on two tensors."""
+    return (_count_pointwise if call.has("other") else _count_reduction)(call)
 
 
-def _distances(call: AtenCall) -> Cost:
-    """cdist: a difference, power and sum for every pair and coordinate, and no products."""
+def _count_distances(call: AtenCall) -> Cost:
+    """Counts cdist: a difference, power and sum for every pair and coordinate; no MACs."""
     return cost_formulas.elementwise("difference, power, sum", (*call.result_shape(), call.shape()[-1]), 3)
 
 
-def _normalization(kind: str) -> Rule:
+def _build_normalization_rule(kind: str) -> Rule:
     return build_output_rule(kind.replace("_", " "), cost_formulas.ELEMENTWISE[kind][0])
 
 
-def _batch_norm(call: AtenCall) -> Cost:
+def _count_batch_norm(call: AtenCall) -> Cost:
     # a scale and a shift with running statistics; else (instance norm) the statistics are computed as well
-    return _normalization("layer_norm" if call.get("training") is True else "batch_norm")(call)
+    return _build_normalization_rule("layer_norm" if call.get("training") is True else "batch_norm")(call)
 
 
-def _pool(name: str) -> Rule:
+def _build_pool_rule(name: str) -> Rule:
     rank = int(name[-2])
 
     def rule(call: AtenCall) -> Cost:
@@ -57,8 +57,10 @@ def _pool(name: str) -> Rule:
     return rule
 
 
-def _adaptive_pool(call: AtenCall) -> Cost:
-    """Windows overlap if sizes do not divide: along an axis, they read (in + out - gcd(in, out)) elements."""
+def _count_adaptive_pool(call: AtenCall) -> Cost:
+    """Counts adaptive pooling. If sizes do not divide, windows overlap: an axis reads in + out - gcd(in,
+    out).
+    """
     source, target = call.sizes(), call.result_sizes()
     rank = len(call.get("output_size"))
     taps = 1
@@ -67,15 +69,17 @@ def _adaptive_pool(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("adaptive pooling, taps", (*target[:-rank], taps))
 
 
-def _region_pool(call: AtenCall) -> Cost:
-    """roi_align: bilinear samples averaged in every cell; an adaptive sampling ratio counts as 2."""
+def _count_region_pool(call: AtenCall) -> Cost:
+    """Counts roi_align: bilinear samples averaged in every cell; an adaptive sampling ratio counts as 2."""
     ratio = call.get("sampling_ratio")
     ratio = ratio if isinstance(ratio, int) and ratio > 0 else 2
     return cost_formulas.elementwise("bilinear samples and mean", (*call.result_shape(), ratio * ratio), 8)
 
 
-def _grid_sample(linear: int) -> Rule:
-    """A rule with `linear` operations per element for linear interpolation, 0 for nearest, 35 for bicubic."""
+def _build_grid_sample_rule(linear: int) -> Rule:
+    """Returns a rule with `linear` operations per element for linear interpolation, 0 for nearest, 35 for
+    bicubic.
+    """
 
     def rule(call: AtenCall) -> Cost:
         per_element = {0: linear, 1: 0, 2: 35}[call.get("interpolation_mode", 0)]
@@ -88,20 +92,22 @@ def _grid_sample(linear: int) -> Rule:
     return rule
 
 
-def _bags(call: AtenCall) -> Cost:
-    """embedding_bag: each looked-up row is added (or compared), after multiplication by its weight."""
+def _count_bags(call: AtenCall) -> Cost:
+    """Counts embedding_bag: each row that is looked up is added (or compared), after scaling by its
+    weight.
+    """
     weighted = call.has("per_sample_weights")
     label = "multiply, add" if weighted else "add"
     return cost_formulas.elementwise(label, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
 
 
-def _embedding_renorm(call: AtenCall) -> Cost:
-    """embedding_renorm_: the norm of each row that is looked up, and the scaling of the row."""
+def _count_embedding_renorm(call: AtenCall) -> Cost:
+    """Counts embedding_renorm_: the norm of each row that is looked up, and the scaling of the row."""
     return cost_formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
 
 
-def _loss(label: str, per_element: int) -> Rule:
-    """Returns a rule with some operations per element, plus their sum if the loss is reduced."""
+def _build_loss_rule(label: str, per_element: int) -> Rule:
+    """Returns a rule with `per_element` operations per element, plus their sum if the loss is reduced."""
 
     def rule(call: AtenCall) -> Cost:
         # without a reduction the result is as large as the input
@@ -113,19 +119,20 @@ def _loss(label: str, per_element: int) -> Rule:
     return rule
 
 
-def _likelihood(call: AtenCall) -> Cost:
-    """nll_loss: one element of each row is selected, negated and summed."""
+def _count_likelihood(call: AtenCall) -> Cost:
+    """Counts nll_loss: one element of each row is selected, negated and summed."""
     weighted = call.has("weight")
     label = "negate, weigh, sum" if weighted else "negate, sum"
     return cost_formulas.elementwise(label, call.shape("target"), 2 + weighted)
 
 
-def _entries(rule: Rule, words: str, *, has_one_activation: bool = False) -> dict[str, OperatorRecord]:
+def _build_records(rule: Rule, words: str, *, has_one_activation: bool = False) -> dict[str, OperatorRecord]:
     return dict.fromkeys(words.split(), OperatorRecord(rule, has_one_activation=has_one_activation))
 
 
-POINTWISE, REDUCTION = OperatorRecord(_pointwise), OperatorRecord(_reduction)
-"""One operation per element of the result, and of the input; also used for operators that torch tags."""
+POINTWISE, REDUCTION = OperatorRecord(_count_pointwise), OperatorRecord(_count_reduction)
+"""Records with one operation per element: of the result, and of the input. Also for operators that torch
+tags."""
 
 _QUANTIZE = cost_formulas.ELEMENTWISE["quantize"][0]
 _VARIANCE = "mean, subtract, square, sum"
@@ -159,71 +166,75 @@ TABLE: Mapping[str, OperatorRecord] = {
         """.split(),  # noqa: SIM905
         POINTWISE,
     ),
-    **_entries(
-        _reduction,
+    **_build_records(
+        _count_reduction,
         """
         _aminmax _cummax_helper _cummin_helper _is_all_true _is_any_true _logcumsumexp all allclose amax amin
         aminmax any argmax argmin bincount count_nonzero cummax cummin cumprod cumsum histc histogram isin
         logcumsumexp mean median nanmean nanmedian nansum prod segment_reduce sum trace
         """,
     ),
-    **_entries(_extreme, "max min"),
-    **_entries(build_input_rule(_VARIANCE, 4), "var std var_mean std_mean"),
-    **_entries(build_input_rule("power, sum", 2), "linalg_vector_norm norm"),
+    **_build_records(_count_extreme, "max min"),
+    **_build_records(build_input_rule(_VARIANCE, 4), "var std var_mean std_mean"),
+    **_build_records(build_input_rule("power, sum", 2), "linalg_vector_norm norm"),
     "logsumexp": OperatorRecord(build_input_rule("max, subtract, exp, sum", 4)),
     "renorm": OperatorRecord(build_input_rule("power, sum, scale", 3)),
     "_weight_norm_interface": OperatorRecord(
         build_input_rule("square, sum, scale", 3), has_one_activation=True
     ),
-    **_entries(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
+    **_build_records(_count_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
     # -- normalizations
-    **_entries(_batch_norm, "batch_norm _batch_norm_no_update"),
-    **_entries(
-        _batch_norm,
+    **_build_records(_count_batch_norm, "batch_norm _batch_norm_no_update"),
+    **_build_records(
+        _count_batch_norm,
         """
         native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
         """,
         has_one_activation=True,
     ),
-    **_entries(_normalization("layer_norm"), "layer_norm group_norm"),
-    **_entries(_normalization("layer_norm"), "native_layer_norm native_group_norm", has_one_activation=True),
-    "rms_norm": OperatorRecord(_normalization("rms_norm")),
-    "_fused_rms_norm": OperatorRecord(_normalization("rms_norm"), has_one_activation=True),
-    **_entries(_normalization("softmax"), "softmax _masked_softmax _softmax _safe_softmax"),
-    **_entries(_normalization("log_softmax"), "log_softmax _log_softmax"),
+    **_build_records(_build_normalization_rule("layer_norm"), "layer_norm group_norm"),
+    **_build_records(
+        _build_normalization_rule("layer_norm"),
+        "native_layer_norm native_group_norm",
+        has_one_activation=True,
+    ),
+    "rms_norm": OperatorRecord(_build_normalization_rule("rms_norm")),
+    "_fused_rms_norm": OperatorRecord(_build_normalization_rule("rms_norm"), has_one_activation=True),
+    **_build_records(_build_normalization_rule("softmax"), "softmax _masked_softmax _softmax _safe_softmax"),
+    **_build_records(_build_normalization_rule("log_softmax"), "log_softmax _log_softmax"),
     # -- windows
     **{
-        name: OperatorRecord(_pool(name))
+        name: OperatorRecord(_build_pool_rule(name))
         for name in str.split(
             "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d fractional_max_pool2d"
             " fractional_max_pool3d"
         )
     },
-    "max_pool2d_with_indices": OperatorRecord(_pool("max_pool2d"), has_one_activation=True),
-    "max_pool3d_with_indices": OperatorRecord(_pool("max_pool3d"), has_one_activation=True),
-    **_entries(
-        _adaptive_pool,
+    "max_pool2d_with_indices": OperatorRecord(_build_pool_rule("max_pool2d"), has_one_activation=True),
+    "max_pool3d_with_indices": OperatorRecord(_build_pool_rule("max_pool3d"), has_one_activation=True),
+    **_build_records(
+        _count_adaptive_pool,
         """
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
         adaptive_max_pool2d adaptive_max_pool3d
         """,
     ),
     **{name: OperatorRecord(build_output_rule("interpolation", count)) for name, count in _LINEAR.items()},
-    **_entries(build_output_rule("interpolation", 7), "_upsample_bilinear2d_aa"),
-    **_entries(build_output_rule("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
-    "grid_sampler_2d": OperatorRecord(_grid_sample(7)),
-    "grid_sampler_3d": OperatorRecord(_grid_sample(15)),
-    "torchvision::roi_align": OperatorRecord(_region_pool),
-    **_entries(build_input_rule("add"), "col2im unfold_backward"),
+    **_build_records(build_output_rule("interpolation", 7), "_upsample_bilinear2d_aa"),
+    **_build_records(build_output_rule("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
+    "grid_sampler_2d": OperatorRecord(_build_grid_sample_rule(7)),
+    "grid_sampler_3d": OperatorRecord(_build_grid_sample_rule(15)),
+    "torchvision::roi_align": OperatorRecord(_count_region_pool),
+    **_build_records(build_input_rule("add"), "col2im unfold_backward"),
     **dict.fromkeys(
         ("_embedding_bag", "_embedding_bag_forward_only"),
-        OperatorRecord(_bags, gathers=True, has_one_activation=True),
+        OperatorRecord(_count_bags, gathers=True, has_one_activation=True),
     ),
-    "embedding_renorm_": OperatorRecord(_embedding_renorm),
+    "embedding_renorm_": OperatorRecord(_count_embedding_renorm),
     # -- several operations on each element
     "glu": OperatorRecord(build_output_rule("gate, multiply", 2)),
     "lerp": OperatorRecord(build_output_rule("subtract, multiply, add", 3)),
-    **_entries(build_output_rule("multiply, add", 2), "addcmul addr"),
+    **_build_records(build_output_rule("multiply, add", 2), "addcmul addr"),
     "addcdiv": OperatorRecord(build_output_rule("divide, add", 2)),
     "_prelu_kernel": OperatorRecord(build_output_rule("prelu")),
     "rrelu_with_noise": OperatorRecord(build_output_rule("rrelu")),
@@ -231,7 +242,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     "polar": OperatorRecord(build_output_rule("polar", 2)),
     "outer": OperatorRecord(build_output_rule("multiply")),
     "linalg_cross": OperatorRecord(build_output_rule("multiply, subtract", 3)),
-    **_entries(build_output_rule("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
+    **_build_records(build_output_rule("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
     "quantize_per_tensor_dynamic": OperatorRecord(build_output_rule("min, max, quantize", 2 + _QUANTIZE)),
     "dequantize": OperatorRecord(build_output_rule("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
     # programs that torch's quantization of exported programs writes
@@ -254,7 +265,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         OperatorRecord(build_input_rule("min, max", 2)),
     ),
     "quantized_decomposed::convert_element_type": OperatorRecord(),
-    **_entries(
+    **_build_records(
         build_output_rule("quantize, dequantize", 5),
         """
         fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
@@ -263,16 +274,20 @@ TABLE: Mapping[str, OperatorRecord] = {
         has_one_activation=True,
     ),
     # -- losses
-    "mse_loss": OperatorRecord(_loss("subtract, square", 2)),
-    **_entries(_loss("subtract, absolute, compare, square, scale", 5), "smooth_l1_loss huber_loss"),
-    "binary_cross_entropy": OperatorRecord(_loss("2 log, 2 subtract, 2 multiply, add, negate", 8)),
-    "binary_cross_entropy_with_logits": OperatorRecord(_loss("subtract, multiply, log sigmoid, subtract", 4)),
-    "soft_margin_loss": OperatorRecord(_loss("negate, multiply, exp, add, log", 5)),
-    "multi_margin_loss": OperatorRecord(_loss("subtract, add, compare", 3)),
-    "multilabel_margin_loss_forward": OperatorRecord(
-        _loss("subtract, subtract, compare", 3), has_one_activation=True
+    "mse_loss": OperatorRecord(_build_loss_rule("subtract, square", 2)),
+    **_build_records(
+        _build_loss_rule("subtract, absolute, compare, square, scale", 5), "smooth_l1_loss huber_loss"
     ),
-    **_entries(_likelihood, "nll_loss_forward nll_loss2d_forward", has_one_activation=True),
-    "dist": OperatorRecord(_loss("subtract, power", 2)),
+    "binary_cross_entropy": OperatorRecord(_build_loss_rule("2 log, 2 subtract, 2 multiply, add, negate", 8)),
+    "binary_cross_entropy_with_logits": OperatorRecord(
+        _build_loss_rule("subtract, multiply, log sigmoid, subtract", 4)
+    ),
+    "soft_margin_loss": OperatorRecord(_build_loss_rule("negate, multiply, exp, add, log", 5)),
+    "multi_margin_loss": OperatorRecord(_build_loss_rule("subtract, add, compare", 3)),
+    "multilabel_margin_loss_forward": OperatorRecord(
+        _build_loss_rule("subtract, subtract, compare", 3), has_one_activation=True
+    ),
+    **_build_records(_count_likelihood, "nll_loss_forward nll_loss2d_forward", has_one_activation=True),
+    "dist": OperatorRecord(_build_loss_rule("subtract, power", 2)),
 }
 """Records of elementwise operators, by name."""

@@ -1,9 +1,9 @@
-"""Expert routing: the number of elements of each class if values decide the class.
+"""Computes the number of elements of each class in expert routing, where values decide the class.
 
-The mask of one expert may select every token, but the masks of all experts together cannot. A router assigns
-a fixed number of places, whatever its values are. If a model processes every class, the class sizes add up to
-that number, and the total work of equal experts is exact. Elements are divided evenly among classes. Another
-run divides them unevenly, to check that the division does not change the figures.
+The mask of one expert may select every token, but the masks of all experts together select a fixed number. A
+router assigns a fixed number of places, whatever its values are. If a model processes every class, the class
+sizes add up to that number, and the total work of equal experts is exact. Elements are divided evenly among
+classes. Another run divides them unevenly, to check that the division does not change the figures.
 """
 
 from __future__ import annotations
@@ -43,9 +43,14 @@ WATCHED = _MASK_PRESERVING | {
 
 
 class _Division:
-    """The division of `total` places among `count` classes, with at most one place each if `at_most_one`.
+    """The division of `total` places (elements that a router assigns) among `count` classes.
 
-    A table may have more `columns` than there are classes; the additional columns get nothing.
+    Args:
+        total: Number of places.
+        count: Number of classes.
+        uneven: Whether classes get different shares.
+        at_most_one: Whether each class gets at most one place.
+        columns: Number of columns of the table of all classes, if above `count`; further columns get nothing.
     """
 
     def __init__(
@@ -65,7 +70,7 @@ class _Division:
         """
         if isinstance(key, int):
             return self._share_of_index(key)
-        sizes = sorted(self.shares(), key=bool, reverse=True)
+        sizes = sorted(self.list_shares(), key=bool, reverse=True)
         return sizes[self.places.setdefault(key, len(self.places)) % len(sizes)]
 
     def _share_of_index(self, index: int) -> int:
@@ -79,7 +84,7 @@ class _Division:
             return self.total * index * (index + 1) // (self.count * (self.count + 1))
         return self.total * index // self.count
 
-    def shares(self) -> list[int]:
+    def list_shares(self) -> list[int]:
         """Returns the number of places of every column."""
         return [self._share_of_index(index) for index in range(self.columns)]
 
@@ -95,6 +100,8 @@ class Classes:
         self.uneven = uneven
         self.least = least
         self.used = False
+        # all by the storage of a tensor: number of classes; tensor that it is a copy or slice of; division by
+        # storage and size; division of a mask, its class (None: a table of all classes) and size of the table
         self._counts: dict[int, int] = {}
         self._roots: dict[int, int] = {}
         self._divisions: dict[tuple[int, int], _Division] = {}
@@ -105,7 +112,7 @@ class Classes:
 
     def count_true(self, mask: Any) -> int | None:
         """Returns the number of true elements of a mask, or None if unknown."""
-        entry = self._masks.get(_key(mask))
+        entry = self._masks.get(_get_key(mask))
         if entry is None:
             return None
         division, key, elements = entry
@@ -115,7 +122,7 @@ class Classes:
             return min(division.share(key), size)
         if size * division.columns == elements:
             # a slice of one class from the table of all classes
-            return min(division.share(_column(mask, size, division.columns)), size)
+            return min(division.share(_find_column(mask, size, division.columns)), size)
         return min(-(-division.total * size // elements), size)
 
     def count_classes(self, name: str, args: Sequence[Any], make: Callable[[], Any]) -> Any:
@@ -130,16 +137,18 @@ class Classes:
             Tensors with values, or None if the classes are unknown.
         """
         if name in ("aten::bincount", "aten::_unique2"):
-            count = self._counts.get(_key(args[0]), 0)
+            count = self._counts.get(_get_key(args[0]), 0)
             division = _Division(args[0].numel(), count, self.uneven)
             if name == "aten::bincount":
                 minimum_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
-                return self._build_values(division.shares()) if count and minimum_length == count else None
+                return (
+                    self._build_values(division.list_shares()) if count and minimum_length == count else None
+                )
             if not count or division.total < count:
                 return None
             inverse = args[0].new_empty(args[0].shape, dtype=torch.long)
-            return self._build_values(list(range(count))), inverse, self._build_values(division.shares())
-        entry = self._masks.get(_key(args[0]))
+            return self._build_values(list(range(count))), inverse, self._build_values(division.list_shares())
+        entry = self._masks.get(_get_key(args[0]))
         if entry is None:
             return None
         division, key, elements = entry
@@ -152,7 +161,7 @@ class Classes:
             and result.numel() == division.columns
             and args[0].numel() == elements
         ):
-            return self._build_values(division.shares()).to(result.dtype).reshape(result.shape)
+            return self._build_values(division.list_shares()).to(result.dtype).reshape(result.shape)
         return None
 
     def _build_values(self, numbers: list[int]) -> Any:
@@ -169,7 +178,7 @@ class Classes:
             axis = args[2] if name == "aten::topk" and len(args) > 2 else kwargs.get("dim", -1)
             axis = args[1] if name in ("aten::argmax", "aten::sort", "aten::max") and len(args) > 1 else axis
             if args[0].dim() and isinstance(axis, int):
-                self._counts[_key(result if position is None else result[position])] = int(
+                self._counts[_get_key(result if position is None else result[position])] = int(
                     args[0].shape[axis]
                 )
         elif not self:
@@ -180,10 +189,10 @@ class Classes:
             value = kwargs.get("value", args[3] if len(args) > 3 else None)
             if isinstance(value, (int, float)) and value == 1 and len(args) > 2:
                 index, columns = args[2], int(args[0].shape[args[1]])
-                count = self._counts.get(self._root(index), columns + 1)
+                count = self._counts.get(self._find_root(index), columns + 1)
                 if count <= columns:
                     division = _Division(index.numel(), count, self.uneven, columns=columns)
-                    self._masks[_key(result)] = division, None, result.numel()
+                    self._masks[_get_key(result)] = division, None, result.numel()
         elif name in _MASK_PRESERVING and isinstance(result, torch.Tensor) and args:
             self._copy_mask(args, result)
         elif name == "aten::mul":
@@ -193,9 +202,9 @@ class Classes:
         source = args[0]
         if not isinstance(source, torch.Tensor):
             return
-        source_key, out_key = _key(source), _key(result)
+        source_key, out_key = _get_key(source), _get_key(result)
         if source_key in self._counts and out_key != source_key:
-            self._roots[out_key] = self._root(source)
+            self._roots[out_key] = self._find_root(source)
             self._counts[out_key] = self._counts[source_key]
         entry = self._masks.get(source_key)
         if entry is None or out_key == source_key:
@@ -214,29 +223,29 @@ class Classes:
     def _intersect_masks(self, args: Sequence[Any], result: Any) -> None:
         """Records a mask of all classes from which another mask removes tokens (above the capacity)."""
         for source in args[:2]:
-            entry = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
+            entry = self._masks.get(_get_key(source)) if isinstance(source, torch.Tensor) else None
             if entry is not None and entry[1] is None and result.numel() == entry[2]:
                 full_division = entry[0]
                 reduced_division = _Division(
                     full_division.total, full_division.count, self.uneven, self.least, full_division.columns
                 )
-                self._masks[_key(result)] = reduced_division, None, result.numel()
+                self._masks[_get_key(result)] = reduced_division, None, result.numel()
 
     def _compare(self, classes: Any, operand: Any, result: Any) -> None:
         """Records a mask of one class (compared with a number) or of all classes (with distinct numbers)."""
         if isinstance(operand, torch.Tensor) and not operand.is_meta and operand.numel() == 1:
             operand = operand.item()
-        if isinstance(operand, torch.Tensor) and _key(classes) not in self._counts:
+        if isinstance(operand, torch.Tensor) and _get_key(classes) not in self._counts:
             classes, operand = operand, classes
-        count = self._counts.get(_key(classes))
+        count = self._counts.get(_get_key(classes))
         if count is None:
             return
-        root = self._root(classes)
+        root = self._find_root(classes)
         if isinstance(operand, int) and 0 <= operand < count:
             # columns of one table (first choice, second choice) are divided separately
             size = classes.numel()
             division = self._divisions.setdefault((root, size), _Division(size, count, self.uneven))
-            self._masks[_key(result)] = division, operand, result.numel()
+            self._masks[_get_key(result)] = division, operand, result.numel()
         elif isinstance(operand, torch.Tensor):
             columns = operand.numel()
             if (
@@ -244,13 +253,13 @@ class Classes:
                 and max(operand.shape, default=0) == columns >= count
             ):
                 division = _Division(classes.numel(), count, self.uneven, columns=columns)
-                self._masks[_key(result)] = division, None, result.numel()
+                self._masks[_get_key(result)] = division, None, result.numel()
 
-    def _root(self, tensor: Any) -> int:
-        return self._roots.get(_key(tensor), _key(tensor))
+    def _find_root(self, tensor: Any) -> int:
+        return self._roots.get(_get_key(tensor), _get_key(tensor))
 
 
-def _column(mask: Any, size: int, columns: int) -> int:
+def _find_column(mask: Any, size: int, columns: int) -> int:
     """Returns the column of a table that a slice selects. The classes are on the first or last axis."""
     offset = int(mask.storage_offset())
     return offset // size if mask.is_contiguous() and size > 1 else offset % columns
@@ -264,5 +273,5 @@ def _find_selected_class(args: Sequence[Any]) -> int | None:
     return int(first) if has_value and first is not None else None
 
 
-def _key(tensor: Any) -> int:
+def _get_key(tensor: Any) -> int:
     return storage_key(tensor.untyped_storage())

@@ -1,7 +1,8 @@
-"""Runs functions whose kernel depends on device, shape and dtype as on a CPU, with meta tensors.
+"""Runs functions on meta tensors with the kernels that torch would choose on a CPU.
 
-The meta device has no kernels, so torch takes its most general implementation there. Here torch records the
-operators of the same call on a CPU (`calls_on_cpu`), and these run on meta tensors.
+For some functions, the kernel depends on device, shape and dtype. The meta device has no kernels, so torch
+takes its most general implementation there. Here torch records the operators of the same call on a CPU
+(`calls_on_cpu`), and these run on meta tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from explorer.engine.compat.torch import (
 from explorer.engine.costs.aten import meta_shapes
 
 FUNCTIONS = ("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Torch functions that select among kernels which keep different tensors for the backward pass."""
+"""Torch functions with several kernels, which keep different tensors for the backward pass."""
 
 _MAX_OPERATORS = 32_768
 """Maximum number of operators of a recorded function; a recurrent layer has a dozen per step."""
@@ -51,7 +52,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
     key.append(map_tensors((args, tuple(sorted(kwargs.items()))), describe))
-    # tensor subclasses may behave differently, and tensors with values run on a CPU anyway
+    # leave tensor subclasses and calls without meta tensors to torch
     is_plain = all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors)
     if not is_plain or not any(t.is_meta for t in tensors):
         return function(*args, **kwargs)
@@ -190,11 +191,11 @@ def _run_embedding_bag(func: Any, args: Any, kwargs: Any) -> Any:
     return tuple(_add_storage(m, r) for m, r in zip(outputs, cpu_outputs, strict=True))
 
 
-def _add_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """Returns a meta tensor with the layout of `real` and a storage of the same size."""
-    elements = real.untyped_storage().nbytes() // real.element_size()
-    memory = tensor.new_empty(elements, dtype=real.dtype)
-    return memory.as_strided(real.shape, real.stride(), real.storage_offset())
+def _add_storage(tensor: torch.Tensor, cpu_tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a meta tensor with the layout of `cpu_tensor` and a storage of the same size."""
+    elements = cpu_tensor.untyped_storage().nbytes() // cpu_tensor.element_size()
+    memory = tensor.new_empty(elements, dtype=cpu_tensor.dtype)
+    return memory.as_strided(cpu_tensor.shape, cpu_tensor.stride(), cpu_tensor.storage_offset())
 
 
 def _run_grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
@@ -225,7 +226,9 @@ def _run_embedding_bag_backward(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run_clone(func: Any, args: Any, kwargs: Any) -> Any:
-    """Copies a tensor. A sparse gradient is not copied: autograd only does so because it is observed."""
+    """Copies a tensor. A sparse gradient gets no new memory: autograd copies it only because this run
+    observes it.
+    """
     source = args[0]
     if source.layout is not torch.sparse_coo:
         return func(*args, **kwargs)

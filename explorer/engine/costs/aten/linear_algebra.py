@@ -1,6 +1,6 @@
-"""Linear algebra and Fourier transforms: records of the table of ATen operators.
+"""Costs of ATen operators for linear algebra and Fourier transforms.
 
-Costs of eliminations are closed forms, equal to those of the corresponding ONNX operators. The number of
+Costs of eliminations are closed forms, equal to the costs of the corresponding ONNX operators. The number of
 iterations of an iterative method is unknown, so its cost is unknown, with the reason.
 """
 
@@ -16,8 +16,10 @@ from explorer.engine.operators.cost_formulas import Cost
 # -- Fourier transforms
 
 
-def _fourier(call: AtenCall) -> Cost:
-    """Transforms one axis after another. On the first axis of a real signal, half of the results suffice."""
+def _count_fourier(call: AtenCall) -> Cost:
+    """Counts Fourier transforms, one axis after another. A real signal needs half of the results of its first
+    axis.
+    """
     source, result = call.shape(), call.result_shape()
     # the last axis of a real signal keeps one half of the spectrum
     axes = [axis % len(source) for axis in call.get("dim")][::-1]
@@ -46,13 +48,13 @@ def _fourier(call: AtenCall) -> Cost:
 # -- matrices
 
 
-def _matrix(call: AtenCall) -> tuple[tuple[int, ...], int, int]:
+def _read_matrix_sizes(call: AtenCall) -> tuple[tuple[int, ...], int, int]:
     """Returns the batch dimensions, rows and columns of the operand."""
     *batch, rows, columns = call.sizes()
     return tuple(batch), rows, columns
 
 
-def _elimination_operations(rows: int, columns: int) -> int:
+def _count_elimination_operations(rows: int, columns: int) -> int:
     """Returns the operations of Gaussian elimination on one matrix.
 
     Pivot k divides the rows - k - 1 elements below it. In each of these rows, each of the columns - k - 1
@@ -65,25 +67,27 @@ def _elimination_operations(rows: int, columns: int) -> int:
     return first - falling + (pivots - 1) * pivots * (2 * pivots - 1) // 3 if pivots else 0
 
 
-def _elimination(call: AtenCall) -> Cost:
-    """LU factorization of a matrix of any shape."""
-    batch, rows, columns = _matrix(call)
-    operations = _elimination_operations(rows, columns)
+def _count_elimination(call: AtenCall) -> Cost:
+    """Counts the LU factorization of a matrix of any shape."""
+    batch, rows, columns = _read_matrix_sizes(call)
+    operations = _count_elimination_operations(rows, columns)
     return _mark_upper_bound(
         cost_formulas.elementwise(f"elimination of {rows}x{columns}", (*batch, operations))
     )
 
 
-def _determinant(call: AtenCall) -> Cost:
-    """Elimination, then the product of the M pivots."""
-    batch, m, _ = _matrix(call)
-    operations = _elimination_operations(m, m) + max(m - 1, 0)
+def _count_determinant(call: AtenCall) -> Cost:
+    """Counts a determinant: elimination, then the product of the M pivots."""
+    batch, m, _ = _read_matrix_sizes(call)
+    operations = _count_elimination_operations(m, m) + max(m - 1, 0)
     return _mark_upper_bound(cost_formulas.elementwise(f"elimination of {m}x{m}", (*batch, operations)))
 
 
-def _inverse(call: AtenCall) -> Cost:
-    """Gauss-Jordan: each of M pivots scales a row of length 2M and subtracts it from the other rows."""
-    batch, m, _ = _matrix(call)
+def _count_inverse(call: AtenCall) -> Cost:
+    """Counts an inverse by Gauss-Jordan: each of M pivots scales a row of length 2M and subtracts it from the
+    other rows.
+    """
+    batch, m, _ = _read_matrix_sizes(call)
     return _mark_upper_bound(
         cost_formulas.elementwise(
             f"inverse of {m}x{m} by Gauss-Jordan", (*batch, m * (2 * m + (m - 1) * 4 * m))
@@ -91,23 +95,25 @@ def _inverse(call: AtenCall) -> Cost:
     )
 
 
-def _solution(call: AtenCall) -> Cost:
-    """Elimination, then forward and backward substitution, 2 M^2 operations for each right-hand side."""
+def _count_solution(call: AtenCall) -> Cost:
+    """Counts a solution: elimination, then substitutions with 2 M^2 operations for each right-hand side."""
     m = call.sizes()[-1]
-    eliminated = _elimination(call)
+    eliminated = _count_elimination(call)
     right = math.prod(call.result_sizes()) // m if m else 0
     return cost_formulas.adding(eliminated, "substitution", (right, m, m), 2)
 
 
-def _triangular(call: AtenCall) -> Cost:
-    """One substitution: a product and a sum for each element of the triangle."""
+def _count_triangular(call: AtenCall) -> Cost:
+    """Counts one substitution: a product and a sum for each element of the triangle."""
     m = call.sizes("A" if call.has("A") else 0)[-1]
     return cost_formulas.elementwise("substitution", (math.prod(call.result_sizes()) // m if m else 0, m, m))
 
 
-def _cholesky(call: AtenCall) -> Cost:
-    """A product and a sum for every i >= j > k, M (M^2 - 1) / 6 in total, and one scaled row per pivot."""
-    batch, m, _ = _matrix(call)
+def _count_cholesky(call: AtenCall) -> Cost:
+    """Counts Cholesky: a product and a sum for every i >= j > k, M (M^2 - 1) / 6 in total, and one scaled row
+    per pivot.
+    """
+    batch, m, _ = _read_matrix_sizes(call)
     return _mark_upper_bound(
         cost_formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2))
     )
@@ -123,14 +129,14 @@ def _build_unknown_iterations_rule(label: str, cause: str = "the values") -> Rul
 
 
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fourier),
-    **dict.fromkeys(("_linalg_det", "_linalg_slogdet"), _determinant),
-    **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu"), _elimination),
-    "linalg_inv_ex": _inverse,
-    "_linalg_solve_ex": _solution,
-    "linalg_solve_triangular": _triangular,
-    "triangular_solve": _triangular,
-    "linalg_cholesky_ex": _cholesky,
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _count_fourier),
+    **dict.fromkeys(("_linalg_det", "_linalg_slogdet"), _count_determinant),
+    **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu"), _count_elimination),
+    "linalg_inv_ex": _count_inverse,
+    "_linalg_solve_ex": _count_solution,
+    "linalg_solve_triangular": _count_triangular,
+    "triangular_solve": _count_triangular,
+    "linalg_cholesky_ex": _count_cholesky,
     "linalg_qr": _build_unknown_iterations_rule("an orthogonalization", "the algorithm"),
     "linalg_matrix_exp": _build_unknown_iterations_rule("the exponential of a matrix"),
     "_linalg_svd": _build_unknown_iterations_rule("a singular value decomposition"),

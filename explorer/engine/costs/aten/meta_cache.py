@@ -1,4 +1,4 @@
-"""Cache of meta kernels' results, because torch's shape functions are slow and models repeat their calls.
+"""Caches the results of meta kernels, because torch's shape functions are slow and models repeat their calls.
 
 Most of torch's meta kernels are Python code that takes longer than the rest of the analysis. A call with the
 same sizes as an earlier one gets the earlier answer (new tensors, the same tensor, or a view) and the earlier
@@ -34,7 +34,7 @@ source.
 _NUMBER_TYPES = frozenset((int, float, bool))
 
 _NAMESPACES = frozenset(("aten", "prim", "prims", "profiler", "inductor", "c10d", "_c10d_functional"))
-"""Namespaces of operators that torch defines. Those without a result are checks, and cost nothing."""
+"""Namespaces of operators that torch defines. Operators without a result are checks, and cost nothing."""
 
 
 class AtenOperator:
@@ -46,7 +46,8 @@ class AtenOperator:
         changes_layout: Whether it changes the size or the storage of an argument that it returns.
         mutates: Whether it writes to an argument.
         is_repeatable: Whether sizes and values of the arguments determine its result.
-        has_one_activation: Whether only its first result is an activation; the backward pass reads others.
+        has_one_activation: Whether only its first result is an activation; further results are for the
+            backward pass.
         gathers: Whether it reads rows of a table.
         is_bounded: Whether its result may have to be replaced by an upper bound.
         is_random: Whether it draws random numbers.
@@ -166,7 +167,7 @@ def read_arguments(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> 
     Returns:
         Whether `key` determines the result; False if a tensor has values.
     """
-    is_decided = True
+    is_determined = True
     for value in values:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter or isinstance(value, torch.Tensor):
@@ -174,20 +175,20 @@ def read_arguments(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> 
             if value.is_meta:
                 key += (value.shape, value.stride(), value.dtype)
             else:
-                is_decided = False
+                is_determined = False
         elif kind is list or kind is tuple:
             # the numbers in a list have one type, as the operator's schema states
             if value and type(value[0]) in _NUMBER_TYPES:
                 key += (type(value[0]), tuple(value))
             else:
                 key.append(len(value))
-                is_decided = read_arguments(value, key, tensors) and is_decided
+                is_determined = read_arguments(value, key, tensors) and is_determined
         elif kind is torch.ScriptObject:
             # handles of native code are not comparable
-            is_decided = False
+            is_determined = False
         else:
             key += (kind, value)
-    return is_decided
+    return is_determined
 
 
 def compute_result(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

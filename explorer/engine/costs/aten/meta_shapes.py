@@ -1,4 +1,4 @@
-"""Meta kernels of frequent ATen operators in closed form: shape, strides and dtype of every result.
+"""Computes results of frequent ATen operators on the meta device in closed form: shape, strides and dtype.
 
 torch's own meta kernels are general Python code and slow: a batch norm takes a millisecond. A rule here
 handles the plain case only (dense tensors of one floating-point dtype in default dimension order, valid
@@ -18,6 +18,8 @@ SAME = "same"
 """Result of a rule for an operator that works in place and returns its first argument."""
 
 ResultTypes = list[tuple[Sequence[int], Sequence[int], torch.dtype]]
+"""Shape, strides and dtype of each result."""
+
 Rule = Callable[..., "ResultTypes | str | None"]
 """Computes the sizes of a call's results from its arguments; `SAME`, or None to leave the call to torch."""
 
@@ -45,7 +47,7 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-def _match_vectors(vectors: Sequence[Any], shape: Sequence[int], dtype: torch.dtype) -> bool:
+def _are_matching_vectors(vectors: Sequence[Any], shape: Sequence[int], dtype: torch.dtype) -> bool:
     """Whether every vector is None, or plain with this shape and dtype."""
     return all(
         v is None or (_is_plain(v) and v.dtype == dtype and tuple(v.shape) == tuple(shape)) for v in vectors
@@ -81,15 +83,15 @@ def _is_dense(tensor: Any) -> bool:
     )
 
 
-def _pointwise(x: Any, *scalars: Any, **options: Any) -> ResultTypes | None:
-    """An operator on one tensor and numbers."""
+def _infer_pointwise(x: Any, *scalars: Any, **options: Any) -> ResultTypes | None:
+    """Infers the result of an operator on one tensor and numbers."""
     if not _has_only_scalars(scalars) or not _has_only_scalars(tuple(options.values())):
         return None
     return _keep_layout(x) if _is_plain(x) or _is_dense(x) else None
 
 
 def _infer_where(mask: Any, x: Any, y: Any) -> ResultTypes | None:
-    """Selects one of two scalar tensors for every element of a mask."""
+    """Infers the selection of one of two scalar tensors for every element of a mask."""
     are_scalars = all(isinstance(t, torch.Tensor) and t.is_meta and not t.dim() for t in (x, y))
     if not are_scalars or x.dtype != y.dtype or not isinstance(mask, torch.Tensor) or not mask.is_meta:
         return None
@@ -122,7 +124,7 @@ def _broadcast(x: Any, y: Any) -> Sequence[int] | None:
     return tuple(first)
 
 
-def _binary(x: Any, y: Any, **options: Any) -> ResultTypes | None:
+def _infer_binary(x: Any, y: Any, **options: Any) -> ResultTypes | None:
     if not _has_only_scalars(tuple(options.values())):
         return None
     if isinstance(y, (bool, int, float)):
@@ -131,7 +133,7 @@ def _binary(x: Any, y: Any, **options: Any) -> ResultTypes | None:
     return None if shape is None else _build_dense_result(shape, x.dtype)
 
 
-def _binary_in_place(x: Any, y: Any, **options: Any) -> str | None:
+def _infer_binary_in_place(x: Any, y: Any, **options: Any) -> str | None:
     if not _has_only_scalars(tuple(options.values())):
         return None
     if isinstance(y, (bool, int, float)):
@@ -139,7 +141,7 @@ def _binary_in_place(x: Any, y: Any, **options: Any) -> str | None:
     return SAME if _broadcast(x, y) == x.shape else None
 
 
-def _convolution(
+def _infer_convolution(
     x: Any,
     weight: Any,
     bias: Any,
@@ -158,7 +160,7 @@ def _convolution(
         return None
     if groups < 1 or source[1] != kernel[1] * groups or kernel[0] % groups or 0 in source or 0 in kernel:
         return None
-    if not _match_vectors((bias,), kernel[:1], x.dtype):
+    if not _are_matching_vectors((bias,), kernel[:1], x.dtype):
         return None
     shape = [source[0], kernel[0]]
     for size, taps, step, pad, gap in zip(source[2:], kernel[2:], stride, padding, dilation, strict=True):
@@ -168,12 +170,12 @@ def _convolution(
     return _build_dense_result(shape, x.dtype) if min(shape) > 0 else None
 
 
-def _batch_norm(
+def _infer_batch_norm(
     x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
 ) -> ResultTypes | None:
     if training or not _is_plain(x) or x.dim() < 2 or x.dtype not in (torch.float32, torch.float64):
         return None
-    if not _match_vectors((weight, bias, mean, variance), x.shape[1:2], x.dtype):
+    if not _are_matching_vectors((weight, bias, mean, variance), x.shape[1:2], x.dtype):
         return None
     return [
         *_keep_layout(x),
@@ -182,18 +184,18 @@ def _batch_norm(
     ]
 
 
-def _layer_norm(x: Any, dims: Sequence[int], weight: Any, bias: Any, eps: float) -> ResultTypes | None:
+def _infer_layer_norm(x: Any, dims: Sequence[int], weight: Any, bias: Any, eps: float) -> ResultTypes | None:
     if not _is_plain(x) or x.dtype not in (torch.float32, torch.float64) or 0 in x.shape:
         return None
     if not dims or len(dims) > x.dim() or tuple(x.shape[-len(dims) :]) != tuple(dims):
         return None
-    if not _match_vectors((weight, bias), dims, x.dtype):
+    if not _are_matching_vectors((weight, bias), dims, x.dtype):
         return None
     outer = (*x.shape[: -len(dims)], *(1 for _ in dims))
     return [*_keep_layout(x), *_build_dense_result(outer, x.dtype), *_build_dense_result(outer, x.dtype)]
 
 
-def _group_norm(
+def _infer_group_norm(
     x: Any, weight: Any, bias: Any, batch: int, channels: int, cells: int, groups: int, eps: float
 ) -> ResultTypes | None:
     if (
@@ -206,7 +208,7 @@ def _group_norm(
         groups < 1
         or channels % groups
         or not x.numel()
-        or not _match_vectors((weight, bias), (channels,), x.dtype)
+        or not _are_matching_vectors((weight, bias), (channels,), x.dtype)
     ):
         return None
     return [
@@ -231,19 +233,19 @@ def _can_multiply(x: Any, y: Any) -> bool:
     )
 
 
-def _mm(x: Any, y: Any) -> ResultTypes | None:
+def _infer_mm(x: Any, y: Any) -> ResultTypes | None:
     if not _can_multiply(x, y) or x.dim() != 2:
         return None
     return _build_dense_result((x.shape[0], y.shape[1]), x.dtype)
 
 
-def _bmm(x: Any, y: Any) -> ResultTypes | None:
+def _infer_bmm(x: Any, y: Any) -> ResultTypes | None:
     if not _can_multiply(x, y) or x.dim() != 3:
         return None
     return _build_dense_result((x.shape[0], x.shape[1], y.shape[2]), x.dtype)
 
 
-def _addmm(addend: Any, x: Any, y: Any, **options: Any) -> ResultTypes | None:
+def _infer_addmm(addend: Any, x: Any, y: Any, **options: Any) -> ResultTypes | None:
     if not _has_only_scalars(tuple(options.values())) or not _can_multiply(x, y) or x.dim() != 2:
         return None
     shape = (x.shape[0], y.shape[1])
@@ -262,15 +264,15 @@ def _infer_grouped_mm(
 
     Each row of the result starts at a multiple of 16 bytes, as in torch's kernels.
     """
-    tensors = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.is_meta and y.is_meta
-    if not tensors or x.dtype != y.dtype or x.dtype not in _GROUPED_TYPES or bias is not None:
+    are_meta_tensors = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.is_meta and y.is_meta
+    if not are_meta_tensors or x.dtype != y.dtype or x.dtype not in _GROUPED_TYPES or bias is not None:
         return None
     ranks = x.dim(), y.dim()
-    grouped = isinstance(offsets, torch.Tensor) and offsets.dim() == 1
-    if not set(ranks) <= {2, 3} or x.shape[-1] != y.shape[-2] or grouped == (ranks == (3, 3)):
+    has_offsets = isinstance(offsets, torch.Tensor) and offsets.dim() == 1
+    if not set(ranks) <= {2, 3} or x.shape[-1] != y.shape[-2] or has_offsets == (ranks == (3, 3)):
         return None
     stacks = [tensor.shape[0] for tensor in (x, y) if tensor.dim() == 3]
-    if grouped:
+    if has_offsets:
         stacks.append(offsets.numel())
     if len(set(stacks)) > 1:
         return None
@@ -281,8 +283,8 @@ def _infer_grouped_mm(
     return [((*outer, rows, columns), (*(rows * width for _ in outer), width, 1), dtype)]
 
 
-def _triangle(x: Any, diagonal: int = 0) -> ResultTypes | None:
-    """Tril and triu, for any dtype, such as the booleans of a causal mask."""
+def _infer_triangle(x: Any, diagonal: int = 0) -> ResultTypes | None:
+    """Infers tril and triu, for any dtype, such as the booleans of a causal mask."""
     is_supported = (
         isinstance(x, torch.Tensor)
         and x.is_meta
@@ -292,17 +294,19 @@ def _triangle(x: Any, diagonal: int = 0) -> ResultTypes | None:
     return _keep_layout(x) if is_supported else None
 
 
-def _softmax(x: Any, dim: int, half_to_float: bool = False) -> ResultTypes | None:
+def _infer_softmax(x: Any, dim: int, half_to_float: bool = False) -> ResultTypes | None:
     if half_to_float or not _is_plain(x) or not -x.dim() <= dim < x.dim():
         return None
     return _keep_layout(x)
 
 
 def _infer_safe_softmax(x: Any, dim: int, dtype: Any = None) -> ResultTypes | None:
-    return _softmax(x, dim) if dtype is None else None
+    return _infer_softmax(x, dim) if dtype is None else None
 
 
-def _mean(x: Any, dims: Sequence[int] | None, keep: bool = False, *, dtype: Any = None) -> ResultTypes | None:
+def _infer_mean(
+    x: Any, dims: Sequence[int] | None, keep: bool = False, *, dtype: Any = None
+) -> ResultTypes | None:
     if dtype is not None or not dims or not _is_plain(x) or not all(-x.dim() <= d < x.dim() for d in dims):
         return None
     reduced_axes = {d % x.dim() for d in dims}
@@ -312,7 +316,7 @@ def _mean(x: Any, dims: Sequence[int] | None, keep: bool = False, *, dtype: Any 
     return _build_dense_result(shape, x.dtype)
 
 
-def _cat(parts: Sequence[Any], dim: int = 0) -> ResultTypes | None:
+def _infer_cat(parts: Sequence[Any], dim: int = 0) -> ResultTypes | None:
     if not parts or not all(_is_plain(p) and p.dim() > 0 and p.dtype == parts[0].dtype for p in parts):
         return None
     first = parts[0]
@@ -328,7 +332,7 @@ def _cat(parts: Sequence[Any], dim: int = 0) -> ResultTypes | None:
     return _build_dense_result(shape, first.dtype) if 0 not in shape else None
 
 
-def _clone(x: Any, *, memory_format: Any = None) -> ResultTypes | None:
+def _infer_clone(x: Any, *, memory_format: Any = None) -> ResultTypes | None:
     if not isinstance(x, torch.Tensor) or not x.is_meta or x.layout != torch.strided or x.is_quantized:
         return None
     if memory_format == torch.contiguous_format:
@@ -336,7 +340,7 @@ def _clone(x: Any, *, memory_format: Any = None) -> ResultTypes | None:
     return _keep_layout(x) if _is_plain(x) and memory_format in (None, torch.preserve_format) else None
 
 
-def _embedding(weight: Any, indices: Any, *options: Any, **named: Any) -> ResultTypes | None:
+def _infer_embedding(weight: Any, indices: Any, *options: Any, **named: Any) -> ResultTypes | None:
     if not _is_plain(weight) or weight.dim() != 2 or not indices.is_meta:
         return None
     if indices.dtype not in (torch.int64, torch.int32) or indices.stride() != compute_dense_strides(
@@ -346,13 +350,13 @@ def _embedding(weight: Any, indices: Any, *options: Any, **named: Any) -> Result
     return _build_dense_result((*indices.shape, weight.shape[1]), weight.dtype)
 
 
-def _upsample(x: Any, size: Sequence[int] | None, *options: Any, **named: Any) -> ResultTypes | None:
+def _infer_upsample(x: Any, size: Sequence[int] | None, *options: Any, **named: Any) -> ResultTypes | None:
     if not _is_plain(x) or size is None or x.dim() != 4 or len(size) != 2 or 0 in x.shape or min(size) < 1:
         return None
     return _build_dense_result((*x.shape[:2], *size), x.dtype)
 
 
-def _grid_sample(x: Any, grid: Any, mode: int, padding: int, align: bool) -> ResultTypes | None:
+def _infer_grid_sample(x: Any, grid: Any, mode: int, padding: int, align: bool) -> ResultTypes | None:
     if not _is_plain(x) or not _is_plain(grid) or x.dtype != grid.dtype or x.dim() != 4 or grid.dim() != 4:
         return None
     if x.shape[0] != grid.shape[0] or grid.shape[3] != 2 or 0 in x.shape or 0 in grid.shape:
@@ -372,41 +376,41 @@ _UNARY_IN_PLACE = """
 _BINARY = ("add", "div", "mul", "sub")
 
 RULES: dict[Any, Rule] = {
-    _ATEN.convolution.default: _convolution,
-    _ATEN.native_batch_norm.default: _batch_norm,
-    _ATEN.native_layer_norm.default: _layer_norm,
-    _ATEN.native_group_norm.default: _group_norm,
-    _ATEN.mm.default: _mm,
-    _ATEN.bmm.default: _bmm,
-    _ATEN.addmm.default: _addmm,
+    _ATEN.convolution.default: _infer_convolution,
+    _ATEN.native_batch_norm.default: _infer_batch_norm,
+    _ATEN.native_layer_norm.default: _infer_layer_norm,
+    _ATEN.native_group_norm.default: _infer_group_norm,
+    _ATEN.mm.default: _infer_mm,
+    _ATEN.bmm.default: _infer_bmm,
+    _ATEN.addmm.default: _infer_addmm,
     **({_ATEN._grouped_mm.default: _infer_grouped_mm} if hasattr(_ATEN, "_grouped_mm") else {}),
     _ATEN.where.self: _infer_where,
-    _ATEN.tril.default: _triangle,
-    _ATEN.triu.default: _triangle,
-    _ATEN._softmax.default: _softmax,
+    _ATEN.tril.default: _infer_triangle,
+    _ATEN.triu.default: _infer_triangle,
+    _ATEN._softmax.default: _infer_softmax,
     _ATEN._safe_softmax.default: _infer_safe_softmax,
-    _ATEN.mean.dim: _mean,
-    _ATEN.cat.default: _cat,
-    _ATEN.clone.default: _clone,
-    _ATEN.embedding.default: _embedding,
-    _ATEN.upsample_bilinear2d.default: _upsample,
-    _ATEN.upsample_bicubic2d.default: _upsample,
-    _ATEN.upsample_nearest2d.default: _upsample,
-    _ATEN.grid_sampler_2d.default: _grid_sample,
-    _ATEN.clamp.default: _pointwise,
+    _ATEN.mean.dim: _infer_mean,
+    _ATEN.cat.default: _infer_cat,
+    _ATEN.clone.default: _infer_clone,
+    _ATEN.embedding.default: _infer_embedding,
+    _ATEN.upsample_bilinear2d.default: _infer_upsample,
+    _ATEN.upsample_bicubic2d.default: _infer_upsample,
+    _ATEN.upsample_nearest2d.default: _infer_upsample,
+    _ATEN.grid_sampler_2d.default: _infer_grid_sample,
+    _ATEN.clamp.default: _infer_pointwise,
     _ATEN.clamp_.default: _infer_in_place,
-    _ATEN.pow.Tensor_Scalar: _pointwise,
-    _ATEN.rsub.Scalar: _pointwise,
+    _ATEN.pow.Tensor_Scalar: _infer_pointwise,
+    _ATEN.rsub.Scalar: _infer_pointwise,
     _ATEN.fill_.Scalar: _infer_in_place,
     **{
-        getattr(_ATEN, name).default: _pointwise
+        getattr(_ATEN, name).default: _infer_pointwise
         for name in _UNARY
         if hasattr(getattr(_ATEN, name), "default")
     },
     **{getattr(_ATEN, name).default: _infer_in_place for name in _UNARY_IN_PLACE},
-    **{getattr(_ATEN, name).Tensor: _binary for name in _BINARY},
-    **{getattr(_ATEN, name).Scalar: _pointwise for name in _BINARY},
-    **{getattr(_ATEN, f"{name}_").Tensor: _binary_in_place for name in _BINARY},
+    **{getattr(_ATEN, name).Tensor: _infer_binary for name in _BINARY},
+    **{getattr(_ATEN, name).Scalar: _infer_pointwise for name in _BINARY},
+    **{getattr(_ATEN, f"{name}_").Tensor: _infer_binary_in_place for name in _BINARY},
     **{getattr(_ATEN, f"{name}_").Scalar: _infer_in_place for name in _BINARY},
 }
 """Rules by operator; any other operator is left to torch."""

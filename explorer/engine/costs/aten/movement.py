@@ -1,4 +1,4 @@
-"""Movement: ATen operators without cost, which only move, create or describe data."""
+"""Records of ATen operators that move, create or describe data; most have no cost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import FREE, Cost
 
 
-def _accumulation(name: str) -> Rule:
+def _build_accumulation_rule(name: str) -> Rule:
     """Returns a rule with one addition per element of the added tensor."""
     return lambda call: cost_formulas.elementwise("add", call.shape(name if call.tensors(name) else "index"))
 
 
-def _index_put(call: AtenCall) -> Cost:
-    """index_put: moves values, or adds them to the existing ones."""
+def _count_index_put(call: AtenCall) -> Cost:
+    """Counts index_put: free if it replaces values, an addition for each value if it accumulates."""
     return cost_formulas.elementwise("add", call.shape("values")) if call.get("accumulate") else FREE
 
 
@@ -62,8 +62,8 @@ TABLE: Mapping[str, OperatorRecord] = {
         str.split("_unsafe_index embedding gather index index_select take"), OperatorRecord(gathers=True)
     ),
     **dict.fromkeys(("resize_", "resize_as_", "set_"), OperatorRecord(replaces_storage=True)),
-    **dict.fromkeys(("scatter_add", "scatter_reduce"), OperatorRecord(_accumulation("src"))),
-    **dict.fromkeys(("index_add", "index_reduce"), OperatorRecord(_accumulation("source"))),
-    **dict.fromkeys(("index_put", "_index_put_impl"), OperatorRecord(_index_put)),
+    **dict.fromkeys(("scatter_add", "scatter_reduce"), OperatorRecord(_build_accumulation_rule("src"))),
+    **dict.fromkeys(("index_add", "index_reduce"), OperatorRecord(_build_accumulation_rule("source"))),
+    **dict.fromkeys(("index_put", "_index_put_impl"), OperatorRecord(_count_index_put)),
 }
 """Records of operators that move data, some of which add it to existing values."""

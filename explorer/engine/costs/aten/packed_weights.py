@@ -1,4 +1,4 @@
-"""Packed weights of quantized layers, which native code holds on the CPU behind a handle.
+"""Unpacks the weights of quantized layers, which native code keeps on the CPU behind a handle.
 
 A quantized Linear, convolution, embedding, LSTM or cell has a handle in place of parameters, and operators of
 dynamic quantization have no meta kernels. This module unpacks the handle to read the sizes of its tensors,
@@ -25,14 +25,14 @@ _UNPACK = (
     "conv3d_unpack",
     "embedding_bag_unpack",
 )
-"""Operators that unpack a handle; each rejects the handles of the others.
+"""Operators that unpack a handle; each accepts the handles of one kind of layer.
 
 One-dimensional and transposed convolutions use the handles of two- and three-dimensional convolutions.
 """
 
 
 def unpack_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and tensors of a quantized module's weights and biases, behind handles or in plain attributes."""
+    """Yields the names and tensors of a quantized module's weights and biases."""
     attributes = read_packed_handle(module) if isinstance(module, torch.jit.ScriptModule) else vars(module)
     for name, value in attributes.items():
         if isinstance(value, torch.ScriptObject):
@@ -55,7 +55,7 @@ def _is_of_one_dimension(module: nn.Module) -> bool:
 
 
 def unpack_handle(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Returns the weight and bias behind a handle, by name."""
+    """Yields the weights and biases behind a handle, with their names."""
     for name in _UNPACK:
         try:
             parts = getattr(torch.ops.quantized, name)(handle)
@@ -80,7 +80,7 @@ def unpack_handle(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
 # -- results of the operators
 
 
-def _linear(call: AtenCall) -> Any:
+def _build_linear_result(call: AtenCall) -> Any:
     source, handle = call.tensors()[0], call.get("W_prepack")
     features = next(int(tensor.shape[0]) for part, tensor in unpack_handle(handle) if part == "weight")
     return source.new_empty((*source.shape[:-1], features))
@@ -93,14 +93,14 @@ def build_recurrent_results(call: AtenCall) -> Any:
     return (source.new_empty((*source.shape[:-1], width)), *(s.new_empty(s.shape) for s in states))
 
 
-def _cell(call: AtenCall) -> Any:
+def _build_cell_result(call: AtenCall) -> Any:
     states = tuple(s.new_empty(s.shape) for s in call.tensors("hx"))
     return states if len(states) > 1 else states[0]
 
 
 ANSWERS: dict[str, Callable[[AtenCall], Any]] = {
-    **dict.fromkeys(DYNAMIC_LINEAR, _linear),
+    **dict.fromkeys(DYNAMIC_LINEAR, _build_linear_result),
     **dict.fromkeys(("aten::quantized_lstm", "aten::quantized_gru"), build_recurrent_results),
-    **dict.fromkeys(CELLS, _cell),
+    **dict.fromkeys(CELLS, _build_cell_result),
 }
 """Functions that create the results of operators on packed weights, by schema name."""

@@ -1,4 +1,4 @@
-"""Operators of torch's library `quantized`: results and costs, derived from the float operators.
+"""Computes results and costs of the operators of torch's library `quantized`, like their float operators.
 
 Native code holds the weights of a convolution or linear layer behind a handle, which is unpacked to read
 their sizes. The operators have no meta kernels, so this module creates their results from the call's tensors
@@ -21,7 +21,7 @@ from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 Answer = Callable[[AtenCall], Any]
 
 
-def _handle(call: AtenCall) -> Any:
+def _find_handle(call: AtenCall) -> Any:
     """Returns the handle of the packed weights among the arguments.
 
     Raises:
@@ -30,31 +30,31 @@ def _handle(call: AtenCall) -> Any:
     return next(value for value in call.arguments.values() if isinstance(value, torch.ScriptObject))
 
 
-def _parts(call: AtenCall) -> Mapping[str, torch.Tensor]:
-    return dict(unpack_handle(_handle(call)))
+def _unpack_parts(call: AtenCall) -> Mapping[str, torch.Tensor]:
+    return dict(unpack_handle(_find_handle(call)))
 
 
 # -- convolutions
 
 
-def _numbers(handle: Any, rank: int, setting: str) -> tuple[int, ...]:
+def _read_setting(handle: Any, rank: int, setting: str) -> tuple[int, ...]:
     """Returns a convolution's setting from its handle: a number for each of the last `rank` dimensions."""
     dimensions = 3 if rank == 3 else 2
     numbers = getattr(torch.ops.quantized, f"conv{dimensions}d_{setting}")(handle)
     return tuple(int(number) for number in numbers)[-rank:]
 
 
-def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _compute_conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the shape of the result, and the shape of the weight in a float layer."""
     source = call.sizes(0)
     rank = len(source) - 2
-    handle = _handle(call)
-    weight = tuple(int(size) for size in _parts(call)["weight"].shape)
+    handle = _find_handle(call)
+    weight = tuple(int(size) for size in _unpack_parts(call)["weight"].shape)
     weight = (*weight[:2], *weight[-rank:])
     groups = int(getattr(torch.ops.quantized, f"conv{3 if rank == 3 else 2}d_groups")(handle))
-    settings = [_numbers(handle, rank, setting) for setting in ("stride", "padding", "dilation")]
+    settings = [_read_setting(handle, rank, setting) for setting in ("stride", "padding", "dilation")]
     if transposed:
-        settings.append(_numbers(handle, rank, "output_padding"))
+        settings.append(_read_setting(handle, rank, "output_padding"))
         sizes = [
             (size - 1) * stride - 2 * pad + dilation * (taps - 1) + output_pad + 1
             for size, taps, stride, pad, dilation, output_pad in zip(
@@ -69,13 +69,13 @@ def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tupl
     return (source[0], weight[0], *sizes), weight
 
 
-def _conv(call: AtenCall) -> Any:
-    return call.tensors()[0].new_empty(_conv_sizes(call, "transpose" in call.name)[0])
+def _build_conv_result(call: AtenCall) -> Any:
+    return call.tensors()[0].new_empty(_compute_conv_sizes(call, "transpose" in call.name)[0])
 
 
-def _conv_cost(call: AtenCall) -> Cost:
-    transposed, bias = "transpose" in call.name, "bias" in _parts(call)
-    out_size, weight = _conv_sizes(call, transposed)
+def _count_conv(call: AtenCall) -> Cost:
+    transposed, bias = "transpose" in call.name, "bias" in _unpack_parts(call)
+    out_size, weight = _compute_conv_sizes(call, transposed)
     if transposed:
         return _add_fused_work(call, cost_formulas.conv_transpose(call.shape(0), weight, out_size, bias=bias))
     return _add_fused_work(call, cost_formulas.conv(out_size, weight, bias=bias))
@@ -84,19 +84,19 @@ def _conv_cost(call: AtenCall) -> Cost:
 # -- linear layers and products
 
 
-def _linear(call: AtenCall) -> Any:
+def _build_linear_result(call: AtenCall) -> Any:
     source = call.tensors()[0]
-    return source.new_empty((*source.shape[:-1], int(_parts(call)["weight"].shape[0])))
+    return source.new_empty((*source.shape[:-1], int(_unpack_parts(call)["weight"].shape[0])))
 
 
-def _linear_cost(call: AtenCall) -> Cost:
-    parts = _parts(call)
+def _count_linear(call: AtenCall) -> Cost:
+    parts = _unpack_parts(call)
     return _add_fused_work(
         call, cost_formulas.linear(call.shape(0), int(parts["weight"].shape[0]), bias="bias" in parts)
     )
 
 
-def _matmul(call: AtenCall) -> Any:
+def _build_matmul_result(call: AtenCall) -> Any:
     first, second = call.tensors()[:2]
     batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])  # type: ignore[no-untyped-call]
     return first.new_empty((*batch, first.shape[-2], second.shape[-1]))
@@ -123,7 +123,7 @@ def _build_like(call: AtenCall) -> Any:
     return source.new_empty(source.shape)
 
 
-def _pair(call: AtenCall) -> Any:
+def _build_pair_result(call: AtenCall) -> Any:
     tensors = call.tensors()[:2]
     if len(tensors) == 2 and call.name.split("_")[0] in ("add", "mul") and "scalar" not in call.name:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
@@ -131,14 +131,14 @@ def _pair(call: AtenCall) -> Any:
     return _build_like(call)
 
 
-def _cat(call: AtenCall) -> Any:
+def _build_cat_result(call: AtenCall) -> Any:
     tensors, axis = call.tensors(), call.get("dim", 0)
     shape = list(tensors[0].shape)
     shape[axis] = sum(int(t.shape[axis]) for t in tensors)
     return tensors[0].new_empty(shape)
 
 
-def _pool(call: AtenCall) -> Any:
+def _build_pool_result(call: AtenCall) -> Any:
     source, kernel = call.tensors()[0], call.get("kernel_size")
     rank = len(kernel)
     settings = [list(call.get(name) or default) for name, default in _POOL_DEFAULTS.items()]
@@ -146,8 +146,8 @@ def _pool(call: AtenCall) -> Any:
     settings[0] = settings[0] or list(kernel)
     sizes = []
     for size, taps, stride, pad, dilation in zip(source.shape[-rank:], kernel, *settings, strict=True):
-        room = size + 2 * pad - dilation * (taps - 1) - 1
-        steps = -(-room // stride) if call.get("ceil_mode") else room // stride
+        last_start = size + 2 * pad - dilation * (taps - 1) - 1
+        steps = -(-last_start // stride) if call.get("ceil_mode") else last_start // stride
         # the last window must start inside the padded input
         if call.get("ceil_mode") and steps * stride >= size + pad:
             steps -= 1
@@ -158,30 +158,30 @@ def _pool(call: AtenCall) -> Any:
 _POOL_DEFAULTS: Mapping[str, Sequence[int]] = {"stride": (), "padding": (0,), "dilation": (1,)}
 
 
-def _pool_cost(call: AtenCall) -> Cost:
+def _count_pool(call: AtenCall) -> Cost:
     return cost_formulas.pooling("max pool", call.result_shape(), tuple(call.get("kernel_size")))
 
 
-def _embedding(call: AtenCall) -> Any:
-    """embedding: one float row for each index."""
-    weight, indices = _parts(call)["weight"], call.tensors()[0]
+def _build_embedding_result(call: AtenCall) -> Any:
+    """Returns the result of embedding: one float row for each index."""
+    weight, indices = _unpack_parts(call)["weight"], call.tensors()[0]
     return torch.empty((*indices.shape, int(weight.shape[1])), device="meta")
 
 
-def _bags(call: AtenCall) -> Any:
-    """embedding_bag: one float row for each bag."""
-    weight, indices = _parts(call)["weight"], call.tensors("indices")[0]
+def _build_bags_result(call: AtenCall) -> Any:
+    """Returns the result of embedding_bag: one float row for each bag."""
+    weight, indices = _unpack_parts(call)["weight"], call.tensors("indices")[0]
     bags = int(indices.shape[0])
     if indices.dim() == 1:
         bags = int(call.tensors("offsets")[0].shape[0]) - bool(call.get("include_last_offset"))
     return torch.empty((bags, int(weight.shape[1])), device="meta")
 
 
-def _bags_cost(call: AtenCall) -> Cost:
+def _count_bags(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("add", (*call.shape("indices"), call.result_shape()[-1]))
 
 
-def _elementwise_rule(label: str, second_label: str = "") -> Rule:
+def _build_elementwise_rule(label: str, second_label: str = "") -> Rule:
     def rule(call: AtenCall) -> Cost:
         cost = cost_formulas.elementwise(label, call.result_shape())
         return cost_formulas.adding(cost, second_label, call.result_shape()) if second_label else cost
@@ -189,7 +189,7 @@ def _elementwise_rule(label: str, second_label: str = "") -> Rule:
     return rule
 
 
-def _normalization(kind: str) -> Rule:
+def _build_normalization_rule(kind: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
         cost = cost_formulas.elementwise(kind.replace("_", " "), call.result_shape(), ELEMENTWISE[kind][0])
         return (
@@ -199,67 +199,83 @@ def _normalization(kind: str) -> Rule:
     return rule
 
 
-def _entries(names: Iterable[str], answer: Answer, rule: Rule) -> dict[str, tuple[Answer, OperatorRecord]]:
+def _build_entries(
+    names: Iterable[str], answer: Answer, rule: Rule
+) -> dict[str, tuple[Answer, OperatorRecord]]:
     return {f"quantized::{name}": (answer, OperatorRecord(rule)) for name in names}
 
 
 _PAIRS = ("{}", "{}_relu", "{}_scalar", "{}_scalar_relu")
 
 _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
-    **_entries(
+    **_build_entries(
         [
             f"conv{rank}d{suffix}"
             for rank in (1, 2, 3)
             for suffix in ("", "_relu", "_add", "_add_relu", "_dynamic")
         ],
-        _conv,
-        _conv_cost,
+        _build_conv_result,
+        _count_conv,
     ),
-    **_entries(
+    **_build_entries(
         [f"conv_transpose{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_dynamic")],
-        _conv,
-        _conv_cost,
+        _build_conv_result,
+        _count_conv,
     ),
-    **_entries(
+    **_build_entries(
         [
             *("linear", "linear_relu", "linear_tanh", "linear_leaky_relu"),
             "linear_with_input_q_dq_qweight_dq_output_fp32",
             "linear_with_input_q_dq_qweight_dq_relu_output_fp32",
         ],
-        _linear,
-        _linear_cost,
+        _build_linear_result,
+        _count_linear,
     ),
-    **_entries(["matmul"], _matmul, lambda call: cost_formulas.matmul(call.shape(0), call.shape(1))),
-    **_entries(
-        [name.format("add") for name in _PAIRS if "relu" not in name], _pair, _elementwise_rule("add")
+    **_build_entries(
+        ["matmul"], _build_matmul_result, lambda call: cost_formulas.matmul(call.shape(0), call.shape(1))
     ),
-    **_entries(
-        [name.format("add") for name in _PAIRS if "relu" in name], _pair, _elementwise_rule("add", "relu")
+    **_build_entries(
+        [name.format("add") for name in _PAIRS if "relu" not in name],
+        _build_pair_result,
+        _build_elementwise_rule("add"),
     ),
-    **_entries(
-        [name.format("mul") for name in _PAIRS if "relu" not in name], _pair, _elementwise_rule("mul")
+    **_build_entries(
+        [name.format("add") for name in _PAIRS if "relu" in name],
+        _build_pair_result,
+        _build_elementwise_rule("add", "relu"),
     ),
-    **_entries(
-        [name.format("mul") for name in _PAIRS if "relu" in name], _pair, _elementwise_rule("mul", "relu")
+    **_build_entries(
+        [name.format("mul") for name in _PAIRS if "relu" not in name],
+        _build_pair_result,
+        _build_elementwise_rule("mul"),
     ),
-    **_entries(["cat"], _cat, lambda call: cost_formulas.FREE),
-    **_entries(["cat_relu"], _cat, _elementwise_rule("relu")),
-    **_entries([f"max_pool{rank}d" for rank in (1, 2)], _pool, _pool_cost),
-    **_entries(
+    **_build_entries(
+        [name.format("mul") for name in _PAIRS if "relu" in name],
+        _build_pair_result,
+        _build_elementwise_rule("mul", "relu"),
+    ),
+    **_build_entries(["cat"], _build_cat_result, lambda call: cost_formulas.FREE),
+    **_build_entries(["cat_relu"], _build_cat_result, _build_elementwise_rule("relu")),
+    **_build_entries([f"max_pool{rank}d" for rank in (1, 2)], _build_pool_result, _count_pool),
+    **_build_entries(
         ["relu6", "threshold", "leaky_relu", "prelu", "elu", "celu", "hardswish", "sigmoid"],
         _build_like,
         build_output_rule("activation"),
     ),
-    **_entries(["dropout"], _build_like, lambda call: cost_formulas.FREE),
-    **_entries(["softmax"], _build_like, build_output_rule("softmax", ELEMENTWISE["softmax"][0])),
-    **_entries(
+    **_build_entries(["dropout"], _build_like, lambda call: cost_formulas.FREE),
+    **_build_entries(["softmax"], _build_like, build_output_rule("softmax", ELEMENTWISE["softmax"][0])),
+    **_build_entries(
         [f"batch_norm{rank}{relu}" for rank in ("", "1d", "2d", "3d") for relu in ("", "_relu")],
         _build_like,
-        _normalization("batch_norm"),
+        _build_normalization_rule("batch_norm"),
     ),
-    **_entries(["layer_norm", "group_norm", "instance_norm"], _build_like, _normalization("layer_norm")),
-    **_entries(["embedding_byte", "embedding_4bit"], _embedding, lambda call: cost_formulas.FREE),
-    **_entries(["embedding_bag_byte", "embedding_bag_4bit"], _bags, _bags_cost),
+    **_build_entries(
+        ["layer_norm", "group_norm", "instance_norm"], _build_like, _build_normalization_rule("layer_norm")
+    ),
+    **_build_entries(
+        ["embedding_byte", "embedding_4bit"], _build_embedding_result, lambda call: cost_formulas.FREE
+    ),
+    **_build_entries(["embedding_bag_byte", "embedding_bag_4bit"], _build_bags_result, _count_bags),
 }
 
 ANSWERS: Mapping[str, Answer] = {name: answer for name, (answer, _) in _KERNELS.items()}
@@ -281,14 +297,14 @@ _QUANTIZING = ("aten::quantize_per_tensor", "aten::quantize_per_tensor_dynamic",
 _DEQUANTIZING = {"aten::dequantize": torch.float32, "aten::int_repr": None}
 """Operators whose result is not quantized, with its dtype; None keeps the integers."""
 _DEFAULT_PARAMETERS = {"aten::q_scale": 1.0, "aten::q_zero_point": 0}
-"""Answers of meta tensors about their quantization parameters."""
+"""Default values of quantization parameters, which meta tensors do not have."""
 
 
 class QuantizedTensors:
-    """Tracks quantized tensors in a run on shapes, where torch has no such tensors.
+    """Tracks quantized tensors in a run on shapes; torch has no quantized meta tensors.
 
-    A plain integer tensor of the same width represents each of them. If torch does not support an operator on
-    integers, the operator runs on floats and its results are converted back.
+    A plain integer tensor of the same width represents each quantized tensor. If torch does not support an
+    operator on integers, the operator runs on floats and its results are converted back.
     """
 
     def __init__(self) -> None:
@@ -316,12 +332,14 @@ class QuantizedTensors:
         name = f"{func.namespace}::{call.name}"
         if name in _QUANTIZING:
             kind = call.get("dtype", torch.quint8)
-            tensors = [self._mark(torch.empty_like(t, dtype=_TYPES.get(kind, kind))) for t in _sources(call)]
+            tensors = [
+                self._mark(torch.empty_like(t, dtype=_TYPES.get(kind, kind))) for t in _list_sources(call)
+            ]
             return tensors if isinstance(next(iter(call.arguments.values())), (list, tuple)) else tensors[0]
         if name in _DEFAULT_PARAMETERS:
             return _DEFAULT_PARAMETERS[name]
         if name in _DEQUANTIZING:
-            tensors = [torch.empty_like(t, dtype=_DEQUANTIZING[name] or t.dtype) for t in _sources(call)]
+            tensors = [torch.empty_like(t, dtype=_DEQUANTIZING[name] or t.dtype) for t in _list_sources(call)]
             return tensors if isinstance(next(iter(call.arguments.values())), (list, tuple)) else tensors[0]
         if name in ANSWERS:
             return self._mark(ANSWERS[name](call))
@@ -353,7 +371,7 @@ class QuantizedTensors:
         return tensor
 
 
-def _sources(call: AtenCall) -> list[torch.Tensor]:
+def _list_sources(call: AtenCall) -> list[torch.Tensor]:
     """Returns the tensors of the first argument."""
     first = next(iter(call.arguments.values()))
     return [first] if isinstance(first, torch.Tensor) else list(first)

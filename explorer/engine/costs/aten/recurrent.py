@@ -25,7 +25,8 @@ class _Layer(Struct):
     layers: int
 
 
-def _layer(call: AtenCall) -> _Layer:
+def _read_layer(call: AtenCall) -> _Layer:
+    """Reads the sizes of a recurrent layer from a call, padded or packed."""
     packed = call.has("batch_sizes")
     source = call.shape("data" if packed else "input")
     states = call.tensors("hx")
@@ -40,9 +41,9 @@ def _layer(call: AtenCall) -> _Layer:
     )
 
 
-def _recurrent(kind: str) -> Rule:
+def _build_layer_rule(kind: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
-        layer = _layer(call)
+        layer = _read_layer(call)
         if layer.layers > len(call.get("params")):
             return cost_formulas.unknown("it has fewer weights than layers")
         return cost_formulas.recurrent(
@@ -60,9 +61,11 @@ def _recurrent(kind: str) -> Rule:
     return rule
 
 
-def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], GradientPurpose]], Gradient | None]:
+def _build_gradient_rule(
+    kind: str,
+) -> Callable[[AtenCall, int, Callable[[Any], GradientPurpose]], Gradient | None]:
     def rule(call: AtenCall, macs: int, get_purpose: Callable[[Any], GradientPurpose]) -> Gradient | None:
-        layer = _layer(call)
+        layer = _read_layer(call)
         state = layer.state
         gates = cost_formulas.RECURRENT[kind][0] * layer.hidden * layer.directions
         input_macs = layer.length * layer.batch * gates * layer.source[-1]
@@ -76,7 +79,7 @@ def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], GradientPur
     return rule
 
 
-def _cell(kind: str) -> Rule:
+def _build_cell_rule(kind: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
         source, state = call.shape("input"), call.shape("hx")
         batch = source[0] if len(source) > 1 else 1
@@ -95,12 +98,12 @@ CELLS: Mapping[str, str] = {
 """Dynamically quantized cells by schema name, with the kind of each."""
 
 TABLE: Mapping[str, OperatorRecord] = {
-    "lstm": OperatorRecord(_recurrent("LSTM"), _gradient("LSTM")),
-    "gru": OperatorRecord(_recurrent("GRU"), _gradient("GRU")),
-    "rnn_tanh": OperatorRecord(_recurrent("RNN"), _gradient("RNN")),
-    "rnn_relu": OperatorRecord(_recurrent("RNN"), _gradient("RNN")),
-    "quantized_lstm": OperatorRecord(_recurrent("LSTM")),
-    "quantized_gru": OperatorRecord(_recurrent("GRU")),
-    **{name: OperatorRecord(_cell(kind)) for name, kind in CELLS.items()},
+    "lstm": OperatorRecord(_build_layer_rule("LSTM"), _build_gradient_rule("LSTM")),
+    "gru": OperatorRecord(_build_layer_rule("GRU"), _build_gradient_rule("GRU")),
+    "rnn_tanh": OperatorRecord(_build_layer_rule("RNN"), _build_gradient_rule("RNN")),
+    "rnn_relu": OperatorRecord(_build_layer_rule("RNN"), _build_gradient_rule("RNN")),
+    "quantized_lstm": OperatorRecord(_build_layer_rule("LSTM")),
+    "quantized_gru": OperatorRecord(_build_layer_rule("GRU")),
+    **{name: OperatorRecord(_build_cell_rule(kind)) for name, kind in CELLS.items()},
 }
 """Records of recurrent operators, by name."""

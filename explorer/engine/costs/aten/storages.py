@@ -1,4 +1,4 @@
-"""Answers a model's questions about the memory of tensors, and detects code that reads this memory.
+"""Answers a model's queries about the memory of tensors, and detects code that reads this memory.
 
 A model may ask for the device or the size of a storage: `x.untyped_storage().device`. These answers are
 known, so the run follows the model. A method of a storage that is not in `_METADATA` reads or changes the
@@ -60,9 +60,9 @@ _CALLBACK = _ThreadCallback()
 
 
 def answer_memory_query(func: Any, args: tuple[Any, ...]) -> Any:
-    """Returns what a function that asks for the memory of tensors returns on the CPU, for meta tensors.
+    """Returns the result of a memory query on meta tensors as on the CPU.
 
-    The answer is None for other functions, and for an address that code may use for more than comparisons.
+    The result is None for other functions, and for an address that code may use for more than comparisons.
     """
     if func is torch.device and args and args[0] is CPU:
         return CPU
@@ -93,7 +93,8 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "data_ptr": _answer_address,
     "is_set_to": _is_set_to,
 }
-"""Functions that torch refuses on the meta device or answers with 0, with their results on the CPU."""
+"""Functions that torch refuses on the meta device or answers with 0, with functions that answer as on the
+CPU."""
 
 
 def _address(storage: Any) -> int:

@@ -1,4 +1,4 @@
-"""Table of ATen operators: one record for each operator.
+"""The table of ATen operators, with one record for each operator, and the cost of exported calls.
 
 A record has the cost of a call, the matrix products of its backward pass, and flags (`OperatorRecord`).
 

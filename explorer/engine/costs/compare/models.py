@@ -1,9 +1,9 @@
 """Compares models: totals side by side, and why each model differs from the first.
 
 One model has many forms: a module, its export, a file with folded batch norms. A difference is explained only
-if something found in both models accounts for all of it; a plausible cause alone does not count. Differences
-in parameters are explained by the stored tensors (`compare.weights`), all others by the rows of the layer
-trees, grouped by kind of work.
+if facts of both models account for all of it; a plausible cause alone does not count. Differences in
+parameters are explained by the stored tensors (`compare.weights`). All other differences are explained by the
+rows of the layer trees, grouped by kind of work.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ MAX_NAMED_KINDS = 4
 """Maximum number of kinds of work that an unexplained difference names."""
 
 _SAME_KINDS = ("torch", "torchscript", "torch.export")
+"""Formats whose operators have the same names."""
 
 
 def compare(
@@ -87,14 +88,14 @@ def _compare_with_first(
     """Returns one model's differences from the first, and whether they explain all parameters and MACs."""
     causes = find_weight_causes(first, second, idle.paths, zeros, buffers)
     folds = causes is not None and causes.folds
-    params = _weight_differences(first, second, index, "params", causes)
-    macs = _work_differences(first, second, index, "macs", idle)
+    params = _list_weight_differences(first, second, index, "params", causes)
+    macs = _list_work_differences(first, second, index, "macs", idle)
     differences = [
         *params,
-        *_weight_differences(first, second, index, "weight_bytes", causes),
+        *_list_weight_differences(first, second, index, "weight_bytes", causes),
         *macs,
-        *_elementwise_differences(first, second, index, folds, idle),
-        *_operator_differences(first, second, index, folds),
+        *_list_elementwise_differences(first, second, index, folds, idle),
+        *_list_operator_differences(first, second, index, folds),
     ]
     # a file of tensors has no other figures to compare
     decisive = params if is_graphless(first) or is_graphless(second) else [*params, *macs]
@@ -104,9 +105,10 @@ def _compare_with_first(
 # -- parameters
 
 
-def _weight_differences(
+def _list_weight_differences(
     first: Analysis, second: Analysis, index: int, figure: str, causes: Causes | None
 ) -> list[Difference]:
+    """Returns the differences of 'params' or 'weight_bytes': one per cause, and the unexplained rest."""
     delta = getattr(second.info.totals, figure) - getattr(first.info.totals, figure)
     if causes is None:
         return [Difference(index, figure, delta, 0, "its tensors are not known one by one")] if delta else []
@@ -128,6 +130,7 @@ def _count_unknown(analysis: Analysis) -> int:
 
 
 def _sum_by_family(analysis: Analysis, figure: str) -> Counter[str]:
+    """Returns the sum of a figure by kind of work (`weights.find_family`)."""
     work: Counter[str] = Counter()
     for layer in list_counted_layers(analysis):
         work[find_family(layer.kind)] += getattr(layer, figure) or 0
@@ -172,13 +175,13 @@ def _have_same_inputs(first: Analysis, second: Analysis) -> bool:
     return sorted(map(str, _list_input_sizes(first))) == sorted(map(str, _list_input_sizes(second)))
 
 
-def _inputs_text(first: Analysis, second: Analysis) -> str:
+def _describe_inputs(first: Analysis, second: Analysis) -> str:
     ours = ", ".join(map(shape_text, _list_input_sizes(second)))
     theirs = ", ".join(map(shape_text, _list_input_sizes(first)))
     return f"other inputs: {ours} instead of {theirs}"
 
 
-def _work_differences(
+def _list_work_differences(
     first: Analysis, second: Analysis, index: int, figure: str, idle: IdleLayers
 ) -> list[Difference]:
     """Returns the differences of a figure that depends on the input sizes."""
@@ -204,21 +207,21 @@ def _work_differences(
         if batches and b * batches[0] == a * batches[1]:
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
             return [*differences, Difference(index, figure, delta, delta, why)]
-        return [*differences, Difference(index, figure, delta, None, _inputs_text(first, second))]
+        return [*differences, Difference(index, figure, delta, None, _describe_inputs(first, second))]
     amounts = list_tile_work(first, second, figure) + idle.amounts(figure)
     differences += [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = delta - sum(n for _, n in amounts)
     return (
         [
             *differences,
-            Difference(index, figure, unexplained, 0, _work_difference_text(first, second, figure)),
+            Difference(index, figure, unexplained, 0, _describe_work(first, second, figure)),
         ]
         if unexplained
         else differences
     )
 
 
-def _work_difference_text(first: Analysis, second: Analysis, figure: str) -> str:
+def _describe_work(first: Analysis, second: Analysis, figure: str) -> str:
     """Names the kinds of work in which two models differ, largest difference first."""
     a, b = _sum_by_family(first, figure), _sum_by_family(second, figure)
     changed = {k: b[k] - a[k] for k in {*a, *b} if b[k] != a[k]}
@@ -233,18 +236,18 @@ def _work_difference_text(first: Analysis, second: Analysis, figure: str) -> str
 # -- elementwise work
 
 
-def _elementwise_differences(
+def _list_elementwise_differences(
     first: Analysis, second: Analysis, index: int, folds: bool, idle: IdleLayers
 ) -> list[Difference]:
     figure = "elementwise_ops"
     a, b = first.info.totals.elementwise_ops, second.info.totals.elementwise_ops
     if a is None or b is None or a == b or not _have_same_inputs(first, second):
-        return _work_differences(first, second, index, figure, idle)
+        return _list_work_differences(first, second, index, figure, idle)
     first_work, second_work = _sum_by_family(first, figure), _sum_by_family(second, figure)
     amounts: list[tuple[str, int]] = []
     if folds:
         amounts.append((_FOLDED, second_work["batch norm"] - first_work["batch norm"]))
-        biases = _bias_work(second) - _bias_work(first)
+        biases = _sum_bias_work(second) - _sum_bias_work(first)
         if second_work["convolution"] - first_work["convolution"] == biases:
             amounts.append((_BIASES, biases))
     if not first_work["quantization"] or not second_work["quantization"]:
@@ -258,9 +261,7 @@ def _elementwise_differences(
     differences = [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = b - a - sum(n for _, n in amounts)
     if unexplained:
-        differences.append(
-            Difference(index, figure, unexplained, 0, _work_difference_text(first, second, figure))
-        )
+        differences.append(Difference(index, figure, unexplained, 0, _describe_work(first, second, figure)))
     return differences
 
 
@@ -269,7 +270,7 @@ _QUANTIZED = "values that are quantized or dequantized: a scale, and a shift"
 _BIASES = "biases of convolutions that come with folding: one addition for every output"
 
 
-def _bias_work(analysis: Analysis) -> int:
+def _sum_bias_work(analysis: Analysis) -> int:
     """Returns the additions of convolution biases, which are the only elementwise work of a convolution."""
     work = 0
     for layer in list_counted_layers(analysis):
@@ -278,20 +279,23 @@ def _bias_work(analysis: Analysis) -> int:
     return work
 
 
-def _count(analysis: Analysis, name: str) -> int:
+def _count_calls(analysis: Analysis, name: str) -> int:
+    """Returns the number of operators of one kind of work."""
     return sum(layer.calls for layer in list_counted_layers(analysis) if find_family(layer.kind) == name)
 
 
 # -- operators
 
 
-def _operator_differences(first: Analysis, second: Analysis, index: int, folds: bool) -> list[Difference]:
+def _list_operator_differences(
+    first: Analysis, second: Analysis, index: int, folds: bool
+) -> list[Difference]:
     """Returns the differences in operators that only one model needs, with the reason."""
     differences: list[Difference] = []
     if is_graphless(first) or is_graphless(second):
         return differences
     for name, (fewer, surplus) in _DROPPED.items():
-        delta = _count(second, name) - _count(first, name)
+        delta = _count_calls(second, name) - _count_calls(first, name)
         if delta and (folds or name != "batch norm"):
             differences.append(Difference(index, "operators", delta, delta, fewer if delta < 0 else surplus))
     return differences

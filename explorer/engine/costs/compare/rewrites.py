@@ -1,4 +1,4 @@
-"""Operator rewrites: the same work expressed by other operators, in an export or a tiling.
+"""Explains operator rewrites: the same work expressed by other operators, in an export or a tiling.
 
 An export writes one module as several operators, each named after the module. A tiling writes one product as
 tile products and sums, named after the product. The names show which operators belong together, and how much
@@ -30,8 +30,11 @@ def list_counted_layers(analysis: Analysis) -> list[Layer]:
     return [layer for layer in analysis.layers if not layer.group and layer.counted]
 
 
-def _modules_and_graph(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
-    """Returns modules, graph, and 1 if the graph is second (else -1); None if both are of one kind."""
+def _assign_sides(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
+    """Returns the modules, the graph, and a sign: 1 if the graph is second, else -1.
+
+    The result is None if both models are modules or both are graphs.
+    """
     graphs = first.info.model.is_graph, second.info.model.is_graph
     if graphs[0] == graphs[1]:
         return None
@@ -45,7 +48,7 @@ def find_rewrites(
     idle: Collection[str],
     figure: str = "elementwise_ops",
 ) -> list[tuple[str, int]]:
-    """Returns modules that a graph writes as several operators, and the difference in work.
+    """Returns the reason and the amount of each difference that modules written as several operators cause.
 
     Args:
         first: Analysis of modules or of a graph.
@@ -54,14 +57,14 @@ def find_rewrites(
         idle: Paths of layers that no output needs, whose differences are explained already.
         figure: Name of the compared figure.
     """
-    sides = _modules_and_graph(first, second)
+    sides = _assign_sides(first, second)
     if sides is None:
         return []
     modules, graph, sign = sides
     modules_by_path = {
         layer.path: layer for layer in list_counted_layers(modules) if layer.name != layer.kind
     }
-    attention_functions = _attention_functions(modules, idle)
+    attention_functions = _find_attention_functions(modules, idle)
     parts: dict[str, list[Layer]] = {}
     for node in list_counted_layers(graph):
         if _is_size(node):
@@ -77,15 +80,15 @@ def find_rewrites(
     work: Counter[str] = Counter()
     kinds_by_module: dict[str, Counter[str]] = {}
     for path, nodes in parts.items():
-        # a module without operators of its name is written where its weights are used
+        # the work of a module without operators of its own name is in the function that uses its weights
         module_rows = (
             [modules_by_path[path]]
             if path in modules_by_path
             else attention_functions[path]
             + [
-                y
-                for y in modules_by_path.values()
-                if _parent_path(y) == path and y.path not in parts and y.path not in idle
+                row
+                for row in modules_by_path.values()
+                if _parent_path(row) == path and row.path not in parts and row.path not in idle
             ]
         )
         kinds = Counter(n.kind for n in nodes if n.elementwise_ops or n.macs)
@@ -93,7 +96,7 @@ def find_rewrites(
         if find_family(name) in explained_kinds or len(kinds) < 2:
             continue
         work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(
-            getattr(y, figure) or 0 for y in module_rows
+            getattr(row, figure) or 0 for row in module_rows
         )
         kinds_by_module.setdefault(name, Counter()).update(kinds.keys())
     amounts = []
@@ -112,10 +115,10 @@ _TILED = {
     "elementwise_ops": "sums of tiles, which an untiled product counts as part of its MACs",
     "macs": "padding of its tiles",
 }
-"""The work that a product on tiles does in addition."""
+"""Additional work of a product on tiles, by figure."""
 
 
-def _attention_functions(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
+def _find_attention_functions(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
     """Returns the functions that a module's forward calls, by module path, if attention is one of them.
 
     Attention is listed first.
@@ -125,7 +128,7 @@ def _attention_functions(modules: Analysis, idle: Collection[str]) -> dict[str, 
         if layer.name.startswith(layer.kind) and layer.path not in idle:
             functions_by_caller.setdefault(_parent_path(layer), []).append(layer)
     return {
-        path: sorted(functions, key=lambda y: find_family(y.kind) != "attention")
+        path: sorted(functions, key=lambda row: find_family(row.kind) != "attention")
         for path, functions in functions_by_caller.items()
         if any(find_family(layer.kind) == "attention" for layer in functions)
     }
@@ -159,7 +162,7 @@ def _is_size(node: Layer) -> bool:
 
 def list_size_work(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
     """Returns the work on sizes that a graph computes, while modules read them from tensors."""
-    sides = _modules_and_graph(first, second)
+    sides = _assign_sides(first, second)
     if sides is None:
         return []
     _, graph, sign = sides
@@ -169,7 +172,7 @@ def list_size_work(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
 
 def list_tile_work(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
     """Returns the additional work of a tiled graph over its original graph, product by product."""
-    sides = _modules_and_graph(first, second)
+    sides = _assign_sides(first, second)
     if sides is not None:
         tiled = figure == "macs" and sides[1].info.tiled is not None
         return find_rewrites(first, second, (), (), figure) if tiled else []
@@ -192,15 +195,18 @@ def list_tile_work(first: Analysis, second: Analysis, figure: str) -> list[tuple
 def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
     """Lists the additional work of a model that computes products in parts, such as a traced tiled model.
 
-    A product in parts has the name and the MACs of the whole one, and more outputs. Each additional output is
-    added to another one.
+    A product in parts has the name and the MACs of the undivided product, and more outputs. Each additional
+    output is added to another output.
     """
     if first.info.tiled is not None or second.info.tiled is not None:
         return []
-    whole, parts = _list_products(first), _list_products(second)
+    undivided_products, divided_products = _list_products(first), _list_products(second)
     amounts = []
-    for path in whole.keys() & parts.keys():
-        (macs, elements), (macs_of_parts, elements_of_parts) = whole[path], parts[path]
+    for path in undivided_products.keys() & divided_products.keys():
+        (macs, elements), (macs_of_parts, elements_of_parts) = (
+            undivided_products[path],
+            divided_products[path],
+        )
         if macs == macs_of_parts and elements != elements_of_parts:
             amounts.append(elements_of_parts - elements)
     count = many_text(len(amounts), "product")
@@ -235,7 +241,7 @@ class IdleLayers(Struct, frozen=True):
 
     Attributes:
         layers: Rows of the layers.
-        sign: Sign of the difference, seen from the second model.
+        sign: Sign of the difference: -1 if the second model lacks the layers, else 1.
     """
 
     layers: tuple[Layer, ...] = ()
@@ -265,7 +271,7 @@ def find_idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedul
 
     If the graph has fewer outputs, they are assumed to be the first outputs of the modules.
     """
-    sides = _modules_and_graph(first, second)
+    sides = _assign_sides(first, second)
     if sides is None:
         return IdleLayers()
     modules, graph, sign = sides
@@ -285,14 +291,14 @@ def find_idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedul
             if row is not None:
                 used_rows.add(row)
     idle = [
-        y
-        for y in list_counted_layers(modules)
-        if y.id not in used_rows and y.calls and (y.macs or y.elementwise_ops)
+        layer
+        for layer in list_counted_layers(modules)
+        if layer.id not in used_rows and layer.calls and (layer.macs or layer.elementwise_ops)
     ]
     scopes = {_convert_to_module_path(graph, node) for node in list_counted_layers(graph)}
     idle = [
-        y
-        for y in idle
-        if y.name.startswith(y.kind) or not any(f"{s}.".startswith(f"{y.path}.") for s in scopes)
+        layer
+        for layer in idle
+        if layer.name.startswith(layer.kind) or not any(f"{s}.".startswith(f"{layer.path}.") for s in scopes)
     ]
     return IdleLayers(tuple(idle), -sign)

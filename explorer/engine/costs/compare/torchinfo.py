@@ -144,6 +144,7 @@ class _ModuleCount(Struct):
 
 
 def _collect_counts(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
+    """Returns torchinfo's counts by module path; `paths` has the path by the id of the module."""
     counts: dict[str, _ModuleCount] = {}
     for info in summary.summary_list:
         path = paths.get(info.layer_id)
@@ -176,6 +177,7 @@ def _count_torchinfo_macs(kind: str, name: str, elements: int, out: Sequence[int
 
 
 def _list_differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[TorchinfoDifference, ...]:
+    """Returns the differences of single rows in MACs, then the differences in totals."""
     paths = {id(module): path for path, module in model.named_modules()}
     counts = _collect_counts(summary, paths)
     differences: list[TorchinfoDifference] = []
@@ -199,7 +201,7 @@ def _list_differences(summary: Any, model: nn.Module, analysis: Analysis) -> tup
         differences.append(TorchinfoDifference(layer.path, layer.kind, "macs", theirs, ours, why))
     return (
         *differences,
-        *_total_macs(summary, analysis, reasons),
+        *_compare_total_macs(summary, analysis, reasons),
         *_compare_totals(summary, model, analysis, counts),
     )
 
@@ -212,7 +214,7 @@ def _find_single_leaf_class(counts: Mapping[str, _ModuleCount]) -> str:
 def _list_comparable_rows(
     analysis: Analysis, counts: Mapping[str, _ModuleCount]
 ) -> Iterator[tuple[Layer, int | None]]:
-    """Returns the rows to compare, with Explorer's MACs: leaf modules, also if expanded, and operators."""
+    """Yields the rows to compare, with Explorer's MACs: leaf modules (also expanded ones) and operators."""
     model_class = _find_single_leaf_class(counts)
     if model_class and analysis.layers:
         row = replace(analysis.layers[0], path=model_class, kind=model_class, reason="")
@@ -232,7 +234,7 @@ def _list_comparable_rows(
             yield layer, layer.macs
 
 
-# -- why
+# -- reasons for differences
 
 _BIAS = "a bias is added, not multiplied"
 _NORM = "scale and shift of a normalization are elementwise"
@@ -289,7 +291,7 @@ def _explain_difference(layer: Layer, count: _ModuleCount | None, ours: int) -> 
     return macs_by_reason
 
 
-def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list[TorchinfoDifference]:
+def _compare_total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list[TorchinfoDifference]:
     theirs, ours = int(summary.total_mult_adds), analysis.info.totals.macs
     if theirs == ours:
         return []
@@ -322,7 +324,7 @@ def _compare_totals(
             reasons.append(f"{_SUBTRACTED_TWICE if is_subtracted_twice else _UNKNOWN} ({unexplained:+,})")
         yield TorchinfoDifference("", "", "params", theirs, totals.params, "; ".join(reasons))
     if int(summary.total_param_bytes) != totals.weight_bytes:
-        yield _weight_bytes(summary, model, totals.weight_bytes, tied)
+        yield _compare_weight_bytes(summary, model, totals.weight_bytes, tied)
     theirs, ours = int(summary.total_output_bytes), totals.activation_bytes_sum
     if theirs != ours:
         owning = [i for i in summary.summary_list if i.is_leaf_layer and i.num_params > 0]
@@ -356,7 +358,7 @@ def _find_tied_parameters(model: nn.Module) -> list[tuple[nn.Parameter, list[str
     return [(parameters[key], owners) for key, owners in names.items() if len(owners) > 1]
 
 
-def _weight_bytes(
+def _compare_weight_bytes(
     summary: Any, model: nn.Module, ours: int, tied: Sequence[tuple[nn.Parameter, list[str]]]
 ) -> TorchinfoDifference:
     theirs = int(summary.total_param_bytes)

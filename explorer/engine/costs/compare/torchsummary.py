@@ -1,9 +1,9 @@
-"""The table of torchsummary 1.5.1, with its numbers, indices and rounding, without the package.
+"""Prints the table of torchsummary 1.5.1, with its numbers, indices and rounding, without the package.
 
 torchsummary (github.com/sksq96/pytorch-summary) prints one row for each call of a module, except for the
-model itself, Sequential and ModuleList. The batch in the table is its argument `batch_size` (-1 by default),
-and -1 in lists of outputs. It counts only the parameters `weight` and `bias`, and takes 4 bytes for each
-number. With several inputs, it multiplies the sizes of all of them.
+model itself, Sequential and ModuleList. The batch in the table is the argument `batch_size` (-1 by default),
+or -1 in lists of outputs. torchsummary counts only the parameters `weight` and `bias`, and takes 4 bytes for
+each number. With several inputs, it multiplies the sizes of all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _RULE, _DOUBLE_RULE = "-" * 64, "=" * 64
 _MEBI = 4.0 / 1024**2
-"""Mebibytes of one number."""
+"""Mebibytes of one number of 4 bytes."""
 
 
 class _Call(Struct):
@@ -35,7 +35,7 @@ class _Call(Struct):
     Attributes:
         name: Class of the module with the index of the call: 'Conv2d-1'.
         shapes: Shapes of the outputs, with torchsummary's batch.
-        single: Whether the output is one tensor and no list.
+        single: Whether the output is one tensor instead of a list.
         params: Number of elements of `weight` and `bias`.
         trainable: Whether `weight` is trained.
     """
@@ -53,7 +53,7 @@ def summarize(
     dims: Mapping[str, int] | None = None,
     batch_size: int = -1,
 ) -> str:
-    """Prints a module as torchsummary does.
+    """Returns the table of a module as torchsummary prints it.
 
     Args:
         loaded: Model to run: its copy on the meta device, or the model with values if the copy cannot run.

@@ -53,6 +53,7 @@ _FAMILIES = {
         unpack""",
 }
 _FAMILY_OF = {kind: name for name, kinds in _FAMILIES.items() for kind in kinds.split()}
+"""Family (kind of work) of operators and module classes of all formats, by lowercase name."""
 
 _INITIAL_STATE = "initial state"
 _RECURRENT = "recurrent layer"
@@ -67,7 +68,9 @@ _STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "mov
 
 
 def find_family(kind: str) -> str:
-    """Returns the family of an operator or module, the same in all formats; `kind` if it is unknown."""
+    """Returns the family of an operator or module, which is the same in all formats; `kind` itself if
+    unknown.
+    """
     lowercase = kind.lower().rstrip("_")
     # Conv2d is a convolution; GPT-2's Conv1D (capital D) is a linear layer
     key = lowercase
@@ -189,6 +192,7 @@ def list_stored_tensors(analysis: Analysis) -> list[ComparedTensor] | None:
 
 
 _Same = Callable[[str, tuple[int, ...], ComparedTensor], bool]
+"""Whether the tensor with a name and a shape is a compared tensor of an earlier layer."""
 
 
 def _is_never_same(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bool:
@@ -235,6 +239,8 @@ def _list_stored_tensors(
 
 
 _MatchingKeys = tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...]
+"""Functions that return keys of a tensor, strictest first. Tensors with a common key of one function
+match."""
 
 _KEYS_IN_FAMILY: _MatchingKeys = (
     lambda t: [(n, tuple(sorted(t.shape))) for n in sorted(t.names)],
@@ -290,7 +296,7 @@ def _is_movable(tensor: ComparedTensor) -> bool:
 def _drop_regrouped(
     lost: list[ComparedTensor], gained: list[ComparedTensor]
 ) -> tuple[list[ComparedTensor], list[ComparedTensor]]:
-    """Drops families with equal totals: one model stores as one tensor what the other stores as several."""
+    """Drops families with equal totals, where one model stores one tensor and the other stores its parts."""
     for family in {t.family for t in lost} & {t.family for t in gained}:
         a, b = [t for t in lost if t.family == family], [t for t in gained if t.family == family]
         if sum(t.elements for t in a) == sum(t.elements for t in b):
@@ -314,22 +320,23 @@ def find_weight_causes(
     Args:
         first: Analysis of the reference model.
         second: Analysis of the other model.
-        needless: Paths of layers whose results no output needs.
+        needless: Paths of layers that no output of the model needs.
         zeros: For each model, whether the tensor with a name is all zeros.
         buffers: For each model, the shapes of a module's buffers by name.
     """
-    a, b = list_stored_tensors(first), list_stored_tensors(second)
-    if a is None or b is None:
+    first_tensors, second_tensors = list_stored_tensors(first), list_stored_tensors(second)
+    if first_tensors is None or second_tensors is None:
         return None
 
     def is_needless(tensor: ComparedTensor) -> bool:
         return all(owner.path in needless or not owner.calls for owner in tensor.owners)
 
-    # pair tensors that no output needs last: an export omits them, and a needed tensor may have their shape
+    # tensors that no output needs are paired last: an export omits them, and a needed tensor may have the
+    # shape
     pairs, lost, gained = _pair_tensors(
-        sorted(a, key=is_needless), sorted(b, key=is_needless), _KEYS_IN_FAMILY
+        sorted(first_tensors, key=is_needless), sorted(second_tensors, key=is_needless), _KEYS_IN_FAMILY
     )
-    # a sliced parameter never matches a tensor of another family that happens to have its shape
+    # sliced parameters are set aside: a tensor of another family may have the same shape by chance
     sliced_ids = _find_sliced_ids(lost, gained) | _find_sliced_ids(gained, lost)
     slices = [[t for t in tensors if id(t) in sliced_ids] for tensors in (lost, gained)]
     unsliced = [[t for t in tensors if id(t) not in sliced_ids] for tensors in (lost, gained)]
@@ -350,7 +357,10 @@ def find_weight_causes(
     padded_pairs = _find_padded_pairs(lost, gained) + _find_padded_pairs(gained, lost) if any_tiled else []
     padded_ids = {id(t) for pair in padded_pairs for t in pair}
     # the sign of a tensor's elements in the difference: -1 if only the first model has it, else 1
-    for sign, model, other_tensors, tensors in ((-1, first, b, lost), (1, second, a, gained)):
+    for sign, model, other_tensors, tensors in (
+        (-1, first, second_tensors, lost),
+        (1, second, first_tensors, gained),
+    ):
         # positive if this model has batch norms that the other folded, negative in the reverse case
         extra_norms = (first_norms - second_norms) * -sign if folds else 0
         for tensor in tensors:
@@ -383,7 +393,7 @@ def find_weight_causes(
         _make_cause(sign, cause_texts, tensors) for (sign, cause_texts), tensors in tensors_by_cause.items()
     ]
     causes += _list_type_causes(pairs)
-    scale_bytes = _count_scale_bytes(second, b) - _count_scale_bytes(first, a)
+    scale_bytes = _count_scale_bytes(second, second_tensors) - _count_scale_bytes(first, first_tensors)
     if scale_bytes:
         causes.append(Cause("scales and zero points of quantized tensors", 0, scale_bytes))
     return Causes(causes, folds, _format_unmatched(unmatched))

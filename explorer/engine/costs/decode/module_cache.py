@@ -1,7 +1,7 @@
-"""KV cache of a module: runs a prompt on shapes, and decode steps with the cache that the module returns.
+"""Builds the KV cache of a module: runs a prompt on shapes, and keeps the cache that the module returns.
 
-The module's own code creates, updates and reads the cache. The cost of a step is that of this code, whatever
-it caches (keys and values of grouped heads, latents, windows, recurrent states).
+The module's own code creates, updates and reads the cache. The cost of a step is therefore the cost of this
+code, whatever it caches (keys and values of grouped heads, latents, windows, recurrent states).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from explorer.engine.formats.torch_module.configured_inputs import guess_shape
 from explorer.engine.progress import Cancel, stop_if
 
 _INITIAL_TOKENS = 5
-"""Prompt length from which a longer cache is grown; one more than the kernels of causal convolutions."""
+"""Length of the prompt whose cache is grown; above the usual kernel size 4 of causal convolutions."""
 _TEST_GROWTH = 3
 """Number of tokens by which a cache is grown to test whether growing equals a longer prompt."""
 _HINT = "a step needs a forward with input_ids and a cache, which it returns, as those of transformers have"
@@ -47,7 +47,7 @@ class OwnCache(Struct):
         name: Name of the forward's cache argument.
         takes: Names of all arguments of the forward.
         encoder: Whether an encoder reads the prompt; the cache then belongs to the decoder.
-        prompt_only: Whether a prompt computes logits for its last token only.
+        prompt_only: Whether a pass over a prompt computes logits for its last token only.
         check: Function called at every module; may raise to stop a run.
     """
 
@@ -61,15 +61,17 @@ class OwnCache(Struct):
     _can_grow: bool | None = None
 
     def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
-        """Returns the arguments of a pass over a prompt; with an encoder, the decoder processes one token."""
+        """Returns the forward's arguments for a prompt of `tokens` tokens; with an encoder, the decoder gets
+        one token.
+        """
         arguments = (
-            self._run_encoder(tokens, batch)
+            self._build_encoder_arguments(tokens, batch)
             if self.encoder
             else {"input_ids": _make_token_ids(batch, tokens)}
         )
         if self.encoder:
             arguments["decoder_input_ids"] = _make_token_ids(batch, 1)
-        return {**arguments, **self._switches()}
+        return {**arguments, **self._list_switches()}
 
     def step(self, past: int, batch: int = 1, prompt: int = 0) -> dict[str, Any]:
         """Returns the arguments of a pass over one token after `past` cached tokens.
@@ -92,7 +94,7 @@ class OwnCache(Struct):
             ids: _make_token_ids(batch, 1),
             self.name: cache,
             **position,
-            **self._switches(),
+            **self._list_switches(),
         }
 
     def build_cache(self, tokens: int, batch: int = 1, prompt: int = 0) -> tuple[Any, Mapping[str, Any]]:
@@ -103,7 +105,7 @@ class OwnCache(Struct):
         """
         key = tokens, batch, prompt
         if key not in self._caches:
-            self._caches[key] = self._cache(tokens, batch, prompt)
+            self._caches[key] = self._create_cache(tokens, batch, prompt)
         cache, encoder_arguments = self._caches[key]
         return copy.deepcopy(cache), encoder_arguments
 
@@ -112,18 +114,19 @@ class OwnCache(Struct):
         name = getattr(self.model, "main_input_name", "input_ids")
         if not self.encoder or name == "input_ids":
             return ""
-        return f"{name} {shape_text(tuple(self._run_encoder(1, 1)[name].shape))}"
+        return f"{name} {shape_text(tuple(self._build_encoder_arguments(1, 1)[name].shape))}"
 
-    # helpers
-
-    def _cache(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
+    def _create_cache(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
+        """Returns the cache after `tokens` tokens: grown from a short cache if possible, else from a full
+        run.
+        """
         initial_tokens = min(tokens, 1 if self.encoder else _INITIAL_TOKENS)
         if tokens == initial_tokens:
-            return self._cache_after(initial_tokens, batch, prompt)
+            return self._run_prompt(initial_tokens, batch, prompt)
         if self._can_grow is None:
             self._can_grow = self._check_growth(batch, prompt)
         if not self._can_grow:
-            return self._cache_after(tokens, batch, prompt)
+            return self._run_prompt(tokens, batch, prompt)
         cache, encoder_arguments = self.build_cache(initial_tokens, batch, prompt)
         return _grow(cache, tokens - initial_tokens), encoder_arguments
 
@@ -135,18 +138,18 @@ class OwnCache(Struct):
             grown_cache = _grow(cache, _TEST_GROWTH)
         except Exception:
             return False
-        expected, _ = self._cache_after(initial_tokens + _TEST_GROWTH, batch, prompt)
+        expected, _ = self._run_prompt(initial_tokens + _TEST_GROWTH, batch, prompt)
         return [entry.tensor.shape for entry in list_cache_tensors(grown_cache)] == [
             entry.tensor.shape for entry in list_cache_tensors(expected)
         ]
 
-    def _cache_after(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
+    def _run_prompt(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
         """Returns the cache after a pass over `tokens` tokens, and the encoder's output."""
         arguments = self.prompt(prompt or _INITIAL_TOKENS if self.encoder else tokens, batch)
         if self.encoder:
             arguments["decoder_input_ids"] = _make_token_ids(batch, tokens)
         encoder_results: list[Any] = []
-        with _outputs_of(self._encoder_module(), encoder_results):
+        with _collect_outputs(self._find_encoder(), encoder_results):
             run = trace_model(self.model, (), arguments, check=self.check).run
         if run.failed:
             raise BadModel(f"it fails on a prompt: {run.failed[1]}", where=type(self.model).__name__)
@@ -158,21 +161,22 @@ class OwnCache(Struct):
                 where=type(self.model).__name__,
                 hint="return the cache from forward: a decode step is counted on it",
             )
-        return cache, {"encoder_outputs": encoder_results[-1]} if encoder_results else self._encoder_output(
-            result
-        )
+        return cache, {
+            "encoder_outputs": encoder_results[-1]
+        } if encoder_results else self._read_encoder_output(result)
 
-    def _encoder_module(self) -> nn.Module | None:
+    def _find_encoder(self) -> nn.Module | None:
         """Returns the encoder, whose output a step reads, or None if unknown."""
         get_encoder = getattr(self.model, "get_encoder", None) if self.encoder else None
         encoder = get_encoder() if callable(get_encoder) else None
         return encoder if isinstance(encoder, nn.Module) and encoder is not self.model else None
 
-    def _encoder_output(self, result: Any) -> Mapping[str, Any]:
+    def _read_encoder_output(self, result: Any) -> Mapping[str, Any]:
         state = getattr(result, "encoder_last_hidden_state", None)
         return {"encoder_outputs": EncoderOutput(state)} if self.encoder and state is not None else {}
 
-    def _run_encoder(self, tokens: int, batch: int) -> dict[str, Any]:
+    def _build_encoder_arguments(self, tokens: int, batch: int) -> dict[str, Any]:
+        """Returns the encoder's input by name: token ids, or a tensor of the guessed shape for other data."""
         name = getattr(self.model, "main_input_name", "input_ids")
         if name == "input_ids":
             return {name: _make_token_ids(batch, tokens)}
@@ -182,7 +186,8 @@ class OwnCache(Struct):
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
         return {name: torch.empty((batch, *shape[1:]), dtype=dtype, device="meta")}
 
-    def _switches(self) -> dict[str, Any]:
+    def _list_switches(self) -> dict[str, Any]:
+        """Returns the options that make the forward return its cache, and limit its logits."""
         switches: dict[str, Any] = {"use_cache": True} if "use_cache" in self.takes else {}
         if self.prompt_only and "logits_to_keep" in self.takes:
             switches["logits_to_keep"] = 1
@@ -254,7 +259,7 @@ def _list_argument_names(model: nn.Module, arguments: Mapping[str, inspect.Param
     """Returns names of a forward's arguments, with `use_cache` if the forward passes it on as a keyword."""
     parameters = inspect.signature(model.forward).parameters
     has_keywords = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    # in a multimodal model, the decoder's configuration has it
+    # in a multimodal model, the option is in the configuration of the decoder
     takes_use_cache = has_keywords and any(
         hasattr(config, "use_cache") for config in (getattr(model, "config", None), get_text_config(model))
     )
@@ -262,7 +267,7 @@ def _list_argument_names(model: nn.Module, arguments: Mapping[str, inspect.Param
 
 
 @contextlib.contextmanager
-def _outputs_of(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
+def _collect_outputs(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
     """Collects the outputs of a module while the context is active."""
     if module is None:
         yield

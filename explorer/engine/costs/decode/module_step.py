@@ -92,6 +92,7 @@ def analyze_prefill(
 
 
 def _find_batch_size(dims: Mapping[str, int], input_shapes: Inputs) -> int:
+    """Returns the batch size from the user's dimensions or inputs, else 1."""
     first = next((shape for _, shape in input_shapes.values()), ())
     return dims.get("batch") or (first[0] if len(first) > 1 else 1)
 
@@ -153,14 +154,17 @@ def analyze_step_with_cache(
     )
     note = _describe_mixing(own_cache, step_result, past, batch)
     info = replace(info, model=replace(info.model, notes=(*info.model.notes, *note)))
-    layers = add_cache_bytes(step_result.analysis.layers, _cache_bytes_by_row(cache, step_result))
+    layers = add_cache_bytes(step_result.analysis.layers, _assign_cache_bytes(cache, step_result))
     return AnalysisResult.from_analysis(
         Analysis(info, layers), step_result.schedule, step_result.bounds, lambda: step_result.flow
     )
 
 
 def _describe_mixing(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: int) -> list[str]:
-    """Returns a note if a step costs more than its sequences do separately: the model's code mixes them."""
+    """Returns a note if a step of a batch costs more than its sequences cost separately.
+
+    The model's code then combines the sequences with each other.
+    """
     outputs = step_result.info.model.outputs
     shapes = (
         (output.name, output.shape)
@@ -184,13 +188,13 @@ def _describe_mixing(own_cache: OwnCache, step_result: AnalysisResult, past: int
 def _describe_step(cache: Sequence[CacheTensor], past: int) -> str:
     if not past:
         return "a pass over the first token, with nothing in the cache"
-    keys = sum(entry.keys for entry in cache)
-    counted_nouns = ((keys, "tensor", " of keys and values"), (len(cache) - keys, "state", ""))
+    key_count = sum(entry.keys for entry in cache)
+    counted_nouns = ((key_count, "tensor", " of keys and values"), (len(cache) - key_count, "state", ""))
     contents = " and ".join([f"{many_text(n, kind)}{suffix}" for n, kind, suffix in counted_nouns if n])
     return f"one new token after {past:,} tokens in the cache of the module's own code ({contents})"
 
 
-def _cache_bytes_by_row(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:
+def _assign_cache_bytes(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:
     """Returns bytes of the cache by the row that reads them first; bytes that no row reads are left out."""
     order = step_result.schedule
     unread_bytes: dict[Hashable, int] = {}

@@ -1,8 +1,8 @@
-"""KV cache of ONNX decoders with cache inputs: finds the inputs, and their sizes in one decode step.
+"""Finds the KV cache inputs of ONNX decoders, and their sizes in one decode step.
 
 An export with a cache computes one decode step if its sequence length is 1 and its cache holds the earlier
-tokens. The graph shows which axis of which input is the cache's: an operator appends to it or attends over
-it. Input names are only used if the graph does not decide.
+tokens. The graph shows which input is a cache, and which of its axes counts the tokens: an operator appends
+to this axis or attends over it. Input names are used only if the graph leaves this open.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _CACHE_ARGUMENTS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
     (_MS, "Attention"): ((4, 1, 3),),
     (_MS, "DecoderMaskedSelfAttention"): ((4, 1, 3),),
 }
-"""Operators that attend over a cache, with tuples of three indices.
+"""Operators that attend over a cache, with three indices for each cache.
 
-They are the input with the cache, the output with the extended cache, and the cache's axis of positions.
+The indices are: the input with the cache, the output with the extended cache, and the axis of the tokens.
 """
 
 _WRITERS: Mapping[str, int] = {"Concat": 0, "ScatterElements": 0, "TensorScatter": -2}
@@ -45,7 +45,7 @@ _TERM = re.compile(r"\s*\+\s*")
 
 
 class Slot(Struct, frozen=True):
-    """An input with keys or values of earlier tokens.
+    """A cache input: keys or values of earlier tokens.
 
     Attributes:
         value: Declaration of the input.
@@ -252,6 +252,11 @@ def compute_text_shapes(
 
 
 def _get_shape(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]]) -> Shape:
+    """Returns the shape of an input from the user, else from the file.
+
+    Raises:
+        Misuse: Neither states the shape.
+    """
     shape = input_shapes[value.name][1] if value.name in input_shapes else value.shape
     if shape is None:
         raise Misuse(
@@ -269,7 +274,7 @@ def _find_token_input(values: Sequence[Value]) -> Value | None:
 
 
 def _are_buffers(model: Model, cache: Cache) -> bool:
-    """Whether the cache outputs are declared with the same length as the inputs."""
+    """Whether the caches are buffers: each cache output is declared with the same length as its input."""
     declared = {v.name: v.shape for v in model.graph.outputs}
     for slot in cache.values():
         cache_shape, present_shape = slot.value.shape, declared.get(slot.present)
@@ -291,20 +296,20 @@ class _Sizes:
     def __init__(self, dims: Mapping[str, int]) -> None:
         self.known = dict(dims)
 
-    def set(self, dim: Dim, size: int, where: str, at_least: bool = False) -> None:
+    def set(self, dim: Dim, size: int, where: str, may_be_larger: bool = False) -> None:
         """Sets the size of a dimension.
 
         Args:
             dim: Name of the dimension, its fixed size, or None.
             size: Size that the step needs.
             where: Input of the dimension, for an error message.
-            at_least: Whether the dimension may be larger.
+            may_be_larger: Whether the dimension may be larger.
 
         Raises:
             Misuse: The dimension already has another size.
         """
         current = self.known.setdefault(dim, size) if isinstance(dim, str) else size if dim is None else dim
-        if current == size or (at_least and current > size):
+        if current == size or (may_be_larger and current > size):
             return
         if isinstance(dim, int) and current > size and size != 1:
             return  # a larger buffer of fixed size; `_check_capacity` rejects buffers that are too small
@@ -323,7 +328,7 @@ class _Sizes:
             dim: Name of the dimension, its fixed size, or None.
             name: Name of the input.
             total: Number of cached and new tokens.
-            is_total: Whether the dimension has this size if it is unknown otherwise.
+            is_total: Whether an otherwise unknown dimension has the size `total`.
 
         Raises:
             Misuse: The size is unknown.
@@ -404,7 +409,7 @@ def add_cache_to_analysis(analysis: Analysis, cache: Cache, step: DecodeStep, pa
 
 
 def _count_cached_bytes(info: TensorInfo, positions: int, past: int) -> int | None:
-    """Returns the bytes of the cached tokens in a cache that may have room for more."""
+    """Returns the bytes of `past` cached tokens in a cache of `positions` positions, or None if unknown."""
     size = count_bytes(info)
     if size is None or positions == past:
         return size

@@ -1,4 +1,4 @@
-"""Cached tokens of a decode step: validates their number, and adds the bytes read to the rows.
+"""Validates the number of cached tokens, and adds the cache bytes that a decode step reads to the rows.
 
 Modules and ONNX graphs share this module, so neither has to import the code of the other.
 """

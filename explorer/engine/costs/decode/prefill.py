@@ -1,4 +1,6 @@
-"""Compares prefill and decode: the pass over a text, the step after it, and the growth of the cache."""
+"""Compares prefill (the pass over a text) with the decode step after it, and computes the growth of the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from explorer.engine.costs.memory.roofline import count_moved_bytes
 from explorer.facts import Totals
 from explorer.facts.sizes.decode import Decode, DecodeRow, DecodeTotals
 
-StepBehind = Callable[[int], AnalysisResult]
+AnalyzeStep = Callable[[int], AnalysisResult]
 """Analyzes the decode step after a number of tokens."""
 
 
-def compare_prefill_and_step(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int) -> Decode:
+def compare_prefill_and_step(step: AnalyzeStep, text: Callable[[int], AnalysisResult], tokens: int) -> Decode:
     """Compares a pass over a text with one decode step after it.
 
     Args:
@@ -53,8 +55,12 @@ def compare_prefill_and_step(step: StepBehind, text: Callable[[int], AnalysisRes
     )
 
 
-def _check_crossing(step: StepBehind, crossing: int, weights: int) -> tuple[bool, str]:
-    """Checks by two analyses that the cache exceeds the weights at the crossing; else gives a reason."""
+def _check_crossing(step: AnalyzeStep, crossing: int, weights: int) -> tuple[bool, str]:
+    """Checks by two analyses that the cache exceeds the weights from `crossing` tokens on.
+
+    Returns:
+        Whether it does, and the reason if not.
+    """
     try:
         bytes_before, bytes_after = (
             step(tokens).info.totals.kv_cache_bytes or 0 for tokens in (crossing - 1, crossing)

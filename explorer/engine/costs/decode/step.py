@@ -1,7 +1,7 @@
-"""Decode step of a language model: analyzes one new token after N cached tokens.
+"""Analyzes a decode step of a language model: one new token after N cached tokens.
 
 A graph with cache inputs is analyzed at the sizes of one step (`onnx_cache`). A module creates its cache
-itself (`module_cache`). A model without a cache only has the step for the first token.
+itself (`module_cache`). A graph without a cache has only the step for the first token.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 MAX_PAIRS = 4_000_000
-"""Largest number of pairs of blocks that are live at the same time for placement by size, which takes 1 s."""
+"""Maximum number of pairs of blocks that are live at the same time for placement by size (takes 1 s)."""
 
 MAX_TOTAL_BYTES = 1 << 62
 """Maximum total bytes for which offsets fit numpy's integers; only a corrupt file exceeds it."""
 
 
 SMALL_COUNT = 32
-"""Number of blocks below which a loop is faster than numpy."""
+"""Number of blocks below which a Python loop is faster than numpy."""
 
 
 class ArenaBlock(Struct, frozen=True):
@@ -146,7 +146,7 @@ def _find_lowest_offset(offsets: Sequence[int], ends: Sequence[int], placed: Seq
 
     starts = np.array([offsets[index] for index in placed])
     in_order = np.argsort(starts)
-    # the highest end of a block and all blocks before it; a gap starts at that of the blocks before
+    # for each block, the highest end of it and the blocks before it; the gap before a block starts there
     taken_up_to = np.maximum.accumulate(np.array([ends[index] for index in placed])[in_order])
     free_from = np.concatenate(([0], taken_up_to[:-1]))
     is_large_enough = starts[in_order] - free_from >= need

@@ -1,4 +1,4 @@
-"""Liveness: which tensors are live at each execution step, and the activation memory they take.
+"""Computes which tensors are live at each execution step, and the activation memory that they take.
 
 A tensor is live from the step that produces it through the last step that reads it. The inputs and outputs of
 a step are live together. Weights are resident and not counted. The peak in the totals and the timeline in
@@ -222,20 +222,20 @@ def find_live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = 
     live = _sum_live_bytes(lifetimes, len(steps))
     if not live:
         return Peak(0, "", ())
-    best = max(live)
-    peak_step = live.index(best)
+    peak_bytes = max(live)
+    peak_step = live.index(peak_bytes)
     live_tensors = [life for life in lifetimes if life.size and life.born <= peak_step <= life.dies]
     live_tensors.sort(key=lambda life: -(life.size or 0))
-    is_known = best or not lifetimes
+    is_known = peak_bytes or not lifetimes
     return Peak(
-        best if is_known else None,
+        peak_bytes if is_known else None,
         steps[peak_step].label,
         tuple(build_description(x.info) for x in live_tensors[:MAX_LISTED_TENSORS]),
     )
 
 
 def build_description(info: TensorInfo | DeferredDescription) -> TensorInfo:
-    """Returns the description of a tensor that may be given by name only."""
+    """Returns the description of a tensor, built from its name if it is deferred."""
     if isinstance(info, TensorInfo):
         return info
     values, name = info
@@ -243,7 +243,7 @@ def build_description(info: TensorInfo | DeferredDescription) -> TensorInfo:
 
 
 def build_descriptions(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
-    """Returns the steps with a full description of each tensor instead of the data to build it."""
+    """Returns the steps with a `TensorInfo` for each tensor in place of a deferred description."""
     return [
         replace(step, outputs=[(key, build_description(info), size) for key, info, size in step.outputs])
         for step in steps

@@ -57,7 +57,7 @@ def compute_roofline(analysis: Analysis, machine: Machine) -> Roofline:
 
 
 def count_moved_bytes(layer: Layer) -> int | None:
-    """Returns bytes that a layer reads and writes, or None if either is unknown."""
+    """Returns the sum of bytes read and written by a layer, or None if either is unknown."""
     if layer.bytes_read is None or layer.bytes_written is None:
         return None
     return layer.bytes_read + layer.bytes_written

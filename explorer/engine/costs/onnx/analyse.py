@@ -36,7 +36,7 @@ from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo, Tile
 from explorer.host.gc_pause import pause_garbage_collector
 
 Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
-"""A function that receives the leaves of a visit and the row id of each leaf."""
+"""Receives the leaves of a visit and the row id of each leaf."""
 
 
 def analyse(model: Model, **options: Any) -> Analysis:
@@ -67,8 +67,8 @@ def examine(
         input_shapes: dtype (None for the declared one) and shape by input name.
         rules: Cost rules of the user, which override built-in rules.
         observe: Whether to run the model on random inputs for the shapes that inference cannot find.
-        look: Called with the leaves and their row ids before the leaves are released.
-        shapes: Shapes from a format that records them, instead of inferred shapes.
+        look: Called with the leaves and their row ids, which no later result contains.
+        shapes: Shapes that the model's format records, in place of inferred shapes.
         format: Name of the model's original format.
         on_progress: Called with the phase and the number of nodes.
         cancel: Called repeatedly; a true result stops the analysis.
@@ -93,7 +93,7 @@ def examine(
     inference.main.alike.clear()  # one entry per node, no longer needed
     tiled = visited.tiled
     if shapes is None and not observe:
-        tiled = _tile_coverage(model, tiled, inference, input_shapes, rules, cancel)
+        tiled = _count_planned_tiles(model, tiled, inference, input_shapes, rules, cancel)
     info = _build_info(model, format, inference, visited, observed_notes)
     if observe:
         info = replace(info, assumptions={**info.assumptions, "observed": "random inputs, seed 0"})
@@ -188,7 +188,7 @@ def _build_rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltR
     return BuiltRows(layers, order, flow)
 
 
-def _tile_coverage(
+def _count_planned_tiles(
     model: Model,
     tiled: TiledMacs | None,
     inference: Inference,

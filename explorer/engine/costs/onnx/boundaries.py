@@ -1,4 +1,4 @@
-"""Group boundaries: the tensors that enter and leave each group that exists only through names."""
+"""Finds the tensors that enter and leave each group that exists only through the names of its nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explorer.facts import TensorInfo
 
 
 class NodeValues(NamedTuple):
-    """The values that a node with a body, or the body itself, reads and makes.
+    """The values that a node with a body, or the body itself, reads and produces.
 
     Attributes:
         scopes: Groups that contain the node.
@@ -73,7 +73,9 @@ def compute_boundaries(
         scopes = entry.scopes
         if not isinstance(entry, OperatorLeaf):
             for key, info in zip(entry.input_keys, entry.inputs, strict=True):
-                _cross(key, info, producers.get(key, root), scopes, inputs_by_group, outputs_by_group)
+                _record_crossing(
+                    key, info, producers.get(key, root), scopes, inputs_by_group, outputs_by_group
+                )
             continue
         leaf_context, names = entry.context, entry.node.inputs
         for key, name in zip(_list_keys(leaf_context, names), names, strict=True):
@@ -86,7 +88,7 @@ def compute_boundaries(
             ):
                 info = build_description((leaf_context.shapes.values, name))
                 is_size = entry.node.op in _SIZE_READERS or info.dtype == "int64"
-                _cross(
+                _record_crossing(
                     key,
                     info,
                     origin,
@@ -96,7 +98,7 @@ def compute_boundaries(
                 )
     for value in graph.outputs:
         key = context.get_key(value.name)
-        _cross(
+        _record_crossing(
             key,
             context.get_info(value.name),
             producers.get(key, root),
@@ -117,7 +119,7 @@ def compute_boundaries(
     }
 
 
-def _cross(
+def _record_crossing(
     key: Hashable,
     info: TensorInfo | DeferredDescription,
     origin: tuple[Scope, ...],
@@ -145,7 +147,7 @@ def _cross(
 
 
 def restore_original_name(key: Hashable, info: TensorInfo) -> TensorInfo:
-    """Renames a value from its name in a function or body to the name where it was made (in its key)."""
+    """Returns the description with the name that the value has where it was produced, taken from its key."""
     name = key[1] if isinstance(key, tuple) and len(key) == 2 else key
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 

@@ -1,4 +1,4 @@
-"""Control flow: visits the graphs of If, Loop, Scan, SequenceMap and FlexAttention nodes.
+"""Visits the graphs of control flow nodes: If, Loop, Scan, SequenceMap and FlexAttention.
 
 An If counts its costliest branch, unless its condition is constant. A body counts once per run. The count is
 an upper bound if a condition may end the loop earlier, and unknown if the number of runs depends on the data.
@@ -86,10 +86,10 @@ def _visit_branches(owner: ControlFlowNode) -> None:
     # if the branch is unknown, the branch with the highest peak determines the memory
     peaks = [find_live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
     if branch_index is None:
-        costliest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
-        largest = peaks.index(max(peaks))
+        costliest_index = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
+        largest_peak_index = peaks.index(max(peaks))
     else:
-        costliest = largest = branch_index
+        costliest_index = largest_peak_index = branch_index
     has_unknown_cost = branch_index is None and any(None in cost for cost in costs)
     has_one_cost = branch_index is not None or len(set(costs)) == 1
     bound_reason = (
@@ -98,7 +98,7 @@ def _visit_branches(owner: ControlFlowNode) -> None:
         else "the branch that needs more memory is counted"
     )
     for index, (name, branch_result) in enumerate(branches):
-        is_counted = index == costliest
+        is_counted = index == costliest_index
         first_leaf = len(result.leaves)
         result.leaves += (
             branch_result.leaves if is_counted else [replace(x, counted=False) for x in branch_result.leaves]
@@ -108,11 +108,11 @@ def _visit_branches(owner: ControlFlowNode) -> None:
         result.groups.update(branch_result.groups)
         result.shapes.update(branch_result.shapes)
         result.groups[prefix + name] = GroupFacts(is_excluded=not is_counted)
-        if index == largest:
+        if index == largest_peak_index:
             for step in branch_result.steps:
                 leaf = step.leaf + first_leaf if step.leaf >= 0 else -1
                 result.steps.append(replace(step, leaf=leaf, bound=step.bound or bound_reason))
-    for output_name, key in zip(node.outputs, ends[largest], strict=False):
+    for output_name, key in zip(node.outputs, ends[largest_peak_index], strict=False):
         if output_name:
             state.memory_of[context.get_key(output_name)] = key
     costs_text = "; ".join(
@@ -138,6 +138,7 @@ def _find_constant_branch(context: GraphContext, node: Node, names: list[str]) -
 
 
 def _describe_cost(cost: tuple[int | None, int | None]) -> str:
+    """Formats MACs and elementwise operations; '?' for an unknown number."""
     macs, ops = ("?" if c is None else f"{c:,}" for c in cost)
     return f"{macs} MACs, {ops} elementwise"
 
@@ -228,10 +229,12 @@ def _visit_modified_attention(owner: ControlFlowNode) -> None:
     """Visits a FlexAttention: the attention, and the graphs that modify its scores and probabilities."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes(node.op)
-    plain = {n: v for n, v in node.attributes.items() if not isinstance(v, Graph)}
-    inner = replace(context, scopes=scopes, prefix=prefix)
-    core = Node(node.op, node.inputs, node.outputs, name="attention", domain=node.domain, attributes=plain)
-    visit(inner, (core,))
+    plain_attributes = {n: v for n, v in node.attributes.items() if not isinstance(v, Graph)}
+    attention_context = replace(context, scopes=scopes, prefix=prefix)
+    attention = Node(
+        node.op, node.inputs, node.outputs, name="attention", domain=node.domain, attributes=plain_attributes
+    )
+    visit(attention_context, (attention,))
     query, key = (context.get_info(n).shape for n in node.inputs[:2])
     scores = None if query is None or key is None else (*query[:3], *key[2:3])
     dtype = "float64" if context.get_info(node.inputs[0]).dtype == "float64" else "float32"
@@ -265,8 +268,8 @@ def _visit_repeated(
         trips: Number of runs.
         early_end_reason: Reason why it may run less often, or ''.
         carried_from: Index of the first node input that is also a body input.
-        carried: Number of values that each run passes to the next; the last run returns them. Further outputs
-            stack one piece per run.
+        carried: Number of values that each run passes to the next; the last run returns them. Each further
+            output of the node stacks one slice per run.
     """
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes(kind)

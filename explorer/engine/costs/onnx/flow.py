@@ -39,7 +39,7 @@ def build_value_flow(
     leaf_index = 0
     for entry in visited.node_values:
         if isinstance(entry, OperatorLeaf):
-            # a leaf is recorded in both lists, also in a branch that does not count
+            # `node_values` and `leaves` list the leaves in the same order, also those that do not count
             _add_operator(flow, entry, rows_of[leaf_index])
             leaf_index += 1
             continue

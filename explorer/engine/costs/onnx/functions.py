@@ -1,7 +1,8 @@
-"""Function calls: a call is expanded into the function's nodes, or becomes one row if there are too many.
+"""Adds function calls to the layer tree: expanded into the function's nodes, or as one row.
 
 A file of a few hundred bytes can describe billions of calls. A call beyond the row limit becomes one row with
-the figures of the whole body. They are computed once for each function and argument types.
+the figures of its whole body, which is called a closed body here. These figures are computed once for each
+function and argument types.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def find_single_operator(
 ) -> tuple[Node, Mapping[str, TensorInfo]] | None:
     """Returns the single operator that a function consists of, and its constants by name.
 
-    The operator has the inputs and outputs of the calling node. The result is None if there are several.
+    The operator has the inputs and outputs of the calling node. The result is None if the function has
+    several operators, calls another function, or contains control flow.
     """
     operators = [n for n in function.nodes if n.op != "Constant" or n.domain]
     if len(operators) != 1 or operators[0].key in model.functions or list_bodies(operators[0]):
@@ -208,7 +210,7 @@ class FunctionCalls:
         state.result.leaves.append(leaf)
         state.result.node_values.append(leaf)
         step_outputs = [(context.get_key(o.name), o, count_bytes(o)) for o in outputs]
-        # at its peak, the body also holds its outputs or the tensors that become them
+        # the peak includes the outputs, which have their own entries, or the tensors that become them
         inner_bytes = (
             None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
         )
@@ -248,7 +250,14 @@ def _analyze_closed_body(
     peak: int | None,
     tiled: TiledMacs | None,
 ) -> ClosedBody:
-    """Sums the figures of a body; `stored_arguments` are stored tensors that the caller passes."""
+    """Sums the figures of a body.
+
+    Args:
+        body: Result of the visit of the body.
+        stored_arguments: Stored tensors that the caller passes, by parameter name.
+        peak: Largest number of live bytes, or None if unknown.
+        tiled: MACs on tiles, or None if the model has no tiles.
+    """
     counted_leaves = [leaf for leaf in body.leaves if leaf.counted]
     figures = [leaf.figures for leaf in counted_leaves]
     nodes = sum(leaf.nodes for leaf in counted_leaves)

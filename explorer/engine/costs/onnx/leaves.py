@@ -45,7 +45,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         context, node: The node, and the graph or body that contains it.
         names, index: Scoped names of the nodes in that body, and the index of the node's own name.
         stored, nodes, counted: Properties of `Leaf`.
-        constants: Values that the context does not know, by name.
+        constants: Constants of the body of `function`, which the context lacks, by name.
         function: Function whose body is this operator only, or ''.
         tiled: For an unexpanded call with tile products, their MACs and their number.
     """
@@ -133,7 +133,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             sizes_by_name = zip(filter(None, node.outputs), sizes, strict=False)
             outputs = [(n, (values, n), s) for n, s in sizes_by_name if n not in stored_names]
         if context.body_number or context.keys:
-            # in a body, a value may be the caller's under another name
+            # in a body, a value may belong to the caller and have another name there
             read = [context.get_key(str(name)) for name in read]
             outputs = [(context.get_key(str(name)), info, size) for name, info, size in outputs]
         if memory_of:
@@ -147,7 +147,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
 def describe_values(
     context: GraphContext, node: Node, constants: Collection[str] = ()
 ) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
-    """Returns the descriptions of a node's inputs, None for an omitted one, and of its outputs."""
+    """Returns the descriptions of a node's inputs (None for an omitted input) and of its outputs."""
     constant_infos: Mapping[str, TensorInfo] = constants if isinstance(constants, Mapping) else {}
     inputs = [(constant_infos.get(n) or context.get_info(n)) if n else None for n in node.inputs]
     return inputs, [context.get_info(n) for n in node.outputs if n]

@@ -1,4 +1,4 @@
-"""Node table of an ONNX file: the header, and each node with its attributes and tensors."""
+"""Builds the node table of an ONNX file: the header, and each node with its attributes and tensors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_VALUES = 64
 """Maximum number of elements of a tensor whose values are listed."""
 
 _MAX_TEXT = 1 << 16
-"""Maximum bytes read of a description: in a hostile file, it may be as long as the file."""
+"""Maximum bytes read of a text: in a hostile file, it may be as long as the file."""
 
 _MODEL_DOMAIN, _MODEL_VERSION, _MODEL_DOC, _GRAPH_DOC = 4, 5, 6, 10
-"""Field numbers in ModelProto, and in GraphProto the last one."""
+"""Field numbers in ModelProto; the last is a field number in GraphProto."""
 
 _SCALARS = ("value_int", "value_ints", "value_float", "value_floats", "value_string", "value_strings")
 """Attributes of a Constant that hold its value without a tensor."""
@@ -36,7 +36,7 @@ class NodeContexts:
         self._leaves: list[OperatorLeaf] = []
 
     def look(self, leaves: Sequence[OperatorLeaf], row_ids: Sequence[int]) -> None:
-        """Collects the leaves of an analysis. The first call of a function describes its body."""
+        """Collects the leaves of an analysis; only the first call of a function describes its nodes."""
         self._leaves += leaves  # keeps the nodes, because `id` is unique among existing objects only
         for leaf, row_id in zip(leaves, row_ids, strict=True):
             self.contexts.setdefault(id(leaf.node), leaf.context)
@@ -133,7 +133,7 @@ class _Listing:
 def _describe_tensor(
     name: str, context: GraphContext | None, constants: Mapping[str, Tensor | Node]
 ) -> NodeTensor:
-    """Describes a tensor. A stored tensor is described by the file, any other by shape inference."""
+    """Describes a stored tensor from the file, and any other tensor from shape inference."""
     if not name:
         return NodeTensor("", elements=0, bytes=0)
     source = constants.get(name)
@@ -190,7 +190,7 @@ def _read_attributes(node: Node) -> dict[str, Any]:
 
 
 def _decode_header(spans: Sequence[FileSpan]) -> dict[int, int | str]:
-    """Numbers and texts of a message by field number, from fields that the reader does not interpret."""
+    """Returns the uninterpreted numbers and texts of a message by field number."""
     header: dict[int, int | str] = {}
     for span in spans:
         message = span.view()

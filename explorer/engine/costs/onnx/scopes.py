@@ -1,4 +1,4 @@
-"""Module scopes: reconstructs the module hierarchy of a flat ONNX graph from names and metadata.
+"""Reconstructs the module hierarchy (scopes) of a flat ONNX graph from names and metadata.
 
 There are four kinds of files. torch's TorchScript exporter writes paths into names
 (`/features/features.0/Conv`). Its dynamo exporter writes them into metadata (`pkg.torch.onnx.name_scopes`).
@@ -29,7 +29,7 @@ TILED = "tiled"
 """Kind of the group of a tiled site's nodes, until it is replaced by the site's original operator."""
 
 MAX_DEPTH = 48
-"""Maximum nesting depth of groups. The parts of a name beyond it form one group."""
+"""Maximum nesting depth of groups. Deeper parts of a name form one group."""
 
 
 class ScopedName(NamedTuple):
@@ -59,9 +59,9 @@ class ScopedNames(Sequence[ScopedName]):
 def assign_scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[ScopedName]:
     """Returns the groups and the name of every node, in the order of the nodes.
 
-    A group that would contain a single node is left out, and the node takes its name: `features.0` with a
-    single Conv becomes a Conv named `0`. The nodes of a tiled site form a group with the site's name. An
-    unnamed node is named by its type and a number.
+    A group that would contain a single node is left out, and the node takes the group's name: `features.0`
+    with a single Conv becomes a Conv named `0`. The nodes of a tiled site form a group with the site's name.
+    An unnamed node is named by its type and a number.
 
     Args:
         nodes: Nodes of the main graph, a function, or a body.

@@ -39,14 +39,15 @@ def record_sequence(
     sequences: MutableMapping[Hashable, SequenceElements], context: GraphContext, node: Node
 ) -> None:
     """Records the elements of the sequence that `node` produces, if it produces one and they are known."""
-    elements = _elements_of(sequences, context, node)
+    elements = _find_elements(sequences, context, node)
     if elements is not None and node.outputs and node.outputs[0]:
         sequences[context.get_key(node.outputs[0])] = elements
 
 
-def _elements_of(
+def _find_elements(
     sequences: Mapping[Hashable, SequenceElements], context: GraphContext, node: Node
 ) -> SequenceElements | None:
+    """Returns the elements of the sequence that `node` produces, or None if they are unknown."""
     if node.op == "SequenceEmpty":
         return SequenceElements(0)
     if not node.inputs:
@@ -74,6 +75,7 @@ def _elements_of(
 
 
 def _merge_infos(tensors: list[TensorInfo]) -> TensorInfo | None:
+    """Returns the common type and shape of tensors, or None if they differ."""
     first = tensors[0]
     all_equal = all((t.dtype, t.shape) == (first.dtype, first.shape) for t in tensors)
     return first if all_equal else None

@@ -1,4 +1,4 @@
-"""State of a visit: the recorded result, and the data that nested bodies share.
+"""Holds the state of a visit: the recorded result, and the data that nested bodies share.
 
 The layer tree, memory, tile coverage and group boundaries are computed from `VisitResult`.
 """

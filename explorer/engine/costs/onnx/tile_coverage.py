@@ -1,9 +1,10 @@
-"""Tile coverage: the share of a model's MACs that tile products compute.
+"""Computes tile coverage: the share of a model's MACs that tile products compute.
 
-A tile product is one of two forms. It is a call of a local function `2DMM_<TM>x<TK>x<TN>` in the tile domain
-whose body is one matrix product within these sizes. Or it is a batched product marked as tiles whose matrices
-fit the tile that the file's plan gives its site. Names and marks alone are not trusted: a product larger than
-its tile is listed with the remaining operators.
+A site is a matrix product of the original model that a tiling plan cuts into tiles. A tile product has one of
+two forms. It is a call of a local function `2DMM_<TM>x<TK>x<TN>` in the tile domain, whose body is one matrix
+product within these sizes. Or it is a batched product with a tile mark in its metadata, whose matrices fit
+the tile of its site in the plan. Names and marks alone are not trusted: a product larger than its tile is
+listed with the remaining operators.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, PLAN_KEY, SITE_
 from explorer.facts import Dim, Layer, LeftOver, TiledMacs
 
 Tile = tuple[int, int, int]
+"""Sizes (TM, TK, TN) of a tile product: a TM x TK matrix times a TK x TN matrix."""
 
 _OPERATOR = re.compile(r"2DMM_(\d{1,6})x(\d{1,6})x(\d{1,6})(?:_\w+)?", re.ASCII)
 _OPERANDS: Mapping[str, tuple[int, int]] = {
@@ -81,7 +83,7 @@ class TileLabels(Struct, frozen=True):
 
 
 def _has_padding(plan: Mapping[str, Any]) -> bool:
-    """Returns whether a plan pads a tile with zeros: sizes are open, or no multiple of the tile."""
+    """Whether a plan pads tiles with zeros: a padded site has a symbolic size or no multiple of the tile."""
     try:
         return any(
             site.get("edges") == "padded"
@@ -152,7 +154,13 @@ _MAX_DIMENSION = 1 << 20
 
 
 class _Tally(Struct):
-    """A sum of figures, some of which may be unknown."""
+    """A sum of figures, some of which may be unknown.
+
+    Attributes:
+        count: Number of figures.
+        value: Sum of the known figures.
+        known: Whether all figures are known.
+    """
 
     count: int = 0
     value: int = 0
@@ -183,7 +191,7 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
         if not leaf.counted or macs == 0:
             continue
         may_run_less = bool(leaf.context.early_end_reason) or leaf.context.is_uncertain_branch
-        if leaf.tiled is not None:  # an unexpanded call, part of which runs on tiles
+        if leaf.tiled is not None:  # a function call shown as one leaf, part of which runs on tiles
             on_tiles.add(leaf.tiled[0])
             products.add(leaf.tiled[1])
             at_most |= may_run_less
@@ -195,10 +203,10 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
             if leaf.function in labels.operators:
                 key = leaf.function, id(leaf.figures)
                 placement = placements.get(key) or placements.setdefault(
-                    key, _place(labels, leaf, operator_by_context)
+                    key, _decide_placement(labels, leaf, operator_by_context)
                 )
             else:
-                placement = _place(labels, leaf, operator_by_context)
+                placement = _decide_placement(labels, leaf, operator_by_context)
             if placement.is_tiled:
                 on_tiles.add(macs)
                 products.add(placement.products)
@@ -241,9 +249,9 @@ class _Placement(Struct, frozen=True):
     """Whether an operator runs on tiles.
 
     Attributes:
-        is_tiled: Whether it does.
+        is_tiled: Whether the operator runs on tiles.
         products: Number of tile products of an operator on tiles, or None if unknown.
-        reason: Reason why it does not run on tiles, if the file's labels say that it does, else ''.
+        reason: Reason why the operator is not counted as tiled although the file's labels claim it, or ''.
     """
 
     is_tiled: bool = False
@@ -251,17 +259,19 @@ class _Placement(Struct, frozen=True):
     reason: str = ""
 
 
-def _place(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int, str]) -> _Placement:
+def _decide_placement(
+    labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int, str]
+) -> _Placement:
     """Decides whether an operator runs on tiles."""
     context, node = leaf.context, leaf.node
     name = next((name for name in (leaf.function, node.op) if name in labels.operators), "")
     name = name or _find_enclosing_operator(labels, context, operator_by_context)
-    batched = False
+    is_batched = False
     if name:
         tile: Tile | None = labels.operators[name]
     else:
-        batched = not node.domain and node.op == "MatMul" and MNK_KEY in node.metadata
-        tile = labels.sites.get(node.metadata.get(SITE_KEY, "")) if batched else None
+        is_batched = not node.domain and node.op == "MatMul" and MNK_KEY in node.metadata
+        tile = labels.sites.get(node.metadata.get(SITE_KEY, "")) if is_batched else None
         if tile is None:
             return _Placement()
     assert tile is not None
@@ -273,7 +283,7 @@ def _place(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int
         context.get_info(node.inputs[operand_indices[1]]).shape,
         tile,
     )
-    if macs_and_count is None or (macs_and_count[1] not in (1, None) and not batched):
+    if macs_and_count is None or (macs_and_count[1] not in (1, None) and not is_batched):
         return _Placement(reason=_TOO_LARGE)
     trips, figures = context.trips, leaf.figures
     if not isinstance(trips, int) or macs_and_count[0] is None or macs_and_count[1] is None:
@@ -295,10 +305,15 @@ def _find_enclosing_operator(labels: TileLabels, context: GraphContext, cache: d
 def _count_products(
     first: Sequence[Dim] | None, second: Sequence[Dim] | None, tile: Tile
 ) -> tuple[int | None, int | None] | None:
-    """Counts the MACs of one product, and the products. A count is None if it is unknown.
+    """Counts the MACs of one matrix product, and the matrix products of a batch.
+
+    Args:
+        first: Shape of the left operand, or None if unknown.
+        second: Shape of the right operand, or None if unknown.
+        tile: Largest sizes of a product.
 
     Returns:
-        The two counts, or None if a product exceeds `tile`.
+        The two counts, each None if unknown; or None if a product exceeds `tile`.
     """
     if first is None or second is None or len(first) < 2 or len(second) < 2:
         return (None, None) if first is None or second is None else None

@@ -31,13 +31,14 @@ VIEWS = frozenset(name for name, operator in registry.BY_NAME.items() if operato
 """Operators whose first output is their first input with another shape; runtimes do not copy it."""
 
 PROPAGATING = frozenset(("Constant",))
-"""Operators for which `propagate_stored` records an output that is not computed from stored tensors."""
+"""Operators whose output is stored in the node itself; `propagate_stored` records it."""
 
 _SCALES = frozenset(("DequantizeLinear", "QuantizeLinear"))
 """Operators that turn stored codes and their scales into numbers, or back."""
 
 _MAX_SOURCES = 64
-"""Maximum number of stored tensors behind one computed weight; a file may add any number of tensors up."""
+"""Maximum number of stored tensors from which one weight is computed; with more, the result is an
+activation."""
 
 _TYPES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
@@ -49,13 +50,20 @@ MAX_LISTED_VALUES = 32
 
 
 _SIZED = frozenset(kind.name for kind in DTYPES.values() if kind.bits)
+"""Element types with a fixed number of bits, unlike strings."""
 
 PLAIN = -1
 """Storage id of tensors stored densely in their declared type."""
 
 
 class StoredValue(Struct, frozen=True):
-    """A stored tensor with its identity (equal bytes in the file are one parameter), type and shape."""
+    """A stored tensor with its identity (equal bytes in the file are one parameter), type and shape.
+
+    Attributes:
+        size: Bytes in the file.
+        quantized: Whether the elements are codes with a scale.
+        sparse: Whether the tensor is stored as values with indices; `elements` counts the values only.
+    """
 
     identity: Hashable
     name: str
@@ -99,7 +107,7 @@ class GraphContext(Struct):
         is_uncertain_branch: Whether it is a branch of an If whose condition is unknown.
         body_number: Number that distinguishes equal names in different bodies; 0 is the main graph.
         sums_calls: Whether function calls in it are summed up instead of expanded.
-        storage_ids: Number for the stored form of a value (`visitor.GraphVisitor.storage_id`), by name;
+        storage_ids: Number for the stored form of a value (`visitor.GraphVisitor.get_storage_id`), by name;
             values with the same form share it. `PLAIN` means that the type determines the form.
     """
 
@@ -162,6 +170,7 @@ def list_plain_storage(graph: Graph) -> dict[str, int]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is stored densely, without further bytes such as scales."""
     return tensor.dtype in _SIZED and not tensor.beside and tensor.stored_elements is None
 
 
@@ -184,7 +193,7 @@ def _describe_stored(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> 
         identity = *owner, name
     if not tensor.beside:
         return StoredValue(identity, name, elements, size, dtype, tensor.shape)
-    # indices have no scale, so integers with a scale are quantized values
+    # integers with bytes beside them (a scale) are quantized values; indices have no scale
     quantized = dtype in ("int32", "int64")
     return StoredValue(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
 
@@ -377,12 +386,12 @@ def read_constant(node: Node) -> Tensor | None:
 def simplify_attributes(node: Node) -> Mapping[str, Any]:
     """Returns the attributes of a node as plain values, with the names of element types."""
     return {
-        name: _type_name(value) if name in _TYPES else _simplify_value(value)
+        name: _get_type_name(value) if name in _TYPES else _simplify_value(value)
         for name, value in node.attributes.items()
     }
 
 
-def _type_name(code: Any) -> Any:
+def _get_type_name(code: Any) -> Any:
     dtype = DTYPES.get(code) if isinstance(code, int) else None
     return _simplify_value(code) if dtype is None else dtype.name
 

@@ -51,6 +51,9 @@ _SPECIAL = VIEWS | sequences.SEQUENCE_OPERATORS
 MAX_LEAVES = 60_000
 """Maximum number of leaves from expanded calls; the calls beyond it become one leaf each."""
 
+_CHECK_INTERVAL = 512
+"""Number of nodes between two calls of `cancel` and `on_progress`."""
+
 
 def visit(
     model: Model,
@@ -67,7 +70,7 @@ def visit(
         inference: Shapes of the model.
         user_rules: Cost rules of the user, which override built-in rules and function bodies.
         on_progress: Called with the number of visited nodes of the main graph.
-        cancel: Called every 512 nodes; a true result stops the visit.
+        cancel: Called every `_CHECK_INTERVAL` nodes; a true result stops the visit.
 
     Raises:
         Cancelled: `cancel` returned true.
@@ -125,7 +128,7 @@ class GraphVisitor:
         )
         for index, node in enumerate(nodes):
             self.visited += 1
-            if not self.visited & 511:
+            if not self.visited % _CHECK_INTERVAL:
                 stop_if(self.cancel)
                 if self.on_progress is not None and not context.body_number:
                     self.on_progress(Progress("analyzing", index, len(nodes)))
@@ -157,9 +160,9 @@ class GraphVisitor:
             context: Graph or body of the node.
             node: Operator.
             names: Scoped names of the nodes of that body.
-            index: Index of the node's own name.
+            index: Index of the node's own name in `names`.
             function: Function whose body is this operator only, or ''.
-            constants: Values that the context does not know, by name.
+            constants: Constants of the function's body, which the context lacks, by name.
         """
         inputs, stored_values, op = node.inputs, context.stored, node.op
         reads_stored = not stored_values.keys().isdisjoint(inputs)
@@ -189,7 +192,7 @@ class GraphVisitor:
         )
         state = self.state
         result = state.result
-        input_index = len(result.leaves)
+        leaf_index = len(result.leaves)
         result.leaves.append(leaf)
         result.node_values.append(leaf)
         if may_share:
@@ -200,7 +203,7 @@ class GraphVisitor:
                 state.memory_of[context.get_key(node.outputs[0])] = state.find_memory_key(
                     context.get_key(source)
                 )
-        result.steps.add(leaf, input_index)
+        result.steps.add(leaf, leaf_index)
 
     def find_figures(
         self,
@@ -216,7 +219,7 @@ class GraphVisitor:
         Args:
             context: Graph or body of the node.
             node: Operator.
-            constants: Values that the context does not know, by name.
+            constants: Constants of a function's body, which the context lacks, by name.
             reads_stored: Whether an input is stored.
             inline: Whether the node replaces a function call.
         """
@@ -242,11 +245,11 @@ class GraphVisitor:
             return None
         names, shapes = node.inputs, context.shapes
         exact = not self.bounds
-        answer = shapes.alike.get(id(node)) if exact and not inline else None
+        alike_number = shapes.alike.get(id(node)) if exact and not inline else None
         key: list[Hashable]
-        if answer is not None:
-            # one number for operator, attributes and all types
-            key = [answer]
+        if alike_number is not None:
+            # shape inference has one number for equal operators with equal attributes and types
+            key = [alike_number]
         else:
             key = [node.domain, node.op, node.alike, context.opsets.get(node.domain, 0), len(names)]
             if exact and shapes.types:
@@ -371,6 +374,7 @@ def clear_figures() -> None:
 _STORED_FORM: Callable[[StoredValue], Any] = operator.attrgetter(
     *(f for f in StoredValue.__struct_fields__ if f not in ("identity", "name"))
 )
+"""Returns the fields of a stored tensor that figures depend on: all but its identity and name."""
 
 
 def _has_bounded_shape(inputs: Iterable[TensorInfo | None], outputs: Iterable[TensorInfo]) -> bool:

@@ -1,8 +1,8 @@
-"""Closed forms of a model's figures over one size, fitted to analyses at a few sizes.
+"""Finds closed forms of a model's figures: polynomials in one size, fitted to analyses at a few sizes.
 
-Every figure (MACs and bytes of each layer, live bytes at each step) is fitted as a polynomial through four
-sizes, and checked at other sizes. If a check fails, or the model runs other layers at another size, there is
-no closed form and only analyzed sizes have values.
+Every figure (MACs and bytes of each layer, live bytes at each step) is fitted as a polynomial through its
+values at four sizes, and checked at other sizes. If a check fails, or the model runs other layers at another
+size, there is no closed form and only analyzed sizes have values.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import CurveName
 
 Values = dict[CurveName, Fraction]
+"""Value of each curve at one size."""
 
 _ANY = Machine("", 1, 1)
 """Placeholder machine: which layers have a roofline point does not depend on the machine."""
@@ -138,7 +139,13 @@ class ClosedForms(Struct, frozen=True):
 
 
 class _Fit(Struct, frozen=True):
-    """Polynomials of every layer and step, and the figures at one of the fitted sizes."""
+    """Polynomials of every layer and step.
+
+    Attributes:
+        first: Figures at the first of the fitted sizes.
+        macs, bytes_moved: Polynomials of each layer, or None if the figure is unknown.
+        live_bytes: Polynomial of each step.
+    """
 
     first: SizeFigures
     macs: Sequence[Polynomial | None]
@@ -147,7 +154,9 @@ class _Fit(Struct, frozen=True):
 
     @classmethod
     def from_sizes(cls, analyze: AnalyzeSize, sizes: Sequence[int]) -> _Fit | None:
-        """Fits polynomials to the figures at some sizes. Returns None if other layers run at one size."""
+        """Fits polynomials to the figures at some sizes; returns None if the layers that run differ between
+        them.
+        """
         samples = [analyze(size) for size in sizes]
         first, size_tuple = samples[0], tuple(sizes)
         if any(not _is_comparable(first, sample) for sample in samples):
@@ -168,10 +177,10 @@ class _Fit(Struct, frozen=True):
         if not _is_comparable(self.first, figures):
             return False
         forms = [*self.macs, *self.bytes_moved, *self.live_bytes]
-        polynomials = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.live_bytes]
+        values = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.live_bytes]
         return all(
             form is None or form.evaluate_numerator(size) == (value or 0) * form.denominator
-            for form, value in zip(forms, polynomials, strict=True)
+            for form, value in zip(forms, values, strict=True)
         )
 
     def forms(self, low: int, high: int) -> ClosedForms:
@@ -201,7 +210,7 @@ def find_closed_forms(
         low: Smallest size.
         high: Largest size.
         check: Additional sizes at which the forms are checked.
-        depth: Number of forms found so far, for larger sizes.
+        depth: Number of forms that were already fitted to larger sizes.
     """
     if high - low < _SHORT_RANGE:
         return [ClosedForms.constant(size, analyze(size)) for size in range(low, high + 1)]
@@ -230,13 +239,16 @@ def find_closed_forms(
 
 
 _SHORT_RANGE = 12
-"""Length of a range below which every size is analyzed, because a form would save nothing."""
+"""Length of a range below which every size is analyzed, because a form would save no analysis."""
 _UPPER_PARTS, _MAX_FORMS = 8, 6
-"""Number of parts of a range, whose last part another form is fitted to, and the maximum number of forms."""
+"""Number of equal parts of a range, and the maximum number of forms. If one form does not fit a range,
+another is fitted to the last part of the range."""
 
 
 def _choose_fit_sizes(low: int, high: int) -> tuple[int, ...]:
-    """Returns sizes to fit a form to, with mixed remainders, so that the effect of rounding is visible."""
+    """Returns four sizes to fit a form to. Their remainders differ, so that rounding in a figure shows as
+    misfit.
+    """
     span = high - low
     return (low + span // 7 + 1, low + span // 3, low + 2 * span // 3 + 1, high)
 
@@ -251,7 +263,7 @@ def _choose_check_sizes(low: int, high: int, additional: Collection[int]) -> lis
 
 
 def _is_comparable(a: SizeFigures, b: SizeFigures) -> bool:
-    """Whether the same steps run and the same figures are known."""
+    """Whether two analyses have the same steps, and the same figures are known."""
     same_known = [(m is None, n is None) for m, n in a.layers] == [
         (m is None, n is None) for m, n in b.layers
     ]

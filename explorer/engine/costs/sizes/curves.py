@@ -1,4 +1,4 @@
-"""Curves of a model over one size: MACs, memory, minimum time, and the sizes at which curves cross.
+"""Computes curves of a model over one size: MACs, memory, minimum time, and the sizes at which curves cross.
 
 The values of a curve come from closed forms, such as 4*seq**2 + 8*seq, or from analyses of the model at
 single sizes. Closed forms are checked: the model is analyzed at each crossing, and one size before it. If an
@@ -43,14 +43,14 @@ _SAMPLE_COUNT = 40
 _SIZES_PER_DOUBLING = 24
 """Number of sizes from a power of two to the next at which a closed form is evaluated."""
 _MIN_CACHE_SPAN = 3
-"""Minimum distance of the smallest and the largest size between which the cache is checked to be linear."""
+"""Minimum length of a range in which the bytes of the cache are checked to be linear."""
 
 
 class SizeRange(Struct, frozen=True):
-    """A size and its range.
+    """A symbolic dimension or option of the model, and the range of its size.
 
     Attributes:
-        name: Name of the size.
+        name: Name of the size, such as 'seq'.
         low, high: Both ends of the range, inclusive.
         current: Current size of the model, or None if it is symbolic.
         others: Sizes of the other symbolic dimensions.
@@ -141,7 +141,8 @@ class _Curves:
 
     def _fit_cache_form(self) -> Polynomial | None:
         """Returns the bytes of the cache as a function of the tokens, or None if they are not linear."""
-        # half of the range, because a decode step that has the largest size in its cache is one token longer
+        # half of the range: a decode step with the largest size in its cache is one token longer than the
+        # range
         low, high = max(1, self.size_range.low), self.size_range.high // 2
         if self.cache_bytes is None or high - low < _MIN_CACHE_SPAN:
             return None

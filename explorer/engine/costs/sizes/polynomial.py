@@ -1,4 +1,4 @@
-"""Polynomials over integers: exact fit, exact evaluation, and sign changes.
+"""Fits polynomials to integer values, evaluates them exactly, and finds their sign changes.
 
 Costs are products and sums of a model's sizes. As functions of one size they are polynomials with rational
 coefficients. Newton's divided differences determine a polynomial from as many values as it has coefficients.
@@ -47,7 +47,7 @@ class Polynomial(Struct, frozen=True):
         return value
 
     def evaluate(self, size: int) -> int:
-        """Returns the value at a size. The value must be an integer."""
+        """Returns the value at a size, rounded down; closed forms have integer values at integer sizes."""
         return self.evaluate_numerator(size) // self.denominator
 
     def format(self, name: str) -> str:
@@ -72,9 +72,9 @@ class Polynomial(Struct, frozen=True):
         return Polynomial.from_terms(_add_coefficients(self.terms, [-term for term in other.terms]))
 
     def covers(self, smaller: Polynomial) -> bool:
-        """Whether each coefficient is at least that of `smaller`.
+        """Whether each coefficient is at least the coefficient of the same power of `smaller`.
 
-        The value is then at least that of `smaller` at all sizes from 1.
+        The value is then at least the value of `smaller` at every size from 1.
         """
         a, b = self.terms, smaller.terms
         zeros = [Fraction(0)] * max(len(a), len(b))
@@ -171,4 +171,4 @@ def find_upper_envelope(polynomials: Collection[Polynomial], low: int, high: int
 
 
 _MAX_PAIRWISE = 60
-"""Number of polynomials above which they are not compared pairwise."""
+"""Maximum number of polynomials that are compared pairwise."""

@@ -1,7 +1,8 @@
-"""Memory of a training step that runs on the CPU, as torch's allocator reports it to torch's profiler.
+"""Measures the memory of a training step on the CPU, as torch's allocator reports it to torch's profiler.
 
-The counted memory (`simulation`) comes from a run on shapes. This run has values, and shows what
-the count leaves out: workspaces inside kernels, and tensors that a kernel allocates and frees.
+The simulated memory (`simulation`) comes from a run on shapes. This run computes values, and includes the
+memory
+that the simulation leaves out: workspaces inside kernels, and tensors that a kernel allocates and frees.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from explorer.host.optional_packages import format_error
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library prints to the terminal
 
 MAX_VALUES = 256
-"""Maximum number of values of a phase. Of more, the largest of each interval is kept."""
+"""Maximum number of values of a phase. A longer phase keeps the largest value of each interval."""
 
 _PHASES: tuple[Phase, ...] = ("forward", "backward", "step")
 _RANGES: dict[str, Phase] = {f"explorer training: {phase}": phase for phase in _PHASES}
@@ -52,12 +53,14 @@ def measure_step(
     model = copy.deepcopy(loaded.materialise()).train(train)
     args, kwargs = bound_inputs.build_arguments(device="cpu")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    updates = create_state(OPTIMIZERS[optimizer](trained), trained)
+    torch_optimizer = create_state(OPTIMIZERS[optimizer](trained), trained)
     existing = [*model.parameters(), *model.buffers(), *(t for _, t in walk_tensors([args, kwargs]))]
     existing += [
-        value for _, value in walk_tensors([list(state.values()) for state in updates.state.values()])
+        value for _, value in walk_tensors([list(state.values()) for state in torch_optimizer.state.values()])
     ]
-    before = {storage_key(tensor.untyped_storage()): tensor.untyped_storage().nbytes() for tensor in existing}
+    existing_bytes = {
+        storage_key(tensor.untyped_storage()): tensor.untyped_storage().nbytes() for tensor in existing
+    }
     ranges = {phase: name for name, phase in _RANGES.items()}
     try:
         with (
@@ -75,12 +78,12 @@ def measure_step(
                 loss.backward()  # type: ignore[no-untyped-call]
                 del loss
             with record_function(ranges["step"]):
-                updates.step()
+                torch_optimizer.step()
     except ExplorerError:
         raise
     except Exception as error:
         raise BadModel(f"the step cannot be measured ({format_error(error)})", where=loaded.source) from error
-    return _sum_memory(_list_events(profiler), sum(before.values()))
+    return _sum_memory(_list_events(profiler), sum(existing_bytes.values()))
 
 
 def _list_events(profiler: Any) -> list[dict[str, Any]]:
@@ -92,11 +95,11 @@ def _list_events(profiler: Any) -> list[dict[str, Any]]:
     return sorted((event for event in trace["traceEvents"] if "ts" in event), key=lambda event: event["ts"])
 
 
-def _sum_memory(events: Iterable[dict[str, Any]], before: int) -> MeasuredMemory:
-    """Adds up allocations and releases, phase by phase, from the bytes that exist before the step."""
+def _sum_memory(events: Iterable[dict[str, Any]], initial_bytes: int) -> MeasuredMemory:
+    """Adds up allocations and releases, phase by phase, starting from `initial_bytes`."""
     live: dict[Phase, list[int]] = {phase: [] for phase in _PHASES}
     phase: Phase | None = None
-    total = before
+    total = initial_bytes
     for event in events:
         name = str(event.get("name", ""))
         if event.get("ph") == "X" and name in _RANGES:
@@ -106,7 +109,7 @@ def _sum_memory(events: Iterable[dict[str, Any]], before: int) -> MeasuredMemory
             live[phase].append(total)
     peak_bytes, peak_phase = max((max(live[phase], default=0), phase) for phase in _PHASES)
     thinned = {phase: _thin(live[phase]) for phase in _PHASES}
-    return MeasuredMemory(max(peak_bytes, before), peak_phase, **thinned)
+    return MeasuredMemory(max(peak_bytes, initial_bytes), peak_phase, **thinned)
 
 
 def _thin(values: Sequence[int]) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
-"""Memory of a training step over time, from recorded allocations or from the outputs of the layers.
+"""Computes the memory of a training step over time, from recorded allocations or the outputs of the layers.
 
-`simulation` runs a step in torch on shapes and records allocations and deallocations. This module computes
-moments, the peak and its holders from them. A format without autograd is estimated from the outputs of its
-layers.
+`simulation` runs a step in torch on shapes and records allocations and deallocations. From them, this module
+computes moments (points in time with the live bytes by purpose), the peak, and the holders of the peak (the
+modules whose memory is live there). For a format without autograd, the memory is estimated from the outputs
+of its layers.
 """
 
 from __future__ import annotations
@@ -77,10 +78,11 @@ def compute_moments(
 
     Args:
         start: Memory that is live at the beginning.
-        changes: Changes in order. Consecutive changes in one module form one moment: the fullest one.
+        changes: Changes in order. Consecutive changes in one module form one moment, with the largest live
+            bytes.
         batch: Batch size, or None if unknown.
         kept_bytes: Bytes of activations kept at the end of the forward pass.
-        counted: Source of the figures.
+        counted: Source of the figures: recorded by autograd, or estimated from outputs.
         mode: Mode of the modules.
         recomputed_macs: MACs that the backward pass recomputes for checkpoints.
     """

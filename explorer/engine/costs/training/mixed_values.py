@@ -15,7 +15,7 @@ from explorer.engine.compat.torch import map_tensors
 _META = torch.device("meta")
 
 _MAX_ZEROS = 1 << 24
-"""Number of elements up to which an operator runs on zeros."""
+"""Maximum number of elements of the zeros on which an operator runs."""
 
 
 def is_mixed(args: Any, kwargs: Mapping[str, Any]) -> bool:
@@ -51,16 +51,16 @@ def call_without_values(
     """
     originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def twin_of(tensor: torch.Tensor) -> torch.Tensor:
+    def make_meta_copy(tensor: torch.Tensor) -> torch.Tensor:
         is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
         is_movable = _is_movable(tensor) or (scalars and tensor.is_cpu and not tensor.dim())
         if not is_movable or (is_integer and not integers):
             return tensor
-        twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
-        originals[id(twin)] = tensor, twin
-        return twin
+        meta_copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+        originals[id(meta_copy)] = tensor, meta_copy
+        return meta_copy
 
-    positional, named = map_tensors((tuple(args), dict(kwargs)), twin_of)
+    positional, named = map_tensors((tuple(args), dict(kwargs)), make_meta_copy)
     result = function(*positional, **named)
     return map_tensors(result, lambda tensor: originals.get(id(tensor), (tensor,))[0])
 
@@ -94,4 +94,5 @@ def run_on_zeros(function: Callable[..., Any], args: Any, kwargs: Mapping[str, A
 
 
 def _is_movable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values that a meta copy would drop: dense, with at least one dimension."""
     return not tensor.is_meta and tensor.layout is torch.strided and tensor.dim() > 0

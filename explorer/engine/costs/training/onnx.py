@@ -31,28 +31,31 @@ def choose_batch_sizes(
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """Returns the sizes for an analysis of the model at a batch size.
 
-    The batch is, in this order: dimensions named like a batch; symbolic first dimensions; the first dimension
-    of every input. In the last case the analysis shows whether the graph supports the batch.
+    The first of these rules that applies chooses the batch dimensions: dimensions named like a batch;
+        symbolic
+    first dimensions; the first dimension of every input. With the last rule, only the analysis shows whether
+    the graph supports the batch size.
 
     Raises:
         Misuse: No input has a dimension that could be the batch.
     """
     inputs = [v for v in model.graph.required_inputs if v.shape]
     symbols = dict.fromkeys(d for v in inputs for d in v.shape or () if isinstance(d, str))
-    first = {v.name: v.shape[0] for v in inputs if v.shape}
-    named = [s for s in symbols if "batch" in s.lower() or s.lower() in ("n", "b", "bs")]
-    named = named or [d for d in dict.fromkeys(first.values()) if isinstance(d, str)]
-    if named:
+    first_sizes = {v.name: v.shape[0] for v in inputs if v.shape}
+    batch_names = [s for s in symbols if "batch" in s.lower() or s.lower() in ("n", "b", "bs")]
+    batch_names = batch_names or [d for d in dict.fromkeys(first_sizes.values()) if isinstance(d, str)]
+    if batch_names:
         shapes = {
             name: (
                 kind,
                 tuple(
-                    batch if _is_declared_as(model, name, axis, named) else d for axis, d in enumerate(shape)
+                    batch if _is_declared_as(model, name, axis, batch_names) else d
+                    for axis, d in enumerate(shape)
                 ),
             )
             for name, (kind, shape) in input_shapes.items()
         }
-        return {**dims, **dict.fromkeys(named, batch)}, shapes
+        return {**dims, **dict.fromkeys(batch_names, batch)}, shapes
     if not inputs:
         raise Misuse("no input of the model has a dimension that could be the batch", where="--batch")
     shapes = dict(input_shapes)
@@ -99,7 +102,7 @@ def analyze_training_step(
         if batch is not None:
             _check_sizes(leaves, batch)
         inputs = {v.name for v in model.graph.required_inputs}
-        parts.extend(_leaf_gradients(leaves, rows_of, inputs, _find_unneeded_leaves(model, leaves)))
+        parts.extend(_compute_leaf_gradients(leaves, rows_of, inputs, _find_unneeded_leaves(model, leaves)))
 
     options: dict[str, Any] = {"rules": rules} if rules else {}
     examined = analyse.examine(model, dims=dim_sizes, input_shapes=shapes, look=look, **options)
@@ -115,7 +118,7 @@ def analyze_training_step(
 
 
 def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
-    """Rejects a batch size if the graph contains sizes for another one.
+    """Rejects a batch size if the graph contains sizes for another batch size.
 
     Raises:
         Misuse: A Reshape would have to change the number of elements.
@@ -140,7 +143,13 @@ def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
 
 
 class _Flow:
-    """Tracks, in execution order, which values need a gradient."""
+    """Tracks, in execution order, which values need a gradient.
+
+    Attributes:
+        wanted: Whether a value needs a gradient, by its key.
+        read: Keys of values that the backward pass may read.
+        trained: Identities of trained stored tensors.
+    """
 
     def __init__(self, inputs: set[str]) -> None:
         self.wanted: dict[Hashable, bool] = dict.fromkeys(inputs, False)
@@ -150,16 +159,16 @@ class _Flow:
     def get_gradient_purpose(
         self, context: GraphContext, node: Node, index: int, unknown: set[str]
     ) -> GradientPurpose:
-        """Finds the purpose of an input's gradient; adds an input without a known producer to `unknown`."""
+        """Returns the purpose of an input's gradient; adds an input without a known producer to `unknown`."""
         name = node.inputs[index]
         stored_values = context.stored.get(name)
         if stored_values is not None:
             operator = registry.find_operator(node.op)
-            fixed = index in operator.statistics or operator.quantized
+            is_fixed = index in operator.statistics or operator.quantized
             trained = [
                 entry
                 for entry in stored_values
-                if not (fixed or entry.quantized)
+                if not (is_fixed or entry.quantized)
                 and _is_float(entry.dtype)
                 and registry.is_parameter(node.op, index, entry.dtype, entry.shape)
             ]
@@ -197,9 +206,10 @@ def _find_unneeded_leaves(model: Model, leaves: Sequence[OperatorLeaf]) -> set[i
     return idle
 
 
-def _leaf_gradients(
+def _compute_leaf_gradients(
     leaves: Sequence[OperatorLeaf], rows_of: Sequence[int], inputs: set[str], idle: set[int]
 ) -> list[LeafGradients]:
+    """Returns the gradients of each leaf; the leaves at the indices `idle` get none."""
     flow = _Flow(inputs)
     rows: list[tuple[int, OperatorLeaf, Gradient | None, Status, str]] = []
     for index, leaf in enumerate(leaves):

@@ -119,7 +119,7 @@ def measure_step_memory(
         SimulationError: The model does not run forward and backward on shapes.
     """
     model, failure = loaded.meta(), ""
-    # a tensor with values that the model creates takes no gradient without values: `zeros.index_add_(...)`
+    # a tensor with values that the model creates rejects a gradient without values: `zeros.index_add_(...)`
     attempts: tuple[tuple[Literal["train", "eval"], bool], ...] = (
         *(("train", True), ("train", False)),
         *(("eval", True), ("eval", False)),
@@ -169,7 +169,9 @@ def _describe_compiled_part(model: nn.Module) -> str:
 
 
 def _describe_limits(model: nn.Module, failure: str) -> tuple[str, ...]:
-    """Lists what the figures do not include; `failure` is the error in training mode, or ''."""
+    """Returns notes on memory that the figures do not include; `failure` is the error in training mode, or
+    ''.
+    """
     notes = [_NOT_INCLUDED]
     if failure:
         notes.append(
@@ -196,6 +198,7 @@ def _simulate(
     *,
     keeps_values: bool,
 ) -> StepMemory:
+    """Runs forward, backward and optimizer on shapes; raises SimulationError if no gradient is computed."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise SimulationError("no parameter is trained")
@@ -206,9 +209,9 @@ def _simulate(
                 watch.record_existing(stored_tensor, "parameters", path)
     for _, input_tensor in walk_tensors([args, kwargs]):
         watch.record_existing(input_tensor, "inputs", "")
-    updates = create_state(OPTIMIZERS[optimizer](trained), trained)
+    torch_optimizer = create_state(OPTIMIZERS[optimizer](trained), trained)
     owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
-    for parameter, state in updates.state.items():
+    for parameter, state in torch_optimizer.state.items():
         for _, value in walk_tensors(list(state.values())):
             watch.record_existing(value, "optimizer", owners.get(id(parameter), ""))
     start = list(watch.start)
@@ -221,17 +224,17 @@ def _simulate(
         stack.enter_context(attention_by(_run_attention))
         stack.enter_context(watch)
         result = model(*args, **kwargs)
-        outcome = [t for _, t in walk_tensors(result) if t.requires_grad]
-        if not outcome:
+        differentiable_results = [t for _, t in walk_tensors(result) if t.requires_grad]
+        if not differentiable_results:
             raise SimulationError("no result of the model has a gradient")
         forward_bytes = watch.live
-        if any(map(is_wrapper, outcome)):
+        if any(map(is_wrapper, differentiable_results)):
             # a loss that reads such a result would keep it, and hide what the model itself keeps
             raise SimulationError("a result of the model is a tensor subclass")
-        loss = torch.stack([t.sum().float() for t in outcome]).sum()
-        with_result = watch.live
-        del result, outcome
-        kept_bytes = forward_bytes - (with_result - watch.live)
+        loss = torch.stack([t.sum().float() for t in differentiable_results]).sum()
+        bytes_with_result = watch.live
+        del result, differentiable_results
+        kept_bytes = forward_bytes - (bytes_with_result - watch.live)
         watch.phase, watch.stack = "backward", [""]
         loss.backward()  # type: ignore[no-untyped-call]
         del loss
@@ -240,7 +243,7 @@ def _simulate(
                 watch.rename(parameter.grad, "gradients", owners.get(id(parameter), ""))
         watch.phase = "step"
         watch.record_change(Allocation("temporary", "", 0))
-        updates.step()
+        torch_optimizer.step()
     return compute_moments(
         *(start, watch.changes),
         batch=batch,
@@ -251,13 +254,15 @@ def _simulate(
     )
 
 
-def create_state(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+def create_state(
+    torch_optimizer: torch.optim.Optimizer, trained: Sequence[torch.Tensor]
+) -> torch.optim.Optimizer:
     """Runs a first step of the optimizer, so that its state exists before the measured step."""
     for parameter in trained:
         parameter.grad = torch.empty_like(parameter)
-    updates.step()
-    updates.zero_grad(set_to_none=True)
-    return updates
+    torch_optimizer.step()
+    torch_optimizer.zero_grad(set_to_none=True)
+    return torch_optimizer
 
 
 class _AllocationObserver(DispatchMode):
@@ -265,6 +270,14 @@ class _AllocationObserver(DispatchMode):
 
     Args:
         keeps_values: Whether floating-point tensors that the model creates on the CPU keep their values.
+
+    Attributes:
+        phase: Phase of the step.
+        stack: Paths of the running modules, innermost last.
+        start: Allocations that exist before the step.
+        changes: Allocations and deallocations, in order.
+        live: Live bytes, without the allocations in `start`.
+        recomputed_macs: MACs that the backward pass recomputes for checkpoints.
     """
 
     def __init__(self, keeps_values: bool = True) -> None:
@@ -276,6 +289,7 @@ class _AllocationObserver(DispatchMode):
         self.changes: list[MemoryChange] = []
         self.live = self.recomputed_macs = 0
         self._allocations: dict[int, tuple[Allocation, Any]] = {}
+        # numbers of autograd nodes, and the module that ran from each number on
         self._places: tuple[list[int], list[str]] = ([0], [""])
 
     def record_existing(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
@@ -380,9 +394,9 @@ class _AllocationObserver(DispatchMode):
             self._record(tensor)
         size = kernels.count_workspace(name, flatten_tensors(args))
         if size:
-            scratch = Allocation("temporary", self.find_path(), size)
-            self.record_change(scratch)
-            self.record_change(scratch, is_new=False)
+            workspace = Allocation("temporary", self.find_path(), size)
+            self.record_change(workspace)
+            self.record_change(workspace, is_new=False)
         if self.phase == "backward" and len(self.stack) > 1:
             self.recomputed_macs += dispatch.compute_cost(func, args, kwargs, outputs).macs or 0
         return outputs
@@ -398,7 +412,7 @@ def _run_operator(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_on_cpu(outputs: Any, args: Any) -> bool:
-    """Whether an operator returns a new tensor with values although an operand of numbers has none."""
+    """Whether an operator returns a new tensor with values although a floating-point operand has none."""
     operands = flatten_tensors(args)
     has_meta_operand = any(tensor.is_meta and tensor.is_floating_point() for tensor in operands)
     return has_meta_operand and any(
@@ -478,11 +492,11 @@ class _CpuKernels(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
-            answered = device_questions.report_device(func, args[0])
-            return func(*args, **kwargs) if answered is None else answered
-        answered = storages.answer_memory_query(func, args)
-        if answered is not None:
-            return answered
+            device_answer = device_questions.report_device(func, args[0])
+            return func(*args, **kwargs) if device_answer is None else device_answer
+        memory_answer = storages.answer_memory_query(func, args)
+        if memory_answer is not None:
+            return memory_answer
         func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
         chooses_kernel = name in kernels.FUNCTIONS
         run = partial(kernels.run, func) if torch.is_autocast_enabled("cpu") else func
@@ -498,6 +512,6 @@ class _CpuKernels(TorchFunctionMode):
 
 
 _MAX_KEPT_ELEMENTS = 1 << 16
-"""Number of elements up to which an integer input keeps its values, because a model may compare them."""
+"""Maximum number of elements of an integer input that keeps its values, because a model may compare them."""
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention

@@ -90,7 +90,7 @@ def compute_training(step: StepGradients, optimizer: Optimizer = "sgd") -> Train
 
     Args:
         step: Gradients from the model's format.
-        optimizer: Optimizer, which determines how many values are kept per trained parameter, in its dtype.
+        optimizer: Optimizer. It keeps a fixed number of values per value of a trained parameter.
 
     Raises:
         Misuse: The optimizer is unknown.
@@ -179,6 +179,7 @@ def _compute_layer(
 
 
 _STORED = ("param_bytes", "gradient_bytes", "optimizer_bytes")
+"""Figures of `LayerTraining` that are summed over all layers."""
 
 
 def _has_unknown_figure(row: LayerTraining) -> bool:
