@@ -192,8 +192,8 @@ class _Walker:
         chunks = [tile * split for tile, split in zip(step.tile, step.split, strict=True)]
         trips = [range(start[axis], start[axis] + lengths[axis], chunks[axis]) for axis in order]
         ends = [first + length for first, length in zip(start, lengths, strict=True)]
-        cores = list(itertools.compute_product(*(range(count) for count in step.split)))
-        for places in itertools.compute_product(*trips):
+        cores = list(itertools.product(*(range(count) for count in step.split)))
+        for places in itertools.product(*trips):
             position = [0, 0, 0]
             for axis, place in zip(order, places, strict=True):
                 position[axis] = place
