@@ -60,7 +60,8 @@ class TimeSamples(Struct):
 class Conditions(Struct, frozen=True):
     """Conditions of a measurement.
 
-    The fields are those of `Profile` with the same names, except the fields in `_NOT_IN_PROFILE`.
+    Each field has the meaning of the `Profile` field with the same name, except the fields in
+    `_NOT_IN_PROFILE`.
 
     Attributes:
         profiled: Wall times of the runs under the profiler, in seconds.
@@ -109,7 +110,7 @@ def assemble_profile(
         layers: The rows of the layer tree, in pre-order.
         wall: Wall seconds of each run without a profiler.
         samples_by_row: Samples of the rows, by row id.
-        kernel_rows: Rows without samples, each with the id of the row whose kernel did their work.
+        kernel_rows: For each row without samples whose work another row's kernel did, the id of that row.
         other_samples: Samples of the kernels that belong to no row, by name.
         conditions: The conditions of the measurement.
     """
@@ -176,6 +177,7 @@ def assemble_profile(
 
 
 _NOT_IN_PROFILE = ("profiled", "spent", "notes", "model")
+"""Fields of `Conditions` that `assemble_profile` does not copy to the profile."""
 
 
 def _compute_overhead(median: float, profiled: Sequence[float]) -> float | None:
@@ -309,7 +311,7 @@ def _build_operator_times(
     A row's time is divided among its operators in proportion to their times in the last run.
 
     Args:
-        samples_of_all: Samples of the rows, followed by those of other kernels.
+        samples_of_all: Samples of the rows, followed by the samples of other kernels.
         rows: Number of entries in `samples_of_all` that belong to rows.
         total: Seconds of which each operator's share is computed.
     """

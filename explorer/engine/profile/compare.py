@@ -1,7 +1,7 @@
 """Compares the times of two models that were timed in turn, row by row.
 
 The tree diff pairs the rows. A tiled layer is one row before tiling and many rows after it; the times of
-these rows are added run by run. Each kernel counts in exactly one difference, so the differences of the rows
+these rows are added run by run. Each kernel counts in exactly one row pair, so the differences of all pairs
 add up to the difference of all layers.
 """
 
@@ -61,7 +61,7 @@ class _Side:
     """One of the two models. It uses the samples of each row only once."""
 
     def __init__(self, timed: TimedModel) -> None:
-        self._timed, self._described_rows = timed, set[int]()
+        self._timed, self._used_rows = timed, set[int]()
 
     def is_group(self, row: RowSide | None) -> bool:
         """Whether a row is a group; True without a row."""
@@ -80,14 +80,15 @@ class _Side:
         rows = [
             row_id
             for row_id in range(row.id, last)
-            if row_id in self._timed.samples and row_id not in self._described_rows
+            if row_id in self._timed.samples and row_id not in self._used_rows
         ]
-        self._described_rows.update(rows)
+        self._used_rows.update(rows)
         row_times = [self._timed.samples[row_id].seconds for row_id in rows]
         return [sum(run) for run in zip(*row_times, strict=True)] if row_times else []
 
 
 def _list_changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[LayerChange]:
+    """Yields the change of each row pair that has samples in a model."""
     index = 0
     while index < len(pairs):
         pair = pairs[index]
@@ -104,9 +105,9 @@ def _build_change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
     either = pair.before or pair.after
     assert either is not None
     before, after = (compute_spread(seconds) if seconds else None for seconds in times)
-    surely = is_significant(before, after)
-    if surely is None and all(times) and ranks_differ(*times):
-        surely = True
+    is_certain = is_significant(before, after)
+    if is_certain is None and all(times) and ranks_differ(*times):
+        is_certain = True
     difference = (after.median if after else 0.0) - (before.median if before else 0.0)
     return LayerChange(
         either.path,
@@ -117,5 +118,5 @@ def _build_change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
         before,
         after,
         difference,
-        surely,
+        is_certain,
     )

@@ -21,7 +21,7 @@ from explorer.facts import Layer
 
 _PREFIX = "explorer_"
 _NAME = re.compile(rf"{_PREFIX}\d+(?:\.\w+\.\d+)*")
-"""Pattern of a node name of this module, also as a part of a name that the runtime derived from it."""
+"""Pattern of the node names of this module. It also finds them inside names that the runtime derived."""
 
 
 class FlatGraph(Struct, frozen=True):
@@ -50,7 +50,7 @@ def flatten(model: Model, layers: Sequence[Layer]) -> FlatGraph:
         layers: The rows of its layer tree.
     """
     inliner = _Inliner(model, NodeRows(layers, model.functions))
-    nodes = tuple(inliner.nodes(model.graph.nodes, {}, "", None, ""))
+    nodes = tuple(inliner.list_nodes(model.graph.nodes, {}, "", None, ""))
     flat = replace(model, graph=replace(model.graph, nodes=nodes), opsets=inliner.opsets)
     if not inliner.has_calls:
         flat = replace(flat, functions={})
@@ -62,18 +62,18 @@ class _Inliner:
 
     Attributes:
         rows: Row id of each node, by its new name.
-        has_calls: Whether a call stayed, because its function requires another version of an operator set.
+        has_calls: Whether a call was not inlined, because its function needs another operator set version.
         opsets: Operator set versions of the model and of the inlined functions.
     """
 
-    def __init__(self, model: Model, find: NodeRows) -> None:
-        self._model, self._node_rows = model, find
+    def __init__(self, model: Model, node_rows: NodeRows) -> None:
+        self._model, self._node_rows = model, node_rows
         self._count = self._calls = 0
         self.rows: dict[str, int | None] = {}
         self.has_calls = False
         self.opsets: dict[str, int] = dict(model.opsets)
 
-    def nodes(
+    def list_nodes(
         self,
         nodes: Sequence[Node],
         new_name_by_old: Mapping[str, str],
@@ -139,7 +139,7 @@ class _Inliner:
         if function.attributes or function.defaults:
             values = {**function.defaults, **call.attributes}
             body_nodes = [substitute_attributes(node, values) for node in body_nodes]
-        yield from self.nodes(body_nodes, new_names, name, row, "")
+        yield from self.list_nodes(body_nodes, new_names, name, row, "")
         yield from identities
 
     def _rename_values(
@@ -150,7 +150,9 @@ class _Inliner:
         bodies_by_attribute = list_bodies(node)
         for attribute, body in bodies_by_attribute:
             if "[" not in attribute:  # lists of graphs, in other domains, stay as they are
-                bodies[attribute] = self._body(body, new_name_by_old, f"{name}.{attribute}", row, attribute)
+                bodies[attribute] = self._rename_body(
+                    body, new_name_by_old, f"{name}.{attribute}", row, attribute
+                )
         if bodies:
             node = node.replace_attributes({**node.attributes, **bodies})
         return node.replace_values(
@@ -159,11 +161,11 @@ class _Inliner:
             name,
         )
 
-    def _body(
+    def _rename_body(
         self, body: Graph, new_name_by_old: Mapping[str, str], name: str, row: int | None, attribute: str
     ) -> Graph:
         # a name defined in the body hides the same name of the outer graph
         local_names = {v.name for v in body.inputs} | set(body.initializers)
         local_names |= {v for node in body.nodes for v in node.outputs}
         visible = {old: new for old, new in new_name_by_old.items() if old not in local_names}
-        return replace(body, nodes=tuple(self.nodes(body.nodes, visible, name, row, attribute)))
+        return replace(body, nodes=tuple(self.list_nodes(body.nodes, visible, name, row, attribute)))

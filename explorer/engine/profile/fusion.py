@@ -26,6 +26,7 @@ from explorer.engine.graph.node_wires import NodeWires
 from explorer.engine.profile.flat_graph import find_node_name
 
 _SUMS = ("Add", "Sum")
+"""Operators that the runtime fuses into a convolution as an additional input."""
 
 
 def map_kernels(
@@ -78,10 +79,10 @@ class _Scope:
     Attributes:
         nodes: The nodes of the original graph.
         after: The optimized graph.
-        original_names: Name of each original value that a layout change produces, by that node's input.
+        original_names: Original value that a layout change produces, by the input of the layout change.
         index_by_name: Index of each original node, by name.
         edges: The value names that connect the original nodes.
-        maker: Index of the original node that produces each value.
+        producers: Index of the original node that produces each value.
         readers: Indices of the original nodes that read each value.
     """
 
@@ -95,7 +96,7 @@ class _Scope:
         }
         self.index_by_name = {node.name: index for index, node in enumerate(self.nodes)}
         self.edges = NodeWires(self.nodes, set(original.initializers) - defaults)
-        self.maker = self.edges.maker
+        self.producers = self.edges.maker
         self.readers: dict[str, list[int]] = {}
         for index, names in enumerate(self.edges.reads):
             for name in names:
@@ -125,13 +126,13 @@ class _Scope:
         if _is_layout_change(node):
             return []
         outputs = [strip_precision(self.original_names.get(value, value)) for value in node.outputs]
-        original_outputs = [value for value in outputs if value in self.maker]
+        original_outputs = [value for value in outputs if value in self.producers]
         if original_outputs:
             return original_outputs
         if node.name in self.index_by_name:
             return [value for value in self.nodes[self.index_by_name[node.name]].outputs if value]
         for blocked in map(strip_precision, list_blocked_values(node.name)):
-            if blocked in self.maker:
+            if blocked in self.producers:
                 return [self._find_fused_output(node, blocked)]
         return []
 
@@ -146,7 +147,7 @@ class _Scope:
             if len(node.inputs) > 3 and node.inputs[3]:
                 value = self._follow_only_reader(value, _SUMS)
             activation = node.attributes.get("activation")
-            if isinstance(activation, str) and self.nodes[self.maker[value]].op != activation:
+            if isinstance(activation, str) and self.nodes[self.producers[value]].op != activation:
                 value = self._follow_only_reader(value, (activation,))
         return value
 

@@ -20,8 +20,12 @@ from explorer.engine.compat.onnxruntime import find_timed_node
 from explorer.engine.graph.model import CONTROL_FLOW
 from explorer.host import input_files
 
-_BROKEN = re.compile(r'"dur" :(\d+),"ts" :(\d+),"ph" : "X","name" :"(.*_kernel_time)","args" : \{', re.DOTALL)
+_UNESCAPED_EVENT = re.compile(
+    r'"dur" :(\d+),"ts" :(\d+),"ph" : "X","name" :"(.*_kernel_time)","args" : \{', re.DOTALL
+)
+"""Pattern of an event that is not valid JSON: duration, start and name."""
 _OP = re.compile(r'"op_name" : "([^"]*)"')
+"""Pattern of the operator in such an event."""
 
 
 class RuntimeKernel(Struct):
@@ -102,7 +106,7 @@ def read_kernel_runs(path: str) -> Iterator[KernelRun]:
                 yield run
                 run, inner = KernelRun(), []
             elif (name := find_timed_node(event["name"])) is not None:
-                _add(run, name, event, inner)
+                _add_event(run, name, event, inner)
     if last != "]":
         raise BadModel(
             "onnxruntime could not write its complete profile",
@@ -124,7 +128,7 @@ def _parse_event(line: str) -> Mapping[str, Any] | None:
         event: Mapping[str, Any] = msgspec.json.decode(text)
         return event if "dur" in event and "name" in event else None
     except msgspec.DecodeError:
-        fields = _BROKEN.search(text)
+        fields = _UNESCAPED_EVENT.search(text)
         if fields is None:
             return None
         op = _OP.search(text)
@@ -132,7 +136,7 @@ def _parse_event(line: str) -> Mapping[str, Any] | None:
         return {"name": fields[3], "dur": int(fields[1]), "ts": int(fields[2]), "args": args}
 
 
-def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[int, int]]) -> None:
+def _add_event(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[int, int]]) -> None:
     """Adds an event to a run.
 
     Args:

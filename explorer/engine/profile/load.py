@@ -16,16 +16,17 @@ from explorer.facts.profile.profile import Spread
 from explorer.host import processor
 
 _MAX_SWITCHES = 25.0
-"""Limit of involuntary context switches per second and thread; more are a sign of other programs.
+"""Maximum involuntary context switches per second and thread; more are a sign of other programs.
 
-An idle machine has a few; a machine shared by two programs with as many threads as processors has a hundred.
+A machine without other programs has a few. With another program of as many threads as processors, it has
+about a hundred.
 """
 _MAX_OTHER_PROCESSORS = 0.25
-"""Limit of the processors that other programs keep busy. The system's own small tasks stay below it."""
+"""Maximum number of processors that other programs keep busy. Small tasks of the system stay below it."""
 _MAX_EXCESS_LOAD = 0.5
-"""Limit of the load average above the number of processors that our threads leave free."""
+"""Maximum load average in excess of the processors that our threads leave free."""
 _MAX_SPREAD = 1.5
-"""Limit of the ratio of the 90th to the 10th percentile of times of the same run."""
+"""Maximum ratio of the 90th to the 10th percentile of times of the same run."""
 
 
 def count_processors() -> int:
@@ -128,9 +129,9 @@ class LoadWatch:
 
 
 _MIN_SECONDS = 0.05
-"""Minimum of the seconds from which a rate of context switches is computed."""
+"""Minimum measured seconds for a reliable rate of context switches."""
 _MIN_BUSY_SECONDS = 0.2
-"""Minimum of the seconds from which the busy processors are computed: the system counts in hundredths."""
+"""Minimum measured seconds for the busy processors, because the system counts in hundredths of a second."""
 
 
 def _count_switches() -> int:

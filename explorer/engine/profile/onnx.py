@@ -1,8 +1,8 @@
 """Profiles an ONNX graph in onnxruntime: the wall time without its profiler, the kernels' times with it.
 
 Both sessions have the settings of a normal user's session: weights are packed, the runtime chooses the number
-of threads, and they spin while they wait. Runs of the two alternate, so that changes of the clock or other
-work affect both.
+of threads, and threads spin while they wait. Runs of the two sessions alternate, so that changes of the clock
+or other work affect both.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _MeasuredGraph(Struct):
         wall, profiled: Seconds of the runs without and with the profiler.
         spent: Seconds of each run under the profiler with the profiler's start and end.
         samples_by_row, unplaced_samples: Samples by row id, and by operator for kernels without a row.
-        within: Rows whose work another row's kernel did, each with that row.
+        within: For each row whose work another row's kernel did, the id of that row.
         owners: Rows of each kernel; see `_map_kernels_to_rows`.
         record: Number of runs to record.
         recording: The last `record` runs with their events.
@@ -174,7 +174,7 @@ class _MeasuredGraph(Struct):
         flat = flatten(subject.model, subject.analysis.layers)
         is_small = len(flat.model.graph.nodes) <= MAX_OPTIMIZED
         level = spec.optimize or ("all" if is_small else "none")
-        # a measurement with too many threads predicts nothing, and its check would start all of them
+        # a measurement with more threads than processors predicts nothing; its check would start all threads
         usable = (
             measured_machine is not None
             and measured_machine.threads <= count_processors()
@@ -235,7 +235,7 @@ class _MeasuredGraph(Struct):
                 break
             self.threads = max(self.threads, run.threads)
             if is_counted:
-                self._add(run)
+                self._add_run(run)
             if is_counted and self.record:
                 self.recording = [*self.recording[1 - self.record :], self._build_recorded_run(run)][
                     -self.record :
@@ -295,12 +295,12 @@ class _MeasuredGraph(Struct):
             " explorer machines --measure"
         )
 
-    def _add(self, run: KernelRun) -> None:
+    def _add_run(self, run: KernelRun) -> None:
         """Adds a run. A row or operator that does not occur in a run gets a sample of 0."""
         for samples in (*self.samples_by_row.values(), *self.unplaced_samples.values()):
             samples.ops = {}
             samples.kernels = []
-        keys_by_name = self._keys_of_unnamed(run)
+        keys_by_name = self._find_unnamed_keys(run)
         for name, kernel in run.kernels.items():
             row, further_rows = self.find_rows(keys_by_name.get(name, name))
             if row is None:
@@ -319,7 +319,7 @@ class _MeasuredGraph(Struct):
 
     def _add_memory(self, run: KernelRun) -> None:
         """Adds the memory of a run that is not counted: the runtime allocates its memory in the first run."""
-        keys_by_name = self._keys_of_unnamed(run)
+        keys_by_name = self._find_unnamed_keys(run)
         for name, kernel in run.kernels.items():
             row, _ = self.find_rows(keys_by_name.get(name, name))
             if row is not None:
@@ -328,7 +328,7 @@ class _MeasuredGraph(Struct):
                     samples.allocated_bytes = max(samples.allocated_bytes or 0, kernel.requested_bytes)
                     samples.peak_bytes = max(samples.peak_bytes or 0, kernel.held_bytes)
 
-    def _keys_of_unnamed(self, run: KernelRun) -> dict[str, str]:
+    def _find_unnamed_keys(self, run: KernelRun) -> dict[str, str]:
         """Returns the keys of unnamed nodes by kernel name; see `fusion.build_unnamed_key`."""
         kernels_by_op: dict[str, list[tuple[int, str]]] = {}
         for name, kernel in run.kernels.items():
@@ -338,7 +338,7 @@ class _MeasuredGraph(Struct):
         keys_by_name: dict[str, str] = {}
         for op, names in kernels_by_op.items():
             unnamed_keys = [fusion.build_unnamed_key(op, index) for index in range(len(names))]
-            # the numbers match only if the profile has exactly as many of them as the graph
+            # the numbers match only if the profile has exactly as many unnamed nodes as the graph
             if (
                 unnamed_keys[-1] in self.owners
                 and fusion.build_unnamed_key(op, len(names)) not in self.owners
@@ -350,7 +350,7 @@ class _MeasuredGraph(Struct):
 
     def _build_recorded_run(self, run: KernelRun) -> RecordedRun:
         """Builds a recorded run. The event of a node with a body includes the events of the body."""
-        keys_by_name, threads = self._keys_of_unnamed(run), dict[int, int]()
+        keys_by_name, threads = self._find_unnamed_keys(run), dict[int, int]()
         events = [
             RecordedEvent(
                 event.op,

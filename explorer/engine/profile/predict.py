@@ -22,6 +22,7 @@ from explorer.facts import Layer
 from explorer.facts.profile.machine import KernelTime, MeasuredMachine
 from explorer.settings.columns import sum_tensor_bytes
 
+# names of the families of probes
 GROUPED, STRIDED, FEW = "Conv, grouped", "Conv, grouped, stride 2", "Conv, few channels"
 WIDE = "Conv, grouped, wide window"
 TURNED, SHORT_ROWS = "Transpose, last axis", "LayerNormalization, short rows"
@@ -29,6 +30,7 @@ COLD, PRODUCTS = "MatMul, weights from memory", "MatMul, no weights"
 BIASED = "MatMul, bias"
 """A matmul with a bias in the same kernel. The runtime fills the output with the bias first."""
 FUSED = ("Clip", "Sigmoid")
+"""Activations that are timed when fused into a convolution."""
 NO_ACTIVATION = "alone"
 """Name of a grouped convolution's family without an activation, when it was timed in a chain.
 
@@ -290,14 +292,14 @@ class TimeModel:
         points = self._find_similar_kernels(kind) or self._kernels["Add"]
         points_by_size = sorted((point.bytes, point.seconds.median / point.bytes) for point in points)
         # tensors larger than all probes come from memory
-        largest, slowest_rate = points_by_size[-1]
+        largest, seconds_per_byte = points_by_size[-1]
         if largest < self._memory.bytes:
-            points_by_size.append((self._memory.bytes, max(slowest_rate, 1 / self._bandwidth)))
+            points_by_size.append((self._memory.bytes, max(seconds_per_byte, 1 / self._bandwidth)))
         log_bytes = math.log(max(1.0, moved))
-        for (low, slowest_rate), (high, fast) in itertools.pairwise(points_by_size):
+        for (low, seconds_per_byte), (high, next_seconds_per_byte) in itertools.pairwise(points_by_size):
             if low <= moved <= high:
                 part = (log_bytes - math.log(low)) / (math.log(high) - math.log(low))
-                return moved * (slowest_rate + part * (fast - slowest_rate))
+                return moved * (seconds_per_byte + part * (next_seconds_per_byte - seconds_per_byte))
         return moved * (points_by_size[0] if moved < points_by_size[0][0] else points_by_size[-1])[1]
 
 

@@ -1,6 +1,7 @@
-"""Times models in turn, in alternating blocks of runs.
+"""Times models in turn, in alternating blocks of runs, so that changes of the clock affect all models
+equally.
 
-Changes of the clock or other work then affect all models in the same way.
+Other work on the machine then also affects all models in the same way.
 """
 
 from __future__ import annotations
@@ -122,17 +123,23 @@ def _alternate(
     limit = spec.time_limit * len(measurements) / spec.repeat
     began = time.perf_counter()
 
-    def why(wall: Sequence[float]) -> Stopped | None:
+    def find_reason(wall: Sequence[float]) -> Stopped | None:
         return find_stop_reason(wall, time.perf_counter() - began, steps=spec.steps, time_limit=limit)
 
-    def step(completed: int) -> None:
+    def report_step(completed: int) -> None:
         report(on_progress, cancel, "timing", completed, spec.steps or 0)
 
     is_running = True
     while is_running:
         reasons = [
             measurement.call_loaded(
-                partial(TimedRuns.time_block, room=measurement.room, watch=watch, step=step, stop=why)
+                partial(
+                    TimedRuns.time_block,
+                    room=measurement.room,
+                    watch=watch,
+                    step=report_step,
+                    stop=find_reason,
+                )
             )
             for measurement in measurements
         ]

@@ -1,8 +1,8 @@
 """Finds the row of the layer tree for each node of a graph, a function or a body.
 
-The carrier of a node is the node that contains it: a function call, an If or a Loop. Value names are unique
-in a graph, so a node's row is the row below its carrier's row with an output of the same name. A node without
-such a row, because its call was not expanded, gets its carrier's row.
+The carrier of a node is the function call, If or Loop that contains the node. Value names are unique in a
+graph, so a node's row is the row below its carrier's row with an output of the same name. A node without such
+a row, because its call was not expanded, gets its carrier's row.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ class NodeRows:
             branch: Name of the attribute that contains this graph, if the carrier has several graphs.
         """
         if carrier is not None and branch:
-            carrier = self._branch(carrier, branch)
+            carrier = self._find_branch_row(carrier, branch)
         carriers = [
             index for index, node in enumerate(nodes) if node.key in self._functions or list_bodies(node)
         ]
         node_rows: list[int | None] = [None] * len(nodes)
         carrier_spans: list[tuple[int, int]] = []
         for index in carriers:
-            row = self._row(nodes[index], carrier, ())
+            row = self._find_row(nodes[index], carrier, ())
             node_rows[index] = row
             if row is not None:
                 carrier_spans.append((row, find_subtree_end(self.layers, row)))
         claimed_rows = {row for start, end in carrier_spans for row in range(start, end)}
         for index, node in enumerate(nodes):
             if node_rows[index] is None:
-                row = self._row(node, carrier, claimed_rows)
+                row = self._find_row(node, carrier, claimed_rows)
                 node_rows[index] = carrier if row is None else row
         return node_rows
 
-    def _branch(self, carrier: int, branch: str) -> int:
+    def _find_branch_row(self, carrier: int, branch: str) -> int:
         """Returns the row of one of the carrier's graphs, or the carrier's row if the graph has none."""
         for row in range(carrier + 1, find_subtree_end(self.layers, carrier)):
             if self.layers[row].kind == "branch" and self.layers[row].name == branch:
                 return row
         return carrier
 
-    def _row(self, node: Node, carrier: int | None, claimed_rows: Collection[int]) -> int | None:
+    def _find_row(self, node: Node, carrier: int | None, claimed_rows: Collection[int]) -> int | None:
         """Returns the row with an output of the node that best fits its name and operator, or None."""
-        producers = self._producers_below(-1 if carrier is None else carrier)
+        producers = self._list_producers(-1 if carrier is None else carrier)
         rows = [row for name in node.outputs if name for row in producers.get(name, ())]
         rows = [row for row in dict.fromkeys(rows) if row not in claimed_rows]
         # a group lists its outputs, too, and the group of a tiled matmul keeps the original operator
         return max(rows, key=lambda row: _rate_fit(node, self.layers[row]), default=None)
 
-    def _producers_below(self, carrier: int) -> dict[str, list[int]]:
+    def _list_producers(self, carrier: int) -> dict[str, list[int]]:
         if carrier not in self._below:
             producers: dict[str, list[int]] = {}
             last = len(self.layers) if carrier < 0 else find_subtree_end(self.layers, carrier)

@@ -1,7 +1,8 @@
 """Times runs of a loaded model without a profiler (plain runs) and under it, in alternating blocks.
 
-A run right after a run of the other kind finds spinning threads and caches with other data: on two processors
-such a run took twice its time. So the runs are grouped into blocks. A block begins when all threads are idle.
+A run right after a run of the other kind is slower, because threads still spin and caches hold other data. On
+two processors, such a run took twice its time. So the runs are grouped into blocks. A block begins when all
+threads are idle.
 In a block of short runs, the first run is not counted.
 
 A profiler can take longer than the model: a run of a graph of thousands of small kernels took 2.6 times as
@@ -59,7 +60,7 @@ class TimedRuns:
         fewest: Minimum number of runs under the profiler, whatever they cost, because they are recorded.
 
     Attributes:
-        fewest: The minimum of the constructor, or the larger minimum of `warm_up`.
+        fewest: Minimum number of runs under the profiler; `warm_up` may raise it.
         wall, profiled: Seconds of the counted runs without and with the profiler.
         counted: Whether each run under the profiler was counted, warm-up included.
         spent: Seconds of each run under the profiler after the warm-up, with the profiler's start and end.

@@ -21,7 +21,8 @@ _ERROR_PROBABILITY = 0.05
 """Probability that the interval does not contain the median."""
 _MIN_SAMPLES = 10
 _MIN_SECONDS = 0.2
-"""Minimum number of samples and of seconds before a narrow interval is trusted. Clocks drift slowly."""
+"""Minimum number of samples and of seconds before a narrow interval is trusted, because clocks drift
+slowly."""
 
 
 def compute_spread(samples: Sequence[float]) -> Spread:

@@ -1,1 +1,1 @@
-"""Measuring this machine: kernels timed alone (`kernels`), within a time limit (`machine`)."""
+"""Measures this machine: kernels timed alone (`kernels`), within a time limit (`machine`)."""

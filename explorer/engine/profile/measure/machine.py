@@ -26,7 +26,7 @@ from explorer.facts.profile.profile import Spread
 from explorer.host import processor
 
 MATMUL_SIDES = (128, 256, 512, 1024, 2048, 4096)
-"""Sides of the square matmuls. A large one is left out if it does not fit into the time limit."""
+"""Sides of the square matmuls. A large matmul is left out if it does not fit into the time limit."""
 _MIN_MACS = 100_000_000
 """Minimum number of MACs in a run. A smaller matmul is repeated in its graph."""
 _MIN_RUNS = 12
@@ -34,11 +34,12 @@ _MIN_RUNS = 12
 _ROUNDS = 2
 """Number of rounds over all probes, so that a disturbance affects only one of a kernel's times."""
 _CHAIN_NODES = 1000
+"""Number of nodes in the chain that measures the cost of a node."""
 _CACHE_FACTOR = 4
 """Size of the bandwidth array as a multiple of the last cache (STREAM's rule), so that no cache fits it."""
 _MIN_ARRAY_BYTES, _MAX_ARRAY_BYTES = 64 << 20, 512 << 20
 _MEMORY_DIVISOR = 8
-"""Each of three arrays may use this fraction of the free memory: one eighth."""
+"""Divisor of the free memory: each of three arrays may use an eighth."""
 _ELEMENT_BYTES = {"float32": (4, 4, 4), "int8": (1, 1, 4), "float16": (2, 2, 2), "bfloat16": (2, 2, 2)}
 """Bytes of an element of the two factors and of the product, by type."""
 
@@ -101,7 +102,9 @@ def measure_this_machine(
         on_progress,
         cancel,
     )
-    return replace(measurement, core=measure_core(surroundings.caches, _max_array_bytes(surroundings)))
+    return replace(
+        measurement, core=measure_core(surroundings.caches, _compute_max_array_bytes(surroundings))
+    )
 
 
 def measure(
@@ -136,8 +139,8 @@ def measure(
     if unsure := sum(not is_settled(timing) for timing in all_times):
         notes.append(f"{many_text(unsure, 'median')} of {len(all_times):,} may be off by more than 5 %")
     peaks = tuple(_find_peaks(matmuls))
-    reached = {(peak.dtype, peak.sizes) for peak in peaks}
-    best = [kernel.seconds for kernel in matmuls if (kernel.dtype, kernel.sizes) in reached]
+    peak_keys = {(peak.dtype, peak.sizes) for peak in peaks}
+    best = [kernel.seconds for kernel in matmuls if (kernel.dtype, kernel.sizes) in peak_keys]
     load = watch.describe_load(max([added, *best], key=lambda timing: timing.p90 / max(timing.p10, 1e-12)))
     return MeasuredMachine(
         processor=surroundings.name,
@@ -219,7 +222,7 @@ def _measure_caches(
     for level, size, processors in surroundings.caches:
         cache_bytes = size * max(1, threads // max(1, processors))
         elements = (nearer + cache_bytes) // 24
-        is_measurable = cache_bytes > nearer and 4 * elements <= _max_array_bytes(surroundings)
+        is_measurable = cache_bytes > nearer and 4 * elements <= _compute_max_array_bytes(surroundings)
         seconds = bench.time(kernels.add(elements)).median - call if is_measurable else 0.0
         rate = 12 * elements / seconds if seconds > call else None
         yield CacheLevel(level, size, processors, rate, surroundings.ways.get(level, 0))
@@ -287,10 +290,10 @@ def _find_peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
 def _compute_streamed_bytes(surroundings: Surroundings) -> int:
     """Computes the bytes of weights that are too many for a cache to hold from one run to the next."""
     last = max((size for _, size, _ in surroundings.caches), default=0)
-    return min(_max_array_bytes(surroundings) // 2, 2 * last or _MIN_ARRAY_BYTES)
+    return min(_compute_max_array_bytes(surroundings) // 2, 2 * last or _MIN_ARRAY_BYTES)
 
 
-def _max_array_bytes(surroundings: Surroundings) -> int:
+def _compute_max_array_bytes(surroundings: Surroundings) -> int:
     """Computes the maximum size of an array, in bytes."""
     return (
         _MAX_ARRAY_BYTES
@@ -307,7 +310,7 @@ def _choose_bandwidth_array(surroundings: Surroundings) -> tuple[int, list[str]]
         unknown.
     """
     last = max((size for _, size, _ in surroundings.caches), default=0)
-    max_bytes = _max_array_bytes(surroundings)
+    max_bytes = _compute_max_array_bytes(surroundings)
     size = min(max_bytes, max(_MIN_ARRAY_BYTES, _CACHE_FACTOR * last))
     if size < _CACHE_FACTOR * last:
         note = f"the bandwidth is measured on {bytes_text(size)}, but the last cache has {bytes_text(last)}"

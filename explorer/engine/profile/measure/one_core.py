@@ -11,7 +11,7 @@ from explorer.engine.profile.measure.kernels import Kernels
 from explorer.facts.profile.machine import CopyRate, MeasuredCore
 
 _SIDES = (256, 512)
-"""Sides of the matmuls of one thread; the faster one counts."""
+"""Sides of the matmuls of one thread; the fastest matmul counts."""
 _RUNS = 25
 """Timed runs of each kernel. The fastest counts, because other work can only slow a run down."""
 _MIN_BYTES_PER_RUN = 16 << 20
@@ -32,18 +32,18 @@ def measure_core(
         max_array_bytes: Maximum size of an array in bytes.
         clock: Returns seconds.
     """
-    rate, side = max(_matmul_rates(clock))
-    return MeasuredCore(rate, (side,) * 3, tuple(_copy_rates(caches, max_array_bytes, clock)))
+    rate, side = max(_measure_matmul_rates(clock))
+    return MeasuredCore(rate, (side,) * 3, tuple(_measure_copy_rates(caches, max_array_bytes, clock)))
 
 
-def _matmul_rates(clock: Callable[[], float]) -> Iterator[tuple[float, int]]:
+def _measure_matmul_rates(clock: Callable[[], float]) -> Iterator[tuple[float, int]]:
     for side in _SIDES:
         run = Kernels(1).gemm("float32", side, 1)
         assert run is not None  # every build of the runtime multiplies float32
-        yield side**3 / _least_seconds(run, clock), side
+        yield side**3 / _measure_least_seconds(run, clock), side
 
 
-def _copy_rates(
+def _measure_copy_rates(
     caches: Sequence[tuple[int, int, int]], max_array_bytes: int, clock: Callable[[], float]
 ) -> Iterator[CopyRate]:
     """Yields the rate of each cache, with arrays larger than the nearer cache, then that of the memory."""
@@ -51,25 +51,25 @@ def _copy_rates(
     for level, size, _ in caches:
         array_bytes = min(size // _CACHE_DIVISOR, max_array_bytes)
         if 2 * array_bytes > nearer_size:
-            yield CopyRate(level, 2 * array_bytes, _copy_rate(array_bytes, clock))
+            yield CopyRate(level, 2 * array_bytes, _measure_copy_rate(array_bytes, clock))
         nearer_size, largest_size = size, max(largest_size, size)
     array_bytes = min(max_array_bytes, max(64 << 20, 2 * largest_size))
-    yield CopyRate(0, 2 * array_bytes, _copy_rate(array_bytes, clock))
+    yield CopyRate(0, 2 * array_bytes, _measure_copy_rate(array_bytes, clock))
 
 
-def _copy_rate(size: int, clock: Callable[[], float]) -> float:
+def _measure_copy_rate(size: int, clock: Callable[[], float]) -> float:
     """Returns the bytes per second that a copy of `size` bytes reads. It writes as many bytes per second."""
     elements, rows = max(size // 4, 1), max(_MIN_BYTES_PER_RUN // size, 1)
     source, target = np.ones(elements, np.float32), np.zeros(elements, np.float32)
     # views that repeat the arrays: NumPy copies them again and again within one call
     repeated = np.broadcast_to(source, (rows, elements))
     targets = np.lib.stride_tricks.as_strided(target, (rows, elements), (0, 4))
-    seconds = _least_seconds(lambda: np.copyto(targets, repeated), clock)
+    seconds = _measure_least_seconds(lambda: np.copyto(targets, repeated), clock)
     return 4 * elements * rows / seconds
 
 
-def _least_seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    run()  # not timed: pages and the runtime's memory are made in the first run
+def _measure_least_seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
+    run()  # not timed: the first run allocates memory
     seconds = []
     for _ in range(_RUNS):
         start = clock()

@@ -1,6 +1,6 @@
-"""Probes of a machine: kernels whose times predict the times of layers.
+"""Times the probes of a machine: kernels whose times predict the times of layers.
 
-A probe is a kernel with sizes as in layers of models, but copied from no model: mostly powers of two.
+A probe has sizes that are usual for layers, mostly powers of two; no probe is copied from a model.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _CHAIN_LENGTH = 4
 _STAGES = ((16, 112), (32, 56), (64, 28), (128, 14), (256, 7))
 """Channels and side of the output of each block of the network."""
 _EXPANSION = 4
+"""Factor of the channels inside a block of the network."""
 _BATCHES = (1, 8)
 OPS = (
     *("Add", "Relu", "Sigmoid", "Erf", "Gelu", "Softmax", "LayerNormalization", "SkipLayerNormalization"),
@@ -180,7 +181,7 @@ def _time_in_network(
 
     The profiler gives the shares of the kernels, and a run without it the total time.
     """
-    runs = _kernel_times(kernels.network(shapes), kernels.observed(shapes), time)
+    runs = _measure_kernel_times(kernels.network(shapes), kernels.observed(shapes), time)
     for shape in dict.fromkeys(shapes):
         indices = [index for index, other_shape in enumerate(shapes) if other_shape == shape]
         yield _build_conv_time(
@@ -192,7 +193,7 @@ def _time_in_block(
     kernels: Kernels, block: DenseBlock, time: Callable[[Run, int], Spread]
 ) -> Iterator[KernelTime]:
     """Yields the times of Concat and BatchNormalization in a dense block; see `_time_in_network`."""
-    runs = _kernel_times(kernels.block(block), kernels.observed_block(block), time)
+    runs = _measure_kernel_times(kernels.block(block), kernels.observed_block(block), time)
     for number, (op, layer) in enumerate(block.kernels):
         sizes = (1, block.width(layer), block.side, block.side)
         yield _build_kernel_time(
@@ -200,7 +201,7 @@ def _time_in_block(
         )
 
 
-def _kernel_times(
+def _measure_kernel_times(
     unprofiled: Run, profiled: ObservedNetwork, time: Callable[[Run, int], Spread]
 ) -> list[list[float]]:
     """Returns the seconds of each kernel in each profiled run, corrected for the slowdown by the profiler.
@@ -226,13 +227,13 @@ def _build_conv_time(shape: ConvShape, seconds: Spread, in_chain: bool = False) 
         seconds: Seconds of one run of it.
         in_chain: Whether it was timed in a chain of equal convolutions.
     """
-    op, sizes = _kernel_key(shape, in_chain)
+    op, sizes = _build_kernel_key(shape, in_chain)
     (inputs, outputs), places = shape.channels, shape.positions
     moved = 4 * (inputs * places * shape.stride**2 + outputs * places + outputs * shape.depth)
     return _build_kernel_time(op, sizes, outputs * shape.depth * places, moved, seconds)
 
 
-def _kernel_key(shape: ConvShape, in_chain: bool = False) -> tuple[str, tuple[int, ...]]:
+def _build_kernel_key(shape: ConvShape, in_chain: bool = False) -> tuple[str, tuple[int, ...]]:
     """Returns the operator family and sizes by which a convolution's time is looked up."""
     suffix = shape.activation or (NO_ACTIVATION if in_chain else "")
     op = find_conv_family(shape.depth, shape.kernel**2, shape.groups, shape.stride, suffix)
@@ -246,7 +247,7 @@ def compute_network_time(kernels: Sequence[KernelTime]) -> tuple[float, float] |
         Lower and upper end in seconds, or None if the time of a convolution is unknown.
     """
     seconds_by_key = {(kernel.op, kernel.sizes): kernel.seconds for kernel in kernels}
-    parts = [seconds_by_key.get(_kernel_key(shape)) for shape in list_network_convolutions(1)]
+    parts = [seconds_by_key.get(_build_kernel_key(shape)) for shape in list_network_convolutions(1)]
     times = [kernel for kernel in parts if kernel is not None]
     if len(times) < len(parts):
         return None
@@ -255,7 +256,9 @@ def compute_network_time(kernels: Sequence[KernelTime]) -> tuple[float, float] |
 
 def apply_network_factor(kernels: Sequence[KernelTime], factor: float) -> tuple[KernelTime, ...]:
     """Returns the kernels with the times of the networks' convolutions multiplied by `factor`."""
-    network_keys = {_kernel_key(shape) for batch in _BATCHES for shape in list_network_convolutions(batch)}
+    network_keys = {
+        _build_kernel_key(shape) for batch in _BATCHES for shape in list_network_convolutions(batch)
+    }
     return tuple(
         [
             _scale_kernel(kernel, factor) if (kernel.op, kernel.sizes) in network_keys else kernel

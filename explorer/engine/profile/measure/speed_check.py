@@ -32,8 +32,7 @@ _MAX_SIDE, _MAX_SECONDS = 512, 2e-3
 _MAX_NETWORK_SECONDS = 20e-3
 _WARMUP_RUNS, _RUNS = 2, 7
 _MIN_CHANGE = 1.2
-"""Ratio of the times above which the machine counts as slower or faster, compared at the near ends of the
-intervals."""
+"""Ratio of the nearest ends of two time intervals above which the machine counts as slower or faster."""
 _MIN_NETWORK_CHANGE = 1.1
 """The same ratio for the network, in both directions."""
 
@@ -76,11 +75,11 @@ class SpeedCheck:
             count = count_copies(self._reference.macs)
             run = self._kernels.gemm(self._reference.dtype, self._reference.sizes[0], count)
             if run is not None:
-                self._samples += [seconds / count for seconds in self._times(run)]
+                self._samples += [seconds / count for seconds in self._time_runs(run)]
         if self._network is not None and self._network[1] <= _MAX_NETWORK_SECONDS:
-            self._networks += self._times(self._kernels.network(list_network_convolutions(1)))
+            self._networks += self._time_runs(self._kernels.network(list_network_convolutions(1)))
 
-    def _times(self, run: Run) -> list[float]:
+    def _time_runs(self, run: Run) -> list[float]:
         self._idle()
         times = []
         for _ in range(_WARMUP_RUNS + _RUNS):
@@ -91,14 +90,16 @@ class SpeedCheck:
 
     def describe_slowdown(self) -> str:
         """Describes how much slower the machine is than in its measurement, or returns ''."""
-        return self._describe_change() if self._change() > 1 else ""
+        return self._describe_change() if self._compute_change() > 1 else ""
 
     def describe_speedup(self) -> str:
         """Describes how much faster the machine is than in its measurement, or returns ''."""
-        return self._describe_change() if self._change() < 1 else ""
+        return self._describe_change() if self._compute_change() < 1 else ""
 
-    def _change(self) -> float:
-        """Returns the matmul's present time over the measured one, or 1 if the intervals are near."""
+    def _compute_change(self) -> float:
+        """Returns the ratio of the matmul's present time to the measured time, or 1 if the intervals are
+        close.
+        """
         if self._reference is None or not self._samples:
             return 1.0
         current, measured = compute_spread(self._samples), self._reference.seconds
@@ -117,10 +118,10 @@ class SpeedCheck:
     def adapt_machine(self) -> tuple[MeasuredMachine, str]:
         """Returns the measurement adapted to the present speed, and a text about the difference or ''.
 
-        They differ if the processors compute as fast as in the measurement, but exchange results faster or
-        slower. If they compute at another speed, nothing more is known of the network.
+        The measurement is adapted if the processors compute as fast as before, but exchange results faster or
+        slower. If they compute at another speed, the time of the network shows nothing further.
         """
-        if self._network is None or not self._networks or self._change() != 1:
+        if self._network is None or not self._networks or self._compute_change() != 1:
             return self._machine, ""
         (low, high), spread = self._network, compute_spread(self._networks)
         if spread.low <= _MIN_NETWORK_CHANGE * high and spread.high * _MIN_NETWORK_CHANGE >= low:

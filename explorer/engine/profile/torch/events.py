@@ -24,7 +24,7 @@ MODULE, PHASE = "explorer module ", "explorer phase "
 LAUNCHED = "kernels of no operator"
 """Name for the kernels that a module launches without an operator, such as Triton's."""
 _CALLS = ("cpu_op", "user_annotation")
-"""Types of events that are calls of the program, and not of the driver."""
+"""Types of events that are calls of the program, instead of calls of the driver."""
 _BACKWARD = "autograd::engine::evaluate_function: "
 _MEMORY = "[memory]"
 
@@ -35,7 +35,7 @@ class Event(NamedTuple):
     Attributes:
         sequence: Sequence number of autograd.
         forward: Thread that gave a backward event its sequence number.
-        range: Whether the event is a range that we marked, and not an operator.
+        range: Whether the event is a range that this program marked, instead of an operator.
         launched: Time of the device's kernels that the call itself launched, or None if the processor did the
             work.
     """
@@ -160,7 +160,7 @@ class _OpenEvent(Struct):
         row: Row id of the module that contains it.
         parent: The event that contains it, or None.
         children: Number of events directly inside it.
-        top: The outermost operator that contains it, or itself.
+        top: The outermost operator that contains it, or the event itself if it is the outermost.
         functions: Calls of functions that kernels of its module may belong to.
         phase: Phase of the training step, or ''.
         spent: Nanoseconds with the operators that it calls.
@@ -306,7 +306,7 @@ class _Reader:
         for top in self._tops:
             self._add_kernel(top)
         for op in self._ops:
-            self._add(op)
+            self._add_operator(op)
         return self._module_run
 
     def _open_event(self, event: Event, stack: Sequence[_OpenEvent]) -> _OpenEvent:
@@ -363,7 +363,7 @@ class _Reader:
         row_run.requested_bytes += top.requested
         row_run.held_bytes = max(row_run.held_bytes, top.peak_bytes)
 
-    def _add(self, op: _OpenEvent) -> None:
+    def _add_operator(self, op: _OpenEvent) -> None:
         event = op.event
         run = self._module_run.operators.setdefault(event.name, OperatorRun())
         parent = op.parent

@@ -49,7 +49,7 @@ from explorer.facts.profile.profile import OperatorTime, PhaseTime, Profile, Pro
 from explorer.facts.profile.recording import RecordedRun
 from explorer.facts.roofline import Machine
 
-# without this, the profiler's library prints to the terminal when it starts
+# otherwise the profiler's library prints to the terminal when it starts
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 _T = TypeVar("_T")
@@ -290,13 +290,13 @@ class _MeasuredModule(Struct):
         except ExplorerError:
             raise
         except Exception as error:
-            layer = self._failed_in(error)
+            layer = self._find_failed_module(error)
             layer_text = f" in {layer}" if layer else ""
             timed_runs_text = _describe_timed_runs(self.loaded.wall)
             message = describe_failure(self.loaded.module, partial(work, self.loaded), error, layer_text)
             raise BadModel(message, where=self.subject.loaded.source, hint=timed_runs_text) from error
 
-    def _failed_in(self, error: Exception) -> str:
+    def _find_failed_module(self, error: Exception) -> str:
         """Returns the path of the module that failed, or ''.
 
         If the failed run was not under the profiler, the run is repeated under it.
@@ -355,18 +355,18 @@ class _MeasuredModule(Struct):
             layers,
             self.wall,
             samples_by_row,
-            _rows_in_modules(layers, samples_by_row, called_rows),
+            _find_rows_in_modules(layers, samples_by_row, called_rows),
             other_samples,
             conditions,
         )
         model_profile = replace(
             model_profile,
             operators=_compute_operator_times(self.runs, model_profile.share_base_seconds),
-            phases=self._phases(model_profile) if spec.train else (),
+            phases=self._compute_phase_times(model_profile) if spec.train else (),
         )
         return TimedModel(model_profile, layers, samples_by_row)
 
-    def _phases(self, model_profile: Profile) -> tuple[PhaseTime, ...]:
+    def _compute_phase_times(self, model_profile: Profile) -> tuple[PhaseTime, ...]:
         times = {name: compute_spread(phase_seconds) for name, phase_seconds in self.phases.items()}
         return tuple(
             [
@@ -384,7 +384,7 @@ _NOTES = (
 )
 
 
-def _rows_in_modules(
+def _find_rows_in_modules(
     layers: Sequence[Layer], timed_rows: Collection[int], called_rows: Collection[int]
 ) -> dict[int, int]:
     """Finds the rows that run in the analysis but were not called, because a module computed them itself.
