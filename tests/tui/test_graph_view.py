@@ -20,7 +20,7 @@ from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.module_code import ModuleCode
 from explorer.features.graph.compact_page import RailPage, draw_compact
 from explorer.features.graph.graph_files import write_dot
-from explorer.features.graph.graph_page import GraphCanvas, View, draw_overview, neighbour
+from explorer.features.graph.graph_page import GraphCanvas, View, draw_overview, find_neighbor
 from explorer.features.graph.graph_screen import GRAPH_KEYS, GraphView
 from explorer.report.flame_layout import FlameLabel, IcicleBox, shorten_labels
 from explorer.tui.dialogs.dialogs import MessageDialog
@@ -106,7 +106,7 @@ def test_arrows_walk_along_edges_the_straightest_first() -> None:
     drawing = drawn("xa", "ab", "ac", "bd", "cd", "de")
     names = [box.name for box in drawing.boxes]
     way = {
-        name: {key: neighbour(drawing, at, key) for key in ("up", "down", "left", "right")}
+        name: {key: find_neighbor(drawing, at, key) for key in ("up", "down", "left", "right")}
         for at, name in enumerate(names)
     }
     found = {

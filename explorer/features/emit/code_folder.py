@@ -50,7 +50,7 @@ def write(folder: str, files: Mapping[str, str], manifest: CodeManifest, overwri
         Misuse: The folder cannot be written.
     """
     target = os.path.join(folder, MANIFEST)
-    old = _list_code_files(read(folder)) if os.path.isfile(target) else set()
+    old_names = _list_code_files(read(folder)) if os.path.isfile(target) else set()
     with (
         output_files.make_folder(folder),
         output_files.write_atomically(target, overwrite=overwrite) as temporary,
@@ -61,14 +61,14 @@ def write(folder: str, files: Mapping[str, str], manifest: CodeManifest, overwri
                 file.write(code)
         with output_files.open_binary(temporary) as binary:
             binary.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-    for name in old - set(files):
+    for name in old_names - set(files):
         path = os.path.join(folder, name)
         if os.path.isfile(path) and not os.path.islink(path):
             os.unlink(path)
 
 
 def keep_rejected(folder: str, files: Mapping[str, str], file: str) -> str:
-    """Write a C file that the compiler rejects beside the folder, under a new name, and return its path."""
+    """Write a C file that the compiler rejects next to the folder, under a new name; return its path."""
     path, number = f"{folder.rstrip(os.sep)}_{file}", 2
     while os.path.lexists(path):
         path, number = f"{folder.rstrip(os.sep)}_{number}_{file}", number + 1

@@ -26,7 +26,7 @@ from explorer.report.blocks import (
 from explorer.report.present.look.info import title
 from explorer.report.present.row_groups import group_rows, list_first_names
 
-_MAX_DIFFERENCES = 12
+_MAX_DIFFERENCES = 12  # counters in the table
 _USUAL_LIMIT = 8
 """Error that the proof allows for most sums, in u."""
 _ROLES: dict[str, Role] = {"evidence": "good", "different": "bad"}
@@ -54,12 +54,12 @@ def code_evidence(fact: CodeProof) -> list[Block]:
             " its rounding errors add up."
         )
         blocks += [Line(), Paragraph(text, "quiet")]
-    wrong = [site for site in fact.sites if site.differences]
-    if wrong:
+    differing = [site for site in fact.sites if site.differences]
+    if differing:
         blocks += [
             Line(),
-            Line(Span(f"counters of {wrong[0].name}", "strong")),
-            _build_difference_table(wrong[0]),
+            Line(Span(f"counters of {differing[0].name}", "strong")),
+            _build_difference_table(differing[0]),
         ]
     if fact.verdict:
         blocks += [Line(), Paragraph(fact.verdict, _ROLES.get(fact.verdict_kind or "", "warning"))]

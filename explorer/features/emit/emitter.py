@@ -1,4 +1,7 @@
-"""Emits mapped matrix products as C code, and proves emitted code."""
+"""Emits mapped matrix products as C code, and proves emitted code.
+
+An epilogue is the operators after a product, such as bias and activation, that the code fuses with it.
+"""
 
 from __future__ import annotations
 
@@ -210,8 +213,8 @@ def epilogues(
     Returns:
         Epilogue of each matrix product that has one, by the name of the site.
     """
-    finder = _Task(session, (), grouped, unit, on_progress).epilogues()
-    return {name: epilogue.record for name, epilogue in finder.items()}
+    epilogues = _Task(session, (), grouped, unit, on_progress).epilogues()
+    return {name: epilogue.record for name, epilogue in epilogues.items()}
 
 
 def verify_code(
@@ -325,7 +328,7 @@ class _Task:
         from explorer.engine.runtime.random_inputs import plan_inputs
 
         shapes = self._session.parts.models.name_input_shapes(self._model)
-        drawn = plan_inputs(self._model, self._dims, shapes)
+        input_plan = plan_inputs(self._model, self._dims, shapes)
         program = find_compiler()
         runner: CodeRunner = "numpy" if program is None else "cc"
         programs = None if program is None else Programs(program, files["driver.c"])
@@ -344,7 +347,7 @@ class _Task:
                     manifest.sites,
                     [fused.get(name) for name in names],
                     run,
-                    drawn,
+                    input_plan,
                     seed,
                     self._on_progress,
                     cancel,
@@ -359,11 +362,10 @@ class _Task:
         )
         if unpacked and kind != "different":
             verdict += f"; the weights of {many_text(unpacked, 'matmul')} are unpacked, and planned as floats"
-        halves = {site.mapping.dtype for site in manifest.sites} & {"float16", "bfloat16"}
-        if halves and kind != "different":
-            verdict += (
-                f"; {' and '.join(sorted(halves))} operands are multiplied as float32, and sums stay float32"
-            )
+        half_types = {site.mapping.dtype for site in manifest.sites} & {"float16", "bfloat16"}
+        if half_types and kind != "different":
+            types_text = " and ".join(sorted(half_types))
+            verdict += f"; {types_text} operands are multiplied as float32, and sums stay float32"
         name = manifest.machine.hardware.name
         return CodeProof("", "c", name, len(files), runner, evidence, kind, verdict, 0.0)
 
@@ -563,12 +565,12 @@ def _check_site(code: CodeSite, site: Site, folder: str) -> None:
     Raises:
         Misuse: The size or a type differs.
     """
-    theirs = *code.mapping.size, code.mapping.batch, code.mapping.dtype, code.right_dtype
-    ours = site.M, site.K, site.N, site.batch, site.dtype, site.right_dtype
-    if theirs != ours:
+    code_figures = *code.mapping.size, code.mapping.batch, code.mapping.dtype, code.right_dtype
+    model_figures = site.M, site.K, site.N, site.batch, site.dtype, site.right_dtype
+    if code_figures != model_figures:
         texts = (
             " x ".join(map(str, figures[:3])) + f", batch {figures[3]}, {figures[4]}"
-            for figures in (theirs, ours)
+            for figures in (code_figures, model_figures)
         )
         in_code, in_model = texts
         raise Misuse(

@@ -17,8 +17,8 @@ from explorer.settings.memories import check_machine
 
 
 def machine_digest(machine: MemoryMachine) -> str:
-    """Return the digest of a machine, without the place that describes it."""
-    # numbers as a manifest has them: 16 and 16.0 are one rate
+    """Return the SHA-256 digest of a machine's figures; the file that describes it does not count."""
+    # the round trip writes numbers as a manifest does: 16 and 16.0 are the same rate
     written = msgspec.json.decode(msgspec.json.encode(machine), type=build_type(MemoryMachine))
     fields = to_json(written)
     fields["hardware"].pop("origin", None)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 def show_code(context: CommandContext) -> None:
     """Show the code of the module under the cursor."""
-    context.open_view("Code", _show(context, ssa=False))
+    context.open_view("Code", _show_dialog(context, ssa=False))
 
 
 def show_graph(context: CommandContext) -> None:
     """Show the graph of the module under the cursor in SSA form."""
-    context.open_view("SSA graph", _show(context, ssa=True))
+    context.open_view("SSA graph", _show_dialog(context, ssa=True))
 
 
-async def _show(context: CommandContext, *, ssa: bool) -> None:
+async def _show_dialog(context: CommandContext, *, ssa: bool) -> None:
     layer = context.tree.current_layer
     if context.store.can_compare:
         raise Misuse("the code is that of the opened file", hint="go back to its state: H")
@@ -35,7 +35,7 @@ async def _show(context: CommandContext, *, ssa: bool) -> None:
 
 
 def _draw_page(fact: ModuleCode, width: int) -> list[Line]:
-    """Draw the class of the module and the text; the rest of a long line is indented."""
+    """Return lines: the class of the module, then its text. Continuation lines are indented."""
     lines = [text_line(escape_name(fact.module_class), "dim"), text_line("")]
     for content in fact.text.splitlines():
         indent = len(content) - len(content.lstrip()) + _INDENT
@@ -44,4 +44,4 @@ def _draw_page(fact: ModuleCode, width: int) -> list[Line]:
 
 
 _INDENT = 4
-"""Additional cells before the rest of a long line."""
+"""Indentation of the continuation lines relative to the first line, in cells."""

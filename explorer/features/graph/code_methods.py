@@ -52,14 +52,14 @@ def module_code(session: Facade, module: str | Natural = "", *, ssa: bool = Fals
 
 
 def _module_of_row(session: Facade, row: int) -> str:
-    """Return the path of the innermost module that contains a row. A function is not a module."""
+    """Return the path of the innermost module around a row; '' for the model. A function is no module."""
     layers = session.analysis().layers
-    at: int | None = row
-    while at is not None:
+    current_row: int | None = row
+    while current_row is not None:
         try:
-            headers.code(session.parts.models.source, layers[at].path)
+            headers.code(session.parts.models.source, layers[current_row].path)
         except Misuse:
-            at = layers[at].parent
+            current_row = layers[current_row].parent
         else:
-            return layers[at].path
+            return layers[current_row].path
     return ""

@@ -34,11 +34,12 @@ from explorer.tui.text.lines import (
 
 MAX_RAILS = 40
 """Maximum number of rails side by side. Edges without a rail are counted."""
-_RAIL = 2
+_RAIL_WIDTH = 2
 """Width of a rail with its gap, in cells."""
-_MARKS = 5
+_MARKS_WIDTH = 5
 """Width of the stem, the letter of the family, and the sign, with their gaps, in cells."""
 _MIN_NAME, _MAX_KIND, _MAX_FIGURE, _MAX_SHAPE = 16, 24, 24, 24
+"""Minimum width of the name and maximum widths of the other columns, in cells."""
 _ROUNDED = str.maketrans("┌└", "╭╰")
 
 
@@ -103,20 +104,20 @@ class RailPage:
             lines.append(line)
         return lines
 
-    def maker(self, line: int) -> int | None:
+    def find_producer(self, line: int) -> int | None:
         """Return the line of the nearest box whose rail leads to `line`, or None."""
         sources = [rail.source for rail in self.rails if line in rail.readers]
         return min(sources, key=lambda source: abs(line - source), default=None)
 
-    def reader(self, line: int) -> int | None:
+    def find_reader(self, line: int) -> int | None:
         """Return the line of the farthest box to which the rail of `line` leads, or None."""
         readers = [reader for rail in self.rails if rail.source == line for reader in rail.readers]
         return max(readers, key=lambda reader: abs(line - reader), default=None)
 
     def _choose_widths(self, width: int) -> tuple[int, int, int, int]:
-        """Return the widths of name, kind, figure and shape. The shape is left out first, the kind last."""
+        """Return the widths of name, kind, figure and shape; 0 leaves out a column, the shape first."""
         name, kind, figure, shape = self._natural
-        room = width - self._lanes * _RAIL - _MARKS
+        room = width - self._lanes * _RAIL_WIDTH - _MARKS_WIDTH
         widths = [min(kind, _MAX_KIND), min(figure, _MAX_FIGURE), min(shape, _MAX_SHAPE)]
         for column in (2, 1, 0):
             needed = sum(cells + 2 for cells in widths if cells)
@@ -182,7 +183,7 @@ class RailPage:
 
 
 def _describe(box: GraphBox) -> tuple[str, str]:
-    """Return the kind of a box, and its tiles, MACs or number of layers."""
+    """Return two texts: the kind of a box, and its tiles, MACs or number of layers ('' if none)."""
     texts = box_lines(box, "family", "")
     return texts[1], texts[2] if len(texts) > 2 else ""
 
@@ -204,19 +205,19 @@ def _lay_rails(drawing: GraphDrawing, max_rails: int) -> tuple[list[EdgeRail], i
         return max(source, *readers[source]) - min(source, *readers[source])
 
     rails: list[EdgeRail] = []
-    taken: list[int] = []
+    used_lines: list[int] = []
     missing = 0
     for source in sorted(readers, key=measure):
         rail = EdgeRail(source, frozenset(readers[source]), 0, source in lit)
         low, high = rail.ends
-        lines = ((1 << (high - low + 1)) - 1) << low
-        lane = next((lane for lane, used in enumerate(taken) if not used & lines), len(taken))
+        lines = ((1 << (high - low + 1)) - 1) << low  # bit set of the lines that the rail occupies
+        lane = next((lane for lane, used in enumerate(used_lines) if not used & lines), len(used_lines))
         if lane >= max_rails:
             missing += len(rail.readers)
             continue
-        if lane == len(taken):
-            taken.append(0)
-        taken[lane] |= lines
+        if lane == len(used_lines):
+            used_lines.append(0)
+        used_lines[lane] |= lines
         rails.append(EdgeRail(source, rail.readers, lane, rail.lit))
     return rails, missing
 

@@ -148,14 +148,14 @@ def describe_chosen(
 ) -> Line:
     """Describe the chosen box in one line: name, kind, figure, and its share of each enclosing box.
 
-    `parts` holds the name and figure of each enclosing box.
+    `amount` is the figure as text and as number. `parts` holds the name and figure of each enclosing box.
     """
     figure, value = amount
     shares = [f"{share_text(value, total)} of {escape_name(part)}" for part, total in parts if total]
-    figure = " · ".join(filter(None, (escape_name(kind), figure, *shares)))
-    room = max(10, width - cell_len(figure) - 4)
+    summary = " · ".join(filter(None, (escape_name(kind), figure, *shares)))
+    room = max(10, width - cell_len(summary) - 4)
     name = shorten_name(escape_name(name), room)
-    return ((f" {name}", "strong"), ("  " + fit(figure, max(0, width - cell_len(name) - 3)), "dim"))
+    return ((f" {name}", "strong"), ("  " + fit(summary, max(0, width - cell_len(name) - 3)), "dim"))
 
 
 def rows_text(box: IcicleBox, layers: Sequence[Layer]) -> str:
@@ -238,11 +238,11 @@ class FlameView(SubScreen[int]):
         self._figures, self._layers, self._model, self._exact = figures, layers, model, exact
         self._figure_index = 0
         self._top: _Top | None = None
-        self._zooms: list[tuple[_Top | None, IcicleBox]] = []
+        self._zooms: list[tuple[_Top | None, IcicleBox]] = []  # top and chosen box before each zoom
         self._boxes: list[IcicleBox] = []
         self._labels: list[FlameLabel] = []
         self._layout_key: tuple[object, ...] = ()
-        self._target: IcicleBox | int = chosen_row
+        self._target: IcicleBox | int = chosen_row  # box or row that the next layout chooses
         self.chosen = 0
 
     @property
@@ -350,7 +350,7 @@ class FlameView(SubScreen[int]):
         return any(box.rows == 1 and not self._is_layer(box) for box in self._boxes if box.level == last)
 
     def _is_layer(self, box: IcicleBox) -> bool:
-        """Whether no row lies below the rows of a box."""
+        """Whether the row of a box has no rows below it in the tree."""
         return self.figure.weights.end[box.row] == box.row + 1
 
     def _title_of(self, box: IcicleBox) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 
-_PARTS = ("layer", "depth", "steps", "unfold", "from", "to")
+_PART_OPTIONS = ("layer", "depth", "steps", "unfold", "from", "to")
 """Options that select a part of the model or change its drawing."""
 
 
@@ -48,7 +48,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if spec.compact and format != write.TEXT:
         raise Misuse("only text has a compact form", where="--compact", hint="write to FILE.txt")
     if format == write.NODE_DATA:
-        args.refuse(_PARTS, "node data describes the full model", "leave it out")
+        args.refuse(_PART_OPTIONS, "node data describes the full model", "leave it out")
         color = "macs" if color == "family" else color
 
     warning = ""

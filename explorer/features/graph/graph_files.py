@@ -122,11 +122,11 @@ def _draw_box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> I
     yield _draw_rectangle(
         x, y, width, height, radius, color, ' class="p"' if box.lit else ' stroke="#6a6a6a"'
     )
-    first = y + height / 2 - 8 * (len(lines) - 1) + 4
+    first_baseline = y + height / 2 - 8 * (len(lines) - 1) + 4
     for index, line in enumerate(lines):
         style = ' class="n"' if not index else ""
         yield (
-            f'<text{style} x="{x + width // 2}" y="{first + 16 * index:g}" text-anchor="middle"'
+            f'<text{style} x="{x + width // 2}" y="{first_baseline + 16 * index:g}" text-anchor="middle"'
             f' fill="{choose_text_color(color)}">{escape(line)}</text>'
         )
     yield "</g>\n"

@@ -18,17 +18,20 @@ from explorer.report.present.look.layers import describe_same_names
 COLORINGS = ("family", *FIGURES)
 """Values of `--color`: by operator family, or by a figure."""
 _BYTES = frozenset({"activations", "weights", "read", "written"})
+"""Figures that are numbers of bytes."""
 _NOUNS = {"macs": "MACs", "params": "parameters", "ops": "elementwise operations"}
+"""Noun after the value of a figure, if it is not the name of the figure."""
 PALE_COLOR, FULL_COLOR = "#fff5eb", "#d94801"
 """Fill colors of zero and of the largest figure."""
 LIT_COLOR = "#c2185b"
 """Color of the highlighted paths."""
 _BLANK = "#f4f4f4"
+"""Fill color of a box without a figure, and of a box that does not compute."""
 _TINT = 0.45
 """Share of the family color in the fill of a box; the remainder is white."""
 _MAX_LABEL_WIDTH = 30
 _NAME = re.compile(r"((?:from|to|into|out of) |)(\S+)")
-"""The name of a box: what it is to the drawing, if it lies outside, and a name from the file."""
+"""The name of a box: a preposition if the box is outside the drawn group, and a name from the file."""
 _MAX_ATTRIBUTES = 24
 """Maximum number of attributes in the tooltip of a box."""
 
@@ -77,7 +80,7 @@ def shorten_box_names(boxes: Sequence[GraphBox], rooms: Sequence[int] = ()) -> l
 
 
 def box_lines(box: GraphBox, color: str, name: str) -> list[str]:
-    """Return the lines in a box: its short name, the kind, and tiles, a figure or the number of layers."""
+    """Return the lines in a box: `name`, kind, and tiles, the figure `color` (else MACs) or layer count."""
     lines = [name, shorten_label(box.kind_text)]
     figure = "macs" if color == "family" else color
     if box.tiles and color == "family":
@@ -135,8 +138,8 @@ def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
     if tensor.shape is None:
         text = "?"
     else:
-        sides = ["?" if side is None else shorten_label(str(side), 16) for side in tensor.shape]
-        text = "×".join(sides) or "scalar"
+        sizes = ["?" if size is None else shorten_label(str(size), 16) for size in tensor.shape]
+        text = "×".join(sizes) or "scalar"
     return f"{text} and {tensors - 1:,} more" if tensors > 1 else text
 
 
@@ -160,7 +163,8 @@ def choose_colors(drawing: GraphDrawing, color: str) -> list[str]:
 def choose_text_color(color: str) -> str:
     """Return the text color for a filled box: white on dark fills, dark on light fills."""
     red, green, blue = _parse_color(color)
-    return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1c1c1c"
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue  # Rec. 601, from 0 to 255
+    return "#ffffff" if luma < 140 else "#1c1c1c"
 
 
 def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
@@ -181,8 +185,8 @@ def notes(drawing: GraphDrawing) -> list[str]:
     folded = drawing.folded
     fold_note = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
     route = [] if drawing.route is None else [route_text(drawing.route)]
-    named = describe_same_names(drawing.path, drawing.same_name)
-    return [*route, *([named] if named else []), *(fold_note if folded else []), *drawing.notes]
+    same_names = describe_same_names(drawing.path, drawing.same_name)
+    return [*route, *([same_names] if same_names else []), *(fold_note if folded else []), *drawing.notes]
 
 
 def route_text(route: GraphRoute) -> str:
@@ -208,7 +212,7 @@ def _is_work(box: GraphBox) -> bool:
 
 
 def _is_plain(box: GraphBox) -> bool:
-    """Whether the box is a group without a family."""
+    """Whether the box is a group or part without a family of its own."""
     return box.family == "other" and box.role in ("group", "part")
 
 

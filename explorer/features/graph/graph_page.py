@@ -27,6 +27,7 @@ from explorer.report.names import shorten_name
 from explorer.tui.text.lines import Line, escape_name, fit, line_text, merge_spans
 
 _MAX_WIDTH, _MAX_HEIGHT, _MIN_WIDTH = 24, 20, 4
+"""Maximum width, maximum height and minimum width of the overview map, in cells without its frame."""
 _MIN_SIZE = (48, 10)
 """Minimum width and height, in cells, of a pane that shows the overview map."""
 _HALVES = " ▀▄█"
@@ -50,7 +51,7 @@ def draw_overview(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int,
     fits_view = drawing.width <= view.width and drawing.height <= view.height
     if fits_view or view.width < _MIN_SIZE[0] or view.height < _MIN_SIZE[1]:
         return [*lines]
-    map_rows = _map(drawing, chosen_box, view)
+    map_rows = _draw_map(drawing, chosen_box, view)
     width, height = len(map_rows[0]), len(map_rows)
     box = drawing.boxes[chosen_box]
     x, y = view.width - width, 0
@@ -64,29 +65,29 @@ def draw_overview(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int,
     ]
 
 
-def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[str, str]]]:
+def _draw_map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[str, str]]]:
     """Draw the framed overview map as rows of cells."""
     max_size = min(_MAX_WIDTH, view.width // 4), min(_MAX_HEIGHT, view.height // 2) - 2
     scale = max(drawing.width / max_size[0], drawing.height / max_size[1])  # half a cell is about square
     width = min(max_size[0], max(_MIN_WIDTH, round(drawing.width / scale)))
     height = min(max_size[1], max(2, round(drawing.height / scale)))
-    across, cell_height = drawing.width / width, drawing.height / (2 * height)
+    cell_width, cell_height = drawing.width / width, drawing.height / (2 * height)
 
     def cells(box: GraphBox | View) -> tuple[Sequence[int], Sequence[int]]:
         left, top = (box.x, box.y) if isinstance(box, GraphBox) else (box.left, box.top)
         right = min(left + box.width, drawing.width) - 1
         bottom = min(top + box.height, drawing.height) - 1
         return (
-            range(max(0, int(left / across)), min(width - 1, int(right / across)) + 1),
+            range(max(0, int(left / cell_width)), min(width - 1, int(right / cell_width)) + 1),
             range(max(0, int(top / cell_height)), min(2 * height - 1, int(bottom / cell_height)) + 1),
         )
 
-    filled: dict[tuple[int, int], bool] = {}
+    filled: dict[tuple[int, int], bool] = {}  # whether the box in a half cell is on the highlighted path
     for box in drawing.boxes:
         columns, rows = cells(box)
         # keep gaps of half a cell visible, and at least one cell for every box
         rows = [y for y in rows if box.y <= (y + 0.5) * cell_height < box.y + box.height] or rows[:1]
-        columns = [x for x in columns if box.x <= (x + 0.5) * across < box.x + box.width] or columns[:1]
+        columns = [x for x in columns if box.x <= (x + 0.5) * cell_width < box.x + box.width] or columns[:1]
         for spot in ((x, y) for x in columns for y in rows):
             filled[spot] = filled.get(spot, False) or box.lit
     columns, rows = cells(view)
@@ -96,10 +97,10 @@ def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[
         line = [("│", "dim")]
         for x in range(width):
             halves = [(x, 2 * y) in filled, (x, 2 * y + 1) in filled]
-            has_box = any(filled.get((x, 2 * y + half)) for half in (0, 1))
+            is_lit = any(filled.get((x, 2 * y + half)) for half in (0, 1))
             in_view = x in columns and (2 * y in rows or 2 * y + 1 in rows)
             is_chosen = x in chosen_columns and (2 * y in chosen_rows or 2 * y + 1 in chosen_rows)
-            role = "mark" if is_chosen else "accent" if has_box else "dim" if in_view else "track"
+            role = "mark" if is_chosen else "accent" if is_lit else "dim" if in_view else "track"
             char = _HALVES[halves[0] + 2 * halves[1]]
             line.append(("◆" if is_chosen else char if char != " " or not in_view else "·", role))
         map_rows.append([*line, ("│", "dim")])
@@ -126,9 +127,13 @@ CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
 _HEAVY = dict(enumerate(" ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"))
 """Heavy line characters, for highlighted paths."""
 _LIT = str.maketrans("┌─┐│└┘╘═╛", "┏━┓┃┗┛┗━┛")
+"""Frame characters of a box on the highlighted path."""
 MARK = "◆"
+"""Sign of a layer that the user marked as an end of a path."""
 WORK = frozenset({"layer", "group", "part"})
+"""Roles of the boxes that compute; the other boxes are inputs, outputs and neighbors outside the group."""
 _MARKED = frozenset({"layer", "group"})
+"""Roles of the boxes that can be marked."""
 
 
 class GraphCanvas:
@@ -193,10 +198,8 @@ class GraphCanvas:
             x += cells
 
     def _draw(self, box: GraphBox, name: str) -> None:
-        """Draw a box: rounded corners unless it is a layer or group, a double bottom line if it can be
-        opened.
-        """
-        wide, role = box.width - 2, box.family if box.role in WORK else "dim"
+        """Draw a box: square corners if it computes, a double bottom line if it can be opened."""
+        inner, role = box.width - 2, box.family if box.role in WORK else "dim"
         faint = self.drawing.route is not None and not box.lit
         if box.lit or faint:
             role = "accent" if box.lit else "track"
@@ -204,14 +207,14 @@ class GraphCanvas:
         mark = MARK if box.role in _MARKED and box.row in self._marks else ""
         corners = "┌┐" if box.role in WORK else "╭╮"
         bottom = "╘╛═" if box.unfolds else "└┘─" if box.role in WORK else "╰╯─"
-        top = f"{corners[0]}{letter}{'─' * (wide - len(letter + mark))}{mark}{corners[1]}"
-        sides, low = f"│{' ' * wide}│", bottom[0] + bottom[2] * wide + bottom[1]
+        top = f"{corners[0]}{letter}{'─' * (inner - len(letter + mark))}{mark}{corners[1]}"
+        sides, low = f"│{' ' * inner}│", bottom[0] + bottom[2] * inner + bottom[1]
         if box.lit:
             top, sides, low = top.translate(_LIT), sides.translate(_LIT), low.translate(_LIT)
         self._set(box.x, box.y, top, role)
         self._set(box.x, box.y + box.height - 1, low, role)
-        labels = [name, *(shorten_label(line, wide) for line in box_lines(box, "family", name)[1:])]
-        labels = [line if cell_len(line) <= wide else fit(line, wide) for line in labels[: box.height - 2]]
+        labels = [name, *(shorten_label(line, inner) for line in box_lines(box, "family", name)[1:])]
+        labels = [line if cell_len(line) <= inner else fit(line, inner) for line in labels[: box.height - 2]]
         for line_index in range(1, box.height - 1):
             self._set(box.x, box.y + line_index, sides, role)
             if line_index <= len(labels):
@@ -219,7 +222,7 @@ class GraphCanvas:
                     "dim" if faint else "strong" if line_index == 1 else "text" if box.role in WORK else "dim"
                 )
                 self._set(
-                    box.x + 1 + (wide - cell_len(labels[line_index - 1])) // 2,
+                    box.x + 1 + (inner - cell_len(labels[line_index - 1])) // 2,
                     box.y + line_index,
                     labels[line_index - 1],
                     style,
@@ -249,13 +252,13 @@ def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
         corners = [(x, y), (x, turn), (to_x, turn), (to_x, to_y)]
         for (a, b), (c, d) in pairwise(corners):
             step = ((c > a) - (c < a), (d > b) - (d < b))
-            exit_side, back = {(1, 0): (E, W), (-1, 0): (W, E), (0, 1): (S, N), (0, -1): (N, S)}.get(
+            exit_side, entry_side = {(1, 0): (E, W), (-1, 0): (W, E), (0, 1): (S, N), (0, -1): (N, S)}.get(
                 step, (0, 0)
             )
             while (a, b) != (c, d):
                 lines[a, b] = lines.get((a, b), 0) | exit_side
                 a, b = a + step[0], b + step[1]
-                lines[a, b] = lines.get((a, b), 0) | back
+                lines[a, b] = lines.get((a, b), 0) | entry_side
 
 
 def draw_plain(drawing: GraphDrawing) -> Iterator[str]:
@@ -266,7 +269,7 @@ def draw_plain(drawing: GraphDrawing) -> Iterator[str]:
         yield f"{line_text(line).rstrip()}\n"
 
 
-def neighbour(drawing: GraphDrawing, start: int, direction: str) -> int | None:
+def find_neighbor(drawing: GraphDrawing, start: int, direction: str) -> int | None:
     """Return the index of the box that an arrow key leads to, or None.
 
     Up and down follow the straightest edge; left and right stay in the same rank. From a box on a highlighted

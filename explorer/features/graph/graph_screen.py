@@ -20,7 +20,7 @@ from explorer.features.graph.graph_page import (
     box_line,
     draw_overview,
     draw_plain,
-    neighbour,
+    find_neighbor,
     title_lines,
 )
 from explorer.report.present.look.layers import build_overlay_fields
@@ -39,12 +39,14 @@ if TYPE_CHECKING:
 
 
 _Span = tuple[int, int]
+"""Half-open range of rows."""
 
 
 class GraphRequest(NamedTuple):
     """Arguments of `Session.graph`.
 
-    `row` is the row of the group or layer to draw, or None for the whole model.
+    `row` is the row of the group or layer to draw, or None for the whole model. `unfold` and `between` hold
+    rows, or ranges of rows.
     """
 
     row: int | None = None
@@ -115,7 +117,7 @@ class GraphView(SubScreen[int]):
         super().__init__()
         self._ask, self._layers, self._about = draw, layers, about
         self._marks: list[int] = []
-        self._earlier: list[tuple[GraphRequest, int | None]] = []
+        self._earlier: list[tuple[GraphRequest, int | None]] = []  # earlier drawings and their chosen rows
         self._matches: list[int] = []
         self._shows_map = True
         self._shows_details: bool | None = None
@@ -178,9 +180,8 @@ class GraphView(SubScreen[int]):
         return [*words, *(word for flag, end in ends for word in (flag, self._layers[end].path))]
 
     def _lay_out(self) -> None:
-        has_room = self.size.width >= _MIN_DETAIL_WIDTH and not self.app.has_class(
-            "remote"
-        )  # every cell costs bytes there
+        # on a remote terminal every cell costs bytes
+        has_room = self.size.width >= _MIN_DETAIL_WIDTH and not self.app.has_class("remote")
         self.set_class(has_room if self._shows_details is None else self._shows_details, "-about")
 
     def _show(self) -> None:
@@ -274,9 +275,11 @@ class GraphView(SubScreen[int]):
     def _find_neighbor(self, direction: str) -> int | None:
         """Return the index of the box that an arrow key leads to, or None."""
         if self._rails is None or not self._is_compact:
-            return neighbour(self.drawing, self.chosen, direction)
+            return find_neighbor(self.drawing, self.chosen, direction)
         if direction in ("left", "right"):
-            return (self._rails.maker if direction == "left" else self._rails.reader)(self.chosen)
+            return (self._rails.find_producer if direction == "left" else self._rails.find_reader)(
+                self.chosen
+            )
         index = self.chosen + (1 if direction == "down" else -1)
         return index if 0 <= index < len(self.drawing.boxes) else None
 
@@ -447,6 +450,7 @@ class GraphView(SubScreen[int]):
     def _go(
         self, request: GraphRequest, chosen_row: int | None, *, keeps_place: bool = False, back: bool = False
     ) -> None:
+        """Draw a request in the background. Unless `back`, Backspace returns to the present drawing."""
         self.run_worker(
             self._draw(request, chosen_row, keeps_place, back), exclusive=True, exit_on_error=False
         )
@@ -496,16 +500,14 @@ def _is_within(rows: _Span, span: _Span) -> bool:
 
 
 def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
-    """Return the index of the box of a row; else of the smallest box around it; else of the first box inside
-    it.
-    """
+    """Return the index of a row's box, else of the smallest box around it, of the next, or `otherwise`."""
     boxes = [
         (box.rows, index) for index, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"
     ]
     exact = [index for _, index in boxes if drawing.boxes[index].row == row]
     surrounding = [(rows[1] - rows[0], index) for rows, index in boxes if rows[0] <= row < rows[1]]
-    inside = [(rows[0], index) for rows, index in boxes if rows[0] > row]
-    return exact[0] if exact else min(surrounding or inside, default=(0, otherwise))[1]
+    following = [(rows[0], index) for rows, index in boxes if rows[0] > row]
+    return exact[0] if exact else min(surrounding or following, default=(0, otherwise))[1]
 
 
 def draw_graph(context: CommandContext) -> None:

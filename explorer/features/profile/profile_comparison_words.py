@@ -1,4 +1,4 @@
-"""Text output of `explorer profile A B`: time differences by layer; marks those that are noise."""
+"""Text output of `explorer profile A B`: time differences by layer; those within noise are marked."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def build_wall_table(fact: ProfileComparison) -> Fields:
     if slowed := fact.before.slowed_seconds - fact.after.slowed_seconds:
         remark = "the profiler slows kernels by this time: compare shares instead"
         rows.append(Field("  less slowed kernels", _format_difference(slowed, True), remark))
-    if doubted := [profile for profile in fact.layers if profile.significant is None]:
+    if uncertain := [change for change in fact.layers if change.significant is None]:
         counts = [
-            side.count for profile in doubted for side in (profile.before, profile.after) if side is not None
+            side.count for change in uncertain for side in (change.before, change.after) if side is not None
         ]
         runs = many_text(min(counts, default=0), "run")
         remark = f"marked ?: {runs} under the profiler, but each needs six: pass a longer --time-limit"
-        rows.append(Field("Uncertain layers", plain(len(doubted)), remark))
+        rows.append(Field("Uncertain layers", plain(len(uncertain)), remark))
     loaded = fact.before.load or fact.after.load
     if loaded:
         rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), loaded, "loaded"))
@@ -94,7 +94,7 @@ def _format_difference(value: float, significant: bool | None) -> Span:
 
 def change_table(layers: Sequence[LayerChange]) -> Table:
     """Build a table with a row for each pair of layers."""
-    surely = {True: Span("yes"), False: Span("noise", "quiet"), None: Span("?", "quiet")}
+    cell_by_certainty = {True: Span("yes"), False: Span("noise", "quiet"), None: Span("?", "quiet")}
     return table_of(
         layers,
         (
@@ -107,7 +107,7 @@ def change_table(layers: Sequence[LayerChange]) -> Table:
                 Column("difference", "right"),
                 lambda change: _format_difference(change.difference, change.significant),
             ),
-            (Column("sure", drop=1), lambda change: surely[change.significant]),
+            (Column("sure", drop=1), lambda change: cell_by_certainty[change.significant]),
         ),
         what="layers, those that differ most first",
     )

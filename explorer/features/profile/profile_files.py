@@ -43,10 +43,9 @@ def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
         start = 0.0
         for number, run in enumerate(profile.recording, 1):
             # tools find training steps by the name that torch.profiler uses
-            step_name = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
-            events.append(
-                _slice(f"{step_name[0]}{number}", step_name[1], pid, 0, start, run.seconds, _run(profile))
-            )
+            prefix, category = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
+            args = _describe_run(profile)
+            events.append(_make_slice(f"{prefix}{number}", category, pid, 0, start, run.seconds, args))
             events += _run_events(run, profile, rows, pid, start)
             start += run.seconds
     metadata = {"tool": f"explorer {__version__}", "model": model, "what": _TRACE_NOTE}
@@ -55,11 +54,12 @@ def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
     )
 
 
-def _slice(
+def _make_slice(
     name: str, category: str, pid: int, lane: int, start: float, seconds: float, args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    when = {"ts": round(start * 1e6, 3), "dur": round(seconds * 1e6, 3)}
-    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": lane, **when, "args": args}
+    """Return a trace event with a start and a duration; Perfetto calls it a slice."""
+    times = {"ts": round(start * 1e6, 3), "dur": round(seconds * 1e6, 3)}
+    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": lane, **times, "args": args}
 
 
 def _run_events(
@@ -72,19 +72,20 @@ def _run_events(
     has_modules = any(event.kind == "module" for event in run.events)
     for first, last, group in () if has_modules else _list_group_spans(run, rows):
         seconds = last.start + last.seconds - first.start
-        yield _slice(rows[group].path, "group", pid, first.thread, run_start + first.start, seconds, {})
+        yield _make_slice(rows[group].path, "group", pid, first.thread, run_start + first.start, seconds, {})
     for event in run.events:
-        when = pid, event.thread, run_start + event.start, event.seconds
+        position = pid, event.thread, run_start + event.start, event.seconds
         row = None if event.layer is None else rows[event.layer]
         if event.kind == "phase":
-            yield _slice(event.name, "user_annotation", *when, {})
+            yield _make_slice(event.name, "user_annotation", *position, {})
         elif row is not None:
             category = "group" if row.group and event.kind == "module" else "own" if row.group else "layer"
-            yield _slice(row.path or row.name, category, *when, args_by_layer.get(row.id, {}))
+            yield _make_slice(row.path or row.name, category, *position, args_by_layer.get(row.id, {}))
         if event.kind == "kernel":
-            yield _slice(event.name, "cpu_op" if has_modules else "kernel" if row else "other", *when, {})
+            category = "cpu_op" if has_modules else "kernel" if row else "other"
+            yield _make_slice(event.name, category, *position, {})
         elif event.kind == "module" and row is None:
-            yield _slice("model", "group", *when, {})
+            yield _make_slice("model", "group", *position, {})
 
 
 def _list_group_spans(
@@ -120,7 +121,7 @@ def _list_group_spans(
     return iter(spans)
 
 
-def _run(profile: Profile) -> dict[str, Any]:
+def _describe_run(profile: Profile) -> dict[str, Any]:
     names = ("runtime", "device", "threads", "batch", "optimize", "runs", "settled", "loaded", "load")
     times = ("wall_seconds", "overhead_seconds", "slowed_seconds")
     return {name: getattr(profile, name) for name in (*names, *times)}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Timed = tuple[Profile, Sequence[Layer]]
 """A profile, and the rows of the layer tree."""
-_BARS = 24
+_MAX_BARS = 24  # layers, or lanes, in a picture
 _COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6bb0", "#5aa5b0", "#b8913f")
 _GREY = "#8a8f98"
 
@@ -37,7 +37,7 @@ def time(axes: Axes, info: Info, fact: Timed) -> None:
     """Draw the slowest layers as bars, with lines from the 10th to the 90th percentile of the runs."""
     profile, _ = fact
     timed = [layer for layer in ordered(profile.layers) if layer.seconds is not None]
-    bars = timed[:_BARS][::-1]
+    bars = timed[:_MAX_BARS][::-1]
     medians = [layer.seconds.median for layer in bars if layer.seconds]
     low = [max(0.0, layer.seconds.median - layer.seconds.p10) for layer in bars if layer.seconds]
     high = [max(0.0, layer.seconds.p90 - layer.seconds.median) for layer in bars if layer.seconds]
@@ -58,7 +58,7 @@ def timeline(axes: Axes, info: Info, fact: Timed) -> None:
     seconds_by_lane = {
         name: sum(frame.seconds for frame in lane_frames) for name, lane_frames in lanes.items()
     }
-    names = sorted(lanes, key=lambda name: -seconds_by_lane[name])[:_BARS]
+    names = sorted(lanes, key=lambda name: -seconds_by_lane[name])[:_MAX_BARS]
     for place, name in enumerate(names):
         spans = [(frame.start, frame.seconds) for frame in lanes[name]]
         color = _GREY if lanes[name][0].category != "kernel" else _COLORS[place % len(_COLORS)]

@@ -172,21 +172,21 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         request = self._read_fields()
         spec = request.spec
         runs = many_text(spec.steps, "run") if spec.steps else "Runs until the median is sure within 5 %"
-        turn = ", both in turn" if request.beside else ""
+        turn_text = ", both in turn" if request.beside else ""
         step = "A training step: forward, backward, optimizer. " if spec.train else ""
         return [
-            (f"{step}{runs}, or {spec.time_limit:g} s have passed{turn}.", "dim"),
+            (f"{step}{runs}, or {spec.time_limit:g} s have passed{turn_text}.", "dim"),
             ("The screen does not change until then; Esc stops the run.", "dim"),
         ]
 
     def _read_fields(self) -> ProfileRequest:
         choice = self.query_one("#choice", OptionField)
-        picked = choice.value if choice.index else ""
+        chosen_word = choice.value if choice.index else ""
         typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
         state_indexes = [field.index for field in self.query("#beside").results(OptionField)]
         return ProfileRequest(
-            level=picked if self._graph else "",
-            training="" if self._graph else picked,
+            level=chosen_word if self._graph else "",
+            training="" if self._graph else chosen_word,
             beside=[*self._states][state_indexes[0]] if state_indexes else "",
             **typed,
         )
@@ -199,7 +199,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
 
 
 TIME_AGAIN = -1
-"""Result of a screen, in place of the id of a layer: the user wants to time the model again."""
+"""Result of a screen instead of the id of a layer: time the model again."""
 MAX_LAYERS, _MAX_GROUPS = 500, 20
 """Maximum numbers of layers and of groups in the list."""
 MIN_NAME = 22
@@ -229,7 +229,7 @@ class ProfileScreen(ReportScreen[int]):
     Args:
         fact: Profile to show.
         name: Name of the model.
-        words: Options of `explorer profile` that measure the same.
+        words: Options of `explorer profile` that repeat the measurement.
         exact: Whether to show exact instead of rounded numbers.
     """
 
@@ -303,7 +303,7 @@ COMPARISON_KEYS = key_group(
 
 
 class ProfileComparisonScreen(ReportScreen[int]):
-    """Show two profiles in columns; the result is an index into `largest_first(fact)`, or `TIME_AGAIN`.
+    """Show two profiles in columns; the result is an index into `sort_largest_first(fact)`, or `TIME_AGAIN`.
 
     Args:
         fact: Comparison of the two profiles.

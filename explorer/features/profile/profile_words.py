@@ -24,7 +24,7 @@ from explorer.report.present.figures import bar_text, dash_zero, plain, seconds,
 from explorer.report.present.look.info import title
 from explorer.report.present.look.roofline_words import format_machine
 
-_MAX_OPERATORS = 10
+_MAX_OPERATORS = 10  # of the slowest, in the table of kernels
 _MAX_NOTEBOOK_LAYERS = 20
 
 

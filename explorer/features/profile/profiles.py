@@ -154,7 +154,7 @@ class Profiler:
         ]
         graphs = [subject.model for _, subject in subjects if isinstance(subject, TimedGraph)]
 
-        def flow(models: Models, index: int) -> ValueFlow | None:
+        def find_flow(models: Models, index: int) -> ValueFlow | None:
             return models.examine(index, on_progress, cancel).flow
 
         tree = compare_trees(
@@ -162,7 +162,7 @@ class Profiler:
             subjects[1][1].analysis,
             form="graph" if len(graphs) == 2 else "rows",
             graphs=(graphs[0], graphs[1]) if len(graphs) == 2 else None,
-            flows=(None, None) if graphs else (flow(*state_pair[0]), flow(*state_pair[1])),
+            flows=(None, None) if graphs else (find_flow(*state_pair[0]), find_flow(*state_pair[1])),
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -189,7 +189,7 @@ class Profiler:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> tuple[Measurement, TimedGraph | TimedModule]:
-        """Prepare a state for timing, as a graph or as a module."""
+        """Return the measurement of a state to time, and the prepared graph or module."""
         report(on_progress, cancel, "loading")
         if models.is_module(state_index) or (not state_index and not models.is_graph and models.from_torch):
             from explorer.features.profile.timed_modules import prepare_module  # imports torch
@@ -208,11 +208,11 @@ class Profiler:
         self, models: Models, state_index: int, profile: Profile, measured_machine: MeasuredMachine | None
     ) -> Profile:
         notes = [] if measured_machine is None else _machine_notes(profile, measured_machine)
-        kept_profile = replace(profile, notes=(*models.list_weight_notes(), *profile.notes, *notes))
-        without_recording = replace(kept_profile, recording=())
+        full_profile = replace(profile, notes=(*models.list_weight_notes(), *profile.notes, *notes))
+        without_recording = replace(full_profile, recording=())
         models.history = amend(models.history, state_index, profile=without_recording)
         models.keep_profile(state_index, without_recording)
-        return kept_profile
+        return full_profile
 
 
 def _machine_notes(profile: Profile, machine: MeasuredMachine) -> list[str]:

@@ -57,7 +57,7 @@ def prepare_module(
     else:
         all_sizes = {} if sizes else {**dims}
         analysis = models.analyze_with(state_index, all_sizes, sizes, on_progress, cancel).analysis
-    first = tensors[0] if tensors else None
+    first_input = tensors[0] if tensors else None
     module = TimedModule(
         loaded,
         build_with_weights(loaded, lambda: binding),
@@ -66,7 +66,7 @@ def prepare_module(
         analysis,
         tuple(texts),
         batch,
-        first.size(0) if first is not None and first.dim() else None,
+        first_input.size(0) if first_input is not None and first_input.dim() else None,
     )
     return prepare_measurement(module, spec), module
 

@@ -64,6 +64,7 @@ _SATURATES = (
     "this processor has no VNNI: when onnxruntime optimizes a file, it adds two products of bytes in 16 bits,"
     " and the sum can saturate; the errors above are without that, as with session.x64quantprecision = 1"
 )
+"""Note on results that differ between processors."""
 _MIN_FOLD_SNR = 80.0
 """Minimum SNR in dB after folding. Rounding alone, in float32, gives about 120 dB."""
 _IN_MEMORY = 48 << 20
@@ -101,8 +102,8 @@ class Quantizer:
         model = self._models.load_graph(self._models.current, on_progress)
         last = self._last_graph
         if last is None or last[0][0] is not model or last[0][1] is not self._folds:
-            reached = inline_layers(model)
-            last = (model, self._folds), fold(reached, "batchnorm")[0] if self._folds else reached
+            inlined = inline_layers(model)
+            last = (model, self._folds), fold(inlined, "batchnorm")[0] if self._folds else inlined
             self._last_graph = last
         return last[1]
 
@@ -169,8 +170,8 @@ class Quantizer:
         rounded = quantize_model(plan.model, plan.choices, grids, self._declared_shapes(plan))
 
         errors: dict[str, Any] = {}
-        in_runtime: dict[str, Any] = {}
-        by_layer: dict[str, str] = {}
+        in_runtime: dict[str, Any] = {}  # fields of the result about onnxruntime
+        by_layer: dict[str, str] = {}  # kernel of each layer
 
         def measure(written_model: Model, _: str) -> None:
             in_runtime["kernels"], kernels = stock_runtime.find_kernels(written_model, plan.choices)
@@ -259,9 +260,9 @@ class Quantizer:
                 path = os.path.join(folder, "trial.onnx")
                 writer.write(rounded, path, cancel=cancel)
                 outputs = original.agreement(validate(reader.read(path)), step)
-        answered = self._answer(plan, grids, {"outputs": outputs}, request, None, weights=False)
+        fact = self._answer(plan, grids, {"outputs": outputs}, request, None, weights=False)
         seconds = time.perf_counter() - started
-        return replace(answered, calibration=original.samples.text, seconds=seconds, notes=notes)
+        return replace(fact, calibration=original.samples.text, seconds=seconds, notes=notes)
 
     def _run_once(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> OriginalRuns:
         """Run the original model on the samples of a request; keep the values for further trials."""
@@ -412,8 +413,8 @@ def _drop_unusable_layers(
 
 def _warn_saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
     """Return a warning if onnxruntime saturates int8 weights on this processor."""
-    open_choices = [c for c in choices if not c.reason and not c.unsaturated]
-    integer_pairs = [(c.weight, c.input) for c in open_choices if c.weight is not None and c.input]
+    quantized = [c for c in choices if not c.reason and not c.unsaturated]
+    integer_pairs = [(c.weight, c.input) for c in quantized if c.weight is not None and c.input]
     int8_weights = [
         w for w, x in integer_pairs if w.element_type == "int8" and x.element_type in ("int8", "uint8")
     ]
@@ -440,16 +441,16 @@ def _format_label(spec: QuantizeSpec) -> str:
     """Return the label of a state: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
     parts = [(part, getattr(spec, part)) for part in ("weight", "input")]
     parts_text = ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"
-    hands = sum(rule.origin == BY_HAND for rule in spec.rules)
-    hand_text = f", {hands:,} layer{'s' * (hands > 1)} by hand" if hands else ""
+    manual_count = sum(rule.origin == BY_HAND for rule in spec.rules)
+    hand_text = f", {manual_count:,} layer{'s' * (manual_count > 1)} by hand" if manual_count else ""
     return (spec.weight if spec.weight == spec.input else parts_text) + hand_text
 
 
 def formats_at(history: History, state_index: int) -> dict[str, QuantizedLayer]:
     """Return the quantized layers of a state by name, from all quantizations that led to it."""
     layers: dict[str, QuantizedLayer] = {}
-    for place in history.line_to(state_index):
-        record = history.entries[place].record
+    for index in history.line_to(state_index):
+        record = history.entries[index].record
         for layer in record.quantization.layers if isinstance(record, QuantizationRecord) else ():
             if not layer.reason:
                 layers[layer.name] = _merge_formats(layers.get(layer.name), layer)

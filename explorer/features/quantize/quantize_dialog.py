@@ -46,6 +46,7 @@ PreviewFunction = Callable[[QuantizeSpec], Awaitable[Quantization]]
 """Async function that returns which layers take the formats of a spec."""
 
 SAME = "as weights"
+"""Word of the input field for the format of the weights."""
 _SCALES = list_group(QuantizeSpec, "scales")
 _OPTIONS = {
     option.name: option
@@ -56,6 +57,7 @@ _SITES, _CONFIG = _OPTIONS["sites"], _OPTIONS["config"]
 _NO_BLOCK = _OPTIONS["block"].declared.words[0]
 _SYMMETRIC_BY_WORD = dict(zip(_OPTIONS["symmetric"].declared.words, (None, True, False), strict=True))
 _AS_BEFORE = "as before"
+"""Word of the layers field for the layers of the last request."""
 _TYPING_PAUSE = 0.15
 """Seconds without a key press after which the preview is computed again."""
 _MAX_ERROR_LINES = 3
@@ -307,8 +309,8 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             lines = wrap(((escape_name(text), role),), width) or [BLANK]
             if max_lines is None or len(lines) <= max_lines:
                 return lines
-            rest = " ".join(_join_text(line) for line in lines[max_lines - 1 :])
-            return [*lines[: max_lines - 1], cut_line(((rest, role),), width)]
+            last_line = " ".join(_join_text(line) for line in lines[max_lines - 1 :])
+            return [*lines[: max_lines - 1], cut_line(((last_line, role),), width)]
 
         plan.show(format_lines)
 

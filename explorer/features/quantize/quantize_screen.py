@@ -59,9 +59,10 @@ _STAYS = "as it is"
 
 
 class LayerRequest(Struct, frozen=True):
-    """Result of a screen about a quantization: show a layer, remake one layer, or quantize the model anew.
+    """Result of a screen about a quantization: go to a layer, change one layer, or quantize anew.
 
     Attributes:
+        layer: Name of the layer, for the actions `layer` and `remake`.
         values: Arguments of `Session.requantize`, for the action `remake`.
     """
 

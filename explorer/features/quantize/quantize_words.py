@@ -140,7 +140,7 @@ def run_times(times: RunTimes) -> Table:
 
 
 def _ratio_text(ratio: float) -> str:
-    """Words the time of a run as a multiple of the original's, such as '1.57 x'."""
+    """Format a time relative to the original's, such as '1.57 x'; '?' for an unknown ratio."""
     return f"{ratio:.2f} x" if ratio > 0 else "?"
 
 

@@ -71,7 +71,7 @@ def extract(
 def _compare_values(part: ExtractedModule, values: tuple[torch.Tensor, ...]) -> bool | None:
     """Return whether the part gives exactly the values of the whole module.
 
-    Values drawn at random are skipped; if all values are, return None.
+    Outputs that depend on random numbers are skipped; if all outputs do, return None.
     """
     if not part.is_reproduced or len(values) != len(part.output_values):
         return False

@@ -100,8 +100,8 @@ def _check_output(output: str, overwrite: bool, input: PathText | None) -> None:
     """Check before the run that the output file can be written."""
     if not output.endswith(".npz"):
         raise Misuse("the file name's ending selects the format", where=output, hint="use .npz")
-    read = [input] if input is not None else []
-    output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=read)
+    inputs = [input] if input is not None else []
+    output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=inputs)
 
 
 def _save_outputs(
@@ -136,29 +136,29 @@ def _build_inputs(
     seed: int,
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
     """Return the inputs of each micro-batch, and one line of text about each input."""
-    model = _load_joined(folder, stage_list)
+    model = _join_stages(folder, stage_list)
     sizes = select_dims(model, dims)
     if unknown := [name for name in dims if name not in sizes]:
         raise Misuse(f"the stages have no dimension '{unknown[0]}'", where="--dim")
     if input is None:
-        first = {value.shape[0] for value in model.graph.required_inputs if value.shape}
-        open_names = [name for name in first if isinstance(name, str)]
-        if batch is not None and not open_names and batch not in first:
+        first_sizes = {value.shape[0] for value in model.graph.required_inputs if value.shape}
+        open_names = [name for name in first_sizes if isinstance(name, str)]
+        if batch is not None and not open_names and batch not in first_sizes:
             raise Misuse("no input has an open first dimension", where="--batch", hint="leave it out")
         sizes |= {} if batch is None else dict.fromkeys(open_names, batch)
-        drawn = plan_inputs(model, sizes)
+        input_plan = plan_inputs(model, sizes)
         batches = [
-            draw(drawn, seed + offset)
+            draw(input_plan, seed + offset)
             for offset in range(min(micro_batches or _DISTINCT_BATCHES, _DISTINCT_BATCHES))
         ]
-        return batches, tuple([plan.text() for plan in drawn])
+        return batches, tuple([plan.text() for plan in input_plan])
     specs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.required_inputs]
     parts = read_input(input).samples(specs, batch)
     plans = [read_given_inputs(model, part) for part in parts]
     return [draw(plan, seed) for plan in plans], tuple([plan.text() for plan in plans[0]])
 
 
-def _load_joined(folder: str, stage_list: Manifest) -> Model:
+def _join_stages(folder: str, stage_list: Manifest) -> Model:
     """Join the stages into one graph. For torch stages, the graph has only inputs and outputs."""
 
     def values(tensors: Sequence[ManifestTensor]) -> tuple[Value, ...]:

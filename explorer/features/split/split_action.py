@@ -89,9 +89,9 @@ class SplitCommand(ScreenCommand):
 
 
 def _convert_to_module_rows(where: CutPlaces, graph: Sequence[Layer], modules: Sequence[Layer]) -> CutPlaces:
-    """Convert the places of cuts in an exported graph to rows of the module tree.
+    """Convert the places of cuts in an exported graph to rows of the module tree, by the paths of the nodes.
 
-    The path of a graph node contains the name of its module.
+    The path of a graph node contains the name of its module. Row -1 stands for a node without a module.
     """
     ids = {layer.path: layer.id for layer in modules}
 

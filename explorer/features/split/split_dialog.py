@@ -1,6 +1,6 @@
 """Settings of a split, the dialog that asks for them, and the state of the Split screen.
 
-A unit is an operator of the graph; cuts lie between units. A place is the number of units before a cut.
+A unit is an operator of the graph; cuts are between units. A place is the number of units before a cut.
 """
 
 from __future__ import annotations
@@ -202,13 +202,13 @@ class SplitState(Struct):
     Attributes:
         request: Settings of the split.
         draft: Latest figures that the engine computed.
-        where: Allowed places of the cuts, with the layers of the units.
+        where: Allowed places of the cuts, and the layer row of each unit.
         rows: Rows of the layer tree with the places of the cuts.
         layers: Layers of the exported graph if the model is a module, else None.
         moved: Whether the user moved cuts away from the best places.
         shape: Saved open rows and cursor of the layer tree.
         folder: Folder of the last written stages.
-        written: Cuts and file format of the stages in `folder`, or None if no stages were written.
+        written: Places of the cuts and file format of the stages in `folder`; None if no stages were written.
         resumes: Places of the cuts read from a saved session, used until `rows` is set.
     """
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
 
 _GANTT_MARGIN, _MAX_GANTT_WIDTH = 9, 128
-"""Cells reserved beside a schedule, and its maximum width in cells."""
-_WORDS = {"macs": "MACs", "training": "training memory"}
+"""Cells for the labels left of a schedule, and the maximum width of a schedule in cells."""
+_COST_NAMES = {"macs": "MACs", "training": "training memory"}
 
 
 def draw_title(
@@ -42,7 +42,7 @@ def draw_title(
     if draft is None:
         return head, ()
     fact = draft.split
-    count = f"   {many_text(len(fact.stages), 'stage')} by {_WORDS.get(fact.by, fact.by)}", "dim"
+    count = f"   {many_text(len(fact.stages), 'stage')} by {_COST_NAMES.get(fact.by, fact.by)}", "dim"
     moved_note = " · cuts moved" if moved else "", "warn"
     return cut_line((*head, count, moved_note), width), cut_line(_summarize(fact, width, exact), width)
 

@@ -267,9 +267,7 @@ class SplitScreen(SubScreen[int]):
             self._handle_stop()
         except ExplorerError as error:
             split.request = previous_request
-            if (
-                places is not None and error.where == "places"
-            ):  # the places belong to an older version of the model
+            if places is not None and error.where == "places":  # places in an older version of the model
                 await self._find_cuts(request, None, None)
             elif untimed is not None and error.code == "untimed":
                 await self._find_cuts(untimed, None, None)
@@ -330,6 +328,7 @@ class SplitScreen(SubScreen[int]):
         tree.set_model(model, self._totals, keep_cursor=not first)
 
     def _lay_cuts(self, places: Sequence[int]) -> None:
+        """Show the cuts at `places` in the tree."""
         rows = self._split.rows
         assert rows is not None
         rows.places = tuple(places)
@@ -514,7 +513,7 @@ class SplitScreen(SubScreen[int]):
             on_confirmed(True)
 
     async def _write_stages(self, folder: str, *, overwrite: bool) -> None:
-        split, fresh = self._split, not os.path.isdir(folder)
+        split, is_new_folder = self._split, not os.path.isdir(folder)
         spec = split.request.spec
         if cuts := self._split.cut_names:
             spec = type(spec)(
@@ -533,7 +532,7 @@ class SplitScreen(SubScreen[int]):
             )
         except Cancelled:
             with suppress(OSError):
-                if fresh:
+                if is_new_folder:
                     os.rmdir(folder)
             self._say("stopped, no file was written")
         except ExplorerError as error:

@@ -116,10 +116,10 @@ def describe_cut_rounding(rounded: str) -> str:
 def report_optimized_errors(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
     """Report output errors with the runtime's optimizations on, and name outputs that are not compared."""
     blocks: list[Block] = []
-    drawn = [output.name for output in outputs if output.drawn]
-    if drawn:
+    skipped = [output.name for output in outputs if output.drawn]
+    if skipped:
         blocks.append(
-            Paragraph(f"not compared, because it depends on random numbers: {', '.join(drawn)}", "warning")
+            Paragraph(f"not compared, because it depends on random numbers: {', '.join(skipped)}", "warning")
         )
     worst = max((o for o in outputs if not o.drawn), key=lambda output: output.max_abs or 0.0, default=None)
     if worst is not None:
@@ -143,10 +143,10 @@ def _report_step(step: StepProof) -> Paragraph:
 def build_split_fields(fact: Split) -> Fields:
     """Build the fields for the number, balance and traffic of the stages."""
     crossing = sum(cut.bytes for cut in fact.cuts)
-    words = {"memory": "weights and activations", "training": "memory of a training step"}
+    cost_names = {"memory": "weights and activations", "training": "memory of a training step"}
     largest = max(stage.cost for stage in fact.stages)
     rows = [
-        Field("Stages", plain(len(fact.stages)), f"balanced by {words.get(fact.by, fact.by)}", "stages"),
+        Field("Stages", plain(len(fact.stages)), f"balanced by {cost_names.get(fact.by, fact.by)}", "stages"),
         Field("Largest", format_cost(largest, fact.unit), "", "largest"),
         Field("Balance", share(fact.balance, 1.0), "mean of the stages over the largest", "balance"),
         Field("Over the cuts", size(crossing), "a run", "cuts"),
@@ -370,7 +370,7 @@ def build_count_table(fact: Split) -> Table:
 
 
 def _sort_key(row: StageCount) -> tuple[float, float, int]:
-    """Sort key of a number of stages: the total machine time, then the bytes that cross the cuts.
+    """Return the sort key of a number of stages: the total machine time, then the bytes that cross the cuts.
 
     Each stage occupies its machine as long as the largest stage works.
     """

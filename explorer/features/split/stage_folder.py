@@ -38,14 +38,14 @@ def write_folder(folder: str, overwrite: bool) -> Iterator[str]:
     not have are deleted.
     """
     target = os.path.join(folder, manifest.NAME)
-    old = _read_stage_files(target) if overwrite else {}
+    old_digests = _read_stage_files(target) if overwrite else {}
     with (
         output_files.make_folder(folder),
         output_files.write_atomically(target, overwrite=overwrite) as temporary,
     ):
         yield temporary
-    if old:
-        _delete_old_stages(folder, old, _read_stage_files(target))
+    if old_digests:
+        _delete_old_stages(folder, old_digests, _read_stage_files(target))
 
 
 def _read_stage_files(path: str) -> dict[str, str]:

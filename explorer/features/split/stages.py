@@ -176,7 +176,7 @@ class Splitter:
         return create_graph_draft(subject, StageSearch(build_graph_sequence(subject), spec, cancel))
 
     def _is_too_large(self, state_index: int, on_progress: OnProgress) -> bool:
-        """Return whether a model is too large to export quickly, so that the traced module is cut instead."""
+        """Return whether a model is too large to export; the traced module is cut instead."""
         return not self._models.is_module(state_index) and self._models.is_planned_as_traced(
             state_index, on_progress
         )
@@ -219,18 +219,18 @@ class Splitter:
         on_progress, cancel, request = work.on_progress, work.cancel, work.proof
         subject = self._subject(self._models.current, SplitSpec(), (), on_progress, cancel)
         part = extract(subject, spec)
-        drawn = plan_inputs(subject.model, subject.dims, subject.shapes) if request.verify else ()
+        input_plan = plan_inputs(subject.model, subject.dims, subject.shapes) if request.verify else ()
         facts = self._describe(subject, part)
 
         def run_part(written_model: Model, path: str) -> SplitRuns:
             report(on_progress, cancel, "running the part")
-            return proof.compare_part(subject.model, written_model, draw(drawn, request.seed))
+            return proof.compare_part(subject.model, written_model, draw(input_plan, request.seed))
 
         text = self._state_text(spec, facts, request)
         state = text if work.output is None else None
         written = yield ChangeStep(part.model, state, run_part if request.verify else None)
         if (runs := written.evidence) is not None:
-            texts = tuple([plan.text() for plan in drawn])
+            texts = tuple([plan.text() for plan in input_plan])
             facts = replace(facts, exact=runs.exact, rounded=runs.rounded, compared=runs.outputs, drawn=texts)
         return replace(facts, output=written.output, seconds=time.perf_counter() - started)
 
@@ -287,9 +287,7 @@ class Splitter:
             models.profile(state_index) if spec.by == "time" else models.history.entries[state_index].profile
         )
         modules: Sequence[Layer] = ()
-        if (
-            profile is not None and not opened.is_graph
-        ):  # the profile times torch modules, not this exported graph
+        if profile is not None and not opened.is_graph:  # the profile times torch modules, not the export
             is_used = spec.by == "time" and not machines and profile.runtime.startswith("torch")
             profile = profile if is_used else None
             modules = models.analysis(state_index, on_progress, cancel).layers if is_used else ()
@@ -347,8 +345,8 @@ class Splitter:
         names = replace(evidence, before=self._models.label(self._models.current), after="the stages")
         report(on_progress, cancel, "running the stages")
         feeds = draw(plan_inputs(model, subject.dims, subject.shapes), seed)
-        ran = proof.compare_stages(model, parts, feeds)
-        return replace(fact, verification=names, exact=ran.exact, rounded=ran.rounded, outputs=ran.outputs)
+        runs = proof.compare_stages(model, parts, feeds)
+        return replace(fact, verification=names, exact=runs.exact, rounded=runs.rounded, outputs=runs.outputs)
 
     def _manifest(self, model: Model, fact: Split, parts: Sequence[Model]) -> manifest.Manifest:
         return manifest.Manifest(

@@ -1,4 +1,4 @@
-"""Splits torch modules of a session into stages that are modules; writes them and verifies a training step.
+"""Splits torch modules of a session into stages that are modules; writes and verifies them.
 
 The check runs a training step of each schedule with one process per stage.
 """
@@ -47,9 +47,10 @@ from explorer.session.parts.models import Models
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _MIN_BATCHES = 4
-"""Minimum number of micro-batches in the checked training step; with more stages, one for each stage."""
+"""Minimum number of micro-batches in the checked training step; more stages need as many as stages."""
 
 Values = Mapping[str, torch.Tensor]
+"""Tensors by value name."""
 
 
 class TorchSplitter:
@@ -97,8 +98,8 @@ class TorchSplitter:
         exact = None
         with self._opened.loaded.quiet(), torch.no_grad():
             if not find_random_calls(program.graph.nodes):
-                first = dict(zip(parts.inputs, feeds, strict=True))
-                values = stages.run_stages(parts, [stage.module for stage in parts.stages], first)
+                input_values = dict(zip(parts.inputs, feeds, strict=True))
+                values = stages.run_stages(parts, [stage.module for stage in parts.stages], input_values)
                 expected = [tensor for _, tensor in walk_tensors(module(*args, **kwargs))]
                 pairs = zip(parts.outputs, expected, strict=True)
                 exact = all(
@@ -122,7 +123,7 @@ class TorchSplitter:
         notes = (
             *self._models.list_weight_notes(),
             *fact.notes,
-            *self._notes(inputs),
+            *self._list_limits(inputs),
             *_describe_shared_weights(shared),
         )
         fact = replace(fact, notes=notes)
@@ -166,8 +167,8 @@ class TorchSplitter:
         measures: Any = {"profile": None if machines else profile, "by_time": by_time, "training": step}
         return build_program_sequence(program, analysis.layers, machines=tuple(machines), **measures)
 
-    def _notes(self, inputs: BoundInputs) -> tuple[str, ...]:
-        """Return notes on the limits of stages that are exported in evaluation mode at fixed sizes."""
+    def _list_limits(self, inputs: BoundInputs) -> tuple[str, ...]:
+        """Return notes on the limits of stages, which are exported in evaluation mode at fixed sizes."""
         notes = [*inputs.notes, "the stages take only micro-batches of the bound sizes"]
         modules = list(self._opened.loaded.meta().modules())
         if any(isinstance(module, _NORMS) for module in modules):
@@ -192,19 +193,19 @@ class TorchSplitter:
     ) -> Split:
         """Write all stages or none, and verify that together they compute the same as the whole module."""
         feeds, texts = draw_inputs(self._opened.loaded, inputs, seed)
-        first = dict(zip(parts.inputs, feeds, strict=True))
+        input_values = dict(zip(parts.inputs, feeds, strict=True))
         with stage_folder.write_folder(output, overwrite) as temporary:
             workdir = os.path.dirname(temporary)
             for name in (stages.SCRIPT, *(f"stage{index + 1}.pt2" for index in range(len(parts.stages)))):
                 stage_folder.check_free(output, name, overwrite)
-            infos, facts = self._save_stages(fact, parts, first, workdir)
+            infos, facts = self._save_stages(fact, parts, input_values, workdir)
             fact = replace(fact, stages=tuple(facts))
             with output_files.open_binary(os.path.join(workdir, stages.SCRIPT)) as file:
                 file.write(input_files.read_content(pipeline_script.__file__, internal=True))
             with output_files.open_binary(temporary) as file:
                 file.write(manifest.encode(self._manifest(fact, parts, infos)))
             if prove:
-                fact = self._prove_stages(fact, parts, module, inputs, first, texts, workdir)
+                fact = self._prove_stages(fact, parts, module, inputs, input_values, texts, workdir)
                 if not _is_proved(fact):
                     raise output_files.Discard
         return replace(fact, output=output) if _is_proved(fact) else fact
@@ -236,7 +237,7 @@ class TorchSplitter:
         parts: ModuleStages,
         module: nn.Module,
         inputs: BoundInputs,
-        first: Values,
+        input_values: Values,
         texts: Sequence[str],
         workdir: str,
     ) -> Split:
@@ -248,8 +249,9 @@ class TorchSplitter:
                 hint="--no-verify writes the stages without a training step",
             )
         count = max(_MIN_BATCHES, len(parts.stages))
-        batches = [{name: _vary(value, offset) for name, value in first.items()} for offset in range(count)]
-        if any(not value.dim() for value in first.values()):
+        values = input_values.items()
+        batches = [{name: _vary(value, offset) for name, value in values} for offset in range(count)]
+        if any(not value.dim() for value in input_values.values()):
             raise Misuse(
                 "an input without an axis cannot be cut into micro-batches",
                 where="--to torch",
@@ -337,13 +339,13 @@ def _describe_stage(search: StageSearch, span: range) -> Stage:
     subject = search.subject
     weights = {name for unit in span for name in search.units.stored[unit]}
     macs = None if subject.macs is None else int(subject.macs[span.start : span.stop].sum())
-    born = {value.name for value in search.units.values if value.born in span}
+    inner = {value.name for value in search.units.values if value.born in span}
     return Stage(
         file="",
         inputs=tuple(
-            [v.info for v in search.units.values if v.name not in born and v.born < span.start <= v.dies]
+            [v.info for v in search.units.values if v.name not in inner and v.born < span.start <= v.dies]
         ),
-        outputs=tuple([v.info for v in search.units.values if v.name in born and v.dies >= span.stop]),
+        outputs=tuple([v.info for v in search.units.values if v.name in inner and v.dies >= span.stop]),
         first=search.get_path(span[0]),
         last=search.get_path(span[-1]),
         layers=len(span),

@@ -1,4 +1,4 @@
-"""Loops inside one tile of a nest: the tiles of the next level, in their order, for the tile view."""
+"""Loops inside one tile of a mapping, for the tile view: the tiles of the next memory level, in order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from explorer.base.units import sizes_text
 from explorer.features.tiling.tile_blocks import TileAxis, TileGrid, TilePlace
 from explorer.tui.text.lines import Line, cut_line, escape_name
 
-_CELLS = 12
-"""Most tiles along an axis that are drawn one by one."""
+_MAX_DRAWN_TILES = 12
+"""Maximum number of tiles along an axis that are drawn one by one."""
 
 
 class InnerLoops(Struct, frozen=True):
@@ -17,7 +17,7 @@ class InnerLoops(Struct, frozen=True):
 
     Attributes:
         name: Memory that holds a tile of the next level, or 'array'.
-        tile: M, K and N of such a tile.
+        tile: M, K and N of a tile of the next level, in elements.
         order: Loops from the outermost to the innermost.
     """
 
@@ -67,11 +67,11 @@ class InnerLoops(Struct, frozen=True):
             room: Maximum number of lines.
         """
         place = grid.find_place(inner_step, self.order)
-        before = grid.find_place(inner_step - 1, self.order) if inner_step else None
+        previous = grid.find_place(inner_step - 1, self.order) if inner_step else None
         changed = [
             operand
             for operand, axes in (("A", ("row", "depth")), ("B", ("depth", "col")), ("C", ("row", "col")))
-            if before is None or any(getattr(place, axis) != getattr(before, axis) for axis in axes)
+            if previous is None or any(getattr(place, axis) != getattr(previous, axis) for axis in axes)
         ]
         head: Line = (
             (f" In {escape_name(self.name)} ", "head"),
@@ -89,7 +89,7 @@ class InnerLoops(Struct, frozen=True):
 
 
 def _draw_bar(index: int, count: int) -> str:
-    """Draw the tiles along an axis with the current one, or their numbers if there are many."""
-    if count > _CELLS:
+    """Draw the tiles along an axis with the current tile marked; for many tiles, return '13/40' instead."""
+    if count > _MAX_DRAWN_TILES:
         return f"{index + 1:,}/{count:,}"
     return "░" * index + "◆" + "░" * (count - index - 1)

@@ -21,8 +21,6 @@ from explorer.session.parts.module_job import build_module_job
 if TYPE_CHECKING:
     from torch import nn
 
-_AS_ONNX = "quantize it as ONNX, to a file that ends in .onnx"
-
 
 class ModuleTiler:
     """Create a tiled copy of the opened module."""
@@ -75,10 +73,10 @@ class ModuleTiler:
             overwrite=overwrite,
             macs_total=self._macs(),
         )
-        evidence = result.verification
-        if output is None and evidence is not None and not evidence.passed:
+        proof = result.verification
+        if output is None and proof is not None and not proof.passed:
             raise ExplorerError(
-                f"the tiled module is not the same: {evidence.verdict}", where=self._models.source
+                f"the tiled module is not the same: {proof.verdict}", where=self._models.source
             )
         return module, replace(result, plan=self._add_macs(result.plan), command=command)
 

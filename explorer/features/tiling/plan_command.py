@@ -42,7 +42,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 def _answer_steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
     """Answer `--steps`: the buffer contents at each tile matmul of the largest tiled matmul."""
-    first, count = _range(args.steps)
+    first, count = _parse_range(args.steps)
     if args.formulas:
         raise Misuse("steps have no formulas", where="--formulas", hint="leave out --formulas or --steps")
     if spec.mapping:
@@ -64,8 +64,8 @@ def _answer_steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> A
     )
 
 
-def _range(typed: str) -> tuple[int, int]:
-    """Parse a range of steps: '16' is the first 16 steps, '100:16' is 16 steps from step 100."""
+def _parse_range(typed: str) -> tuple[int, int]:
+    """Return the first step and the number of steps: '16' gives (0, 16), '100:16' gives (100, 16)."""
     first, _, count = typed.rpartition(":")
     if not (count.isdecimal() and (first or "0").isdecimal() and len(typed) < 32):
         raise Misuse(f"'{typed}' names no steps", where="--steps", hint="such as 16, or 100:16")

@@ -50,7 +50,8 @@ from explorer.report.terms import field_terms
 _MAX_FORMULAS = 200
 """Maximum number of sites with formulas."""
 
-_BOUND: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet"}
+_BOUND_ROLES: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet"}
+"""Role of a cell by the resource that limits the time; '' if the limit is unknown."""
 
 
 def plan_cost(info: Info, fact: PlanCost) -> list[Block]:
@@ -64,7 +65,7 @@ def plan_cost(info: Info, fact: PlanCost) -> list[Block]:
 
 
 def cost_blocks(fact: PlanCost) -> list[Block]:
-    """Build the machine, totals, loop orders, sites, formulas and assumptions."""
+    """Build the blocks for machine, totals, loop orders, sites, formulas and assumptions."""
     machine = fact.hardware
     detailed = [site for site in fact.sites if site.formulas]
     return [
@@ -99,12 +100,12 @@ def explain_missing_time(fact: PlanCost) -> str:
     machine = fact.hardware
     if machine == Hardware():
         return _NO_MACHINE
-    named = f"the machine {machine.name}" if machine.name else "the machine"
+    machine_text = f"the machine {machine.name}" if machine.name else "the machine"
     if fact.total.cycles is None and fact.total.seconds is None:
         keys = ("macs_per_cycle", "bytes_per_cycle")
         missing = " and ".join(key for key in keys if getattr(machine, key) is None)
-        return f"No cycles: add {missing} to {named}."
-    return f"No time: add clock to {named}." if fact.total.seconds is None else ""
+        return f"No cycles: add {missing} to {machine_text}."
+    return f"No time: add clock to {machine_text}." if fact.total.seconds is None else ""
 
 
 FORMULAS: Mapping[str, tuple[str, ...]] = {
@@ -127,7 +128,7 @@ FORMULAS: Mapping[str, tuple[str, ...]] = {
 
 
 _ROOFLINE = "roofline"
-"""Remark that cycles and time are not the cycles and time of a systolic array."""
+"""Remark that cycles and time are the roofline's, not those of a systolic array."""
 
 
 _ORDER_TEXTS = {"best": "each matmul's best order", "mapping": "the loops of the mapping"}
@@ -140,12 +141,12 @@ def figures(fact: PlanCost) -> Fields:
 
 def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
     """Build the fields with the totals of all sites, by a key such as 'cycles'."""
-    machine, total, sign = fact.hardware, fact.total, fact.sign
+    machine, total, sign = fact.hardware, fact.total, fact.sign  # sign: '<= ' before an upper bound
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
     unknown = sum(site.calls is None for site in fact.sites)
     is_known = unknown < len(fact.sites)
-    without = f"without {unknown:,} whose number of runs is unknown" if unknown else ""
+    unknown_note = f"without {unknown:,} whose number of runs is unknown" if unknown else ""
     sizes = ", ".join(sizes_text(tile) for tile in sorted(tiles)[:3]) + (
         f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
     )
@@ -158,8 +159,8 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
             sizes,
             f"{' and '.join(edges_text(mode, brief=False) for mode in sorted(edges))} at the edges",
         ),
-        "macs": count_field("MACs on tiles", fact.macs if is_known else None, sign, share or without),
-        "products": count_field("Tile matmuls", fact.products if is_known else None, sign, without),
+        "macs": count_field("MACs on tiles", fact.macs if is_known else None, sign, share or unknown_note),
+        "products": count_field("Tile matmuls", fact.products if is_known else None, sign, unknown_note),
         "utilisation": Field("Tile utilization", utilization(fact.utilisation), "of the tiles' arithmetic"),
         "padding": Field(
             "Padding overhead",
@@ -282,7 +283,7 @@ def site_figures(fact: PlanCost, name: str) -> list[Field]:
 
 
 def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost], Cell]]]:
-    """Return the columns of the site table: six with sizes, then the cost."""
+    """Return the columns of the site table: six for the sizes and the tiles, then the cost."""
     cycles, time = _time_columns(fact)
     return (
         (Column("M", "right", drop=5), lambda site: exact_text(site.M)),
@@ -304,7 +305,7 @@ def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost],
         (time, lambda site: _format_time(site.chosen.seconds)),
         (
             Column("limit" if fact.total.memory_bound is not None else "", drop=9),
-            lambda site: Span(site.chosen.bound, _BOUND[site.chosen.bound]),
+            lambda site: Span(site.chosen.bound, _BOUND_ROLES[site.chosen.bound]),
         ),
     )
 
@@ -321,18 +322,18 @@ def systolic(fact: PlanCost) -> tuple[Line, Table]:
     """Build a table of the cycles of a systolic array with a row for each dataflow."""
     machine, rows = fact.hardware, fact.systolic
     size = "" if machine.array is None else f"{machine.array[0]} x {machine.array[1]}"
-    timed = any(row.total is not None for row in rows)
+    has_time = any(row.total is not None for row in rows)
     table = table_of(
         rows,
         (
             (Column("dataflow"), lambda row: row.dataflow),
             (Column("tile by tile", "right"), lambda row: _format_cycles(row.cycles, fact.sign)),
             (
-                Column("with moving" if timed else "", "right"),
+                Column("with moving" if has_time else "", "right"),
                 lambda row: _format_cycles(row.total, fact.sign),
             ),
             (
-                Column("time" if timed and machine.clock is not None else "", "right"),
+                Column("time" if has_time and machine.clock is not None else "", "right"),
                 lambda row: _format_time(row.seconds, fact.sign),
             ),
             (
@@ -367,7 +368,7 @@ def detail(site: SiteCost) -> list[Block]:
 
 def _build_order_table(site: SiteCost) -> Table:
     """Build a table of the loop orders of a site. A narrow table drops the parts of the traffic."""
-    timed, has_bound = site.chosen.cycles is not None, bool(site.chosen.bound)
+    has_time, has_bound = site.chosen.cycles is not None, bool(site.chosen.bound)
     columns: list[tuple[Column, Callable[[OrderCost], Cell]]] = [
         (Column("order"), lambda order: Span(order.order, "strong" if order.order == site.order else "")),
         (Column("stationary", drop=5), lambda order: Span(order.dataflow, "quiet")),
@@ -378,9 +379,10 @@ def _build_order_table(site: SiteCost) -> Table:
         (Column("traffic", "right"), lambda order: size(order.traffic)._replace(role="strong")),
         (Column("FLOPs/byte", "right", drop=6), lambda order: _format_intensity(order.intensity)),
         (Column("cycles", "right"), lambda order: _format_cycles(order.cycles)),
-        (Column("limit", drop=7), lambda order: Span(order.bound, _BOUND[order.bound])),
+        (Column("limit", drop=7), lambda order: Span(order.bound, _BOUND_ROLES[order.bound])),
     ]
-    return table_of(site.orders, columns[: 10 if has_bound else 9 if timed else 8])
+    # without a machine, cycles (column 9) and the limit (column 10) are unknown
+    return table_of(site.orders, columns[: 10 if has_bound else 9 if has_time else 8])
 
 
 def _build_formula(formula: Formula) -> list[Block]:
@@ -390,7 +392,7 @@ def _build_formula(formula: Formula) -> list[Block]:
     ]
 
 
-def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> list[Block]:
+def explain_total(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> list[Block]:
     """Build the formulas of a total over all sites, or the assumptions if it has no formula.
 
     Args:

@@ -38,10 +38,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-_TILE = list_options(explorer.TileSpec, "config", "tile", "sites", "edges", "form", "grouped")
+_TILE_OPTIONS = list_options(explorer.TileSpec, "config", "tile", "sites", "edges", "form", "grouped")
 
 _FORMAT_OPTIONS = tuple(
-    option for option in FORMATS if option.flag not in {of_tiles.flag for of_tiles in _TILE}
+    option for option in FORMATS if option.flag not in {tile_option.flag for tile_option in _TILE_OPTIONS}
 )
 
 COMMAND = Command(
@@ -49,7 +49,7 @@ COMMAND = Command(
     "show the tile or number format of each matmul, and where it is set",
     ("MODEL",),
     (
-        *_TILE,
+        *_TILE_OPTIONS,
         Option("--formats", "print the number formats of each layer instead of its tiling"),
         *_FORMAT_OPTIONS,
         *OPENING,

@@ -18,9 +18,10 @@ def steps(info: Info, fact: TileSteps) -> list[Block]:
 def steps_blocks(fact: TileSteps) -> list[Block]:
     """Build a table of the steps."""
     order = Span(f"   order {fact.order}, {fact.dataflow}: {exact_text(fact.count)} tile matmuls", "quiet")
+    is_batched = any(step.batch for step in fact.steps)
     columns = (
         Column("step", "right"),
-        *([Column("of batch", "right")] if any(step.batch for step in fact.steps) else []),
+        *([Column("of batch", "right")] if is_batched else []),
         *(Column(axis, "right") for axis in "mkn"),
         *(Column(f"loads {name}", "right") for name in "ABC"),
         Column("stores C", "right"),
@@ -28,12 +29,11 @@ def steps_blocks(fact: TileSteps) -> list[Block]:
         Column("moved so far", "right"),
         Column("of all", "right", drop=2),
     )
-    batched = len(columns) == 12
 
     def row(step: TileStep) -> tuple[Cell, ...]:
         return (
             exact_text(step.step),
-            *([exact_text(step.batch)] if batched else []),
+            *([exact_text(step.batch)] if is_batched else []),
             *map(exact_text, (step.m, step.k, step.n)),
             *map(_format_moved, (*step.loads, step.stores)),
             size(step.a + step.b + step.c),
@@ -61,14 +61,16 @@ def _format_moved(amount: int) -> Cell:
 def buffer_fields(step: TileStep) -> Fields:
     """Build the fields for the tiles in the buffer at a step, and whether each one was just loaded."""
     rows = [
-        Field(name, size(size_in_buffer), Span("comes in", "warning") if came else Span("stays", "good"))
-        for name, size_in_buffer, came in zip("AB", (step.a, step.b), step.loads, strict=False)
+        Field(name, size(size_in_buffer), Span("comes in", "warning") if is_loaded else Span("stays", "good"))
+        for name, size_in_buffer, is_loaded in zip("AB", (step.a, step.b), step.loads, strict=False)
     ]
-    sums = "comes back" if step.loads[2] else "begins at 0" if step.k == 0 else "stays"
+    sums_text = "comes back" if step.loads[2] else "begins at 0" if step.k == 0 else "stays"
     output_text = ", goes out" if step.stores else ""
     rows.append(
         Field(
-            "C", size(step.c), Span(sums + output_text, "warning" if step.loads[2] or output_text else "good")
+            "C",
+            size(step.c),
+            Span(sums_text + output_text, "warning" if step.loads[2] or output_text else "good"),
         )
     )
     return Fields([*rows, Field("buffer", size(step.a + step.b + step.c))])

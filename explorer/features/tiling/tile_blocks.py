@@ -1,8 +1,7 @@
 """Arithmetic of the tile grid of a matmul: which tiles along M, N and K make which block of the output.
 
-The tile view draws these figures; tests check them without a screen. A tile matmul (m, n, k) multiplies two
-tiles. The output block in row m and column n of the grid sums the tile matmuls of all slices k of the depth.
-A site with several matmuls side by side (heads, groups) has a grid for each.
+A tile matmul (m, n, k) multiplies two tiles. The output block in row m and column n of the grid sums the tile
+matmuls of all slices k of the depth (axis K). Each matmul of a batch (heads, groups) has a grid of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Interval = tuple[int, int]
 
 
 class TileAxis(Struct, frozen=True):
-    """One side of a matmul, cut into tiles."""
+    """One axis of a matmul, cut into tiles; `size` and `tile` are numbers of elements."""
 
     size: int
     tile: int
@@ -60,7 +59,7 @@ class TileBlock(Struct, frozen=True):
 
 
 class TileProduct(Struct, frozen=True):
-    """One tile matmul: A[rows, depth] times B[depth, cols]."""
+    """One tile matmul: A[rows, depth] times B[depth, cols]. `index` is the number of its slice along K."""
 
     index: int
     rows: Interval
@@ -115,14 +114,14 @@ class TileGrid(Struct, frozen=True):
         return self.batch * self.m.count * self.k.count * self.n.count
 
     def block(self, place: TilePlace) -> TileBlock:
-        """Return the chosen block of the output."""
+        """Return the output block at a place."""
         row, col = place.row, place.col
         return TileBlock(
             self.m.span(row), self.n.span(col), self.compute_utilization(row, row + 1, col, col + 1)
         )
 
     def product(self, place: TilePlace, index: int) -> TileProduct:
-        """Return the tile matmul of slice `index` of the depth for the chosen block."""
+        """Return the tile matmul of slice `index` of the depth, for the block at a place."""
         share = (
             self.m.compute_filled_share(place.row)
             * self.k.compute_filled_share(index)

@@ -34,7 +34,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     quantization: Quantization | None = None
     with explorer.Session(source, **args.opening) as session:
         info = session.open(on_progress=progress)
-        model, fixed = info.model, describe_fixed_sizes(info, args)
+        model, fixed_sizes = info.model, describe_fixed_sizes(info, args)
         digest = session.sha256() if args.json else None
         if args.output is not None:
             session.check_output(args.output, overwrite=args.force)
@@ -44,12 +44,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             quantized = session.quantize(
                 formats, as_graph=True, calibrate=args.calibrate, report=False, on_progress=progress
             )
-            from msgspec.structs import (
-                replace,
-            )  # imported late: help imports this file, and msgspec takes 30 ms
+            from msgspec.structs import replace  # imported late: help imports this file; msgspec takes 30 ms
 
             quantization = replace(quantized, output="")  # the session deletes its temporary file
-        idle = _idle_rules(session, spec)
+        unmatched = _warn_unmatched_rules(session, spec)
         if args.output is None:
             result = explorer.TileResult(
                 session.plan(spec, on_progress=progress), "", None, 0.0, session.command(spec)
@@ -71,22 +69,20 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             result, source, change, write_opening_words(args.opening), quantization
         ),
         "plan.sites",
-        warning="; ".join(filter(None, (fixed, idle, warning))),
+        warning="; ".join(filter(None, (fixed_sizes, unmatched, warning))),
         outcome=_format_outcome(result),
     )
 
 
-def _idle_rules(session: Session, spec: TileSpec) -> str:
+def _warn_unmatched_rules(session: Session, spec: TileSpec) -> str:
     """Return a warning about rules that match no matmul, such as a mistyped name, or ''."""
     unused_rules = session.settings(spec).unused if spec.rules else ()
     if not unused_rules:
         return ""
-    first, more_text = (
-        unused_rules[0],
-        f", and {len(unused_rules) - 1:,} more" if len(unused_rules) > 1 else "",
-    )
-    near = f"; did you mean '{first.near}'?" if first.near else ""
-    return f"{first.origin}{more_text} matches no matmul: {first.says}{near}"
+    first = unused_rules[0]
+    more_text = f", and {len(unused_rules) - 1:,} more" if len(unused_rules) > 1 else ""
+    suggestion = f"; did you mean '{first.near}'?" if first.near else ""
+    return f"{first.origin}{more_text} matches no matmul: {first.says}{suggestion}"
 
 
 def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:

@@ -165,7 +165,7 @@ class TileDialog(Dialog[TileSpec]):
         if map_site is not None:
             self.HINT = self._HINT_WITH_MAP
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
-        self._chosen, self._layers = tuple(chosen_layers), layers
+        self._cursor_layers, self._layers = tuple(chosen_layers), layers
         self._initial_spec = spec or TileSpec()
         self._sites_by_grouping: dict[str, tuple[SitePlan, ...]] = {}
         self._spec: TileSpec | None = None
@@ -211,7 +211,7 @@ class TileDialog(Dialog[TileSpec]):
         self._fit()
 
     def _fit(self) -> None:
-        # the dialog needs two borders, a headline, and six rows of fields (nine if stacked)
+        # the dialog has 94 % of the screen's height: two borders, a headline, six rows of fields (or nine)
         room = int(self.app.size.height * 0.94) - (12 if self.stacks_fields else 9) - self._complaint_lines
         block_lines = 2 if room < 8 else 4 if room > 20 else 3
         self.query_one("#about").styles.height = block_lines
@@ -266,8 +266,8 @@ class TileDialog(Dialog[TileSpec]):
         headlines.show(
             lambda width: [headline(plan, width), *(x for line in lines for x in wrap(line, width))]
         )
-        missing = "choose a machine above; m types one"
-        self._show_rows(cost_rows(plan, cost, self._example, missing))
+        no_machine_hint = "choose a machine above; m types one"
+        self._show_rows(cost_rows(plan, cost, self._example, no_machine_hint))
 
     async def _find_largest_with_formulas(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
         """Return the largest site with its formulas. All sites could have thousands of formulas."""
@@ -276,9 +276,9 @@ class TileDialog(Dialog[TileSpec]):
         largest = max(cost.sites, key=lambda site: site.macs)
         if spec.mapping:
             return largest  # the formulas of a mapping are in the map view
-        return largest if largest.formulas else await self._formulas_of(spec, largest.name)
+        return largest if largest.formulas else await self._request_formulas(spec, largest.name)
 
-    async def _formulas_of(self, spec: TileSpec, site: str) -> SiteCost | None:
+    async def _request_formulas(self, spec: TileSpec, site: str) -> SiteCost | None:
         cost = await self._ask_cost(replace(spec, sites=(site,)), self.hardware, formulas=True)
         return next(iter(cost.sites), None)
 
@@ -294,15 +294,17 @@ class TileDialog(Dialog[TileSpec]):
         self.query_one("#about", LineView).show(lambda width: row.about(width) if row is not None else ())
 
     def _name_sites(self, all_sites: Sequence[SitePlan]) -> None:
-        counts = (len(all_sites), len(self._sites_here(all_sites)), len(self._sites_of_kind(all_sites)))
+        cursor_sites, similar_sites = self._list_cursor_sites(all_sites), self._list_similar_sites(all_sites)
+        counts = (len(all_sites), len(cursor_sites), len(similar_sites))
         words = [f"{word} {count:,}" for word, count in zip(_SITES.declared.words, counts, strict=True)]
         self.query_one("#sites", OptionField).set_words(words)
 
-    def _sites_here(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
-        return select_sites(self._chosen, all_sites, is_graph=self._is_graph)
+    def _list_cursor_sites(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
+        return select_sites(self._cursor_layers, all_sites, is_graph=self._is_graph)
 
-    def _sites_of_kind(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
-        operators = {site.op for site in self._sites_here(all_sites)}
+    def _list_similar_sites(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
+        """Return the sites with the operator of a site under the tree's cursor."""
+        operators = {site.op for site in self._list_cursor_sites(all_sites)}
         return [site for site in all_sites if site.op in operators]
 
     def _say(self, message: str, role: str) -> None:
@@ -330,9 +332,10 @@ class TileDialog(Dialog[TileSpec]):
         sites: tuple[str, ...] = ()
         if choice:
             all_sites = self._sites_by_grouping.get(self._grouped, ())
-            chosen_sites = self._sites_here(all_sites) if choice == 1 else self._sites_of_kind(all_sites)
+            list_sites = self._list_cursor_sites if choice == 1 else self._list_similar_sites
+            chosen_sites = list_sites(all_sites)
             if not chosen_sites:
-                where = self._chosen[0].path if self._chosen else "no layer"
+                where = self._cursor_layers[0].path if self._cursor_layers else "no layer"
                 hint = "" if self._is_graph else "if PyTorch's exporter renamed it, choose 'all'"
                 raise ExplorerError("found no matmul that can be tiled", where=where, hint=hint)
             sites = tuple(site.name for site in chosen_sites)
@@ -363,7 +366,7 @@ class TileDialog(Dialog[TileSpec]):
 
     async def _show_formulas(self, spec: TileSpec, name: str) -> None:
         try:
-            site = await self._formulas_of(spec, name)
+            site = await self._request_formulas(spec, name)
         except ExplorerError:
             return
         if site is not None:
@@ -386,7 +389,7 @@ class TileDialog(Dialog[TileSpec]):
             return None
         sites, row = self.plan.sites, self.query_one(CostList).current
         row_sites = [site for site in sites if row is not None and site.name == row.site]
-        return (row_sites or self._sites_here(sites) or list(sites))[0]
+        return (row_sites or self._list_cursor_sites(sites) or list(sites))[0]
 
     def action_mapping(self) -> None:
         """Open the map view at the same site as the tile view."""
@@ -469,10 +472,10 @@ class TileCommand(ScreenCommand):
 
         if not result.output:
             kind = proof.verdict_kind if proof is not None else "different"
-            refused = PageDialog(
+            refusal = PageDialog(
                 f"Tiling refused: {VERDICTS[kind]}", page, hint=TO_BLAME, tone=verdict_tone(kind)
             )
-            self.context.ask(refused, partial(self._blame, spec))
+            self.context.ask(refusal, partial(self._blame, spec))
             return
         await self.context.show_made("undo", command=result.command)
         dialog = TilingResultDialog(

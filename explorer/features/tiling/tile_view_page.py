@@ -143,26 +143,29 @@ _OPERANDS_FROM, _OPERAND_LINES = 26, 8
 _MAX_BLOCK_HEIGHT = 6
 """Maximum height of a block, in lines."""
 _MAX_BLOCK_WIDTH = 16
-"""Maximum width of a block for each line of its height, in cells."""
+"""Maximum width of a block, in cells for each line of its height."""
 
 
 class _Frame:
-    """Position and scale of the grid in its pane, for drawing and for finding a clicked block."""
+    """Position and scale of the grid in its pane, for drawing and for finding a clicked block.
+
+    A block is `cell_height` lines high and `across` cells wide; a slice along K is `slice_width` cells wide.
+    """
 
     def __init__(self, blocks: TileGrid, width: int, height: int) -> None:
         # few blocks are drawn large, up to `_MAX_BLOCK_HEIGHT` lines high
-        self.brief = height < 12
+        self.is_brief = height < 12
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
         # lines below the grid: the edges, a blank line, the depth and its strip, the legend
-        other_lines = 6 if self.brief else 8
+        other_lines = 6 if self.is_brief else 8
         other_lines += _OPERAND_LINES + 1 if height >= _OPERANDS_FROM else 0
         self.rows = Scale.fit(blocks.m.count, max(1, height - other_lines))
         self.cols = Scale.fit(blocks.n.count, room)
         self.depths = Scale.fit(blocks.k.count, room)
-        self.down = max(1, min(_MAX_BLOCK_HEIGHT, (height - other_lines) // self.rows.cells))
-        self.across = max(1, min(_MAX_BLOCK_WIDTH * self.down, room // self.cols.cells))
-        self.deep = max(1, min(_MAX_BLOCK_WIDTH * self.down, room // self.depths.cells))
+        self.cell_height = max(1, min(_MAX_BLOCK_HEIGHT, (height - other_lines) // self.rows.cells))
+        self.across = max(1, min(_MAX_BLOCK_WIDTH * self.cell_height, room // self.cols.cells))
+        self.slice_width = max(1, min(_MAX_BLOCK_WIDTH * self.cell_height, room // self.depths.cells))
         self.top = 2
 
 
@@ -184,10 +187,10 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
             )
         lines.append(((label, "accent" if row == chosen_row else "dim"), *cells))
         below: Line = ((" " * frame.margin, "text"), *cells)
-        lines += [below] * (frame.down - 1 - (frame.down > 2))
-        lines += [BLANK] * (frame.down > 2)
-    lines += wrap_within(_describe_partial_tiles(site, blocks), width - 1, 1 if frame.brief else 2, 1)
-    if not frame.brief:
+        lines += [below] * (frame.cell_height - 1 - (frame.cell_height > 2))
+        lines += [BLANK] * (frame.cell_height > 2)
+    lines += wrap_within(_describe_partial_tiles(site, blocks), width - 1, 1 if frame.is_brief else 2, 1)
+    if not frame.is_brief:
         lines.append(BLANK)
     lines += [*_draw_depth(blocks, place, frame, width), _build_legend(width)]
     spare = height - len(lines) - 1
@@ -223,46 +226,46 @@ def _build_column_numbers(blocks: TileGrid, place: TilePlace, frame: _Frame) -> 
     marks: list[tuple[int, str]] = [(chosen_column, f"{place.col:,}"), (0, "0")]
     marks.append(((cells - 1) * frame.across, f"{blocks.n.count - 1:,}"))
     spans: list[Span] = []
-    lit = range(0)
+    highlighted = range(0)
     for column, word in marks:
         column = max(0, min(column, len(line) - len(word)))
         if all(c == " " for c in line[max(0, column - 1) : column + len(word) + 1]):
             line[column : column + len(word)] = word
-            lit = lit or range(column, column + len(word))
+            highlighted = highlighted or range(column, column + len(word))
     spans = [(" " * frame.margin, "text")]
     spans += [
-        ("".join(line[: lit.start]), "dim"),
-        ("".join(line[lit.start : lit.stop]), "accent"),
-        ("".join(line[lit.stop :]), "dim"),
+        ("".join(line[: highlighted.start]), "dim"),
+        ("".join(line[highlighted.start : highlighted.stop]), "accent"),
+        ("".join(line[highlighted.stop :]), "dim"),
     ]
     return tuple(spans)
 
 
 def _describe_partial_tiles(site: SitePlan, blocks: TileGrid) -> list[Span]:
     """Describe the sizes of the partial tiles."""
-    short = [
+    partial_sizes = [
         f"{word} {axis.last_size:,} of {axis.tile:,}"
         for word, axis in (("M", blocks.m), ("N", blocks.n), ("K", blocks.k))
         if axis.last_size != axis.tile
     ]
-    if not short:
+    if not partial_sizes:
         return [(" every tile is full", "dim")]
     edge_text = (
         "filled up with zeros" if site.edges == "padded" else units.edges_text(site.edges, brief=False)
     )
-    return [(f" {edge_text}: ", "dim"), (" · ".join(short), "warn")]
+    return [(f" {edge_text}: ", "dim"), (" · ".join(partial_sizes), "warn")]
 
 
 def _draw_depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> list[Line]:
     """Draw the slices along K, which are summed, as a strip."""
-    per = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
+    scale_text = f"  {frame.depths.per:,} a cell" if frame.depths.per > 1 else ""
     slices = f"{units.many_text(blocks.k.count, 'slice')} of {blocks.k.tile:,}"
-    title = [(" K ", "head"), (slices, "text"), (f"  k {place.depth:,}", "accent"), (per, "warn")]
+    title = [(" K ", "head"), (slices, "text"), (f"  k {place.depth:,}", "accent"), (scale_text, "warn")]
     spans: list[Span] = [(" " * frame.margin, "text")]
     for cell in range(frame.depths.cells):
         first, stop = frame.depths.tiles(cell)
         sign, role = _choose_shade(blocks.k.compute_filled_share(first, stop))
-        _append_cell(spans, sign, role, frame.deep, cell == place.depth // frame.depths.per)
+        _append_cell(spans, sign, role, frame.slice_width, cell == place.depth // frame.depths.per)
     return [cut_line(title, width), tuple(spans)]
 
 
@@ -285,19 +288,19 @@ def _operand_grid(
     highlighted.
     """
     row_scale, col_scale = Scale.fit(rows, height - 1), Scale.fit(cols, width - 2)
-    tall = max(1, min(_MAX_BLOCK_HEIGHT // 2, (height - 1) // row_scale.cells))
-    cell_width = max(1, min(_MAX_BLOCK_WIDTH // 2 * tall, (width - 2) // col_scale.cells))
+    tile_height = max(1, min(_MAX_BLOCK_HEIGHT // 2, (height - 1) // row_scale.cells))
+    cell_width = max(1, min(_MAX_BLOCK_WIDTH // 2 * tile_height, (width - 2) // col_scale.cells))
     chosen_cell = chosen_tile[0] // row_scale.per, chosen_tile[1] // col_scale.per
     lines: list[Line] = [((f" {name} ", "head"), (f"{rows:,} × {cols:,} tiles", "dim"))]
     for y in range(row_scale.cells):
         spans: list[Span] = [(" ", "text")]
         for x in range(col_scale.cells):
-            lit = (y, x)[band] == chosen_cell[band]
+            highlighted = (y, x)[band] == chosen_cell[band]
             sign, role = (
-                ("◆", "mark") if (y, x) == chosen_cell else ("▒", "accent") if lit else ("·", "track")
+                ("◆", "mark") if (y, x) == chosen_cell else ("▒", "accent") if highlighted else ("·", "track")
             )
             spans.append((sign * cell_width, role))
-        lines += [tuple(spans)] * tall
+        lines += [tuple(spans)] * tile_height
     return lines
 
 
@@ -311,7 +314,7 @@ def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, heigh
     """Return the place that a click on the grid chooses, or None outside the grid."""
     blocks = TileGrid.from_site(site)
     frame = _Frame(blocks, width, height)
-    row, col = (y - frame.top) // frame.down, (x - frame.margin) // frame.across
+    row, col = (y - frame.top) // frame.cell_height, (x - frame.margin) // frame.across
     if 0 <= row < frame.rows.cells and 0 <= col < frame.cols.cells:
         return TilePlace(place.batch, frame.rows.tiles(row)[0], frame.cols.tiles(col)[0], place.depth)
     return None
@@ -404,11 +407,11 @@ def _step_block(step: Callable[[int, int], Sequence[Line]], width: int, spare: i
 def product_text(site: SitePlan, place: TilePlace) -> str:
     """Write the chosen tile matmul as an assignment, with the names in the plan."""
     blocks = TileGrid.from_site(site)
-    p = blocks.product(place, place.depth)
+    tile = blocks.product(place, place.depth)
     batch_text = f"[{place.batch}]" if blocks.batch > 1 else ""
-    to = f"{escape_name(site.output) or 'C'}{batch_text}{_slice_text(p.rows, p.cols)}"
-    right = f"{escape_name(site.weight) or 'B'}{batch_text}{_slice_text(p.depth, p.cols)}"
-    return f"{to} += A{batch_text}{_slice_text(p.rows, p.depth)} @ {right}"
+    target = f"{escape_name(site.output) or 'C'}{batch_text}{_slice_text(tile.rows, tile.cols)}"
+    right = f"{escape_name(site.weight) or 'B'}{batch_text}{_slice_text(tile.depth, tile.cols)}"
+    return f"{target} += A{batch_text}{_slice_text(tile.rows, tile.depth)} @ {right}"
 
 
 def _list_tile_matmuls(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list[Line]:
@@ -418,21 +421,21 @@ def _list_tile_matmuls(blocks: TileGrid, place: TilePlace, width: int, room: int
     products = [blocks.product(place, k) for k in range(start, min(count, start + room))]
     is_wide = width >= 58
     cells: list[tuple[str, ...]] = []
-    for p in products:
-        a, b = _size_text(p.rows, p.depth), _size_text(p.depth, p.cols)
+    for tile in products:
+        a, b = _size_text(tile.rows, tile.depth), _size_text(tile.depth, tile.cols)
         if is_wide:
-            a, b = f"{_slice_text(p.rows, p.depth)} {a}", f"{_slice_text(p.depth, p.cols)} {b}"
-            cells.append((f"{p.index:,}", a, b, share_text(p.utilization, 1)))
+            a, b = f"{_slice_text(tile.rows, tile.depth)} {a}", f"{_slice_text(tile.depth, tile.cols)} {b}"
+            cells.append((f"{tile.index:,}", a, b, share_text(tile.utilization, 1)))
         else:
-            cells.append((f"{p.index:,}", _range_text(p.depth), a, b, share_text(p.utilization, 1)))
+            cells.append((f"{tile.index:,}", _range_text(tile.depth), a, b, share_text(tile.utilization, 1)))
     titles = ("k", "A", "B", "util.") if is_wide else ("k", "along K", "A", "B", "util.")
     widths = [max(len(t), *(len(row[i]) for row in cells)) for i, t in enumerate(titles)]
     while len(widths) > 3 and sum(widths) + 2 * len(widths) + 1 > width:
         widths.pop()
     line = "".join("  " + fit(t, w, right=True) for t, w in zip(titles, widths, strict=False))
     lines: list[Line] = [((line, "dim"),)]
-    for row, p in zip(cells, products, strict=True):
-        is_chosen = p.index == place.depth
+    for row, tile in zip(cells, products, strict=True):
+        is_chosen = tile.index == place.depth
         pieces = "".join("  " + fit(c, w, right=True) for c, w in zip(row, widths, strict=False))
         lines.append(
             (("▸" if is_chosen else " ", "accent"), (pieces[1:], "strong" if is_chosen else "number"))

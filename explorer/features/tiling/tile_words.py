@@ -100,7 +100,7 @@ def _format_share(fact: Plan) -> str:
 
 
 def open_sizes(fact: Plan) -> tuple[str, Span]:
-    """Return the sizes of the figures, and the sizes of the tiled graph."""
+    """Return two texts: the dimension sizes for which figures are counted, and the sizes the graph takes."""
     fixed = [name for name in fact.dims if name not in fact.free]
     graph = [f"takes every size of {' and '.join(fact.free)}"] if fact.free else []
     graph += [f"works only for this {' and '.join(fixed)}"] if fixed else []
@@ -225,7 +225,7 @@ def _build_notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block
         notes.append(Paragraph("Of the branches of an If, the most expensive one counts.", "quiet"))
     notes.append(
         Paragraph(
-            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_format_share(fact)}.{_describe_rest(fact)}"
+            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_format_share(fact)}.{_untiled_text(fact)}"
             " Tile utilization is the share of each tile's arithmetic that the matmul needs; the rest is"
             " idle.",
             "quiet",
@@ -234,8 +234,8 @@ def _build_notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block
     return notes
 
 
-def _describe_rest(fact: Plan) -> str:
-    """Describe the MACs that are neither tiled nor in the table of skipped matmuls; '' if there are none."""
+def _untiled_text(fact: Plan) -> str:
+    """Describe the MACs that are neither tiled nor in the table of skipped matmuls; '' below 0.1 %."""
     skipped = [skip.macs for skip in fact.skipped]
     if fact.macs is None or fact.macs_total is None or None in skipped:
         return ""
@@ -345,7 +345,7 @@ def tile(
         *opening,
         *(word for dim in assumed if dim not in opening for word in write_option_words("--dim", dim)),
     ]
-    following = [
+    next_commands = [
         (
             "print what changed",
             ("explorer", "diff", write_path_word(source), write_path_word(fact.output), *opening),
@@ -353,8 +353,8 @@ def tile(
         ("look around in the result", ("explorer", write_path_word(fact.output))),
     ]
     rows = [
-        (Span("next" if i == 0 else "", "quiet"), shlex.join(c), Span(w, "quiet"))
-        for i, (w, c) in enumerate(following)
+        (Span("next" if index == 0 else "", "quiet"), shlex.join(command), Span(purpose, "quiet"))
+        for index, (purpose, command) in enumerate(next_commands)
     ]
     blocks.append(Table((Column(""), Column(""), Column("")), rows))
     return blocks
@@ -364,10 +364,10 @@ def build_skipped_table(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
     """Build a table with a row for each operator and reason, most MACs first, and the skipped sites of each
     row.
     """
-    kinds: dict[tuple[str, str], list[SkippedSite]] = {}
+    sites_by_reason: dict[tuple[str, str], list[SkippedSite]] = {}
     for skip in fact.skipped:
-        kinds.setdefault((skip.op, skip.reason), []).append(skip)
-    groups = sorted(kinds.values(), key=lambda group: -sum(skip.macs or 0 for skip in group))
+        sites_by_reason.setdefault((skip.op, skip.reason), []).append(skip)
+    groups = sorted(sites_by_reason.values(), key=lambda group: -sum(skip.macs or 0 for skip in group))
 
     def share(group: list[SkippedSite]) -> str:
         macs = [skip.macs for skip in group if skip.macs is not None]

@@ -75,12 +75,12 @@ class Tiler:
         """
         state_index = self._models.current if state_index is None else state_index
         requested = spec
-        file, spec = _apply_mapping(requested)
-        packing_spec = spec if file is None else _packing_of(file)
+        mapping_file, spec = _apply_mapping(requested)
+        packing_spec = spec if mapping_file is None else _packing_of(mapping_file)
         products = self._products(state_index, on_progress, packing_spec, decomposed, will_write)
         plan, sites = _plan_of(products, self._resolve_site_filters(spec, products, state_index))
-        if file is not None:
-            check_sites(file, plan.sites)
+        if mapping_file is not None:
+            check_sites(mapping_file, plan.sites)
         if plan.decomposed != products.decomposed and decomposed is None:
             # nodes without a chosen site are not decomposed
             return self.plan(
@@ -121,8 +121,8 @@ class Tiler:
         # the products depend on the spec only if groups are packed into its tiles
         products = self._products(self._models.current, on_progress, spec, None)
         all_sites = _plan_of(products, TileSpec())[0].sites
-        named = self._resolve_site_filters(spec, products, self._models.current).sites
-        chosen_sites = _plan_of(products, TileSpec(sites=named, origins=spec.origins))[0].sites
+        site_names = self._resolve_site_filters(spec, products, self._models.current).sites
+        chosen_sites = _plan_of(products, TileSpec(sites=site_names, origins=spec.origins))[0].sites
         return list_effective_settings(spec, all_sites, chosen_sites)
 
     def steps(self, spec: TileSpec, work: Work) -> Steps:
@@ -282,16 +282,16 @@ def _apply_mapping(spec: TileSpec) -> tuple[MappingFile | None, TileSpec]:
         return None, spec
     if dict(spec.origins).get("tile") == COMMAND_LINE:
         raise Misuse("the mapping file has the tiles", where="--tile", hint="leave out --tile or --mapping")
-    file = read_mapping(spec.mapping)
-    rules = *tile_rules(file, spec.level), *spec.rules
-    grouped = "pack" if file.grouped == "pack" else spec.grouped
-    return file, replace(spec, mapping="", level=TileSpec().level, rules=rules, grouped=grouped)
+    mapping_file = read_mapping(spec.mapping)
+    rules = *tile_rules(mapping_file, spec.level), *spec.rules
+    grouped = "pack" if mapping_file.grouped == "pack" else spec.grouped
+    return mapping_file, replace(spec, mapping="", level=TileSpec().level, rules=rules, grouped=grouped)
 
 
-def _packing_of(file: MappingFile) -> TileSpec:
+def _packing_of(mapping_file: MappingFile) -> TileSpec:
     """Return the settings by which the matmuls of a mapping file were found: how it handles groups."""
-    unit = next(iter(file.sites.values())).levels[-1].tile
-    return products_spec(file.grouped, unit)
+    unit = next(iter(mapping_file.sites.values())).levels[-1].tile
+    return products_spec(mapping_file.grouped, unit)
 
 
 def _mapped_cost(
@@ -339,7 +339,7 @@ def _drop_origins(plan: Plan) -> Plan:
 
 
 def plan_between(history: History, before: int, after: int) -> Plan | None:
-    """Return the tilings between a state and a later state made from it, or None if there are none."""
+    """Return one plan with all tilings between a state and a later state made from it; None without any."""
     if before not in history.line_to(after):
         return None
     records = [entry.record for entry in list_between(history, before, after)]

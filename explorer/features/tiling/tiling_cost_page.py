@@ -39,9 +39,9 @@ _Blocks = Callable[[], Sequence[Block]]
 _MAX_SITES = 500
 """Maximum number of sites, and of reasons, in the list."""
 _HIDDEN_FIGURES = ("tiles", "macs", "products", "compute_cycles", "memory_cycles")
-"""Figures that the list hides, because they are in the headline or follow from other figures."""
+"""Keys of figures that the list hides, because they are in the headline or follow from other figures."""
 _FIRST_FIGURES = ("utilisation", "cycles", "seconds", "untimed")
-"""Figures that come first, because a small list shows only a few."""
+"""Keys of figures that come first, because a small list shows only a few."""
 
 
 class CostRow(Struct, frozen=True):
@@ -91,9 +91,9 @@ def cost_rows(
     if plan.sites:
         sites = plan.sites[:_MAX_SITES]
         table = matmuls(plan, [[site] for site in sites])
-        detail_makers = [partial(_site_blocks, site, cost) for site in sites]
+        details = [partial(_site_blocks, site, cost) for site in sites]
         names = [site.name for site in sites]
-        rows += _build_table_rows(f"Matmuls: {len(plan.sites):,}", table, detail_makers, names)
+        rows += _build_table_rows(f"Matmuls: {len(plan.sites):,}", table, details, names)
     if plan.skipped:
         # the dialog has fields for what the reasons advise
         skipped = tuple(replace(skip, reason=name_keys(skip.reason)) for skip in plan.skipped)
@@ -113,8 +113,8 @@ def formula_page(site: SiteCost, width: int) -> list[ScreenLine]:
 def _build_figure_rows(cost: PlanCost, example: SiteCost | None, missing: str) -> list[CostRow]:
     """Build the rows for the figures of the whole plan, its loop orders and systolic arrays."""
 
-    def origin(*names: str) -> _Blocks:
-        return partial(words.origin, cost, example, names)
+    def explain(*names: str) -> _Blocks:
+        return partial(words.explain_total, cost, example, names)
 
     order = "" if example is None else example.order
     fields = {key: field for key, field in words.figure_fields(cost).items() if key not in _HIDDEN_FIGURES}
@@ -123,14 +123,14 @@ def _build_figure_rows(cost: PlanCost, example: SiteCost | None, missing: str) -
         fields["untimed"] = Field("Time", seconds(None), why)
     keys = sorted(fields, key=lambda key: key not in _FIRST_FIGURES)
     formulas = {**words.FORMULAS, "traffic": (f"traffic {order}",)}
-    rows = _build_field_rows([(fields[key], origin(*formulas.get(key, ()))) for key in keys])
+    rows = _build_field_rows([(fields[key], explain(*formulas.get(key, ()))) for key in keys])
     if len(cost.orders) > 1:
         head, table = words.build_order_table(cost)
-        rows += _build_table_rows(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
+        rows += _build_table_rows(head, table, [explain(f"traffic {row.order}") for row in cost.orders])
     if cost.systolic:
         parts = ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
-        detail_makers = [origin(*(f"{row.dataflow} array{part}" for part in parts)) for row in cost.systolic]
-        rows += _build_table_rows(*words.systolic(cost), detail_makers)
+        details = [explain(*(f"{row.dataflow} array{part}" for part in parts)) for row in cost.systolic]
+        rows += _build_table_rows(*words.systolic(cost), details)
     return rows
 
 

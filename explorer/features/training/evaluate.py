@@ -70,11 +70,11 @@ def _make_predictor(
 
 
 def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[Any, list[InputSpec]]:
-    """Return the inputs of a module. Undeclared inputs get the types and shapes of the data."""
-    free = [part for part in data.parts if part != data.labels and (not named or part in named)]
-    dtypes = {part: "float32" if data.table else str(data.parts[part].dtype) for part in free}
-    described = {part: (dtypes[part], (2, *data.parts[part].shape)) for part in free}
-    bound_module = opened.bind_arrays(described)
+    """Return a module bound to input shapes, and its inputs. The data gives undeclared types and shapes."""
+    input_parts = [part for part in data.parts if part != data.labels and (not named or part in named)]
+    dtypes = {part: "float32" if data.table else str(data.parts[part].dtype) for part in input_parts}
+    declarations = {part: (dtypes[part], (2, *data.parts[part].shape)) for part in input_parts}
+    bound_module = opened.bind_arrays(declarations)
     # a module accepts any shape that its layers accept; rows of a table are reshaped to the input
     specs = [
         InputSpec(info.name, info.dtype, ("batch", *info.shape[1:]) if data.table and info.shape else None)
@@ -99,7 +99,7 @@ def _name_outputs(
     def run_by_name(inputs_by_name: Mapping[str, Any]) -> dict[str, Any]:
         values = run([inputs_by_name[spec.name] for spec in inputs])
         if len(values) != len(outputs):
-            return {f"output.{place}" if len(values) > 1 else "output": v for place, v in enumerate(values)}
+            return {f"output.{index}" if len(values) > 1 else "output": v for index, v in enumerate(values)}
         return dict(zip(outputs, values, strict=True))
 
     return run_by_name

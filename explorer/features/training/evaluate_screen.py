@@ -130,12 +130,12 @@ class EvaluateCommand(ScreenCommand):
         """Open the dialog."""
         if self.context.ready():
             dialog = EvaluateDialog(EvaluationRequest(*self.store.evaluated), len(self._states()))
-            self.context.ask(dialog, self._take)
+            self.context.ask(dialog, self._handle_answer)
 
     def _states(self) -> list[int]:
         return sorted({0, self.store.history_place})
 
-    def _take(self, request: EvaluationRequest | None) -> None:
+    def _handle_answer(self, request: EvaluationRequest | None) -> None:
         if request is not None:
             self.store.evaluated = request.data, request.labels, request.other
             self.context.start("Evaluation", self._evaluate(request))

@@ -15,6 +15,7 @@ _MAX_MATRIX_CLASSES = 10
 _MAX_MATRIX_WIDTH, _COLUMN_GAP = 54, 2
 """Maximum width of a matrix, and distance of its columns, in cells."""
 _MAX_LISTED = 5
+"""Maximum number of input names; a list of confusions has twice as many rows."""
 _SCORE_COLUMNS = {
     "classification": ("accuracy", "top-5", "cross entropy"),
     "regression": ("squared error", "absolute error", "R2"),

@@ -11,8 +11,9 @@ from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
 from explorer.report.present.computed_rows import describe_computed_rows
 from explorer.report.present.figures import report_written, share_text
 
-_CHART_WIDTH, _CHART_HEIGHT = 60, 10
+_CHART_WIDTH, _CHART_HEIGHT = 60, 10  # cells, lines
 _LEVELS = " ▁▂▃▄▅▆▇█"
+"""Bar characters by the number of filled eighths."""
 
 
 def training_run(fact: TrainingRun) -> list[Block]:
@@ -47,7 +48,7 @@ def build_head(fact: TrainingRun | TrainingSweep, settings: str) -> list[Block]:
 
 
 def format_accuracy(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
-    """Format the accuracy as the end of a line; empty if there is none."""
+    """Format ', accuracy 84.8 %' to end a line; empty if the task has no accuracy."""
     if epoch.accuracy is None:
         return ()
     return ", accuracy ", Span(share_text(epoch.accuracy, 1.0), "figure")

@@ -80,7 +80,7 @@ def training_blocks(info: Info, fact: Training) -> list[Block]:
 def memory_blocks(fact: TrainingMemory) -> list[Block]:
     """Build a table of all steps, then the memory of the first step over time.
 
-    It shows the peak, the tensors that are live at the peak, and every module in each phase.
+    The blocks show the peak, the tensors that are live at the peak, and every module in each phase.
     """
     first, several = fact.steps[0], len(fact.steps) > 1
     method = {"autograd": "as torch's autograd keeps it", "outputs": "counted by the outputs of layers"}
