@@ -15,7 +15,7 @@ from explorer.facts.check import Baseline, BaselineModel
 from explorer.host import input_files, output_files
 
 _MAX_BYTES = 64 << 20
-"""Largest size of a baseline in bytes: a model of 100,000 layers with unknown figures needs a tenth of it."""
+"""Maximum size of a baseline in bytes. A model of 100,000 layers with unknown figures needs a tenth of it."""
 
 
 def read_baseline(path: str) -> Baseline:

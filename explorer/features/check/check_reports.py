@@ -17,6 +17,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
 """Environment variable with the path of the file that GitHub shows as the summary of a job."""
 _SUITE = '<testsuites name="explorer check"'
 _HEAD_BYTES = 200
+"""Number of bytes at the start of a JUnit file that are searched for `_SUITE`."""
 
 
 def list_annotations(fact: Check) -> list[str]:

@@ -28,6 +28,7 @@ _VERDICTS: Mapping[CheckVerdict, tuple[str, Role]] = {
     "missed": ("missed", "bad"),
     "unknown": ("unknown", "warning"),
 }
+"""Text and role of each verdict."""
 
 
 def check(fact: Check) -> list[Block]:

@@ -45,7 +45,7 @@ _STORED = ("macs", "params", "weight_bytes", "activation_bytes_peak", "coverage"
 
 
 class Interval(NamedTuple):
-    """Least and greatest possible value of a figure or of a limit."""
+    """Smallest and largest possible value of a figure or of a limit."""
 
     low: float | Fraction
     high: float | Fraction
@@ -87,7 +87,7 @@ class ModelFigures(Struct, frozen=True):
 
 
 def is_empty(spec: CheckSpec) -> bool:
-    """Whether a specification limits nothing."""
+    """Return whether a specification sets no budget."""
     return spec == CheckSpec()
 
 
@@ -105,7 +105,7 @@ def read_budgets(spec: CheckSpec) -> dict[str, Budget]:
 
 
 def needs_baseline(spec: CheckSpec, budgets: Mapping[str, Budget]) -> bool:
-    """Whether a budget depends on the figures of a baseline."""
+    """Return whether a budget depends on the figures of a baseline."""
     return spec.no_new_unknown or any(budget.is_change for budget in budgets.values())
 
 
@@ -121,7 +121,7 @@ def check_needs(
         where: Place of the budgets, for errors; '' for the options of the command.
 
     Raises:
-        Misuse: See above.
+        Misuse: No budget is set, or a budget needs a baseline and there is none.
     """
     if is_empty(spec):
         raise Misuse("no budget is set", where=where or "check", hint="add one, such as --max-macs 4.1G")
@@ -300,7 +300,7 @@ def _compute_change(figure: FigureValue, past: FigureValue) -> float | None:
     return value / old - 1 if old else 0.0
 
 
-_INEXACT = {
+_INEXACT = {  # explanation of each sign of a figure
     ">= ": "only a lower bound of it is known",
     "<= ": "only an upper bound of it is known",
     "~ ": "it depends on an assumption",

@@ -19,8 +19,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.plot:
         import_plots().check(args.plot)
         check_target(args.plot, overwrite=args.force, models=[a, b], weights=())
-    drawn = {"draws": args.draws or 3, "seed": args.seed, "input": args.input}
-    fact = explorer.blame_files(a, b, **drawn, on_progress=progress, **args.opening)
+    input_options = {"draws": args.draws or 3, "seed": args.seed, "input": args.input}
+    fact = explorer.blame_files(a, b, **input_options, on_progress=progress, **args.opening)
     if args.plot:
         with write_atomically(args.plot, overwrite=args.force) as temporary:
             import_plots().write("blame", None, fact, temporary)

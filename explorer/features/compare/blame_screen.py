@@ -62,7 +62,7 @@ _FOOTER = (
     *(("←→", "value"), ("n p", "at fault"), ("w", "worst"), ("Enter", "layer"), ("i", "how")),
     ("Esc", "back"),
 )
-_REMAKE = ("x", "exclude"), ("f", "format")
+_REMAKE = ("x", "exclude"), ("f", "format")  # keys for a quantized model
 
 # fmt: off
 BLAME_KEYS = key_group(
@@ -217,7 +217,7 @@ _MINUS_INFINITY = -math.inf
 _PLOT_EDGE_LINES = 3
 """Number of lines that the plot needs besides its rows: legend, axis and axis labels."""
 
-_LOW = 14
+_MIN_FULL_HEIGHT = 14
 """Screen height, in lines, below which the page uses fewer lines for text."""
 
 _MARK_DECADES = 0.35
@@ -282,15 +282,15 @@ def growth_page(growth: Growth, cursor: int, width: int, height: int) -> list[Li
     cursor = max(0, min(cursor, len(fact.probes) - 1))
     lines, rows = _lines_above(growth, width, height)
     lines += _plot_lines(growth, cursor, width, rows)
-    lines += _cursor_lines(growth, cursor, width, 1 if height < _LOW else 2)
+    lines += _cursor_lines(growth, cursor, width, 1 if height < _MIN_FULL_HEIGHT else 2)
     return [*lines, *_list_lines(growth, cursor, width, _list_height(len(lines), height))]
 
 
 def probe_at(growth: Growth, cursor: int, row: int, width: int, height: int) -> int | None:
     """Return the index of the value listed in line `row` of `growth_page`, or None for any other line."""
     count = len(growth.fact.probes)
-    above, rows = _lines_above(growth, width - 1, height)
-    list_top = len(above) + rows + _PLOT_EDGE_LINES + (1 if height < _LOW else 2)
+    lines_above, rows = _lines_above(growth, width - 1, height)
+    list_top = len(lines_above) + rows + _PLOT_EDGE_LINES + (1 if height < _MIN_FULL_HEIGHT else 2)
     room = _list_height(list_top, height)
     probe = find_first_visible(cursor, room, count) + row - list_top - 1
     return (
@@ -302,11 +302,11 @@ def probe_at(growth: Growth, cursor: int, row: int, width: int, height: int) -> 
 
 def _lines_above(growth: Growth, width: int, height: int) -> tuple[list[Line], int]:
     """Return the lines above the plot, and the height of the plot in lines."""
-    lines = _verdict_lines(growth.fact, width, 1 if height < _LOW else 2 if height < 18 else 4)
+    lines = _verdict_lines(growth.fact, width, 1 if height < _MIN_FULL_HEIGHT else 2 if height < 18 else 4)
     if height > 20:
         lines.append(BLANK)
     # 4 lines for the heading and three rows of the list, 1 or 2 for the value under the cursor
-    room = height - len(lines) - _PLOT_EDGE_LINES - 4 - (1 if height < _LOW else 2)
+    room = height - len(lines) - _PLOT_EDGE_LINES - 4 - (1 if height < _MIN_FULL_HEIGHT else 2)
     return lines, max(2, min(14, room * 5 // 8))
 
 
@@ -325,36 +325,37 @@ def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line
     low, high = powers[0], powers[1] + _MARK_DECADES
     ticks = log_ticks(low, high, max(2, rows // 2))
     margin = max(len(f"1e{power}") for power in (*ticks, low))
-    across = max(8, width - margin - 2)
-    cursor_columns = columns_of(cursor, count, across)
+    plot_width = max(8, width - margin - 2)
+    cursor_columns = columns_of(cursor, count, plot_width)
 
     def row(value: float) -> int:
         return rows - 1 - map_to_axis(value, low, high, rows)
 
     guilty = "bad" if growth.fact.kind in ("fault", "spread") else "warn"
-    roles = ["bar"] * across
+    roles = ["bar"] * plot_width
     for index in growth.guilty:
-        for x in columns_of(index, count, across):
+        for x in columns_of(index, count, plot_width):
             roles[x] = guilty
     for x in cursor_columns:
         roles[x] = "accent"
-    errors = column_values(growth.errors, across)
+    errors = column_values(growth.errors, plot_width)
     cells = draw_columns([max(0.0, (value - low) / (high - low)) for value in errors], rows, roles)
-    for x, value in enumerate(column_values(growth.noise, across)):
+    for x, value in enumerate(column_values(growth.noise, plot_width)):
         if value > _MINUS_INFINITY:
             put_text(cells, x, row(value), "•", "dim")
     for index in growth.guilty:
         if (size := _mark(probes[index])) > _MINUS_INFINITY:
-            put_text(cells, _find_middle(columns_of(index, count, across)), row(max(low, size)), "●", guilty)
+            x = _find_middle(columns_of(index, count, plot_width))
+            put_text(cells, x, row(max(low, size)), "●", guilty)
     largest = max(errors)
     if largest > _MINUS_INFINITY:
         put_text(cells, errors.index(largest), max(0, row(largest) - 1), "▼", "warn")
     put_text(cells, _find_middle(cursor_columns), row(max(low, growth.errors[cursor])), "◆", "accent")
     labels = {row(power): f"1e{power}" for power in reversed(ticks)}
-    below = [(0, "first"), (across - 1, "last")]
+    below = [(0, "first"), (plot_width - 1, "last")]
     if growth.guilty:
         first = growth.guilty[0]
-        below.insert(1, (_find_middle(columns_of(first, count, across)), f"node {probes[first].step:,}"))
+        below.insert(1, (_find_middle(columns_of(first, count, plot_width)), f"node {probes[first].step:,}"))
     legend = _build_legend(margin, guilty if growth.guilty else "", 10**largest)
     return [
         cut_line(legend, width),

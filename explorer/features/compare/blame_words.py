@@ -45,7 +45,7 @@ _CLAIMS = {
     "unlike": "CANNOT BE COMPARED",
 }
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_WIDTH = 64
+_WIDTH = 64  # of the curve, in cells
 _SHORTEST_BAR = 1e-9
 """Length of the shortest bar, in decades. The smallest error also gets a visible bar."""
 
@@ -118,14 +118,14 @@ def probe_rows(fact: Blame, limit: int) -> list[int]:
     """
     all_indices = range(len(fact.probes))
     relative = [probe.relative or 0.0 for probe in fact.probes]
-    rank = (
+    ranked_groups = (
         [i for i in (fact.first, fact.most, fact.worst) if i is not None],
         [i for i in all_indices if fact.probes[i].output],
         [i for i in all_indices if fact.probes[i].state == "introduced"],
         sorted((i for i in all_indices if relative[i]), key=lambda i: -relative[i]),
         all_indices,
     )
-    positions = list(dict.fromkeys(i for group in rank for i in group))[:limit]
+    positions = list(dict.fromkeys(i for group in ranked_groups for i in group))[:limit]
     return sorted(positions)
 
 
@@ -263,13 +263,11 @@ def _draw_bar(value: float | None, scale: tuple[int, int] | None) -> str:
 
 
 def list_unpaired(fact: Blame, limit: int) -> list[Block]:
-    """List the first `limit` values that were not compared, each with its reason, and count the remaining
-    ones.
-    """
-    named = [f"{name} ({why})" for name, why in fact.unpaired[:limit]]
-    remaining = fact.unpaired_count - len(named)
+    """List the first `limit` values that were not compared, with reasons, and count the remaining values."""
+    names = [f"{name} ({why})" for name, why in fact.unpaired[:limit]]
+    remaining = fact.unpaired_count - len(names)
     count_text = many_do_text(fact.unpaired_count, "value", "was", "were")
     sentence = (
-        f"{count_text} not compared: {', '.join(named)}{f' and {remaining:,} more' if remaining else ''}."
+        f"{count_text} not compared: {', '.join(names)}{f' and {remaining:,} more' if remaining else ''}."
     )
     return [Paragraph(sentence, "warning")] if fact.unpaired_count else []

@@ -147,10 +147,10 @@ class Comparer:
             [_zero_test(models.open_state(index)) for models, index in states],
             [partial(_buffer_shapes, models.open_state(index)) for models, index in states],
         )
-        named = zip(compared.models, states, strict=True)
+        models_with_states = zip(compared.models, states, strict=True)
         infos = [
             replace(info, model=replace(info.model, source=models.label(index))) if index else info
-            for info, (models, index) in named
+            for info, (models, index) in models_with_states
         ]
         names = [models.label(index) for models, index in states]
         figures = self.figure_columns(states, names, on_progress, cancel, prove=prove, hardware=hardware)
@@ -198,7 +198,7 @@ class Comparer:
 
 
 Prove = Callable[[State], Verification]
-"""Function that proves a state equal to the first compared state."""
+"""Function that tries to prove a state equal to the first compared state, and returns the evidence."""
 
 
 def _find_equal_constants(
@@ -226,11 +226,11 @@ def _build_figures(state: State, hardware: Hardware | None, proof: Verification 
     models, index = state
     examined = models.examine_or_refuse(index)
     machine, tiled = build_roofline_machine(hardware), examined.info.tiled
-    timed = machine is not None and examined.info.totals.nodes
+    has_time = machine is not None and examined.info.totals.nodes
     plan = Tiler(models).tiling(index) if tiled is not None else None
     return collect_model_figures(
         examined.info,
-        roofline=compute_roofline(examined.analysis, machine) if timed and machine is not None else None,
+        roofline=compute_roofline(examined.analysis, machine) if has_time and machine is not None else None,
         cost=None if plan is None else compute_plan_cost(plan, hardware),
         proof=proof,
     )

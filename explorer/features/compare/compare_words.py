@@ -100,7 +100,7 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
 
     Args:
         fact: The two aligned layer trees.
-        only: Whether to leave out equal rows.
+        only: Whether to list only rows that differ.
     """
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
     blocks: list[Block] = [head, Line(), Line(Span(summarize_states(fact), "good" if fact.equal else ""), 2)]
@@ -147,7 +147,7 @@ def graph_notes(fact: TreeDiff) -> list[Block]:
 
 
 def _fold_rows(fact: TreeDiff, only: bool) -> Iterator[tuple[int, RowPair]]:
-    """Yield the visible rows with their indices. `only` leaves out equal rows."""
+    """Yield the visible rows with their indices. With `only`, equal rows are not visible."""
     index = 0
     while index < len(fact.rows):
         row = fact.rows[index]

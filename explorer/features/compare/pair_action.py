@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import TreeDiff
     from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 
-_TITLES = {
+_TITLES = {  # title of the job by the method of `Session`
     "diff": "comparing",
     "blame": "looking for the first layer that differs",
     "compare": "counting both",
@@ -163,7 +163,7 @@ class _Pair:
         """Ask for the settings of a timing run of both models."""
         store, context = self._command.store, self._command.context
 
-        def take(request: ProfileRequest | None) -> None:
+        def on_answer(request: ProfileRequest | None) -> None:
             if request is None:
                 self.show()
                 return
@@ -171,7 +171,7 @@ class _Pair:
             context.start("Profile", self._time(request), self.show)
 
         last = ProfileRequest(*store.profiled)._replace(beside="")
-        context.ask(ProfileDialog(last, graph=store.is_graph, states={}), take)
+        context.ask(ProfileDialog(last, graph=store.is_graph, states={}), on_answer)
 
     async def _time(self, request: ProfileRequest) -> None:
         """Time both models in turn; Enter on a layer of the result goes to its row."""
@@ -188,12 +188,12 @@ class _Pair:
                 self._ask_times()
                 return
             if index is not None:
-                self._cursor = self._place(sort_largest_first(fact)[index])
+                self._cursor = self._find_row(sort_largest_first(fact)[index])
             self.show()
 
         self._command.context.ask(ProfileComparisonScreen(fact, exact=store.exact), on_closed)
 
-    def _place(self, change: LayerChange) -> int:
+    def _find_row(self, change: LayerChange) -> int:
         """Return the index of a timed layer among the visible rows; open the groups that contain it."""
         for index, row in enumerate(self._fact.rows):
             before_path, after_path = row.before and row.before.path, row.after and row.after.path

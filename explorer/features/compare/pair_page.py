@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from explorer.facts.comparison import RowPair, RowSide, TreeDiff
 
 
-FROM = 100
+MIN_TWO_COLUMNS = 100
 """Minimum terminal width, in cells, for a name column for each side."""
 
-_DELTA = 12
+_DELTA_WIDTH = 12
 """Width of a rounded difference, in cells. An exact difference takes twice this width."""
-_MACS = 10
-_SHORT = {"activations": "act."}
+_MACS_WIDTH = 10
+_SHORT_TITLES = {"activations": "act."}
 _BETWEEN = " -> "
 """Text between the names of both sides, as `format_both_sides` joins them."""
 _NEIGHBORS = 24
@@ -62,9 +62,9 @@ ShortName = Callable[[str, int], str]
 
 
 _MIN_KIND, _MAX_KIND = 13, 18
-"""Least and most cells of the kinds; the most fit GlobalAveragePool."""
+"""Minimum and usual maximum width of the kinds, in cells. GlobalAveragePool has 17."""
 _NAME, _MIN_NAME = 28, 18
-"""Cells of a name before longer kinds take more than `_MAX_KIND`, and before a difference is left out."""
+"""Width of a name above which kinds may exceed `_MAX_KIND`, and below which a difference is left out."""
 
 
 class PairColumns(Struct, frozen=True):
@@ -90,14 +90,14 @@ def columns(width: int, longest_kind: int = 0, *, exact: bool) -> PairColumns:
 
     Where names would get too narrow, the last differences are left out.
     """
-    delta = 2 * _DELTA if exact else _DELTA
-    has_two_sides = width >= FROM
+    delta = 2 * _DELTA_WIDTH if exact else _DELTA_WIDTH
+    has_two_sides = width >= MIN_TWO_COLUMNS
     reserved = 68 if has_two_sides else 30
     delta_count = max(1, min(len(FIGURES), (width - reserved) // delta))
     delta_count = min(delta_count, 3 if width < 130 else 4 if width < 180 else len(FIGURES))
     for shown_count in range(delta_count, 0, -1):
         side = (width - 4 - shown_count * delta) // (2 if has_two_sides else 1)
-        macs = _MACS if has_two_sides and side >= 42 else 0
+        macs = _MACS_WIDTH if has_two_sides and side >= 42 else 0
         room = max(min(longest_kind + 1, _MAX_KIND), side - macs - _NAME)
         kind = max(_MIN_KIND, min(longest_kind + 1, room)) if side >= 30 else 0
         if side - kind - macs >= _MIN_NAME:
@@ -111,7 +111,7 @@ def draw_head(widths: PairColumns) -> Line:
     for title in ("before", "after") if widths.has_two_sides else ("layer",):
         line += fit(title, widths.name) + fit("kind", widths.kind) + fit("MACs ", widths.macs, right=True)
     for (title, _, _), cells in zip(FIGURES, widths.deltas, strict=False):
-        line += fit(f"Δ {_SHORT.get(title, title)}", cells, right=True)
+        line += fit(f"Δ {_SHORT_TITLES.get(title, title)}", cells, right=True)
     return ((line, "dim"),)
 
 
@@ -136,8 +136,8 @@ def row_line(row: RowPair, sign: str, widths: PairColumns, shorten: ShortName, *
             )
         spans.append((fit("  " * row.depth + sign + name, widths.name), "dim" if not row.differs else "text"))
         spans.append((fit(escape_name(row.either.kind), widths.kind - 1) + " ", "dim"))
-    for (_, field, of_bytes), cells in zip(FIGURES, widths.deltas, strict=False):
-        delta = format_change(row, field, of_bytes)
+    for (_, field, is_bytes), cells in zip(FIGURES, widths.deltas, strict=False):
+        delta = format_change(row, field, is_bytes)
         text = (delta.exact or delta.text) if exact else delta.text
         spans.append((fit(text, cells, right=True), ROLES[delta.role]))
     return _join_spans(spans)
@@ -168,13 +168,13 @@ def _draw_side(
         return [(" " * widths.side, "text")]
     room = max(1, widths.name - 2 * row.depth - 3)
     name = fit("  " * row.depth + sign + shorten(escape_name(side.name), room), widths.name)
-    alike = row.before is not None and row.after is not None and row.before.kind == row.after.kind
+    has_equal_kinds = row.before is not None and row.after is not None and row.before.kind == row.after.kind
     macs = "" if side.macs == 0 else count(side.macs).text
     return [
         (name, role if row.differs else "dim"),
         (
             fit(escape_name(side.kind), widths.kind - 1) + " " * bool(widths.kind),
-            "dim" if alike else "accent",
+            "dim" if has_equal_kinds else "accent",
         ),
         (fit(f"{macs} ", widths.macs, right=True), "number" if row.differs else "dim"),
     ]
@@ -302,12 +302,12 @@ class PairRows:
             if len(self._short_names) >= _MAX_SHORT_NAMES:
                 self._short_names.clear()
             depth = self.fact.rows[key[0]].depth
-            near = [
+            nearby_rows = [
                 self.fact.rows[index]
                 for index in self.visible[max(0, place - _NEIGHBORS) : place + _NEIGHBORS + 1]
                 if index >= 0 and self.fact.rows[index].depth == depth
             ]
-            sides = [side for row in near for side in (row.before, row.after) if side is not None]
+            sides = [side for row in nearby_rows for side in (row.before, row.after) if side is not None]
             self._short_names[key] = shorten_name(name, room, [escape_name(side.name) for side in sides])
         return self._short_names[key]
 

@@ -197,9 +197,9 @@ class PairScreen(SubScreen[PairRequest]):
         else:
             self._refuse("only in the second model")
 
-    def _leave(self, wish: PairRequest | None) -> None:
+    def _leave(self, request: PairRequest | None) -> None:
         self._tell_cursor(self.rows.cursor)
-        self.dismiss(wish)
+        self.dismiss(request)
 
     def action_leave(self) -> None:
         """Close the screen without a choice."""
@@ -260,7 +260,7 @@ STATE, MODEL, FOLDER = "state:", "model:", "folder:"
 """Prefixes of the item ids of the dialog: a state of the history, a model, a folder."""
 _MAX_FILES = 2_000
 """Maximum number of files listed from a folder."""
-_VISIBLE = 12
+_MAX_VISIBLE = 12
 
 
 class PairDialog(PickDialog):
@@ -283,7 +283,7 @@ class PairDialog(PickDialog):
         if event is not None:
             event.prevent_default()
         rows, entry = self.query_one(LineList), self.query_one(Input)
-        rows.styles.height = min(_VISIBLE, max(3, self.app.size.height - 8))
+        rows.styles.height = min(_MAX_VISIBLE, max(3, self.app.size.height - 8))
         entry.value = self._text
         entry.cursor_position = len(self._text)
         entry.placeholder = "a file, a folder or the name of a model"
@@ -302,10 +302,10 @@ class PairDialog(PickDialog):
         exists = os.path.isfile(os.path.expanduser(typed)) or typed.endswith(("/", os.sep))
         typed_name = [MenuItem(MODEL + typed, "", typed, "")] if typed else []
         files = [file for file in _find_files(typed) if file.id != MODEL + typed]
-        begin = [file for file in files if file.title.startswith(typed)]
+        leading = [file for file in files if file.title.startswith(typed)]
         containing = [file for file in files if not file.title.startswith(typed)]
         self.show_choices(
-            [*(typed_name if exists else ()), *states, *begin, *(() if exists else typed_name), *containing]
+            [*(typed_name if exists else ()), *states, *leading, *(() if exists else typed_name), *containing]
         )
 
     def empty_note(self) -> str:
@@ -325,15 +325,15 @@ class PairDialog(PickDialog):
 
 def _find_files(text: str) -> Iterator[MenuItem]:
     """Yield models and folders of the typed folder whose names contain the typed name."""
-    folder, begin = os.path.split(text)
+    folder, prefix = os.path.split(text)
     try:
         folder_path = os.path.expanduser(folder) or os.curdir
         confinement.check(folder_path)
         with os.scandir(folder_path) as entries:
-            listed = sorted(islice(entries, _MAX_FILES), key=lambda entry: entry.name)
-        for entry in listed:
-            hidden = entry.name.startswith(".") and not begin.startswith(".")
-            if begin.lower() in entry.name.lower() and not hidden:
+            folder_entries = sorted(islice(entries, _MAX_FILES), key=lambda entry: entry.name)
+        for entry in folder_entries:
+            is_hidden = entry.name.startswith(".") and not prefix.startswith(".")
+            if prefix.lower() in entry.name.lower() and not is_hidden:
                 path = os.path.join(folder, entry.name)
                 if entry.is_dir():
                     yield MenuItem(f"{FOLDER}{path}/", "", f"{path}/", "")

@@ -233,33 +233,33 @@ def beside(
         Misuse: Fewer than two models are named, or a state does not exist.
     """
     models = session.parts.models
-    numbers = [models.resolve_index(s) if isinstance(s, int) else models.history.state(s) for s in states]
-    numbers = list(dict.fromkeys(numbers))
+    indices = [models.resolve_index(s) if isinstance(s, int) else models.history.state(s) for s in states]
+    indices = list(dict.fromkeys(indices))
     if others and verify:
         raise Misuse("only states of the session can be proved here", hint="compare --verify proves models")
-    if len(numbers) + len(others) < 2:
+    if len(indices) + len(others) < 2:
         raise Misuse("there is nothing to compare with", hint="name two states or more")
-    entries = [models.history.entries[index] for index in numbers]
+    entries = [models.history.entries[index] for index in indices]
     titles = [
-        e.name or (e.label if index else "as opened") for index, e in zip(numbers, entries, strict=True)
+        e.name or (e.label if index else "as opened") for index, e in zip(indices, entries, strict=True)
     ]
     settings: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
     names = [
         models.label(index) if others else f"{index} {name}"
-        for index, name in zip(numbers, titles, strict=True)
+        for index, name in zip(indices, titles, strict=True)
     ]
-    opened = [models.open_other(source) for source in others]
+    other_models = [models.open_other(source) for source in others]
     try:
         return session.parts.get_part(Comparer).figure_columns(
-            [*((models, index) for index in numbers), *((model, 0) for model in opened)],
+            [*((models, index) for index in indices), *((model, 0) for model in other_models)],
             [*names, *others],
             on_progress,
             cancel,
-            prove=_create_prover(session, numbers[0], settings) if verify else None,
+            prove=_create_prover(session, indices[0], settings) if verify else None,
             hardware=hardware,
         )
     finally:
-        for model in opened:
+        for model in other_models:
             model.close()
 
 

@@ -31,24 +31,24 @@ def convert(context: CommandContext) -> None:
 
 
 async def _ask(context: CommandContext) -> None:
-    kinds: Sequence[tuple[str, tuple[str, ...]]] = await context.jobs.ask("conversions")
+    formats: Sequence[tuple[str, tuple[str, ...]]] = await context.jobs.ask("conversions")
     source = context.store.source
-    if not kinds:
+    if not formats:
         raise ExplorerError("a model of this format cannot be converted", where=source)
     stem = os.path.splitext(os.path.basename(source.rstrip(os.sep)))[0].replace(":", "_")
-    kind_texts = ", ".join(f"{explanation} ({', '.join(endings)})" for explanation, endings in kinds)
-    named = [stem + ending for _, endings in kinds for ending in endings]
+    format_texts = ", ".join(f"{explanation} ({', '.join(endings)})" for explanation, endings in formats)
+    file_names = [stem + ending for _, endings in formats for ending in endings]
     # never suggest the model's own file, which Enter would offer to replace
-    path = next((name for name in named if name != os.path.basename(source)), named[0])
-    explanation = f"The ending says what it becomes: {kind_texts}. Written to"
+    path = next((name for name in file_names if name != os.path.basename(source)), file_names[0])
+    explanation = f"The ending says what it becomes: {format_texts}. Written to"
     context.ask_path("Convert", path, explanation, partial(_convert, context))
 
 
 async def _convert(context: CommandContext, path: str, overwrite: bool) -> None:
     fact: Conversion = await context.jobs.run("converting", "convert", output=path, overwrite=overwrite)
     context.store.last_command = fact.command
-    refused = VERDICTS[fact.verdict_kind].capitalize()
-    title = f"Converted to {os.path.basename(fact.output)}" if fact.output else refused
+    refusal = VERDICTS[fact.verdict_kind].capitalize()
+    title = f"Converted to {os.path.basename(fact.output)}" if fact.output else refusal
     tone = verdict_tone(fact.verdict_kind)
     page = PageDialog(title, lambda width: draw(conversion(fact), width - 1), tone=tone, copy=fact.command)
     context.app.push_screen(page)

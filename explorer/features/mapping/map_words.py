@@ -28,8 +28,8 @@ from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
 from explorer.report.present.row_groups import group_rows, list_first_names
 
-_MAX_EXCLUSIONS = 3
-_MAX_FRONT_ROWS = 8
+_MAX_EXCLUSIONS = 3  # reasons for excluded tiles
+_MAX_FRONT_ROWS = 8  # mappings of the Pareto front
 
 
 def _with_outer_rate(machine: MemoryMachine) -> Hardware:
@@ -53,17 +53,17 @@ def mapping_blocks(fact: ModelMapping) -> list[Block]:
         Line(),
         *_build_site_table(fact),
         Line(),
-        *_choice_line(fact),
+        *_build_choice_note(fact),
         *site_blocks(fact, largest),
         *_build_window_table(largest),
-        *_best_mappings(largest),
+        *_build_best_mappings(largest),
         *_build_formulas(largest.cost),
         *(_build_capacity(fact) if fact.capacity else ()),
         *(block for text in fact.assumptions for block in (Line(), Paragraph(text, "quiet"))),
     ]
 
 
-def _choice_line(fact: ModelMapping) -> list[Block]:
+def _build_choice_note(fact: ModelMapping) -> list[Block]:
     """Build the line that says which matmul of several the output shows."""
     if len(fact.sites) == 1:
         return []
@@ -94,7 +94,7 @@ def _build_site_table(fact: ModelMapping) -> list[Block]:
         text = list_first_names([site.title for site in group])
         return (Span(text), Span(f"  {runs}", "quiet")) if runs else text
 
-    def of_first(cell: Callable[[MappedSite], Cell]) -> Callable[[Sequence[MappedSite]], Cell]:
+    def apply_to_first(cell: Callable[[MappedSite], Cell]) -> Callable[[Sequence[MappedSite]], Cell]:
         return lambda group: cell(group[0])
 
     columns: list[tuple[Column, Callable[[MappedSite], Cell]]] = [
@@ -116,7 +116,10 @@ def _build_site_table(fact: ModelMapping) -> list[Block]:
     return [
         table_of(
             groups,
-            [(Column("matmul", shrink=True), name), *((column, of_first(cell)) for column, cell in columns)],
+            [
+                (Column("matmul", shrink=True), name),
+                *((column, apply_to_first(cell)) for column, cell in columns),
+            ],
             what="matmuls",
         )
     ]
@@ -141,7 +144,7 @@ def _format_certainty(site: MappedSite) -> Cell:
 
 
 def site_blocks(fact: ModelMapping, site: MappedSite) -> list[Block]:
-    """Build the loops of a site, its memories, and what the search says."""
+    """Build the loops of a site, its memories, and the result of the search."""
     return [
         Line((Span(site.title, "strong"), f"  {_format_size(site.cost)}")),
         *([Paragraph(_describe_search(site), "quiet")] if site.search is not None else ()),
@@ -176,7 +179,7 @@ def _describe_search(site: MappedSite) -> str:
 
 
 def _build_loops(fact: ModelMapping, cost: MappingCost) -> list[Block]:
-    """Build the loops from the outermost in, each level below the memories that hold its tiles."""
+    """Build the loops, the outermost first, each level below the memories that hold its tiles."""
     lines: list[Block] = []
     indent = 0
     for row in nest_rows(cost.mapping, fact.machine.memories[0].name, level_names(fact.machine, cost)):
@@ -216,7 +219,7 @@ def _build_memory_table(cost: MappingCost) -> Table:
 
 
 def _build_window_table(site: MappedSite) -> list[Block]:
-    """Build the table of what each memory loads of the input of a convolution."""
+    """Build a table of the bytes of a convolution's input that each memory loads, gathered or not."""
     if not site.windows:
         return []
     columns = (
@@ -240,8 +243,8 @@ def _build_window_table(site: MappedSite) -> list[Block]:
     return [Line(), Line(Span(head, "strong")), Table(columns, rows)]
 
 
-def _best_mappings(site: MappedSite) -> list[Block]:
-    """Build the best mappings of a site, and the Pareto front of those that were costed."""
+def _build_best_mappings(site: MappedSite) -> list[Block]:
+    """Build the best mappings of a site, and the Pareto front of the mappings whose cost was computed."""
     if site.search is None or len(site.search.best) < 2:
         return []
     front = [cost for cost in site.search.front if cost not in site.search.best]
@@ -279,7 +282,7 @@ def _choose_evenly(front: Sequence[MappingCost]) -> list[MappingCost]:
 
 
 def _build_cost_table(costs: Sequence[MappingCost]) -> Table:
-    """Build a table of mappings: their tiles and orders from the outermost level in, and their figures."""
+    """Build a table of mappings: tiles and orders from the outermost level to the innermost, and figures."""
 
     def tiles(cost: MappingCost) -> Cell:
         levels = cost.mapping.levels[:-1] or cost.mapping.levels

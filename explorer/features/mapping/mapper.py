@@ -86,39 +86,39 @@ def map(
     """
     from explorer.engine.mapping.constraints import parse_constraints  # imports numpy
 
-    found_machine = _machine_of(machine)
+    target_machine = _resolve_machine(machine)
     constraints = parse_constraints(constrain)
     sizes = parse_capacity(capacity) if capacity else []
     if output is not None:
         check_target(output, overwrite=overwrite, models=(), weights=())
-    file = read_mapping(mapping) if mapping is not None else None
-    grouped = grouped or (file.grouped if file is not None else "batch")
-    plan = session.plan(products_spec(grouped, found_machine.unit, sites), on_progress=on_progress)
+    mapping_file = read_mapping(mapping) if mapping is not None else None
+    grouped = grouped or (mapping_file.grouped if mapping_file is not None else "batch")
+    plan = session.plan(products_spec(grouped, target_machine.unit, sites), on_progress=on_progress)
     if not plan.sites:
         raise Misuse("no matmul here can be mapped", where="map")
     _check_sizes(session, plan.dims)
-    if file is not None:
+    if mapping_file is not None:
         from explorer.engine.mapping.file_check import check_file
 
-        check_file(file, plan.sites, found_machine)
+        check_file(mapping_file, plan.sites, target_machine)
     fused = (
-        session.epilogues(grouped=grouped, unit=found_machine.unit, on_progress=on_progress) if fuse else {}
+        session.epilogues(grouped=grouped, unit=target_machine.unit, on_progress=on_progress) if fuse else {}
     )
-    mapped = tuple(_mapped_sites(plan.sites, found_machine, objective, constraints, file, fused))
+    mapped = tuple(_map_sites(plan.sites, target_machine, objective, constraints, mapping_file, fused))
     if formulas:
         from explorer.engine.mapping.formulas import add_formulas
 
-        mapped = tuple(replace(site, cost=add_formulas(site.cost, found_machine)) for site in mapped)
+        mapped = tuple(replace(site, cost=add_formulas(site.cost, target_machine)) for site in mapped)
     if direct:
-        mapped = tuple(_count_windows(session, plan.sites, mapped, found_machine, on_progress))
-    left_out = _left_out(() if sites else plan.skipped)
-    assumptions = *_list_assumptions(found_machine, mapped, plan.dims), *left_out
-    result = replace(_sum_sites(found_machine, objective, mapped), grouped=grouped, assumptions=assumptions)
+        mapped = tuple(_count_windows(session, plan.sites, mapped, target_machine, on_progress))
+    skipped_notes = _describe_skipped(() if sites else plan.skipped)
+    assumptions = *_list_assumptions(target_machine, mapped, plan.dims), *skipped_notes
+    result = replace(_sum_sites(target_machine, objective, mapped), grouped=grouped, assumptions=assumptions)
     if sizes:
-        result = replace(result, capacity=tuple(_capacity_curve(mapped, found_machine, sizes)))
+        result = replace(result, capacity=tuple(_compute_capacity_curve(mapped, target_machine, sizes)))
     if output is not None:
         with write_atomically(output, overwrite=overwrite) as temporary, open_text(temporary) as target:
-            target.write(_file_text(result))
+            target.write(_format_file(result))
     return result
 
 
@@ -134,18 +134,18 @@ def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMac
     """
     from explorer.engine.mapping import cost  # imports numpy
 
-    found_machine = _machine_of(machine)
+    target_machine = _resolve_machine(machine)
     if not mapping.levels:
-        unit = found_machine.unit
+        unit = target_machine.unit
         m, k, n = (min(pair) for pair in zip(unit, mapping.size, strict=True))
-        groups = cost.group_memories(found_machine)[1:]
+        groups = cost.group_memories(target_machine)[1:]
         levels = *(NestLevel("mnk", (m, k, n)) for _ in groups), NestLevel("mnk", unit)
         mapping = replace(mapping, levels=levels)
-    return cost.compute_mapping_cost(mapping, found_machine)
+    return cost.compute_mapping_cost(mapping, target_machine)
 
 
 def _check_sizes(session: Facade, dims: Mapping[str, int]) -> None:
-    """Refuses open sizes: tiles and code for an assumed size are of no use for another one.
+    """Refuse open sizes, because tiles and code for one size are of no use for another size.
 
     Raises:
         Misuse: The user has not bound a size.
@@ -162,22 +162,22 @@ def _check_sizes(session: Facade, dims: Mapping[str, int]) -> None:
         )
 
 
-def _machine_of(machine: str | MemoryMachine) -> MemoryMachine:
+def _resolve_machine(machine: str | MemoryMachine) -> MemoryMachine:
     if isinstance(machine, str):
         return find_memory_machine(machine)
     check_machine(machine, machine.hardware.name or "machine")
     return machine
 
 
-def _mapped_sites(
+def _map_sites(
     sites: Sequence[SitePlan],
     machine: MemoryMachine,
     objective: Objective,
     constraints: Any,
-    file: MappingFile | None,
+    mapping_file: MappingFile | None,
     fused: Mapping[str, Epilogue],
 ) -> Iterator[MappedSite]:
-    """Yields each site with its mapping. Sites of the same size and types are searched once.
+    """Yield each site with its mapping. Sites of the same size and types are searched once.
 
     The Pareto front is found for the site with the most MACs.
     """
@@ -187,15 +187,15 @@ def _mapped_sites(
     searches: dict[SiteMapping, MappingSearch] = {}
     most_macs = max(_count_macs(site_mapping(site)) for site in sites)
     for site in sites:
-        if file is not None:
-            cost = compute_mapping_cost(mapping_in_file(file, site, fused.get(site.name)), machine)
+        if mapping_file is not None:
+            cost = compute_mapping_cost(mapping_in_file(mapping_file, site, fused.get(site.name)), machine)
             yield MappedSite(site.name, site.op, site.calls, cost, layer=site.layer)
             continue
-        blank = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
-        key = replace(blank, site="")
+        request = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
+        key = replace(request, site="")
         if key not in searches:
-            is_largest = _count_macs(blank) == most_macs
-            searches[key] = search_mappings(blank, machine, objective, constraints, with_front=is_largest)
+            is_largest = _count_macs(request) == most_macs
+            searches[key] = search_mappings(request, machine, objective, constraints, with_front=is_largest)
         search = _rename_search(searches[key], site.name)
         yield MappedSite(site.name, site.op, site.calls, search.best[0], search, layer=site.layer)
 
@@ -211,7 +211,7 @@ def _count_windows(
     machine: MemoryMachine,
     on_progress: OnProgress,
 ) -> Iterator[MappedSite]:
-    """Yields each site; convolutions with what their memories load of the input itself."""
+    """Yield each site; a convolution with the elements of its input that each memory loads."""
     from explorer.engine.mapping.windows import count_window_moves, list_window_elements  # imports numpy
     from explorer.engine.shapes import Inference
 
@@ -231,22 +231,22 @@ def _count_windows(
 
 
 def _rename_search(search: MappingSearch, site: str) -> MappingSearch:
-    """Returns the search for a site of the same size under another name."""
+    """Return the search under the name of another site of the same size."""
 
-    def renamed(cost: Any) -> Any:
+    def rename(cost: Any) -> Any:
         return replace(cost, mapping=replace(cost.mapping, site=site))
 
     return replace(
         search,
-        best=tuple(renamed(cost) for cost in search.best),
-        front=tuple(renamed(cost) for cost in search.front),
+        best=tuple(rename(cost) for cost in search.best),
+        front=tuple(rename(cost) for cost in search.front),
     )
 
 
 def _list_assumptions(
     machine: MemoryMachine, sites: tuple[MappedSite, ...], dims: Mapping[str, int]
 ) -> Iterator[str]:
-    """Yields the assumptions behind the figures, in words."""
+    """Yield the assumptions behind the figures as sentences."""
     if dims:
         yield f"For {dims_text(dims)}."
     if any(site.cost.mapping.epilogue.ops for site in sites):
@@ -268,14 +268,14 @@ def _list_assumptions(
         yield f"The number of runs depends on the data, so these are in no sum: {', '.join(unknown[:3])}."
 
 
-def _left_out(skipped: Sequence[SkippedSite]) -> Iterator[str]:
-    """Yields a sentence about the matrix products that are not mapped, or nothing if there are none."""
+def _describe_skipped(skipped: Sequence[SkippedSite]) -> Iterator[str]:
+    """Yield a sentence about the matrix products that are not mapped, or nothing if all are."""
     from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX  # imports numpy
 
-    refused = [site for site in skipped if not site.switched_off and site.op not in NOT_MATRIX]
-    if refused:
-        names = ", ".join(printable(site.name) for site in refused[:3]) + ", ..." * (len(refused) > 3)
-        yield f"{many_text(len(refused), 'matmul')} not mapped, and in no sum: {names}."
+    unmapped = [site for site in skipped if not site.switched_off and site.op not in NOT_MATRIX]
+    if unmapped:
+        names = ", ".join(printable(site.name) for site in unmapped[:3]) + ", ..." * (len(unmapped) > 3)
+        yield f"{many_text(len(unmapped), 'matmul')} not mapped, and in no sum: {names}."
 
 
 def _sum_sites(machine: MemoryMachine, objective: Objective, sites: tuple[MappedSite, ...]) -> ModelMapping:
@@ -298,10 +298,10 @@ def _sum_sites(machine: MemoryMachine, objective: Objective, sites: tuple[Mapped
     )
 
 
-def _capacity_curve(
+def _compute_capacity_curve(
     sites: tuple[MappedSite, ...], machine: MemoryMachine, sizes: Sequence[int]
 ) -> Iterator[CapacityPoint]:
-    """Yields the least traffic of all sites for sizes of the first memory.
+    """Yield the least traffic of all sites for each size of the first memory.
 
     Raises:
         Misuse: The machine has no memory on the chip.
@@ -337,7 +337,7 @@ def _capacity_curve(
         )
 
 
-def _file_text(result: ModelMapping) -> str:
+def _format_file(result: ModelMapping) -> str:
     from explorer.engine.mapping.file_check import list_level_texts
 
     names = list_level_texts(result.machine)

@@ -1,4 +1,4 @@
-"""Edits of a mapping: another tile, another order of the loops, another operand that stays whole.
+"""Edits of a mapping: another tile, another order of the loops, another operand that a memory keeps whole.
 
 Each edit returns a mapping that is valid for the machine: tiles are multiples of the smallest matmul that the
 machine's matrix unit computes, and no tile is larger than the tile of the level outside of it. A mapping that

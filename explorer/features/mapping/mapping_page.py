@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from explorer.facts.mapping import MachineMemory, MappingCost, MappingSearch, MemoryCost, MemoryMachine
 
 _MIN_STEP_WIDTH = 40
-"""Minimum width in cells of the nest for the step of each loop."""
-_INDENT = 56
-"""Minimum width in cells of the nest for two cells of indentation per loop."""
+"""Minimum width of the nest, in cells, for a comment with the step of each loop."""
+_MIN_WIDE_INDENT = 56
+"""Minimum width of the nest, in cells, for two cells of indentation per loop."""
 
 
 def title_lines(
@@ -93,11 +93,11 @@ def state_span(search: MappingSearch | None, cost: MappingCost | None, place: in
 
 
 def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
-    """Draw a row of the nest. Loops of one trip are dim, because they do not turn."""
+    """Draw a row of the loop nest. Loops with a single trip are dim."""
     row = rows[index]
     depth = sum(before.kind == "loop" and before.number > 1 for before in rows[:index])
-    each = 2 if width >= _INDENT else 1
-    indent = " " * (1 + each * (depth + (row.level >= 0)))
+    cells_per_loop = 2 if width >= _MIN_WIDE_INDENT else 1
+    indent = " " * (1 + cells_per_loop * (depth + (row.level >= 0)))
     if row.kind == "memory":  # the tile stays visible
         other_cells = line_width(cell_line(row_cell(row)[1:]))
         row = row._replace(name=_cut_names(row.name, max(8, width - len(indent) - other_cells)))
@@ -122,7 +122,7 @@ def _cut_names(names: str, width: int) -> str:
 
 
 def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:
-    """Say which machines have memories, and how to choose one.
+    """List the machines with memories, and the key that chooses one.
 
     Args:
         names: Names of the machines with memories.
@@ -234,13 +234,13 @@ def front_plot(
     if current is not None:
         dots.append(Dot(place(current), "◆", "warning"))
     legend: list[tuple[str, Role, str]] = [("●", "bar", "front"), ("◆", "warning", "shown")]
-    upwards = (
+    vertical_axis = (
         Axis("cycles", lambda value: count_text(round(value)))
         if has_cycles
         else Axis("traffic", lambda value: bytes_text(round(value)))
     )
-    across = Axis("bytes held", lambda value: bytes_text(round(value)))
-    plot = Scatter("front", across, upwards, dots, legend)
+    horizontal_axis = Axis("bytes held", lambda value: bytes_text(round(value)))
+    plot = Scatter("front", horizontal_axis, vertical_axis, dots, legend)
     lines = [cut_line(cell_line(spans), width) for spans in scatter_lines(plot, width, max(height - 2, 0))]
     position = f"{at + 1:,} of {len(front):,}" if at >= 0 else f"{many_text(len(front), 'mapping')}"
     energy = f", {energy_text(current.pj)}" if current is not None and current.pj is not None else ""

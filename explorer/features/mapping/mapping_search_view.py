@@ -1,4 +1,4 @@
-"""Search of the map view: the machine, the matmul, and the mappings that a search finds.
+"""Base class of the map view: the machine, the matmul, and the mappings that a search finds.
 
 A search runs as a job of the engine. It ends with the view, and its result stays for the matmul while the
 machine stays.
@@ -43,7 +43,7 @@ _OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 class SearchRequest(Struct, frozen=True):
-    """What a search depends on.
+    """Matmul, machine and options of a search.
 
     Attributes:
         site: Name of the matmul.
@@ -61,12 +61,12 @@ class SearchRequest(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Key of the result among those of one machine."""
+        """Key of the result in the cache of one machine."""
         return self.site, self.objective, self.constrain, self.fuse
 
 
 class MappingSearchView(SubScreen[None]):
-    """A screen that shows one mapping of a matmul, and searches the best one.
+    """Show a mapping of a matmul, and search the best mapping.
 
     Args:
         sites: Matmuls to page through.
@@ -145,7 +145,7 @@ class MappingSearchView(SubScreen[None]):
             self.run_worker(self._follow_site(), group="search", exit_on_error=False)
 
     async def _follow_site(self) -> None:
-        """Show the displayed site, and again while the user moves to another site or machine."""
+        """Show the displayed site; repeat while the user moves to another site or machine."""
         try:
             while self._machine is not None:
                 place = self._index, self._machine
@@ -199,7 +199,7 @@ class MappingSearchView(SubScreen[None]):
 
     async def _find_best(self, request: SearchRequest) -> None:
         """Search the best mapping, and show it unless the displayed one was edited in the meantime."""
-        before = self._mapping
+        mapping_before = self._mapping
         try:
             fact: ModelMapping = await self._jobs.run(
                 "searching the best mapping",
@@ -221,7 +221,7 @@ class MappingSearchView(SubScreen[None]):
                 return
             self._apply(request)
             self._say("")
-            if self._mapping is before:
+            if self._mapping is mapping_before:
                 self._take(fact.sites[0].cost)
             else:
                 self._show()
@@ -264,11 +264,11 @@ class MappingSearchView(SubScreen[None]):
             return
         figures = {"cycles": cost.cycles, "energy": cost.pj, "traffic": cost.traffic, "edp": cost.edp}
         choices = [name for name in _OBJECTIVES if figures[name] is not None]
-        following = choices[(choices.index(self._objective) + 1) % len(choices)]
-        if following == self._objective:
+        next_objective = choices[(choices.index(self._objective) + 1) % len(choices)]
+        if next_objective == self._objective:
             self._refuse("this machine gives neither cycles nor energies, only traffic")
         else:
-            self._change_search(replace(self._request, objective=following))
+            self._change_search(replace(self._request, objective=next_objective))
 
     def action_map_fuse(self) -> None:
         """Fuse the operators after the matmul into it, or leave them out."""

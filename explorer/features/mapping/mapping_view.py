@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 _MIN_BESIDE_WIDTH, _MIN_BESIDE_HEIGHT = 76, 20
 """Minimum screen width in cells and height in lines for the memories beside the nest."""
-_MEMORIES = 24
-"""Maximum height in lines of the memories, so that the front has room below them."""
-_FRONT, _FRONT_LEAST = 18, 12
+_MAX_MEMORY_LINES = 24
+"""Maximum height in lines of the memories, to leave lines for the front below them."""
+_MAX_FRONT_LINES, _MIN_FRONT_LINES = 18, 12
 """Maximum and minimum height in lines of the front below the memories."""
 _Pane = Literal["nest", "figures", "front"]
-"""What a pane shows: the nest, with the memories beside it if there is room; the figures; the front."""
+"""Content of a pane: the loop nest (in a wide view next to the memories), the figures, or the front."""
 
 
 class NestList(LineList, inherit_bindings=False):
@@ -177,9 +177,11 @@ class MappingView(MappingSearchView):
             nest.rows = nest_rows(self._mapping, machine.memories[0].name, names)
         nest.rows_changed()
         if had_no_rows and nest.rows:
-            # a loop that turns, because the arrows change tiles more often than orders
-            turning = (index for index, row in enumerate(nest.rows) if row.kind == "loop" and row.number > 1)
-            nest.move_to(next(turning, 1))
+            # start on a loop with several trips, because the arrows change tiles more often than orders
+            loop_indices = (
+                index for index, row in enumerate(nest.rows) if row.kind == "loop" and row.number > 1
+            )
+            nest.move_to(next(loop_indices, 1))
 
     def _title(self, width: int) -> tuple[Line, ...]:
         machine, search = self._machine, self._search
@@ -208,10 +210,10 @@ class MappingView(MappingSearchView):
             return ()
         if not self._is_beside:
             return figure_lines(self._machine, self._cost, width, self._exact, occupancies=True)
-        lines = memory_lines(self._machine, self._cost, width, min(height, _MEMORIES))
-        room = min(height - len(lines), _FRONT)
+        lines = memory_lines(self._machine, self._cost, width, min(height, _MAX_MEMORY_LINES))
+        room = min(height - len(lines), _MAX_FRONT_LINES)
         front = () if self._search is None else self._search.front
-        if len(front) > 1 and room >= _FRONT_LEAST:
+        if len(front) > 1 and room >= _MIN_FRONT_LINES:
             lines += front_plot(front, self._front_index, self._cost, width, room)
         return lines
 
@@ -279,7 +281,7 @@ class MappingView(MappingSearchView):
     # editing
 
     def _edit(self, mapping: SiteMapping | None, refusal: str) -> None:
-        """Show an edited mapping, and request its cost."""
+        """Show an edited mapping, and request its cost. If it is None, show `refusal`."""
         if mapping is None:
             self._refuse(refusal)
             return
@@ -354,11 +356,11 @@ class MappingView(MappingSearchView):
         if self._mapping is None or self._open_tiles is None:
             self._refuse("there is no mapping yet")
         else:
-            level, *inside = self._mapping.levels
+            level, *inner_levels = self._mapping.levels
             inner = None
-            if inside and self._machine is not None and self._cost is not None:
+            if inner_levels and self._machine is not None and self._cost is not None:
                 name = MEMORY_SEPARATOR.join(level_names(self._machine, self._cost)[1])
-                inner = (name, inside[0].tile, inside[0].order)
+                inner = (name, inner_levels[0].tile, inner_levels[0].order)
             self._open_tiles(tiled_site(self.site, level), level.order, inner)
 
     # the front
@@ -383,7 +385,7 @@ class MappingView(MappingSearchView):
 
     # files and proof
 
-    def _shown(self) -> ShownMapping | None:
+    def _find_stable_mapping(self) -> ShownMapping | None:
         """Return the displayed mapping, or None while its figures are unknown or a job runs."""
         if self._machine is None or self._cost is None:
             self._refuse("there is no mapping yet")
@@ -395,25 +397,25 @@ class MappingView(MappingSearchView):
             return ShownMapping(self._machine, self._cost, self._fuse)
         return None
 
-    def _shown_code(self) -> ShownMapping | None:
+    def _find_emittable_mapping(self) -> ShownMapping | None:
         if can_emit():
-            return self._shown()
+            return self._find_stable_mapping()
         self._refuse("this program has no feature that writes code")
         return None
 
     def action_map_write(self) -> None:
         """Ask for a path, and write the mapping."""
-        if (shown := self._shown()) is not None:
+        if (shown := self._find_stable_mapping()) is not None:
             self._files.write(shown)
 
     def action_map_prove(self) -> None:
         """Compile the nest as C code, run it, and compare numbers and bytes moved."""
-        if (shown := self._shown_code()) is not None:
+        if (shown := self._find_emittable_mapping()) is not None:
             self._files.prove(shown)
 
     def action_map_emit(self) -> None:
         """Ask for a folder, and write the proved code."""
-        if (shown := self._shown_code()) is not None:
+        if (shown := self._find_emittable_mapping()) is not None:
             self._files.emit(shown)
 
     # leaving

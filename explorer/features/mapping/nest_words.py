@@ -1,4 +1,4 @@
-"""Words for a loop nest and for the memories of a mapping, the same in text and on the screen."""
+"""Texts about a loop nest and the memories of a mapping, shared by the text output and the screen."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from explorer.report.blocks import Cell, Column, Field, Fields, Role, Span, Tabl
 from explorer.report.present.figures import seconds, share_text, size
 from explorer.settings.site_mappings import ARRAY
 
-_BAR = 10
-"""Cells of a bar in a table."""
+_BAR_WIDTH = 10
+"""Width of a bar in a table, in cells."""
 
 
 MEMORY_SEPARATOR = " + "
@@ -55,7 +55,7 @@ def level_names(machine: MemoryMachine, cost: MappingCost) -> list[tuple[str, ..
 
 
 def nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequence[str]]) -> list[NestRow]:
-    """List the rows of a nest from the outermost memory to the array, loops of one trip included.
+    """List the rows of a nest from the outermost memory to the array, with the loops of a single trip.
 
     Args:
         mapping: The mapping.
@@ -81,7 +81,7 @@ def nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequence[str
 
 
 def row_cell(row: NestRow, gap: str = "   ") -> tuple[Span, ...]:
-    """Write a row of a nest; `gap` separates a loop from its step."""
+    """Format a row of a nest; `gap` separates a loop from its step."""
     if row.kind == "loop":
         return (
             Span(f"for {row.axis} in range({row.number:,})"),
@@ -102,7 +102,7 @@ def energy_text(pj: float) -> str:
 
 
 def bound_text(search: MappingSearch) -> str:
-    """Write the figure that no mapping goes below, and how far the best one may be from the least."""
+    """Format the lower bound of all mappings, and the distance of the best mapping from it."""
     limit_text = {
         "cycles": f"{exact_text(round(search.bound))} cycles",
         "traffic": bytes_text(round(search.bound)),
@@ -114,7 +114,7 @@ def bound_text(search: MappingSearch) -> str:
 
 
 def share_of_bound(search: MappingSearch) -> str:
-    """Write how far the best mapping may be from the least figure, 'within 1.25 x', or '' if unknown."""
+    """Format the maximum distance of the best mapping from the optimum: 'within 1.25 x'; '' if unknown."""
     cost = search.best[0]
     figures = {"cycles": cost.cycles, "traffic": cost.traffic, "energy": cost.pj, "edp": cost.edp}
     value = figures[search.objective]
@@ -124,7 +124,7 @@ def share_of_bound(search: MappingSearch) -> str:
 
 
 def held_text(memory: MemoryCost) -> str:
-    """Write how full a memory is: '184 KiB of 256 KiB', with the bytes that are missing."""
+    """Format the used bytes of a memory: '184 KiB of 256 KiB', with the missing bytes."""
     held = f"{bytes_text(memory.held)} of {bytes_text(memory.size)}" if memory.size else ""
     return f"{held}, {exact_text(memory.missing)} bytes missing" if memory.missing else held
 
@@ -134,7 +134,7 @@ def occupancy(memory: MemoryCost) -> float:
     return memory.held / memory.size if memory.size else 0.0
 
 
-def bar_text(share: float, cells: int = _BAR) -> str:
+def bar_text(share: float, cells: int = _BAR_WIDTH) -> str:
     """Draw a share from 0 to 1 as a bar. A share above 0 fills at least one cell."""
     filled = min(max(math.ceil(share * cells - 0.5), int(share > 0)), cells)
     return "█" * filled + "░" * (cells - filled)
@@ -154,7 +154,7 @@ def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
     """
     fields = []
     if not cost.fits:
-        best = None  # a mapping that does not fit has no place in the comparison
+        best = None  # a mapping that does not fit is not compared
     if cost.cycles is not None:
         remark = _compare_with_best(cost.cycles, None if best is None else best.cycles)
         fields.append(Field("Cycles", _count(cost.cycles, remark)))
@@ -173,7 +173,7 @@ def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
 
 
 def _compare_with_best(value: float, best: float | None) -> str:
-    """Compare a figure with that of the best mapping; empty if they are equal."""
+    """Format a figure relative to the best mapping's: ' 1.25 x best'; '' if they are equal."""
     return f" {value / best:,.2f} x best" if best and value != best else ""
 
 
@@ -212,7 +212,7 @@ def cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) 
     Args:
         machine: The machine.
         cost: The mapping.
-        occupancies: Whether the table shows how full each memory is, in place of the bytes that move.
+        occupancies: Whether the table shows the used share of each memory instead of the moved bytes.
     """
     parts = _list_parts(machine, cost)
     total = cost.cycles or max((part.cycles or 0 for part in parts), default=0)

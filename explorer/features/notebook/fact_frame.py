@@ -60,8 +60,8 @@ def _import_library(name: FrameLibrary, fact_name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # a package that does not match its numpy may raise any exception
-        missing = isinstance(error, ModuleNotFoundError)
-        fault = "is not installed" if missing else f"cannot be imported ({format_error(error)})"
+        is_missing = isinstance(error, ModuleNotFoundError)
+        fault = "is not installed" if is_missing else f"cannot be imported ({format_error(error)})"
         command = f"type: pip install {name}"
         raise MissingExtra(f"{name} {fault}", where=f"{fact_name}.to_frame", hint=command) from error
 

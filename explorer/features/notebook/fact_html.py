@@ -76,8 +76,9 @@ def build_fact_blocks(fact: Fact) -> list[Block]:
         return blocks
     if name in _PRESENTERS:
         module, _, function = _PRESENTERS[name].rpartition(".")
-        presented: list[Block] = getattr(import_module(f"explorer.report.present.{module}"), function)(fact)
-        return presented
+        build_blocks = getattr(import_module(f"explorer.report.present.{module}"), function)
+        fact_blocks: list[Block] = build_blocks(fact)
+        return fact_blocks
     rows: list[Block] = (
         [Line(), _list_rows(getattr(fact, type(fact).ROWS))] if isinstance(fact, TableFact) else []
     )
@@ -125,8 +126,8 @@ def _list_rows(rows: Any) -> Table:
     def build_row(row: Struct) -> list[str]:
         return [_format_value(getattr(row, name)) for name in names]
 
-    more = f"the first {_MAX_ROWS:,}; to_frame() has all" if len(rows) > _MAX_ROWS else ""
-    return Table([*columns, *([Column(more)] if more else [])], Rows(build_row, listed_rows))
+    more_note = f"the first {_MAX_ROWS:,}; to_frame() has all" if len(rows) > _MAX_ROWS else ""
+    return Table([*columns, *([Column(more_note)] if more_note else [])], Rows(build_row, listed_rows))
 
 
 def _build_summary_blocks(fact: Summary, depth: int | None, *, is_text: bool) -> list[Block]:
@@ -156,11 +157,11 @@ def _build_summary_blocks(fact: Summary, depth: int | None, *, is_text: bool) ->
     )
     notes = [Paragraph(note, "warning") for note in fact.info.model.notes]
     blocks = [*table_answer(table), *([Line()] if notes else []), *notes]
-    place = next(index for index, block in enumerate(blocks) if isinstance(block, Table))
+    table_index = next(index for index, block in enumerate(blocks) if isinstance(block, Table))
     if fact.row_settings:
-        blocks[place] = _name_rows(blocks[place], layers, fact.row_settings, is_text=is_text)
+        blocks[table_index] = _name_rows(blocks[table_index], layers, fact.row_settings, is_text=is_text)
     if fact.col_width and is_text:
-        blocks[place] = _widen_columns(blocks[place], fact.col_width)
+        blocks[table_index] = _widen_columns(blocks[table_index], fact.col_width)
     return blocks
 
 
@@ -188,12 +189,12 @@ def _draw_branch(depth: int, *, is_ascii: bool) -> str:
     return "│    " * depth + ("└─" if depth else "├─")
 
 
-def _widen_columns(table: Block, least: int) -> Table:
+def _widen_columns(table: Block, min_width: int) -> Table:
     """Return a table whose columns after the first have at least `least` characters."""
     assert isinstance(table, Table)
     columns = [
         column._replace(
-            title=column.title.rjust(least) if column.align == "right" else column.title.ljust(least)
+            title=column.title.rjust(min_width) if column.align == "right" else column.title.ljust(min_width)
         )
         if column.title
         else column

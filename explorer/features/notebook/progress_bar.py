@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def progress_bar() -> AbstractContextManager[Callable[[Progress], None]]:
-    """Draws the progress of a job while a `with` block runs.
+    """Return a context manager that draws the progress of a job while its `with` block runs.
 
     The value of the block is the callback: `with progress_bar() as bar: session.open(on_progress=bar)`.
 
@@ -33,8 +33,8 @@ class _ProgressBar:
         from rich.progress import Progress as RichProgress
 
         console = Console()
-        hidden = console.is_jupyter and importlib.util.find_spec("ipywidgets") is None
-        self._bar: RichProgress = RichProgress(console=console, transient=True, disable=hidden)
+        is_hidden = console.is_jupyter and importlib.util.find_spec("ipywidgets") is None
+        self._bar: RichProgress = RichProgress(console=console, transient=True, disable=is_hidden)
         self._tasks: dict[str, TaskID] = {}
         self._bar.start()
         return self._update

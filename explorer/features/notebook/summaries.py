@@ -33,7 +33,9 @@ _TORCHINFO_COLUMNS = {
 """Names of columns by their names in torchinfo. `trainable` is the same in both."""
 
 _COLUMNS = ("output", "params", "macs", "share")
+"""Default columns."""
 _PARAMETER_COLUMNS = ("params", "weights")
+"""Default columns if only the parameters are known."""
 _SIZES_HINT = "pass input_size=(1, 3, 224, 224), or a list with one shape for each input"
 
 
@@ -53,7 +55,7 @@ def summary(
     verbose: Literal[0, 1, 2] | None = None,
     **kwargs: object,
 ) -> Summary:
-    """Summarizes a model as a table of its layers, with the arguments of torchinfo's `summary`.
+    """Summarize a model as a table of its layers, with the arguments of torchinfo's `summary`.
 
     The model runs on shapes: it is neither moved nor changed, and its weights need no memory.
 
@@ -88,14 +90,14 @@ def summary(
         BadModel: The model cannot run on these inputs; the message names the layer.
     """
     names = [_TORCHINFO_COLUMNS.get(name, name) for name in col_names or ()]
-    chosen = [column.name for column in find_columns(names, where="summary(col_names)")]
+    column_names = [column.name for column in find_columns(names, where="summary(col_names)")]
     # the cache has only analyses of evaluation mode
     has_cache = mode == "eval"
     with _open(model, input_size, input_data, batch_dim, device, dtypes, kwargs, cache=has_cache) as session:
         if mode == "train":
             _set_training_mode(session)
         analysis, has_only_parameters = _analyze(session)
-    columns = tuple(chosen) or (_PARAMETER_COLUMNS if has_only_parameters else _COLUMNS)
+    columns = tuple(column_names) or (_PARAMETER_COLUMNS if has_only_parameters else _COLUMNS)
     fact = Summary(
         analysis.info,
         analysis.layers,
@@ -119,7 +121,7 @@ def count(
     dims: Mapping[str, int] | None = None,
     **kwargs: object,
 ) -> Counts:
-    """Counts the MACs, parameters and bytes of a model.
+    """Count the MACs, parameters and bytes of a model.
 
     Args:
         model: nn.Module, path of a model file, or name of a torchvision model.
@@ -179,8 +181,13 @@ def _open(
         return Session(model, input_shapes=shapes, dims=dims, cache=cache)
     if device is not None:
         _check_device(device)
-    if sizes is not None and not dtypes and not kwargs and (named := _name_shapes_by_argument(model, sizes)):
-        return Session(model, input_shapes=named, dims=dims)
+    if (
+        sizes is not None
+        and not dtypes
+        and not kwargs
+        and (by_name := _name_shapes_by_argument(model, sizes))
+    ):
+        return Session(model, input_shapes=by_name, dims=dims)
     inputs = input_data if sizes is None else _build_inputs(sizes, dtypes)
     return Session(model, inputs=inputs, kwargs=kwargs or None, dims=dims)
 
@@ -194,8 +201,8 @@ def _read_sizes(
         Misuse: A size is not a whole number of at least 0.
     """
     parts: list[Any] = list(input_size)
-    nested = bool(parts) and all(isinstance(part, (list, tuple)) for part in parts)
-    shapes = [tuple(part) for part in parts] if nested else [tuple(parts)]
+    is_nested = bool(parts) and all(isinstance(part, (list, tuple)) for part in parts)
+    shapes = [tuple(part) for part in parts] if is_nested else [tuple(parts)]
     for shape in shapes:
         for size in shape:
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:

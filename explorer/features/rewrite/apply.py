@@ -29,7 +29,7 @@ from explorer.settings.option_values import write_words
 
 
 def _make_steps(options: PassSpec, work: Work) -> Steps:
-    """Apply the pass to the current state. If the result differs, the answer names the first such layer."""
+    """Apply the pass to the current state; if outputs differ, the result names the first different layer."""
     started = time.perf_counter()
     models = work.models
     declared = find_pass(options.name, options.passes, trust=bool(models.options["trust"]))
@@ -50,12 +50,12 @@ def _make_steps(options: PassSpec, work: Work) -> Steps:
     command = ""
     if words and not models.current:
         command = scripts.headless_command(models, "apply", work.output, f"_{options.name}.onnx", *words)
-    blamed: list[str] = []
+    blame_verdicts: list[str] = []
     with scratch.create_folder() as folder:
         report(work.on_progress, work.cancel, f"applying {options.name}")
         changed, is_changed = run_pass(declared, model, layers, values, folder)
         text = StateText(f"pass {options.name}", PassRecord(options.name, words), command)
-        check = partial(_judge, work, model, blamed) if work.proof.verify else None
+        check = partial(_verify_and_blame, work, model, blame_verdicts) if work.proof.verify else None
         result = yield ChangeStep(changed, text, check)
     before, after = (Counter(node.op for node in graph.nodes) for graph in (model.graph, changed.graph))
     operators = {op: after[op] - before[op] for op in sorted({*before, *after}) if after[op] != before[op]}
@@ -67,7 +67,7 @@ def _make_steps(options: PassSpec, work: Work) -> Steps:
         len(model.graph.nodes),
         operators,
         result.proof,
-        " ".join(blamed),
+        " ".join(blame_verdicts),
         result.output if work.output is not None else "",
         command,
         (*models.list_weight_notes(), *(() if is_changed else ("the pass changed nothing",))),
@@ -75,8 +75,10 @@ def _make_steps(options: PassSpec, work: Work) -> Steps:
     )
 
 
-def _judge(work: Work, before: Model, blamed: list[str], after: Model, path: str) -> Verification:
-    """Verify the result. If it differs, add the sentence that names the first layer that differs."""
+def _verify_and_blame(
+    work: Work, before: Model, blame_verdicts: list[str], after: Model, path: str
+) -> Verification:
+    """Verify the result. If it differs, add the verdict with the first layer that differs to the list."""
     prover = work.parts.get_part(Prover)
     common: dict[str, Any] = {
         "input": work.proof.input,
@@ -87,7 +89,7 @@ def _judge(work: Work, before: Model, blamed: list[str], after: Model, path: str
     }
     verification = prover.verify(before, after, plan=None, **common)
     if verification.verdict_kind == "different":
-        blamed.append(prover.blame(before, after, **common).verdict)
+        blame_verdicts.append(prover.blame(before, after, **common).verdict)
     return verification
 
 

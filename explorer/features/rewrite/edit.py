@@ -37,14 +37,14 @@ def _make_steps(options: EditSpec, work: Work) -> Steps:
     for number, group in enumerate(groups, 1):
         model, edit_of_group = _apply_edits(models, group, work)
         edits.append(edit_of_group)
-        last = number == len(groups)
+        is_last = number == len(groups)
         done_lines, verify = edit_of_group.done, work.proof.verify
         text = StateText(
             f"edit: {done_lines[0]}" if len(done_lines) == 1 else f"edit: {len(done_lines):,} steps",
             EditRecord((*write_step_words(group), *(() if verify else ("--no-verify",)))),
-            _build_command(models, group, work.output if last else None),
+            _build_command(models, group, work.output if is_last else None),
         )
-        yield ChangeStep(model, text, partial(_load, work) if verify else None, is_last=last)
+        yield ChangeStep(model, text, partial(_load, work) if verify else None, is_last=is_last)
     changed: dict[str, TypeChange] = {}
     for change in (change for fact in edits for change in fact.outputs):
         changed[change.name] = replace(change, before=changed.get(change.name, change).before)

@@ -56,8 +56,8 @@ class EditDialog(FormDialog[EditStep]):
 
     def fields(self) -> ComposeResult:
         """Yield a field for each part of a step."""
-        begin = next(word for word, kind in _KINDS.items() if kind == self._last.kind)
-        yield OptionField("do", tuple(_KINDS), begin, id="kind")
+        current_word = next(word for word, kind in _KINDS.items() if kind == self._last.kind)
+        yield OptionField("do", tuple(_KINDS), current_word, id="kind")
         yield from self.entry("of", self._last.name, "a node or a tensor", "name")
         attributes = ", ".join(self._layer.attributes) or "none"
         yield from self.entry("attribute", self._last.attribute, escape_name(attributes), "attribute")
@@ -112,9 +112,9 @@ class EditCommand(ScreenCommand):
 
     def _ask(self, layer: Layer, last: EditStep | None) -> None:
         dialog = EditDialog(layer, last)
-        self.context.ask(dialog, partial(self._take, layer))
+        self.context.ask(dialog, partial(self._handle_answer, layer))
 
-    def _take(self, layer: Layer, step: EditStep | None) -> None:
+    def _handle_answer(self, layer: Layer, step: EditStep | None) -> None:
         if step is not None:
             self.context.start("Edit", self._edit(step), partial(self._ask, layer, step))
 

@@ -36,7 +36,7 @@ Folded = tuple["Model", FoldStep]
 def _make_steps(options: FoldSpec, work: Work) -> Steps:
     """Make a state for every kind of fold that changes the model, and write the last state.
 
-    If nothing can be folded, the output is a copy of the model, and a note says so.
+    If nothing can be folded, the output is a copy of the model, with a note.
     """
     started = time.perf_counter()
     models = work.models
@@ -49,21 +49,21 @@ def _make_steps(options: FoldSpec, work: Work) -> Steps:
         note = "there is nothing to fold: the file is a copy of the model"
         return Fold((), remaining, work.output, command, (note,), time.perf_counter() - started)
     if not folded:
-        why = f"{remaining[0].op} '{remaining[0].name}': {remaining[0].reason}" if remaining else ""
-        raise Misuse("there is nothing to fold", where=models.label(models.current), hint=why)
+        reason = f"{remaining[0].op} '{remaining[0].name}': {remaining[0].reason}" if remaining else ""
+        raise Misuse("there is nothing to fold", where=models.label(models.current), hint=reason)
     steps: list[FoldStep] = []
     output_path = ""
     for model, step in folded:
-        last = step is folded[-1][1]
+        is_last = step is folded[-1][1]
         original = models.load_graph(models.current, work.on_progress)
-        command_of_step = _build_command(models, (step.kind,), work.output if last else None)
+        command_of_step = _build_command(models, (step.kind,), work.output if is_last else None)
         text = StateText(step.what, FoldRecord(step.kind), command_of_step)
         check = partial(_verify, work, original) if work.proof.verify else None
-        result = yield ChangeStep(model, text, check, is_last=last)
+        result = yield ChangeStep(model, text, check, is_last=is_last)
         steps.append(replace(step, verification=result.proof, output=result.output))
         if not result.kept:
             break
-        output_path = result.output if last else ""
+        output_path = result.output if is_last else ""
     notes = models.list_weight_notes()
     return Fold(tuple(steps), remaining, output_path, command, notes, time.perf_counter() - started)
 

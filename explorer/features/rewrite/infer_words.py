@@ -11,7 +11,7 @@ from explorer.features.rewrite.rewrite_words import end_blocks
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.figures import plain
 
-_COUNTED: dict[DeclarationStatus, str] = {
+_STATUS_LABELS: dict[DeclarationStatus, str] = {
     "kept": "Declared already",
     "added": "Added",
     "completed": "Completed",
@@ -35,7 +35,7 @@ def inference_blocks(fact: InferenceResult) -> list[Block]:
     fields = [
         Field("Known before", plain(fact.known_before), total),
         Field("Known now", plain(fact.known), total),
-        *(Field(label, plain(counts[status])) for status, label in _COUNTED.items() if counts[status]),
+        *(Field(label, plain(counts[status])) for status, label in _STATUS_LABELS.items() if counts[status]),
     ]
     if fact.graphs > 1:
         fields.append(Field("Graphs", plain(fact.graphs), "the main graph, bodies and functions"))

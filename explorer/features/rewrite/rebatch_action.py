@@ -29,7 +29,7 @@ class _Batch(NamedTuple):
 
 
 class RebatchDialog(FormDialog[_Batch]):
-    """Asks for the new batch size and the inputs that have a batch."""
+    """Ask for the new batch size and the batch axes of the inputs."""
 
     TITLE_TEXT = "Another batch size"
     HINT = "Enter choose the file · Esc cancel"
@@ -79,8 +79,8 @@ async def _write(context: CommandContext, batch: _Batch, path: str, overwrite: b
         "changing the batch", "rebatch", size, path, axes=axes, overwrite=overwrite
     )
     context.store.last_command = fact.command
-    refused = VERDICTS[fact.verdict_kind].capitalize()
-    title = f"Written to {os.path.basename(fact.output)}" if fact.output else refused
+    refusal = VERDICTS[fact.verdict_kind].capitalize()
+    title = f"Written to {os.path.basename(fact.output)}" if fact.output else refusal
     tone = verdict_tone(fact.verdict_kind)
     page = PageDialog(title, lambda width: draw(conversion(fact), width - 1), tone=tone, copy=fact.command)
     context.app.push_screen(page)

@@ -16,7 +16,7 @@ from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import count, plain, port_table, report_written, size
 from explorer.report.present.row_groups import group_rows
 
-_PLAIN = {"identity": "does nothing: its readers now read its input", "constants": "is stored"}
+_REMOVED_TEXTS = {"identity": "does nothing: its readers now read its input", "constants": "is stored"}
 
 
 def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
@@ -86,7 +86,7 @@ def _format_target(node: FoldedNode) -> str:
 
 
 def fold_rows(fact: Fold) -> list[dict[str, Any]]:
-    """Return the rows of `--csv`: each folded node with its target, each other one with its reason."""
+    """Return the rows of `--csv`: folded nodes with their target, unfolded nodes with the reason."""
     folded = [(step.kind, node) for step in fact.steps for node in step.folded]
     unfolded = [(step.kind, node) for step in fact.steps for node in step.left]
     rows: list[dict[str, Any]] = [
@@ -99,14 +99,14 @@ def fold_rows(fact: Fold) -> list[dict[str, Any]]:
         }
         for kind, node in folded
     ]
-    for kind, stays in [*unfolded, *(("", node) for node in fact.left)]:
-        rows.append({"kind": kind, "name": stays.name, "op": stays.op, "stays_because": stays.reason})
+    for kind, node in [*unfolded, *(("", node) for node in fact.left)]:
+        rows.append({"kind": kind, "name": node.name, "op": node.op, "stays_because": node.reason})
     return rows
 
 
 def _build_folded_table(step: FoldStep) -> Table:
     def describe_result(node: FoldedNode) -> str:
-        return _format_target(node) or _PLAIN.get(step.kind, "")
+        return _format_target(node) or _REMOVED_TEXTS.get(step.kind, "")
 
     rows: list[tuple[Cell, ...]] = []
     for group in group_rows(step.folded, lambda node: (node.op, node.op_into)):

@@ -38,7 +38,7 @@ class Server:
         cancel: Cancel,
     ) -> Serving:
         """Return the figures of prompt, decode steps and cache of a state, with times on `machine`."""
-        loaded = self._loaded(index, on_progress)
+        loaded = self._get_module(index, on_progress)
         check_spec(spec)
         key = loaded.source, self._models.resolve_index(index), resolve_types(spec).compute, spec.prompt
         with loaded.quiet():
@@ -54,15 +54,15 @@ class Server:
 
     def content(self, index: int | None, on_progress: OnProgress) -> str:
         """Return a digest of everything in a state that its figures depend on."""
-        return compute_module_digest(self._loaded(index, on_progress).meta())
+        return compute_module_digest(self._get_module(index, on_progress).meta())
 
-    def _loaded(self, index: int | None, on_progress: OnProgress) -> LoadedModule:
+    def _get_module(self, index: int | None, on_progress: OnProgress) -> LoadedModule:
         opened = self._models.open_state(self._models.resolve_index(index), on_progress)
         loaded: LoadedModule | None = getattr(opened, "loaded", None)
         if loaded is None:
-            why = getattr(getattr(opened, "contents", None), "why", "")
-            if why:
-                raise Misuse(f"the model has no known module: {why}", where=self._models.source)
+            reason = getattr(getattr(opened, "contents", None), "why", "")
+            if reason:
+                raise Misuse(f"the model has no known module: {reason}", where=self._models.source)
             raise Misuse(
                 "serving counts a module with its own cache, and this model is not one",
                 where=self._models.source,

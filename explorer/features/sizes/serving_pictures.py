@@ -27,12 +27,12 @@ def serving(axes: Axes, info: Info, fact: Serving) -> None:
     """Draw weights plus cache over the context, one line per batch; next to it tokens per second, or MACs."""
     figure = axes.figure
     axes.remove()
-    memory_axes, right = figure.subplots(1, 2)
+    memory_axes, right_axes = figure.subplots(1, 2)
     _draw_memory(memory_axes, fact)
     if fact.machine is not None:
-        _draw_rates(right, fact)
+        _draw_rates(right_axes, fact)
     else:
-        _draw_macs(right, fact)
+        _draw_macs(right_axes, fact)
     name = printable(os.path.basename(info.model.source.rstrip(os.sep)))
     memory_axes.set_title(f"{name}: weights and cache")
 
@@ -40,15 +40,15 @@ def serving(axes: Axes, info: Info, fact: Serving) -> None:
 def _draw_memory(axes: Axes, fact: Serving) -> None:
     from matplotlib.ticker import MultipleLocator
 
-    across = choose_drawn_contexts(fact, _CONTEXT_COUNT)
-    cache_bytes = [fact.cache.bytes.at(size) or 0 for size in across]
+    contexts = choose_drawn_contexts(fact, _CONTEXT_COUNT)
+    cache_bytes = [fact.cache.bytes.at(size) or 0 for size in contexts]
     for index, batch in enumerate(fact.spec.batches):
         values = [fact.weight_bytes + batch * cache for cache in cache_bytes]
         style = "-" if index < len(_COLORS) else "--"
-        axes.plot(across, values, style, color=_COLORS[index % len(_COLORS)], label=f"batch {batch:,}")
+        axes.plot(contexts, values, style, color=_COLORS[index % len(_COLORS)], label=f"batch {batch:,}")
     axes.axhline(fact.weight_bytes, color="#8a8f98", linewidth=0.8, linestyle=":")
     axes.annotate(
-        "weights", (across[-1], fact.weight_bytes), color="#8a8f98", va="top", ha="right", fontsize=8
+        "weights", (contexts[-1], fact.weight_bytes), color="#8a8f98", va="top", ha="right", fontsize=8
     )
     if fact.spec.card is not None:
         axes.axhline(fact.spec.card, color="#b8413f", linewidth=0.8, linestyle="--")
@@ -69,8 +69,8 @@ def _draw_rates(axes: Axes, fact: Serving) -> None:
         batches, rates = [time.batch for time in times], [time.rate or 0.0 for time in times]
         color = _COLORS[index % len(_COLORS)]
         axes.plot(batches, rates, color=color, label=f"{context:,} tokens")
-        full = [time.fits is not False for time in times]
-        for batch, rate, fits_memory in zip(batches, rates, full, strict=True):
+        fits_flags = [time.fits is not False for time in times]
+        for batch, rate, fits_memory in zip(batches, rates, fits_flags, strict=True):
             axes.plot([batch], [rate], "o", color=color, markerfacecolor=color if fits_memory else "white")
     devices_text = f"{devices:,} x " if (devices := count_drawn_devices(fact)) > 1 else ""
     axes.set_title(f"Tokens a second at best on {devices_text}{fact.machine.name or 'the machine'}")
@@ -80,10 +80,10 @@ def _draw_rates(axes: Axes, fact: Serving) -> None:
 
 
 def _draw_macs(axes: Axes, fact: Serving) -> None:
-    across = choose_drawn_contexts(fact, _CONTEXT_COUNT)
-    values = [fact.decode_macs.at(size) for size in across]
+    contexts = choose_drawn_contexts(fact, _CONTEXT_COUNT)
+    values = [fact.decode_macs.at(size) for size in contexts]
     if None not in values:
-        axes.plot(across, [value or 0 for value in values], color=_COLORS[0])
+        axes.plot(contexts, [value or 0 for value in values], color=_COLORS[0])
     axes.set_title("MACs of a token")
     axes.set_xlabel("tokens in the cache")
     axes.set_ylim(bottom=0)

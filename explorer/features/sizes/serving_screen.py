@@ -64,7 +64,7 @@ SERVING_KEYS = key_group(
 # fmt: on
 _MIN_PLOTS_WIDTH, _PLOT_WIDTH = 136, 56
 """Minimum page width for plots next to the figures, and width of the plots, in cells."""
-_LIMITS = {"contexts": 1 << 30, "batches": 1 << 20, "devices": 1 << 10}
+_LIMITS = {"contexts": 1 << 30, "batches": 1 << 20, "devices": 1 << 10}  # upper limits of the keys
 
 
 class ServingView(SubScreen[None]):
@@ -224,8 +224,8 @@ class ServingDialog(RecordForm[ServingSpec]):
     def meaning(self) -> list[tuple[str, str]]:
         """Describe the spec of the fields in one line."""
         spec = self.answer()
-        room = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
-        return [(f"{describe_spec(spec)}{room}", "dim")]
+        memory_text = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
+        return [(f"{describe_spec(spec)}{memory_text}", "dim")]
 
 
 def serving(context: CommandContext) -> None:
@@ -283,8 +283,10 @@ def _build_memory_plot(fact: Serving) -> Scatter:
             total = fact.weight_bytes + batch * (fact.cache.bytes.at(size) or 0)
             dots.append(Dot((float(size), float(total)), mark, role))
         legend.append((mark, role, f"batch {batch:,}"))
-    across = Axis("tokens in the cache", _format_tokens)
-    return Scatter("memory", across, Axis("memory", lambda v: bytes_text(round(v))), dots, tuple(legend))
+    context_axis = Axis("tokens in the cache", _format_tokens)
+    return Scatter(
+        "memory", context_axis, Axis("memory", lambda v: bytes_text(round(v))), dots, tuple(legend)
+    )
 
 
 def _build_rate_plot(fact: Serving) -> Scatter:

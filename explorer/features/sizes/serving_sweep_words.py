@@ -29,14 +29,16 @@ A setting that differs between rows gets a column; all further settings go into 
 def serving_sweep(fact: ServingSweep) -> list[Block]:
     """Build the output of `explorer serving --sweep`, with a row for each layout."""
     rows = [row for row in fact.rows if row.model not in fact.failed]
-    differ = [column for column in _SETTINGS if len({getattr(row, column[0]) for row in rows}) > 1]
-    shared = [column for column in _SETTINGS if column not in differ and rows and getattr(rows[0], column[0])]
+    varying = [column for column in _SETTINGS if len({getattr(row, column[0]) for row in rows}) > 1]
+    shared = [
+        column for column in _SETTINGS if column not in varying and rows and getattr(rows[0], column[0])
+    ]
     title = " · ".join(
         [f"{'' if name == 'model' else title_text + ' '}{text(rows[0])}" for name, title_text, text in shared]
     )
     table = Table(
-        (*[Column(title_text, shrink=True) for _, title_text, _ in differ], *_COLUMNS),
-        [(*[text(row) for *_, text in differ], *_build_row(row)) for row in rows],
+        (*[Column(title_text, shrink=True) for _, title_text, _ in varying], *_COLUMNS),
+        [(*[text(row) for *_, text in varying], *_build_row(row)) for row in rows],
         what="rows",
     )
     front = (
@@ -68,13 +70,13 @@ _COLUMNS = (
 
 
 def _build_row(row: ServingRow) -> tuple[Cell, ...]:
-    question: tuple[Cell, ...] = (plain(row.context), plain(row.batch), plain(row.devices))
+    sizes: tuple[Cell, ...] = (plain(row.context), plain(row.batch), plain(row.devices))
     if row.weight_bytes is None or row.cache_bytes is None:
-        return (*question, *[Span("-", "quiet")] * 8, "", printable(row.error))
+        return (*sizes, *[Span("-", "quiet")] * 8, "", printable(row.error))
     device_bytes = row.weight_bytes + row.cache_bytes
     role: Role = "bad" if row.fits is False else "figure"
     return (
-        *question,
+        *sizes,
         format_layout(row),
         size(row.weight_bytes),
         size(row.cache_bytes),

@@ -192,8 +192,8 @@ def _times_title(fact: Serving) -> str:
 
 def times_table(fact: Serving) -> Table:
     """Build a table of memory and least times with a row for each context and batch."""
-    predicted = any(time.token_predicted is not None for time in fact.times)
-    time_columns = [time for time in _TIME_COLUMNS if predicted or time not in _PREDICTIONS]
+    has_predictions = any(time.token_predicted is not None for time in fact.times)
+    time_columns = [time for time in _TIME_COLUMNS if has_predictions or time not in _PREDICTIONS]
     return table_of(
         fact.times,
         (
@@ -245,7 +245,7 @@ def fit_blocks(fact: Serving) -> list[Block]:
     """State the longest context and the largest batch that fit in the memory of a device."""
     if fact.spec.card is None:
         return []
-    room = bytes_text(fact.spec.card)
+    memory_text = bytes_text(fact.spec.card)
     contexts = [
         f"{'any context' if limit is None else many_text(limit, 'token')} at batch {batch:,}"
         for batch, limit in fact.longest_context
@@ -255,11 +255,11 @@ def fit_blocks(fact: Serving) -> list[Block]:
         for context, limit in fact.largest_batch
     ]
     if fact.weight_bytes > fact.spec.card:
-        return [Line(), Paragraph(f"one device of {room} does not hold the weights", "warning")]
+        return [Line(), Paragraph(f"one device of {memory_text} does not hold the weights", "warning")]
     return [
         Line(),
-        Line((Span(f"{room} hold  ", "quiet"), Span(", ".join(contexts)))),
-        Line((Span(" " * (len(room) + 7), "quiet"), Span(", ".join(batches)))),
+        Line((Span(f"{memory_text} hold  ", "quiet"), Span(", ".join(contexts)))),
+        Line((Span(" " * (len(memory_text) + 7), "quiet"), Span(", ".join(batches)))),
     ]
 
 

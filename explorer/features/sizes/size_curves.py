@@ -81,8 +81,8 @@ class CurveMaker:
             raise Misuse(
                 f"{smallest:,} to {largest:,} is not a range", where="--over", hint="write batch=1:64"
             )
-        module = self._is_module(self._models.open_state(state_index, on_progress))
-        own_names = {name, _TEXT_LENGTH if module else _CACHED_TOKENS}
+        is_module = self._is_module(self._models.open_state(state_index, on_progress))
+        own_names = {name, _TEXT_LENGTH if is_module else _CACHED_TOKENS}
         other_sizes = {
             size_name: size or 1 for size_name, size in known_sizes.items() if size_name not in own_names
         }
@@ -123,18 +123,18 @@ class CurveMaker:
         with self._open_other_sizes(state_index, on_progress, cancel) as examine:
 
             @cache
-            def step(past: int) -> AnalysisResult:
+            def analyze_step(past: int) -> AnalysisResult:
                 result = examine(past=past)
                 if "decode" not in result.info.assumptions:
                     raise Misuse("models of this format have no decode mode", where=self._models.source)
                 return result
 
-            def text(past: int) -> AnalysisResult:
+            def analyze_text(past: int) -> AnalysisResult:
                 return examine(past=past, prefill=True)
 
             for size in (tokens,) if tokens else _DEFAULT_TOKENS:
                 try:
-                    return prefill.compare_prefill_and_step(step, text, size)
+                    return prefill.compare_prefill_and_step(analyze_step, analyze_text, size)
                 except Misuse as error:
                     if size == (tokens or _DEFAULT_TOKENS[-1]):
                         raise self._reword_past_error(error) from None
@@ -198,10 +198,10 @@ class CurveMaker:
         None if the size is not a text length, or the model has no cache.
         """
         opened = self._models.open_state(state_index)
-        module = self._is_module(opened)
-        if "batch" in size_range.name.lower() or (module and size_range.name != _TEXT_LENGTH):
+        is_module = self._is_module(opened)
+        if "batch" in size_range.name.lower() or (is_module and size_range.name != _TEXT_LENGTH):
             return None
-        keeps_dims = module or size_range.name == _CACHED_TOKENS
+        keeps_dims = is_module or size_range.name == _CACHED_TOKENS
         dims = dict(opened.options.dims) if keeps_dims else other_sizes
         shapes = opened.options.input_shapes
 
@@ -215,12 +215,12 @@ class CurveMaker:
             return None  # a model without a decode step has no cache
 
     def _has_cache_inputs(self, state_index: int) -> bool:
-        """Whether a state is a graph that has its KV cache as inputs."""
+        """Return whether a state is a graph with its KV cache as inputs."""
         model = getattr(self._models.open_state(state_index), "model", None)
         return model is not None and bool(onnx_cache.find_cache(model))
 
     def _is_module(self, opened: OpenedModel) -> bool:
-        """Whether a model is an nn.Module, whose sizes have no names."""
+        """Return whether a model is an nn.Module, whose sizes have no names."""
         return hasattr(opened, "loaded") and opened.names() is None
 
 
@@ -230,19 +230,19 @@ def _find_module_sizes(info: Info) -> Sizes:
     shape = (first and first.shape) or ()
     if len(shape) < 2 or not isinstance(shape[0], int) or not isinstance(shape[1], int):
         return {}
-    ids = len(shape) == 2 and first is not None and (first.dtype or "").startswith("int")
-    return {"batch": shape[0], **({_TEXT_LENGTH: shape[1]} if ids else {})}
+    has_token_ids = len(shape) == 2 and first is not None and (first.dtype or "").startswith("int")
+    return {"batch": shape[0], **({_TEXT_LENGTH: shape[1]} if has_token_ids else {})}
 
 
 def _choose_size(name: str | None, known_sizes: Sizes) -> str:
     """Return the size to vary: `name` if given, else a text length, else the first size."""
     if name is None:
-        texts = [
+        length_names = [
             size_name
             for size_name in known_sizes
             if any(word in size_name.lower() for word in ("seq", "len", "tok"))
         ]
-        return next(iter([*texts, *known_sizes]))
+        return next(iter([*length_names, *known_sizes]))
     if name not in known_sizes:
         raise Misuse(
             f"no size is called '{name}'",

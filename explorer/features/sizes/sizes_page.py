@@ -150,7 +150,7 @@ def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int)
     values = [value for curve, _ in drawn_curves for value in curve.values if value > 0]
     if not values:
         return [((fit(f" {plot.title}: no figures to plot", width), "dim"),)]
-    low, high = math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.05
+    low, high = math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.05  # margins in decades
     unit, unit_log = _choose_unit(plot, max(values))
     ticks = log_ticks(low - unit_log, high - unit_log, max(2, rows // 2))
     power_texts = {power: power_text(power) for power in ticks}
@@ -172,20 +172,20 @@ def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int)
         for x, size_index in enumerate(size_indices):
             put_text(cells, x, row(curve.values[size_index]), sign, role)
     for crossing in fact.crossings:
-        crossed = fact.curve(crossing.below)
-        if crossed is not None and {crossing.above, crossing.below} <= {
+        crossed_curve = fact.curve(crossing.below)
+        if crossed_curve is not None and {crossing.above, crossing.below} <= {
             curve.name for curve, _ in drawn_curves
         }:
-            value = crossed.values[fact.sizes.index(crossing.size)]
+            value = crossed_curve.values[fact.sizes.index(crossing.size)]
             put_text(cells, _find_column(fact, crossing.size, column_count), row(value), "◆", "strong")
     labels = {
         row(10.0 ** (power + unit_log)): fit(power_texts[power], margin, right=True)
         for power in reversed(ticks)
     }
-    below = [(_find_column(fact, n, column_count), f"{n:,}") for n in _list_ticks(fact, column_count)]
+    tick_labels = [(_find_column(fact, n, column_count), f"{n:,}") for n in _list_ticks(fact, column_count)]
     return [
         _build_title(unit, drawn_curves, margin, width),
-        *framed(lines_of(cells), labels, below, mark=slider_column),
+        *framed(lines_of(cells), labels, tick_labels, mark=slider_column),
     ]
 
 

@@ -98,9 +98,9 @@ class SizesView(SubScreen[SizeChoice]):
         super().__init__()
         self._ask, self._bindable, self._ask_machine = ask, bindable, ask_machine
         self._note = ""
-        self._take(fact)
+        self._set_curves(fact)
 
-    def _take(self, fact: SizeCurves) -> None:
+    def _set_curves(self, fact: SizeCurves) -> None:
         self.fact = fact
         self.at = fact.sizes.index(fact.at) if fact.at in fact.sizes else 0
 
@@ -249,7 +249,7 @@ class SizesView(SubScreen[SizeChoice]):
             self._say(str(error))
             return
         size = self.fact.sizes[self.at] if name == self.fact.name else None
-        self._take(fact)
+        self._set_curves(fact)
         if size in fact.sizes:
             self.at = fact.sizes.index(size)
         self._show()
@@ -349,7 +349,7 @@ class SizesCommand(ScreenCommand):
         """Count the figures, then show them."""
         self.context.open_view("Open sizes", self._count())
 
-    def _open(self) -> dict[str, int | None]:
+    def _list_open_sizes(self) -> dict[str, int | None]:
         return {} if self.store.analysis is None else list_dimension_sizes(self.store.analysis.info)
 
     async def _count(self) -> None:
@@ -360,13 +360,13 @@ class SizesCommand(ScreenCommand):
         except ExplorerError as error:
             # a model that cannot be counted at several sizes can still be bound to one
             hint = " · * sets another batch size" * has_command("rebatch")
-            self.store.say(str(error) if self._open() else f"this model leaves no size open{hint}")
-            if self._open():
+            self.store.say(str(error) if self._list_open_sizes() else f"this model leaves no size open{hint}")
+            if self._list_open_sizes():
                 self._type()
             return
         view = SizesView(
             fact,
-            frozenset(self._open()),
+            frozenset(self._list_open_sizes()),
             lambda name, machine: self.jobs.ask("sizes", name, machine=machine),
             partial(ask_machine, self.context),
         )
@@ -378,15 +378,15 @@ class SizesCommand(ScreenCommand):
         elif choice is not None and choice.sizes is None:
             self._type(choice.name, choice.typed)
         elif choice is not None and choice.sizes is not None:
-            bound_sizes = {name: size for name, size in self._open().items() if size is not None}
+            bound_sizes = {name: size for name, size in self._list_open_sizes().items() if size is not None}
             self._start_binding({**bound_sizes, **choice.sizes})
 
     def _type(self, name: str = "", typed: str = "") -> None:
-        self.context.ask(SizesDialog(self._open(), name, typed), self._start_binding)
+        self.context.ask(SizesDialog(self._list_open_sizes(), name, typed), self._start_binding)
 
     def _start_binding(self, dims: dict[str, int] | None) -> None:
         if dims is not None:
-            previous_dims = {name: size for name, size in self._open().items() if size is not None}
+            previous_dims = {name: size for name, size in self._list_open_sizes().items() if size is not None}
             self.context.start("Open sizes", self._bind(dims, previous_dims))
 
     async def _bind(self, dims: dict[str, int], previous_dims: dict[str, int]) -> None:

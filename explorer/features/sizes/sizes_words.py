@@ -75,8 +75,8 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
 
 def describe_crossing(fact: SizeCurves, crossing: Crossing) -> str:
     """Describe a crossing: 'activations pass the weights at batch 23'."""
-    claim = f"{_CROSSING_WORDS[crossing.above][0]} {_CROSSING_WORDS[crossing.below][1]}"
-    return f"{claim} at {fact.name} {crossing.size:,}"
+    crossing_text = f"{_CROSSING_WORDS[crossing.above][0]} {_CROSSING_WORDS[crossing.below][1]}"
+    return f"{crossing_text} at {fact.name} {crossing.size:,}"
 
 
 def crossings_blocks(fact: SizeCurves) -> list[Block]:

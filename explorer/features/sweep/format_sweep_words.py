@@ -63,7 +63,7 @@ def format_sweep(
         blocks.append(Paragraph(f"{prefix}{mixed.told}{number}", "good" if mixed.met else "warning"))
     blocks.append(Paragraph(_format_legend(fact), "quiet"))
     failed = Counter(row.error for row in rows if row.error).most_common(5)
-    blocks += [Paragraph(f"{error_count:,} x {printable(why)}", "warning") for why, error_count in failed]
+    blocks += [Paragraph(f"{number:,} x {printable(reason)}", "warning") for reason, number in failed]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
     blocks += [Line(), *_suggest_commands(fact, written_path, plotted)]
     return [*blocks, Line(), Line(tuple(describe_computed_rows(fact)), 2)]
@@ -71,11 +71,11 @@ def format_sweep(
 
 def _format_legend(fact: FormatSweep) -> str:
     samples = dict.fromkeys(row.calibration for row in fact.rows if row.calibration)
-    ran = f" From {', '.join(map(printable, samples))}." if samples else ""
+    samples_text = f" From {', '.join(map(printable, samples))}." if samples else ""
     return (
         f"{FRONT} Pareto front: no other choice has fewer weight bytes, fewer BitOPs or more SNR without"
         " being worse in another of them. SNR is that of the output that lost most, against the original's."
-        f"{ran}"
+        f"{samples_text}"
     )
 
 
@@ -132,23 +132,23 @@ def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") 
     name, text = _COSTS[cost]
     plots = []
     for model in dict.fromkeys(row.model for row in rows):
-        placed = {
+        points = {
             row.key: (float(paid), snr)
             for row in rows
             if row.model == model and (paid := read_cost(row, cost))
             if (snr := row.snr_db) is not None and math.isfinite(snr)
         }
-        if len(placed) < _MIN_CHOICES:
+        if len(points) < _MIN_CHOICES:
             continue
         labels = {row.key: str(number) for number, row in enumerate(rows, 1) if row.pareto}
         path = {row.key for row in rows if row.scope == "mixed"}
-        mark_indices = {key: 2 * (key in labels) + (key in path) for key in placed}
-        order = sorted(placed, key=lambda key: (key == current, mark_indices[key]))
-        dots = [Dot(placed[key], *_MARKS[mark_indices[key]][:2], labels.get(key, "")) for key in order]
-        if current in placed:
-            dots[-1] = Dot(placed[current], "●", "formula", labels.get(current, ""))
+        mark_indices = {key: 2 * (key in labels) + (key in path) for key in points}
+        order = sorted(points, key=lambda key: (key == current, mark_indices[key]))
+        dots = [Dot(points[key], *_MARKS[mark_indices[key]][:2], labels.get(key, "")) for key in order]
+        if current in points:
+            dots[-1] = Dot(points[current], "●", "formula", labels.get(current, ""))
         legend = [mark for kind, mark in enumerate(_MARKS) if kind in mark_indices.values()][::-1]
-        path_points = [placed[row.key] for row in rows if row.key in path and row.key in placed]
+        path_points = [points[row.key] for row in rows if row.key in path and row.key in points]
         axes = Axis(name, text, logarithmic=True), Axis("SNR dB", lambda value: f"{value:.1f}")
         plots.append(Scatter(f"{printable(model)}: SNR over {name}", *axes, dots, legend, path_points))
     return plots
@@ -198,8 +198,8 @@ def rows_table(rows: Sequence[FormatRow], with_model: bool, numbers: Sequence[in
         with_model: Whether to add a column with the model.
         numbers: Numbers of the rows; empty numbers them from 1.
     """
-    needless = {"model": not with_model, "same choice": all(row.top1 is None for row in rows)}
-    columns = [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
+    is_hidden = {"model": not with_model, "same choice": all(row.top1 is None for row in rows)}
+    columns = [(column, cell) for column, cell in _COLUMNS if not is_hidden.get(column.title, False)]
     numbered = zip(numbers or range(1, len(rows) + 1), rows, strict=True)
     lines = [[cell(number, row) for _, cell in columns] for number, row in numbered]
     return Table([column for column, _ in columns], lines)

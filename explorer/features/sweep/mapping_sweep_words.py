@@ -34,7 +34,7 @@ def mapping_sweep(fact: MappingSweep) -> list[Block]:
         table_of(rows, _list_columns(fact, len(models) > 1, len(objectives) > 1), what="rows"),
         Line(),
         *([Paragraph(legend, "quiet")] if any(row.pareto for row in rows) else ()),
-        *(Paragraph(f"{number:,} x {printable(why)}", "warning") for why, number in reasons),
+        *(Paragraph(f"{number:,} x {printable(reason)}", "warning") for reason, number in reasons),
         Line(),
         Line(tuple(describe_computed_rows(fact)), 2),
     ]
@@ -52,7 +52,7 @@ def _list_columns(fact: MappingSweep, several_models: bool, several_objectives: 
         (Column("first memory", shrink=True, drop=4), lambda row: printable(row.memory)),
         (Column("size", "right"), lambda row: size(row.size)),
         (Column("on the chip", "right"), lambda row: size(row.on_chip)),
-        (Column("fits"), _fits),
+        (Column("fits"), _format_fits),
         (Column("traffic", "right"), lambda row: size(row.traffic) if row.fits else ""),
         (Column("cycles", "right"), lambda row: count(row.cycles) if row.fits else ""),
     ]
@@ -70,7 +70,7 @@ def _list_columns(fact: MappingSweep, several_models: bool, several_objectives: 
     return [*columns, (Column(""), lambda row: Span(FRONT, "good") if row.pareto else "")]
 
 
-def _fits(row: MappingRow) -> Cell:
+def _format_fits(row: MappingRow) -> Cell:
     if row.fits is None:
         return Span("?", "warning")
     return "yes" if row.fits else Span("no", "bad")

@@ -67,11 +67,11 @@ class SensitivityState(Struct):
     request: FormatSweepRequest | None = None
     rows: tuple[FormatRow, ...] = ()
     mixed: tuple[MixedPrecision, ...] = ()
-    remaining: int = 0
+    remaining: int = 0  # trials
     cost: FormatCost = "weights"
     sort_index: int = 0
-    front: bool = False
-    written: dict[str, str] = {}
+    front: bool = False  # whether only the Pareto front is shown
+    written: dict[str, str] = {}  # path of the written formats by the key of a choice
 
 
 class _Choices(LineList):
@@ -153,11 +153,11 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     def _title(self, width: int) -> tuple[Line, ...]:
         trials, request = self._trials, self._trials.request
-        best = sum(row.pareto for row in trials.rows)
+        front_count = sum(row.pareto for row in trials.rows)
         total = len(trials.rows)
-        count = f"{many_text(total, 'choice')}, {best:,} on the front" if request is not None else ""
+        count = f"{many_text(total, 'choice')}, {front_count:,} on the front" if request is not None else ""
         verdict = trials.mixed[0].told if trials.mixed else ""
-        ran = next((row.calibration for row in trials.rows if row.calibration), "")
+        calibration = next((row.calibration for row in trials.rows if row.calibration), "")
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
         role = "dim" if not trials.mixed or trials.mixed[0].met else "warn"
         return (
@@ -165,7 +165,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
                 (" Sensitivity ", "strong"),
                 (title_text(os.path.basename(self._source), count, width - 13), "dim"),
             ),
-            ((cut_message(f" {escape_name(verdict or ran)}{file}", width), role),),
+            ((cut_message(f" {escape_name(verdict or calibration)}{file}", width), role),),
         )
 
     def page_blocks(self) -> list[Block]:
@@ -253,8 +253,9 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         row, request = self._find_usable_row(), self._trials.request
         if row is not None and request is not None:
             spec = read_text(row.config, self._trials.written.get(row.key, ""))
-            tried = request.spec
-            self.dismiss(QuantizeRequest(spec, tried.calibrate, tried.draws, tried.seed, as_graph=True))
+            sweep_spec = request.spec
+            samples = sweep_spec.calibrate, sweep_spec.draws, sweep_spec.seed
+            self.dismiss(QuantizeRequest(spec, *samples, as_graph=True))
 
     def action_sensitivity_sort(self) -> None:
         """Sort by the next figure."""
@@ -317,11 +318,9 @@ def sensitivity(context: CommandContext) -> None:
         return
     history, state = context.store.history, context.store.history_place
     if history is not None:
-        line = history.line_to(state)
+        records = {index: history.entries[index].record for index in history.line_to(state)}
         # a state that was tiled after its quantization is handled alike
-        first = next(
-            (index for index in line if isinstance(history.entries[index].record, QuantizationRecord)), None
-        )
+        first = next((index for index in records if isinstance(records[index], QuantizationRecord)), None)
         state = state if first is None else history.parent(first) or 0
     trials = context.store.sensitivity.setdefault(state, SensitivityState())
     screen = SensitivityScreen(context.store.source, context.jobs.engine, trials, state)

@@ -97,9 +97,10 @@ def sweep_formats(
     on_progress: OnProgress = None,
     **options: Any,
 ) -> FormatSweep:
-    """Compute a row for every choice of number formats, for the current model of every session; as `sweep`.
+    """Compute a row for every choice of number formats, for the current model of every session.
 
     With `seconds` and without `output`, the rows are kept in the working folder of the first session.
+    The remaining arguments are those of `sweep` and of `Session.sweep_formats`.
     """
     if output is not None:
         engine.check_output(output, [models.source for _, models in sessions])
@@ -145,8 +146,8 @@ def sweep_trainings(
     samples = compute_fingerprint([data], cancel)
     source, options = build_open_arguments(models)
     words = shlex.join(write_opening_words(models.options))
-    matters = {name: models.options[name] for name in FIGURE_OPTIONS}
-    settings = {**training, "opening": matters, "rules": _compute_digest(models.options["rules"])}
+    figure_options = {name: models.options[name] for name in FIGURE_OPTIONS}
+    settings = {**training, "opening": figure_options, "rules": _compute_digest(models.options["rules"])}
     tasks = []
     for combination in combinations:
         row = TrainingTrial(key="", model=models.source, opening=words, data=data, seed=seed, **combination)

@@ -76,9 +76,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if (format_answer := _answer_formats(args, progress, is_shown, row_kinds)) is not None:
         return format_answer
     if is_shown:
-        idle = sorted(args.explicit - _TILING_RESULT_OPTIONS)
-        args.refuse(idle, "does not apply to stored results", "name the model")
-        fact, bad = sweep.results(args.models[0]), {}
+        refused = sorted(args.explicit - _TILING_RESULT_OPTIONS)
+        args.refuse(refused, "does not apply to stored results", "name the model")
+        fact, failed_models = sweep.results(args.models[0]), {}
     else:
         if args.scalesim is not None:
             for target in (args.scalesim, _layout_path(args.scalesim)):
@@ -97,16 +97,16 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             **asdict(record_of(args, SweepRunSpec)),
             **args.opening,
         )
-        bad = fact.failed
+        failed_models = fact.failed
     view = record_of(args, SweepViewSpec)
     if view.sort is not None:
         fact = sweep.sort_rows(fact, view.sort)
     figures = None if view.beside is None else sweep.compare_tilings(fact, view.beside)
     if args.scalesim is not None:
-        text = load_presenter("sweep_words", __package__)
+        words = load_presenter("sweep_words", __package__)
         texts_by_path = {
-            args.scalesim: text.scalesim(fact.layers),
-            _layout_path(args.scalesim): text.scalesim_layout(fact.layers),
+            args.scalesim: words.scalesim(fact.layers),
+            _layout_path(args.scalesim): words.scalesim_layout(fact.layers),
         }
         for target, lines in texts_by_path.items():
             _write(lines, target, args)
@@ -115,15 +115,15 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: document().sweep(fact, name_tool(), figures),
         lambda: load_presenter("sweep_words", __package__).sweep(fact, figures),
         "rows" if figures is None else "compared",
-        warning=warn_missing_figures(fact.rows, bad),
-        outcome="some failed" if bad else find_weakest(proofs),
+        warning=warn_missing_figures(fact.rows, failed_models),
+        outcome="some failed" if failed_models else find_weakest(proofs),
     )
 
 
 def _show_servings(args: ParsedArgs) -> Answer:
     """Answer for a result file that holds only serving rows."""
-    idle = sorted(args.explicit - {"json", "csv", "quiet", "memory"})
-    args.refuse(idle, "does not apply to stored results", "leave it out")
+    refused = sorted(args.explicit - {"json", "csv", "quiet", "memory"})
+    args.refuse(refused, "does not apply to stored results", "leave it out")
     fact = _import_sweeps().serving_results(args.models[0])
     return Answer(
         lambda: build_plain_document(fact),
@@ -134,8 +134,8 @@ def _show_servings(args: ParsedArgs) -> Answer:
 
 def _answer_mappings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer:
     """Answer a sweep of mappings, or a result file with their rows."""
-    idle = sorted(args.explicit - (_MAPPING_RESULT_OPTIONS if is_shown else _MAPPING_OPTIONS))
-    args.refuse(idle, "does not apply to mappings", "leave it out")
+    refused = sorted(args.explicit - (_MAPPING_RESULT_OPTIONS if is_shown else _MAPPING_OPTIONS))
+    args.refuse(refused, "does not apply to mappings", "leave it out")
     if is_shown:
         fact = _import_sweeps().mapping_results(args.models[0])
     else:
@@ -174,15 +174,15 @@ def _answer_formats(
 ) -> Answer | None:
     """Answer a sweep of number formats, or a result file with their rows; None for another request."""
     if args.quantize is None and (not is_shown or "formats" not in row_kinds or "tilings" in row_kinds):
-        idle = sorted(option.key for option in FORMAT_SWEEP)
-        args.refuse(idle, "does not apply to tilings", "name formats: --quantize int8,fixed8.4")
+        format_options = sorted(option.key for option in FORMAT_SWEEP)
+        args.refuse(format_options, "does not apply to tilings", "name formats: --quantize int8,fixed8.4")
         return None
     refused = args.explicit - _FORMAT_RESULT_OPTIONS if is_shown else _TILING_ONLY_OPTIONS
     args.refuse(sorted(refused), "does not apply to number formats", "leave it out")
     take = _parse_take(args)
     if args.plot is not None:
-        draws = import_plots()
-        (draws.check_library if _is_page(args.plot) else draws.check)(args.plot)
+        plots = import_plots()
+        (plots.check_library if _is_page(args.plot) else plots.check)(args.plot)
         output_files.check_target(args.plot, overwrite=args.force, models=args.models, weights=())
     fact = (
         _import_sweeps().format_results(args.models[0], args.quantize or ())
@@ -197,16 +197,16 @@ def _answer_formats(
         _write(row.config or "[quantize]\n", written_path, args)
     if args.plot is not None:
         _draw(fact, front, args)
-    bad = fact.failed
+    failed_models = fact.failed
     return Answer(
         lambda: document().format_sweep(fact, name_tool()),
         lambda: load_presenter("format_sweep_words", __package__).format_sweep(
             fact, written_path, args.cost, args.plot
         ),
         "choices",
-        warning=warn_missing_figures(fact.rows, bad),
+        warning=warn_missing_figures(fact.rows, failed_models),
         outcome="some failed"
-        if bad
+        if failed_models
         else "done"
         if all(mixed.met for mixed in fact.mixed)
         else "limits missed",
@@ -263,12 +263,12 @@ def _plot_fronts(fact: FormatSweep, args: ParsedArgs) -> list[Scatter]:
 
 def _draw(fact: FormatSweep, front: Sequence[Scatter], args: ParsedArgs) -> None:
     """Draw the Pareto front into the file of `--plot`; an HTML or Markdown page contains the whole answer."""
-    text = load_presenter("format_sweep_words", __package__)
+    words = load_presenter("format_sweep_words", __package__)
     with output_files.write_atomically(args.plot, overwrite=args.force) as temporary:
         if _is_page(args.plot):
             from explorer.report.html.page import write_blocks  # imports jinja2, which help must not
 
-            write_blocks("Number formats", text.format_sweep(fact, None, args.cost), temporary, name_tool())
+            write_blocks("Number formats", words.format_sweep(fact, None, args.cost), temporary, name_tool())
         else:
             import_plots().write("scatter", None, front[0], temporary)
 
@@ -295,8 +295,8 @@ def _answer_trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) 
     if not is_shown and not args.train:
         args.refuse(sorted(_TRAINING_SWEEP_OPTIONS), "needs --train", "leave it out")
         return None
-    idle = sorted(args.explicit - (_TRAINING_RESULT_OPTIONS if is_shown else _TRAINING_OPTIONS))
-    args.refuse(idle, "does not apply to trainings", "leave it out")
+    refused = sorted(args.explicit - (_TRAINING_RESULT_OPTIONS if is_shown else _TRAINING_OPTIONS))
+    args.refuse(refused, "does not apply to trainings", "leave it out")
     row, colon, path = (args.take or "1:").partition(":")
     if not (row.isdecimal() and colon) or bool(args.take) != bool(path):
         raise Misuse(f"'{args.take}' is not a row and file", where="--take", hint="write 1:best.ckpt")

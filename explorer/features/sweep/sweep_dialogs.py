@@ -27,13 +27,13 @@ from explorer.tui.text.lines import escape_name
 from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.option_field import OptionField
 
-_NAMES = ("tiles", "rows", "depths", "columns", "kept")
+_NAMES = ("tiles", "rows", "depths", "columns", "kept")  # ids of the text fields
 _EDGES: Mapping[str, tuple[Edges, ...]] = {
     "partial": ("ragged",),
     "padded": ("padded",),
     "both": ("ragged", "padded"),
 }
-_FIELDS = (
+_FIELDS = (  # label and placeholder of each text field
     ("tiles", "16,32,64x64x16"),
     ("M", "as above; or sizes along M, such as 16,64"),
     ("K", "as above; or sizes along K"),
@@ -125,8 +125,9 @@ class SweepDialog(FormDialog[SweepRequest]):
         if self.refusal is not None:
             raise self.refusal
         typed = tuple(self.text_of(f"sweep-{name}").strip() for name in _NAMES)
-        tiles_text, *sides, output = typed
-        sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
+        tiles_text, *axis_texts, output = typed
+        texts_with_axes = zip(axis_texts, "MKN", strict=True)
+        sizes = [parse_sizes(text, axis) if text else None for text, axis in texts_with_axes]
         tiles = combine_tiles(parse_tiles(tiles_text, "tiles") if tiles_text else None, *sizes)
         edges = _EDGES[self.query_one("#sweep-edges", OptionField).value]
         machine, buffer = self._machines.hardware, self.text_of("sweep-buffer").strip()
@@ -151,7 +152,7 @@ class SweepDialog(FormDialog[SweepRequest]):
 
 
 COSTS: dict[str, FormatCost] = {"weight bytes": "weights", "BitOPs": "bitops"}
-_FORMATS = "int8,fixed8.4,mxfp8,mxfp4"
+_DEFAULT_FORMATS = "int8,fixed8.4,mxfp8,mxfp4"
 
 
 class FormatSweepRequest(Struct, frozen=True):
@@ -195,14 +196,14 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
     def fields(self) -> ComposeResult:
         """Yield the fields."""
         spec = self._request.spec
-        formats = ",".join(spec.formats) or _FORMATS
+        formats = ",".join(spec.formats) or _DEFAULT_FORMATS
         yield from self.entry("formats", formats, "int8,weight=int4+input=int8", "sensitivity-formats")
         per_layer = OptionField("each layer", ("alone, and all but it", "no"), id="sensitivity-each")
         per_layer.index = int(not spec.per_layer)
         yield per_layer
         with Horizontal(classes="form-row"):
-            yield from self.pair_entry("bits, most", _number(spec.bits), "none", "sensitivity-bits")
-            yield from self.pair_entry(" dB, least", _number(spec.snr), "none", "sensitivity-snr")
+            yield from self.pair_entry("bits, most", _format_limit(spec.bits), "none", "sensitivity-bits")
+            yield from self.pair_entry(" dB, least", _format_limit(spec.snr), "none", "sensitivity-snr")
         saved = next(word for word, cost in COSTS.items() if cost == spec.cost)
         yield OptionField("to save", tuple(COSTS), saved, id="sensitivity-cost")
         calibrate = format_samples(spec.calibrate, spec.draws)
@@ -239,7 +240,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         return FormatSweepRequest(spec, os.path.expanduser(self.text_of("sensitivity-kept").strip()))
 
 
-def _number(value: float | None) -> str:
+def _format_limit(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 

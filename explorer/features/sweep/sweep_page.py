@@ -16,10 +16,10 @@ from explorer.tui.text.drawing import cell_line, draw
 from explorer.tui.text.lines import Line, Span, escape_name, fit, line_text
 from explorer.tui.text.plot import draw_columns, framed, lines_of, map_to_axis, put_text
 
-Axes = tuple[str, str]
+Axes = tuple[str, str]  # figures on the horizontal and the vertical axis
 Tiling = tuple[Any, str]
 """Key of a tiling: its tile and its treatment of edges."""
-TilePlace = tuple[int, int]
+TilePlace = tuple[int, int]  # column and line in the plot
 
 AXES: tuple[Axes, ...] = (
     ("buffer", "cycles"),
@@ -136,10 +136,10 @@ def axes_of(rows: Sequence[SweepRow]) -> tuple[Axes, ...]:
 
 def _find_point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
     """Return the coordinates of a tiling as decimal logarithms, or None without figures."""
-    across, upwards = (getattr(row, name) for name in axes)
-    if not across or not upwards or row.error:
+    horizontal, vertical = (getattr(row, name) for name in axes)
+    if not horizontal or not vertical or row.error:
         return None
-    return math.log10(across), math.log10(upwards)
+    return math.log10(horizontal), math.log10(vertical)
 
 
 class ParetoPlot:
@@ -162,8 +162,8 @@ class ParetoPlot:
             for row in rows
             if (point := _find_point(row, axes)) is not None
         }
-        places = [point for point, _ in self._points.values()]
-        self._bounds = [widen_bounds([place[axis] for place in places]) for axis in (0, 1)] if places else []
+        points = [point for point, _ in self._points.values()]
+        self._bounds = [widen_bounds([point[axis] for point in points]) for axis in (0, 1)] if points else []
         self._dots: tuple[tuple[int, int], set[TilePlace], list[TilePlace]] | None = None
 
     def lines(self, current: SweepRow | None, width: int, height: int) -> list[Line]:
@@ -174,72 +174,73 @@ class ParetoPlot:
         texts = [bytes_text if name in ("buffer", "traffic") else count_text for name in self.axes]
         labels = [[texts[axis](round(10.0**end)) for end in self._bounds[axis]] for axis in (0, 1)]
         margin = max(map(len, labels[1]))
-        rows, across = height - 3, max(8, width - margin - 3)
-        other_spots, front = self._spots(across, rows)
+        rows, plot_width = height - 3, max(8, width - margin - 3)
+        other_spots, front = self._spots(plot_width, rows)
         current_point = None if current is None else self._points.get((current.tile, current.edges))
-        cells = draw_columns(self._column_heights(across, rows), rows, ["bar"] * across)
+        cells = draw_columns(self._column_heights(plot_width, rows), rows, ["bar"] * plot_width)
         for x, y in other_spots:
             put_text(cells, x, y, "·", "text")
         for x, y in front:
             put_text(cells, x, y, FRONT, "good")
-        for (x, y), label in self._place_labels(across, rows, front).items():
+        for (x, y), label in self._place_labels(plot_width, rows, front).items():
             put_text(cells, x, y, label, "good")
         if current_point is not None:
-            point, best = current_point
-            put_text(cells, *self._dot(point, across, rows), FRONT if best else "●", "accent")
+            point, is_front = current_point
+            put_text(cells, *self._locate(point, plot_width, rows), FRONT if is_front else "●", "accent")
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
             ((_build_title(title, width), "dim"),),
             *framed(
                 lines_of(cells),
                 {row: fit(text, margin, right=True) for row, text in ends.items()},
-                [(0, labels[0][0]), (across - 1, labels[0][1])],
+                [(0, labels[0][0]), (plot_width - 1, labels[0][1])],
             ),
         ]
 
-    def _column_heights(self, across: int, rows: int) -> list[float]:
+    def _column_heights(self, plot_width: int, rows: int) -> list[float]:
         """Return the filled height of each column, from 0 to 1."""
         low, high = self._bounds[1]
-        lowest = [math.inf] * across
-        for (x, y), best in self._points.values():
-            if best:
-                column = map_to_axis(x, *self._bounds[0], across)
+        lowest = [math.inf] * plot_width
+        for (x, y), is_front in self._points.values():
+            if is_front:
+                column = map_to_axis(x, *self._bounds[0], plot_width)
                 lowest[column] = min(lowest[column], (map_to_axis(y, low, high, rows) + 0.5) / rows)
         return [0.0 if height == math.inf else height for height in accumulate(lowest, min)]
 
-    def _dot(self, point: tuple[float, float], across: int, rows: int) -> TilePlace:
-        return map_to_axis(point[0], *self._bounds[0], across), rows - 1 - map_to_axis(
+    def _locate(self, point: tuple[float, float], plot_width: int, rows: int) -> TilePlace:
+        return map_to_axis(point[0], *self._bounds[0], plot_width), rows - 1 - map_to_axis(
             point[1], *self._bounds[1], rows
         )
 
-    def _place_labels(self, across: int, rows: int, front: Sequence[TilePlace]) -> dict[TilePlace, str]:
+    def _place_labels(self, plot_width: int, rows: int, front: Sequence[TilePlace]) -> dict[TilePlace, str]:
         """Return the place of each label: right of its point, or else left, above or below it.
 
         A label without a free place is left out.
         """
-        taken = set(front)
+        used_cells = set(front)
         places: dict[TilePlace, str] = {}
         for tiling, label in self._labels.items():
             if tiling not in self._points:
                 continue
-            x, y = self._dot(self._points[tiling][0], across, rows)
+            x, y = self._locate(self._points[tiling][0], plot_width, rows)
             for start, line in ((x + 1, y), (x - len(label), y), (x, y - 1), (x, y + 1)):
                 cells = {(start + offset, line) for offset in range(len(label))}
-                is_inside = 0 <= start <= across - len(label) and 0 <= line < rows
-                if is_inside and not cells & taken:
+                is_inside = 0 <= start <= plot_width - len(label) and 0 <= line < rows
+                if is_inside and not cells & used_cells:
                     places[start, line] = label
-                    taken |= cells
+                    used_cells |= cells
                     break
         return places
 
-    def _spots(self, across: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
+    def _spots(self, plot_width: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
         """Return the cells of the points off the front, and of the front from left to right, without
         duplicates.
         """
-        if self._dots is None or self._dots[0] != (across, rows):
-            dots = [(self._dot(point, across, rows), best) for point, best in self._points.values()]
-            front = sorted({place for place, best in dots if best})
-            self._dots = (across, rows), {place for place, best in dots if not best}, front
+        if self._dots is None or self._dots[0] != (plot_width, rows):
+            points = self._points.values()
+            dots = [(self._locate(point, plot_width, rows), is_front) for point, is_front in points]
+            front = sorted({place for place, is_front in dots if is_front})
+            self._dots = (plot_width, rows), {place for place, is_front in dots if not is_front}, front
         return self._dots[1:]
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
     from explorer.tui.commands.context import CommandContext
 
-_AT_A_TIME, _MAX_PENDING = 64, 2048
+_FIRST_TILES, _MAX_TILES = 64, 2048
 """Number of tiles in a request to the engine: at first, and at most. With proofs it is 1."""
 _SORTS = tuple(figure for figure in SORTS if figure not in ("time", "error"))
 
@@ -196,8 +196,10 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def _title(self, width: int) -> tuple[Line, ...]:
         rows, request = self._tilings.rows, self._tilings.request
-        best = sum(row.pareto for row in rows)
-        count = f"{many_text(len(rows), 'tiling')}, {best:,} on the front" if request is not None else ""
+        best_count = sum(row.pareto for row in rows)
+        count = (
+            f"{many_text(len(rows), 'tiling')}, {best_count:,} on the front" if request is not None else ""
+        )
         machine = next((row.hardware for row in rows if row.hardware), "")
         machine_text = escape_name(machine) or "no machine: without one there are no cycles" * bool(request)
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
@@ -287,15 +289,15 @@ class SweepScreen(ParetoScreen[TileSpec]):
             await self._planned.wait()
         previous = self._tilings.request
         # rows of another machine or of other sites are not comparable with the new rows
-        alike = previous is not None and (previous.hardware, previous.spec.base) == (
+        is_comparable = previous is not None and (previous.hardware, previous.spec.base) == (
             request.hardware,
             request.spec.base,
         )
-        rows = {_key_of(row): row for row in self._tilings.rows} if alike else {}
+        rows = {_key_of(row): row for row in self._tilings.rows} if is_comparable else {}
         self._tilings.request = request
         self._tilings.rows = mark_front(list(rows.values()))
         self._status_text, self._job_started = "", time.monotonic()
-        size = 1 if request.verify else _AT_A_TIME
+        size = 1 if request.verify else _FIRST_TILES
         self._remaining = [
             tile
             for tile in request.spec.tiles
@@ -318,7 +320,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
                     workers=1,
                 )
                 del self._remaining[: len(tiles)]
-                size = 1 if request.verify else min(2 * size, _MAX_PENDING)
+                size = 1 if request.verify else min(2 * size, _MAX_TILES)
                 rows.update({_key_of(row): row for row in fact.rows})
                 self._tilings.rows = mark_front(list(rows.values()))
                 self._show()

@@ -74,9 +74,9 @@ def _describe_fitting(rows: Sequence[SweepRow]) -> list[Block]:
         return []
     fitting_text = f"{len(fitting):,} of {len(rows_with_buffer):,} tilings fit the buffer"
     for objective in ("cycles", "traffic"):
-        having = [row for row in fitting if getattr(row, objective) is not None]
-        if having and len({(row.model, row.opening, row.hardware) for row in rows}) == 1:
-            best = min(having, key=lambda row: getattr(row, objective))
+        candidates = [row for row in fitting if getattr(row, objective) is not None]
+        if candidates and len({(row.model, row.opening, row.hardware) for row in rows}) == 1:
+            best = min(candidates, key=lambda row: getattr(row, objective))
             return [
                 Paragraph(f"{fitting_text}; of them {tile_text(best)} has the least {objective}.", "quiet")
             ]
@@ -96,7 +96,7 @@ def tile_text(row: SweepRow) -> str:
 def _build_proof_cell(row: SweepRow) -> Cell:
     if row.verified is None:
         return Span("not run" if row.verdict else "", "warning")
-    kind = row.verdict_kind or _KINDS[row.verified]
+    kind = row.verdict_kind or _VERDICT_KINDS[row.verified]
     return Span("equal" if kind == "equal" else VERDICTS[kind], TONES[kind])
 
 
@@ -144,7 +144,7 @@ def select_columns(
         with_model: Whether to add a column with the model.
         with_machine: Whether to add a column with the machine.
     """
-    needless = {
+    is_hidden = {
         "model": not with_model,
         "machine": not with_machine,
         "edges": len({row.edges for row in rows}) < 2,
@@ -156,7 +156,7 @@ def select_columns(
         "proof": all(row.verified is None and not row.verdict for row in rows),
         "worst error": all(row.worst_error is None for row in rows),
     }
-    return [(column, cell) for column, cell in _COLUMNS if not needless.get(column.title, False)]
+    return [(column, cell) for column, cell in _COLUMNS if not is_hidden.get(column.title, False)]
 
 
 def tiling_blocks(row: SweepRow) -> list[Block]:
@@ -174,12 +174,12 @@ def tiling_blocks(row: SweepRow) -> list[Block]:
     ]
     blocks: list[Block] = [Fields([field for field in figures if field.figure])]
     if row.verdict:
-        kind = row.verdict_kind or _KINDS[row.verified]
+        kind = row.verdict_kind or _VERDICT_KINDS[row.verified]
         blocks.append(Paragraph(field_terms(row.verdict), TONES[kind]))
     return blocks
 
 
-_KINDS: Mapping[bool | None, VerdictKind] = {True: "equal", False: "different", None: "unproven"}
+_VERDICT_KINDS: Mapping[bool | None, VerdictKind] = {True: "equal", False: "different", None: "unproven"}
 
 
 def scalesim(layers: Sequence[SweepLayer]) -> str:
@@ -217,9 +217,9 @@ def _list_lines(layers: Sequence[SweepLayer]) -> Iterator[tuple[str, SweepLayer]
     for layer in layers:
         name = f"{layer.model}: {layer.name}" if has_models else layer.name
         name = " ".join(printable(name).replace(",", ";").split()) or "product"
-        times = layer.batch * (1 if layer.calls is None else layer.calls)
-        if layer.calls is None or times > _MAX_LINES:
-            count = "?" if layer.calls is None else f"{times}"
+        runs = layer.batch * (1 if layer.calls is None else layer.calls)
+        if layer.calls is None or runs > _MAX_LINES:
+            count = "?" if layer.calls is None else f"{runs}"
             yield f"{name} (x {count})", layer
         else:
-            yield from ((f"{name} #{index + 1}" if times > 1 else name, layer) for index in range(times))
+            yield from ((f"{name} #{index + 1}" if runs > 1 else name, layer) for index in range(runs))

@@ -87,8 +87,8 @@ class Picture(NamedTuple):
         text, upper, lower = line[self.column]
         background = (upper, lower)[dot]
         middle = len(text) // 2
-        marked = ("◆", "" if self.colors is None else self.colors.cursor, background)
-        pieces = ((text[:middle], upper, lower), marked, (text[middle + 1 :], upper, lower))
+        cursor_piece = ("◆", "" if self.colors is None else self.colors.cursor, background)
+        pieces = ((text[:middle], upper, lower), cursor_piece, (text[middle + 1 :], upper, lower))
         line[self.column : self.column + 1] = [part for part in pieces if part[0]]
 
     def cell_at(self, x: int, y: int) -> tuple[int, int] | None:

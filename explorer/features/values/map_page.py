@@ -13,7 +13,7 @@ from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, heading_
 
 def title_lines(fact: HeatMap, index: int, count: int, width: int) -> tuple[Line, Line]:
     """Build the title (tensor, visible part, number among `count` tensors) and a line with the notes."""
-    place = _place(fact, *(f"{a}:{b}" for a, b in (fact.rows, fact.columns)))
+    place = _format_place(fact, *(f"{a}:{b}" for a, b in (fact.rows, fact.columns)))
     type_text = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
     position = f"  {index + 1} of {count}" if count > 1 else ""
     position += "  right: before" if fact.before is not None else ""
@@ -26,7 +26,7 @@ def title_lines(fact: HeatMap, index: int, count: int, width: int) -> tuple[Line
     return cut_line(spans, width), cut_line(((f" {'; '.join(map(escape_name, fact.notes))}", "warn"),), width)
 
 
-def _place(fact: HeatMap, *matrix: str) -> str:
+def _format_place(fact: HeatMap, *matrix: str) -> str:
     """Format indices on the axes of the tensor: none for a scalar, one for a vector."""
     indices = (*map(str, fact.place), *matrix)
     shape = fact.tensor.shape
@@ -45,7 +45,7 @@ def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int
     if not fact.cells:
         return (("  no numbers", "dim"),)
     spans = [cell_span(fact.rows, row, fact.heights), cell_span(fact.columns, column, fact.widths)]
-    place = _place(fact, *(str(a) if b - a == 1 else f"{a}:{b}" for a, b in spans))
+    place = _format_place(fact, *(str(a) if b - a == 1 else f"{a}:{b}" for a, b in spans))
     words: list[tuple[str, str]] = [(f" [{place}]  ", "dim"), (_format_cell(fact, row, column), "number")]
     earlier = fact.before
     if earlier is not None:

@@ -37,7 +37,7 @@ class MapRequest(NamedTuple):
         place: Index on each axis before the last two.
         rows, columns: Half-open range to show, or None for all.
         size: Numbers of rows and columns of cells that fit.
-        whole: Whether to measure the whole tensor, too.
+        whole: Whether to measure the figures of the whole tensor, too.
         before: Index of the state to compare with, or None.
     """
 
@@ -111,20 +111,20 @@ class HeatMapView(SubScreen[None]):
         self.request = MapRequest(self._names[0])
         self.fact: HeatMap | None = None
         self.row = self.column = 0
-        self._fetched = self.request
+        self._fetched = self.request  # request of the displayed map
         self._outlier = -1
         self._shows_figures: bool | None = None
         self._wants_earlier = False  # stays True if the earlier state lacks the next tensor
-        self._goal: tuple[int, ...] | None = None
+        self._goal: tuple[int, ...] | None = None  # row and column for the cursor in the next map
         self._pending_error = ""
 
     def compose(self) -> ComposeResult:
         """Yield the title bar, the maps, the figures and two status lines."""
         yield TitleBar()
         with Horizontal(id="heat-panes"):
-            yield HeatPanel(lambda *room: self._picture(self.fact, *room), id="heat")
+            yield HeatPanel(lambda *size: self._picture(self.fact, *size), id="heat")
             yield HeatPanel(
-                lambda *room: self._picture(self.fact.before if self.fact else None, *room), id="heat-before"
+                lambda *size: self._picture(self.fact.before if self.fact else None, *size), id="heat-before"
             )
             yield LineView(id="heat-about", focusable=False)
         yield Status(id="heat-cell")
@@ -136,7 +136,7 @@ class HeatMapView(SubScreen[None]):
         self._say("reading the numbers…", "dim")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the moving keys until the tensor is read: the visible numbers belong to another one."""
+        """Disable the moving keys until the tensor is read: the visible numbers belong to another tensor."""
         return self._is_read or action not in _MOVING_ACTIONS
 
     @property

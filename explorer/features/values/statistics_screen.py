@@ -321,19 +321,19 @@ class StatisticsCommand(ScreenCommand):
         """Open the dialog."""
         if self.context.ready():
             last = StatisticsRequest(*self.store.asked_statistics)
-            self.context.ask(StatisticsDialog(last), self._take)
+            self.context.ask(StatisticsDialog(last), self._handle_answer)
 
-    def _take(self, request: StatisticsRequest | None) -> None:
+    def _handle_answer(self, request: StatisticsRequest | None) -> None:
         if request is not None:
             self.store.asked_statistics = tuple(request)
-            self.context.start("Statistics", self._find(request), self.run)
+            self.context.start("Statistics", self._show_statistics(request), self.run)
 
-    async def _find(self, request: StatisticsRequest) -> None:
+    async def _show_statistics(self, request: StatisticsRequest) -> None:
         globs, arguments = request.arguments()
         if "input" in arguments:
             arguments["input"] = os.path.expanduser(arguments["input"])
-        doing = "reading weights" if request.subject == WEIGHTS else "running the model"
-        fact: Weights | Activations = await self.jobs.run(doing, request.subject, globs, **arguments)
+        job_title = "reading weights" if request.subject == WEIGHTS else "running the model"
+        fact: Weights | Activations = await self.jobs.run(job_title, request.subject, globs, **arguments)
         if not fact.statistics:
             self.store.say(f"no {request.subject} to compute statistics of")
             return

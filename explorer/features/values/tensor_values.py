@@ -25,8 +25,8 @@ from explorer.session.parts.models import Cancel, Models, OnProgress, State
 from explorer.settings.slices import parse_slice
 from explorer.settings.statistics import parse_statistics
 
-OUTLIERS = 10
-_QUANTIZED = ("quantized", "blocks", "float16", "bfloat16")
+OUTLIERS = 10  # numbers listed beside a heat map
+_SUFFIXES = ("quantized", "blocks", "float16", "bfloat16")
 """Suffixes of the names of quantized weights."""
 
 
@@ -64,9 +64,9 @@ class TensorNumbers:
         sliced = self._find_tensor(state, name, input, seed, on_progress, cancel)
         before_slice = None
         if before is not None:
-            other_name = before_name or self._counterpart(before, sliced, name, on_progress)
+            other_name = before_name or self._find_counterpart(before, sliced, name, on_progress)
             before_slice = self._find_tensor(before, other_name, input, seed, on_progress, cancel)
-            sliced, before_slice = _oriented_like(sliced, before_slice), _oriented_like(before_slice, sliced)
+            sliced, before_slice = _orient_like(sliced, before_slice), _orient_like(before_slice, sliced)
         selection = parse_slice(slice_text, sliced.numbers.shape)
         return read_slice(
             sliced,
@@ -97,9 +97,9 @@ class TensorNumbers:
         state = self._models, self._models.resolve_index(index)
         sliced, before_slice = self._find_tensor(state, name, input, seed, on_progress, cancel), None
         if before is not None:
-            other_name = self._counterpart(before, sliced, name, on_progress)
+            other_name = self._find_counterpart(before, sliced, name, on_progress)
             before_slice = self._find_tensor(before, other_name, input, seed, on_progress, cancel)
-            sliced, before_slice = _oriented_like(sliced, before_slice), _oriented_like(before_slice, sliced)
+            sliced, before_slice = _orient_like(sliced, before_slice), _orient_like(before_slice, sliced)
         fact = _build_map(sliced, place, rows, columns, size, cancel)
         if with_figures:
             fact = _add_figures(fact, sliced, cancel)
@@ -114,22 +114,21 @@ class TensorNumbers:
             fact, before=_add_figures(before_map, before_slice, cancel) if with_figures else before_map
         )
 
-    def _counterpart(self, state: State, sliced: SlicedTensor, name: str, on_progress: OnProgress) -> str:
+    def _find_counterpart(self, state: State, sliced: SlicedTensor, name: str, progress: OnProgress) -> str:
         """Return the name of the tensor in another model.
 
-        It is the same name, or the name with or without a suffix, because quantization adds a suffix to
-        weights.
+        The name is the same, or one name is the other with a suffix: quantization adds suffixes to weights.
         """
-        shapes = {t.name: t.shape for t in state[0].open_state(state[1], on_progress).tensors()[0]}
+        shapes = {t.name: t.shape for t in state[0].open_state(state[1], progress).tensors()[0]}
         if name in shapes:
             return name
-        alike = [
+        candidates = [
             stored_name
             for stored_name, shape in shapes.items()
             if sorted(shape) == sorted(sliced.numbers.shape)
             and (stored_name.startswith(f"{name}_") or name.startswith(f"{stored_name}_"))
         ]
-        return alike[0] if len(alike) == 1 else name
+        return candidates[0] if len(candidates) == 1 else name
 
     def _find_tensor(
         self, state: State, name: str, input: str | None, seed: int, on_progress: OnProgress, cancel: Cancel
@@ -189,7 +188,7 @@ class TensorNumbers:
         name = group_output or name
         if name not in known_names:
             quantized_name = next(
-                (stored_name for word in _QUANTIZED if (stored_name := f"{name}_{word}") in stored_names),
+                (stored_name for word in _SUFFIXES if (stored_name := f"{name}_{word}") in stored_names),
                 None,
             )
             if quantized_name is not None:
@@ -204,7 +203,7 @@ class TensorNumbers:
         captured: list[Numbers] = []
         calls = group_outputs
 
-        def take(numbers: Numbers, call: int, _: str) -> None:
+        def keep_first_output(numbers: Numbers, call: int, _: str) -> None:
             nonlocal calls
             calls += not group_outputs
             if not captured or (numbers.name == name and captured[0].name != name):
@@ -216,18 +215,18 @@ class TensorNumbers:
             (glob.escape(name if name in values else producer),),
             input_file,
             seed,
-            take,
+            keep_first_output,
             lambda done, total: None,
         )
-        ran = models.open_state(state_index, on_progress).activations(request, rows)
+        run = models.open_state(state_index, on_progress).activations(request, rows)
         if not captured:
-            why = "; ".join(reason for _, reason in ran.skipped) or "it does not run"
-            raise Misuse(f"'{name}' has no values: {why}", where=models.label(state_index))
+            reasons = "; ".join(reason for _, reason in run.skipped) or "it does not run"
+            raise Misuse(f"'{name}' has no values: {reasons}", where=models.label(state_index))
         return SlicedTensor(
             captured[0],
             models.label(state_index),
             "activation",
-            ran.inputs,
+            run.inputs,
             calls,
             tuple(models.list_weight_notes()),
         )
@@ -248,8 +247,8 @@ def _group_output(rows: Sequence[Layer], name: str) -> tuple[str, int]:
     return group.outputs[0].name, len(group.outputs)
 
 
-def _oriented_like(sliced: SlicedTensor, reference: SlicedTensor) -> SlicedTensor:
-    """Unpack a packed weight in the orientation of `reference`: one row, or one column, for each output."""
+def _orient_like(sliced: SlicedTensor, reference: SlicedTensor) -> SlicedTensor:
+    """Unpack a packed weight with the axes of `reference`: one row, or one column, for each output."""
     opened = sliced.numbers.opened
     return sliced if opened is None else replace(sliced, numbers=opened(reference.numbers.by_rows))
 
@@ -265,7 +264,7 @@ def _build_map(
     """Build the heat map of a part of a tensor."""
     outer, sizes = heat.locate_matrix(sliced.numbers.shape, place)
     row_range, column_range = (
-        _range(ends, axis_size) for ends, axis_size in zip((rows, columns), sizes, strict=True)
+        _build_range(ends, axis_size) for ends, axis_size in zip((rows, columns), sizes, strict=True)
     )
     heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (row_range, column_range), strict=True))
     cells = heat.compute_cells(sliced, outer, row_range, column_range, heights, widths, cancel)
@@ -284,8 +283,9 @@ def _build_map(
         tuple(None if np.isnan(cell) else float(cell) for cell in cells.reshape(-1)),
         (*sliced.notes, *(("complex: magnitudes are drawn",) if is_complex else ())),
     )
-    is_each = cells.size == len(row_range) * len(column_range)
-    return replace(fact, **heat.read_codes(sliced, outer, row_range, column_range)) if is_each else fact
+    if cells.size < len(row_range) * len(column_range):  # a cell stands for several numbers
+        return fact
+    return replace(fact, **heat.read_codes(sliced, outer, row_range, column_range))
 
 
 def _add_figures(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap:
@@ -301,7 +301,7 @@ def _add_figures(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap
     )
 
 
-def _range(ends: tuple[int, int] | None, size: int) -> range:
+def _build_range(ends: tuple[int, int] | None, size: int) -> range:
     if ends is None:
         return range(size)
     if not 0 <= ends[0] < ends[1] <= size:

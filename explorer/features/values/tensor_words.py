@@ -120,8 +120,8 @@ def _build_grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) 
     *outer, rows, columns = ((0,), (0,), *indices)[min(len(indices), 2) :]
     page_size = len(rows) * len(columns)
     across = _insert_gaps(columns)
-    named = len(indices) > 1
-    head = [Column("", "right", role="quiet")] if named else []
+    has_row_labels = len(indices) > 1
+    head = [Column("", "right", role="quiet")] if has_row_labels else []
     head += [Column("…" if position is None else str(columns[position]), "right") for position in across]
     blocks: list[Block] = []
     for page, place in enumerate(product(*outer)):
@@ -134,7 +134,7 @@ def _build_grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) 
                 body.append(["…"] * len(head))
                 continue
             start = page * page_size + row_position * len(columns)
-            line: list[Cell] = [str(rows[row_position])] if named else []
+            line: list[Cell] = [str(rows[row_position])] if has_row_labels else []
             body.append(
                 [*line, *("…" if position is None else cell(start + position) for position in across)]
             )
@@ -143,14 +143,14 @@ def _build_grids(indices: Sequence[Sequence[int]], cell: Callable[[int], Cell]) 
 
 
 def _insert_gaps(indices: Sequence[int]) -> list[int | None]:
-    """Return the positions of indices, with None at each gap."""
-    places: list[int | None] = []
+    """Return the positions of `indices`, with None between indices whose step differs from the first step."""
+    positions: list[int | None] = []
     step = indices[1] - indices[0] if len(indices) > 1 else 1
     for position, index in enumerate(indices):
         if position and index - indices[position - 1] != step:
-            places.append(None)
-        places.append(position)
-    return places
+            positions.append(None)
+        positions.append(position)
+    return positions
 
 
 def _build_before_blocks(fact: ValuesBefore, indices: Sequence[Sequence[int]]) -> list[Block]:

@@ -56,7 +56,7 @@ class _Values(ScreenCommand):
 
     async def _find(self, path: str, layers: Sequence[Layer]) -> None:
         answers: dict[str, tuple[Any, int]] = getattr(self.store.on_demand, self.subject)
-        count, names = self.named(path, layers)
+        count, names = self.list_names(path, layers)
         # escape the names, so that each glob matches only one of them
         globs = [glob.escape(name) for name in islice(names, MAX_READ)]
         answers[path] = await self.jobs.run(self.progress_title, self.subject, globs), count
@@ -78,8 +78,8 @@ class _Values(ScreenCommand):
         """Return whether a layer has values of this kind."""
         raise NotImplementedError
 
-    def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """Return the number of tensors in the chosen layers, and their names in the engine."""
+    def list_names(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
+        """Return the number of tensors or layers to read, and their names in the engine."""
         raise NotImplementedError
 
 
@@ -92,7 +92,7 @@ class WeightsCommand(_Values):
         """Return whether a layer has weights."""
         return layer.weights
 
-    def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
+    def list_names(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
         """Return the weights of the layers. Layers that share an initializer also share its name."""
         if not self.store.is_graph:
             return sum(len(layer.weights) for layer in layers), (layer.path for layer in layers)
@@ -109,7 +109,7 @@ class ActivationsCommand(_Values):
         """Return whether a layer computes an output; a constant is stored instead."""
         return not layer.group and layer.kind != "Constant"
 
-    def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
+    def list_names(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
         """Return the layers, and the chosen operator itself if it has bodies, because its output is a value,
         too.
         """
@@ -134,9 +134,9 @@ class MapCommand(ScreenCommand):
         first, stop = self.tree.cursor_range
         if not layer.group:
             # operators that round the weights of the layer are its siblings
-            layers, above = self.tree.model.layers, layer.parent
-            first = above or 0
-            stop = self.tree.model.end[above] if above is not None else len(layers)
+            layers, parent = self.tree.model.layers, layer.parent
+            first = parent or 0
+            stop = self.tree.model.end[parent] if parent is not None else len(layers)
             first, stop = (first, stop) if stop - first <= MAX_WITHOUT_PAUSE else (layer.id, layer.id + 1)
         self.context.call_with_layers(
             first,
@@ -172,9 +172,9 @@ class MapCommand(ScreenCommand):
         if not names:
             self.store.say("nothing is stored in this group: choose a layer to see its output")
             return
-        place = self.store.history_place
+        state_index = self.store.history_place
         entries = self.store.history.entries if self.store.history is not None else ()
-        earlier = entries[place].parent if place < len(entries) else None
+        earlier = entries[state_index].parent if state_index < len(entries) else None
 
         def ask(request: MapRequest) -> Awaitable[HeatMap]:
             return self.jobs.ask("heat_map", **request._asdict())

@@ -84,8 +84,8 @@ def _draw_statistics(tensors: Sequence[TensorStats], width: int, exact: bool, br
     for i, stats in enumerate(tensors):
         lines += [BLANK] if i and not brief else []
         head: list[Block] = [tensor_line(stats)]
-        if brief and (drawn := spark(stats.histogram, min(32, width // 3))):
-            head.append(TextLine(TextSpan(drawn, "bar")))
+        if brief and (bar := spark(stats.histogram, min(32, width // 3))):
+            head.append(TextLine(TextSpan(bar, "bar")))
         lines += draw([*head, *figures(stats, brief=brief)], width, exact, beside=True)
         if not brief and stats.histogram is not None and any(stats.histogram.counts):
             lines += histogram_lines(stats.histogram, width)

@@ -25,7 +25,7 @@ from explorer.report.present.figures import size
 from explorer.report.present.look.info import title
 from explorer.settings.statistics import COUNTS
 
-_CELLS = 16
+_SPARK_WIDTH = 16  # cells
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
@@ -84,7 +84,7 @@ def build_unseen_table(fact: Activations) -> list[Block]:
 
 def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
     """Build the figures of one tensor, with warnings; `brief` leaves out the less important figures."""
-    wrong = _count_nonfinite(stats)
+    nonfinite_text = _count_nonfinite(stats)
     pairs: list[tuple[str, Cell]] = [
         ("min", _number(stats.minimum)),
         ("max", _number(stats.maximum)),
@@ -97,13 +97,13 @@ def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
         pairs.append(("zeros", zeros))
     if not brief:
         pairs.append(("count", exact_text(stats.elements)))
-        about: Role = "" if stats.quantiles_exact else "warning"
+        quantile_role: Role = "" if stats.quantiles_exact else "warning"
         for index, (q, value) in enumerate(stats.quantiles):
             label = f"{'' if index else 'quantiles: '}{100 * q:g} %"
-            pairs.append((label, Span(f"{'~ ' * bool(about)}{value:.4g}", about)))
+            pairs.append((label, Span(f"{'~ ' * bool(quantile_role)}{value:.4g}", quantile_role)))
     return [
         Fields([Field(label, figure) for label, figure in pairs]),
-        *([Paragraph(f"{wrong}: not in the figures", "bad")] if wrong else []),
+        *([Paragraph(f"{nonfinite_text}: not in the figures", "bad")] if nonfinite_text else []),
         *([Paragraph("frozen: no gradient", "quiet")] if stats.trainable is False and not brief else []),
     ]
 
@@ -194,7 +194,7 @@ def _build_tensor_table(tensors: Sequence[TensorStats], noun: str) -> list[Block
                 Column("zeros", "right", drop=2),
                 lambda stats: "" if stats.zeros is None else f"{100 * stats.zeros:.1f} %",
             ),
-            (Column("", role="bar", drop=3), lambda stats: spark(stats.histogram, _CELLS)),
+            (Column("", role="bar", drop=3), lambda stats: spark(stats.histogram, _SPARK_WIDTH)),
             (Column("", role="bad", drop=1), _count_nonfinite),
         ),
         0,
