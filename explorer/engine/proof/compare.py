@@ -18,8 +18,7 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.values import agreement
 
 LIMIT = 8.0
-"""Maximum of |error| / (u |x| |W|) in a matrix product, where u is the unit roundoff and terms have both
-signs."""
+"""Maximum of |error| / (u |x| |W|) in a product whose terms have both signs; u is the unit roundoff."""
 
 _SLACK = 4.0
 """Allowed factor between RMS errors. Runs of equal accuracy differ by about 2, faults by orders of
@@ -56,11 +55,11 @@ _BIN_ELEMENTS = 16
 _MAX_DISTINCT_SAMPLE = 4096
 """Number of elements among which equal numbers are counted."""
 
-_FEW_NUMBERS = 4
-"""Median number of times from which numbers are repeated."""
+_MIN_MEDIAN_REPEATS = 4
+"""Minimum median count of equal numbers in a result that consists of few numbers, many times each."""
 
 _HALF_ROUNDOFF = 2.0**-12
-"""Unit roundoff from which a type is narrower than float32, in which its products are computed."""
+"""Minimum unit roundoff of the types narrower than float32. Their products are computed in float32."""
 
 _PEAK = 4.0
 """Ratio of the largest of many rounding errors to their RMS."""
@@ -132,7 +131,9 @@ class OutputComparison(Struct):
     unreferenced_draws: OutputComparison | None = None
     largest_share: float = 0.0
     _squares: dict[str, float] = field(default_factory=dict)
+    """Sums of squares and products by name, such as 'gap' and 'error old'."""
     _bins: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+    """Element count, and sums of the squared errors of `before` and `after`, by bin (see `_OCTAVES`)."""
 
     def add(self, before: Array, after: Array, reference: Array | None) -> None:
         """Adds a draw. `reference` is the float64 result of the original, or None."""
@@ -283,11 +284,12 @@ class OutputComparison(Struct):
         if not self.judged:
             return False
         scale = self._compute_rms("true") or self._compute_rms("old") or 0.0
+        # 4,096 roundings, but no more than 5 % of the scale for narrow types
         expected = max(min(4096 * self.roundoff, 0.05) * scale, _MAX_AMPLIFICATION * self.sensitivity)
         return (self.rms_before or 0.0) <= expected
 
-    def _compute_chance_factor(self, count: int) -> float:
-        """Returns the addition to the slack by which errors of `count` elements may differ by chance."""
+    def _compute_chance_slack(self, count: int) -> float:
+        """Returns the additional slack for errors of `count` elements, which differ by chance."""
         return _SAMPLE_SLACK / max(self._count_independent_errors(count), 1)
 
     def _count_independent_errors(self, count: int) -> float:
@@ -318,7 +320,7 @@ class OutputComparison(Struct):
         other_draws = self.unreferenced_draws
         if other_draws is None or not other_draws.judged:
             return ""
-        slack = 1 + self.growth * _SLACK + self._compute_chance_factor(other_draws.judged)
+        slack = 1 + self.growth * _SLACK + self._compute_chance_slack(other_draws.judged)
         rounding = 2 * self.roundoff
         least_noise = self.sensitivity if self.roundoff >= _HALF_ROUNDOFF else 0.0
         difference, floor = other_draws.rms_after or 0.0, max(self.rms_before or 0.0, least_noise)
@@ -340,7 +342,7 @@ class OutputComparison(Struct):
             difference = math.sqrt(square / count)
             floor = max(floors[min(floors, key=lambda e: abs(e - exponent))], least_noise)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            slack = 1 + self.growth * _SLACK + self._compute_chance_factor(count)
+            slack = 1 + self.growth * _SLACK + self._compute_chance_slack(count)
             if self._exceeds_limit(difference, slack * floor + rounding * top):
                 return (
                     f"the RMS difference of elements below {top:.2g} is {difference:.2e} in one run;"
@@ -355,7 +357,7 @@ class OutputComparison(Struct):
         """
         errors = (self.rms_before, self.max_before), (self.rms_after, self.max_after)
         (rms_floor, max_floor), (rms, largest) = errors[::-1] if is_swapped else errors
-        slack = self.growth * _SLACK + self._compute_chance_factor(self.judged)
+        slack = self.growth * _SLACK + self._compute_chance_slack(self.judged)
         rounding = 2 * self.roundoff
         # a runtime may keep float32 between half-precision operators, unless a function or loop separates
         # them; the effect of one rounding of the inputs is therefore the least noise
@@ -374,7 +376,7 @@ class OutputComparison(Struct):
             bin_floor, bin_rms = bin_errors[::-1] if is_swapped else bin_errors
             bin_floor = max(bin_floor, least_noise)
             bin_top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            bin_slack = self.growth * _SLACK + self._compute_chance_factor(count)
+            bin_slack = self.growth * _SLACK + self._compute_chance_slack(count)
             if self._exceeds_limit(bin_rms, bin_slack * bin_floor + rounding * bin_top):
                 return (
                     f"the RMS error of elements below {bin_top:.2g} is {bin_rms:.2e}, the original's is"
@@ -443,7 +445,7 @@ def _subtract_absolutely(first: Array, second: Array) -> Array:
 def _compute_distinct_share(values: Array) -> float:
     """Returns the share of independent errors if the results are few numbers, many times each; else 1.
 
-    Equal rows have equal errors. One number that is often there, such as 0 behind a Relu, changes nothing.
+    Equal rows have equal errors. A single frequent number, such as 0 after a Relu, does not change the share.
     """
     if values.size > _MAX_DISTINCT_SAMPLE:
         generator = np.random.default_rng(0)
@@ -451,7 +453,7 @@ def _compute_distinct_share(values: Array) -> float:
     else:
         sample = values
     _, repeats = np.unique(convert_to_float64(sample), return_counts=True)
-    return float(repeats.size / values.size) if np.median(repeats) >= _FEW_NUMBERS else 1.0
+    return float(repeats.size / values.size) if np.median(repeats) >= _MIN_MEDIAN_REPEATS else 1.0
 
 
 def _sum_bins(values: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:

@@ -28,10 +28,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose_sizes
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
-from explorer.engine.proof.outputs.nonfinite_inputs import (
-    NonfiniteDifference,
-    compare_nonfinite,
-)
+from explorer.engine.proof.outputs.nonfinite_inputs import NonfiniteDifference, compare_nonfinite
 from explorer.engine.proof.regions.changed_regions import prove_regions
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.correspondence import Correspondence
@@ -195,18 +192,18 @@ class ProofInputs(Struct, frozen=True):
         declared: Shapes and types by input name, from the user or from the models.
         sizes: Sizes of the open (symbolic) dimensions to try.
         tried: Random inputs for each of these sizes. The complete models run at the first.
-        drawn: Whether the inputs are random.
+        is_random: Whether the inputs are random.
     """
 
     declared: random_inputs.InputShapes
     sizes: Sizes
     tried: tuple[tuple[random_inputs.RandomInput, ...], ...]
-    drawn: bool
+    is_random: bool
 
     def fields(self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
         """Returns the fields of the evidence that describe the inputs."""
         return {
-            "seeds": tuple(seeds) if self.drawn else (),
+            "seeds": tuple(seeds) if self.is_random else (),
             "inputs": tuple(random_input.text() for random_input in self.tried[0]),
             "sizes": tuple(sizes) if len(sizes) > 1 else (),
         }
@@ -235,7 +232,7 @@ def _choose_inputs(
 def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verification:
     """Runs the models and checks whether the outputs stay within the tolerance."""
     before, tried = task.before, inputs.tried
-    seeds = [task.seed + i for i in range(max(task.draws, len(tried)) if inputs.drawn else 1)]
+    seeds = [task.seed + i for i in range(max(task.draws, len(tried)) if inputs.is_random else 1)]
     feeds = [random_inputs.draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)]
     pairing = whole_run.Pairing(
         before, before, task.after, task.names, feeds, tried[0], None, {}, {}, None, 1.0
@@ -255,15 +252,17 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
 
 def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     """Proves the sites, compares the structure, runs the models, and returns the verdict."""
-    seeds = [task.seed + i for i in range(task.draws if inputs.drawn else 1)]
+    seeds = [task.seed + i for i in range(task.draws if inputs.is_random else 1)]
     plan = task.plan
     tried = list(inputs.tried)  # the proof of sites removes inputs on which the original fails
     decomposed = _decompose_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(decomposed, task.after, tried, task.seed, task.report_progress, task.cancel)
-    first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
+    first_feed = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
         pause_garbage_collector(),  # symbolic execution creates 100,000 objects without reference cycles
-        whole_run.run_in_background(task.after, plan if len(seeds) == 1 else None, first) as background_run,
+        whole_run.run_in_background(
+            task.after, plan if len(seeds) == 1 else None, first_feed
+        ) as background_run,
     ):
         originals = sites.find_originals(plan)
         with start_in_background(task.meanwhile) as background_task:
@@ -308,7 +307,7 @@ def _match(
     """Matches the values of both graphs; a proved site counts as the product that it replaces."""
     task.report_progress("matching the graphs", 0, 1)
 
-    def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
+    def infer_types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
         types_before = {value.name: (value.dtype, value.shape) for value in inputs.tried[0]}
         types_after = {task.names[name]: value_type for name, value_type in types_before.items()}
         return Inference(task.before, {}, types_before).main.values, Inference(
@@ -320,7 +319,9 @@ def _match(
         {make_site_key(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
     )
     trusted = {key: original for key, original in originals.items() if key not in failed_keys}
-    return Correspondence(task.before, task.after, task.names, task.output_pairs, trusted, types, task.cancel)
+    return Correspondence(
+        task.before, task.after, task.names, task.output_pairs, trusted, infer_types, task.cancel
+    )
 
 
 def _build_verification(
@@ -335,7 +336,7 @@ def _build_verification(
     `tried` are the inputs on which the original ran. The verdict names the sizes on which it failed.
     """
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
-    refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
+    refused = [size for size, planned in pairs if all(planned is not attempt for attempt in tried)]
     verdict = decide_verdict(grounds)
     if verdict["passed"]:
         remarks = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).list_remarks()
@@ -377,17 +378,17 @@ def _add_runs(
             raise
         return replace(grounds, not_run=str(why))
     grounds = replace(grounds, model_outputs=outputs, remarks=remarks)
-    eased_outputs = whole_run.judge_by_stored_numbers(outputs, runs.pairing)
+    relaxed_outputs = whole_run.judge_by_stored_numbers(outputs, runs.pairing)
     if (
         is_proved
         or not all(site.passed for site in grounds.sites)
-        or not all(output.passed or output.irreproducible for output in eased_outputs)
+        or not all(output.passed or output.irreproducible for output in relaxed_outputs)
     ):
         return grounds
     report_regions = partial(runs.report_progress, "running changed regions")
     regions = prove_regions(correspondence, tried_inputs, seed, report_regions, runs.cancel)
     rounded = max((region.rounded for region in regions), default=0.0)
-    if eased_outputs != outputs and not (rounded and all(region.passed for region in regions)):
+    if relaxed_outputs != outputs and not (rounded and all(region.passed for region in regions)):
         return grounds
     nodes, nonfinite = grounds.nodes, []
     if all(region.passed for region in regions):
@@ -401,25 +402,25 @@ def _add_runs(
         )
     return replace(
         grounds,
-        model_outputs=eased_outputs,
+        model_outputs=relaxed_outputs,
         regions=tuple(region.evidence for region in regions),
         nodes=nodes,
         nonfinite=next((str(d) for d in nonfinite if d.is_defined), ""),
-        remarks=(*remarks, *_limit_remarks(regions, rounded), *map(str, nonfinite)),
+        remarks=(*remarks, *_list_limitations(regions, rounded), *map(str, nonfinite)),
     )
 
 
 def _find_nonfinite_differences(
-    pairing: whole_run.Pairing, ends: Sequence[Pair], regions: Sequence[RegionResult], seed: int
+    pairing: whole_run.Pairing, output_pairs: Sequence[Pair], regions: Sequence[RegionResult], seed: int
 ) -> list[NonfiniteDifference]:
-    """Finds outputs that differ for NaN or infinity in the inputs, if a region does."""
+    """Finds outputs that differ for those kinds of NaN and infinity for which a changed region differs."""
     differing_kinds = dict.fromkeys(kind for region in regions for kind in region.nonfinite)
     models = pairing.before, pairing.after
-    pairs = [(pair.before, pair.after) for pair in ends]
+    pairs = [(pair.before, pair.after) for pair in output_pairs]
     return list(compare_nonfinite(models, pairing.names, pairs, pairing.feeds[0], differing_kinds, seed))
 
 
-def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
+def _list_limitations(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
     """Yields remarks on differences in stored numbers that a run cannot reveal."""
     if not all(region.passed for region in regions):
         return
@@ -428,7 +429,7 @@ def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[
         yield f"stored numbers differ {difference}, because they were computed in another order"
     if any(region.folded for region in regions):
         yield "folded weights are correct within eight roundings"
-    if hidden_difference := max((region.hides for region in regions), default=0.0):
+    if hidden_difference := max((region.hidden_difference for region in regions), default=0.0):
         error = f"a relative error below {hidden_difference:.1e}"
         yield f"in the output of a changed region, the runs cannot tell {error} from rounding"
 
@@ -448,6 +449,7 @@ def _build_reporter(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, i
 
 
 def _report_mismatch(before: Model, after: Model, reason: str, seconds: float) -> Verification:
+    """Returns the result for two models whose inputs or outputs do not match."""
     return Verification(
         passed=False,
         verdict_kind="different",
@@ -494,7 +496,7 @@ def _compute_rounding_growth(plan: Plan | None) -> float:
     """Returns the factor by which the longest sum in the plan may have larger rounding errors.
 
     Rounding errors of a sum grow with the square root of the number of terms that are added one by one. In a
-    kernel of the runtime, these are a few hundred. Small tiles of a deep product give more: 1,024 terms for
+    kernel of the runtime, these are about 256. Small tiles of a deep product give more: 1,024 terms for
     K = 4,096 with tiles of depth 4.
     """
     chains = [count_additions(s) for s in plan.sites] if plan is not None else []

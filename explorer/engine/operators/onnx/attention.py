@@ -546,10 +546,7 @@ OPERATORS = (
     Operator("DynamicSparseAttention", _attention_to_selected(7, 14, is_paged=False), MS),
     Operator("LongformerAttention QOrderedLongformerAttention", _GLOBAL, MS, like(0)),
     Operator(
-        "DecoderAttention",
-        unknown_cost("flags at run time select which of its projections run"),
-        MS,
-        like(0),
+        "DecoderAttention", unknown_cost("flags at run time select which of its projections run"), MS, like(0)
     ),
     Operator(
         "SparseAttentionIndexer PackedSparseAttentionIndexer",

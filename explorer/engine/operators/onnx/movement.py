@@ -259,10 +259,7 @@ def _slice_length(size: Dim, start: Any, end: Any, step: Any) -> Dim:
             starts_at_end = start == -1 or (isinstance(start, int) and start >= _TO_END - 1)
             ends_at_front = isinstance(end, int) and end <= -_TO_END
             return dims.ceil_div(size, -step) if starts_at_end and ends_at_front else None
-        first, last = (
-            _clamp_position(start, size_expression),
-            _clamp_position(end, size_expression),
-        )
+        first, last = (_clamp_position(start, size_expression), _clamp_position(end, size_expression))
         length = dims.dim(last - first)
         if (dims.find_minimum(length) or -1) < 0 and length != 0:
             length = dims.greatest(length, 0)

@@ -146,14 +146,16 @@ class LayerProbe:
             expose(after, [p.after for p in pairs]), label="the other model", optimize=False
         )
         types, types_after = self._first.types(), self._second.types()
-        usable = [p for p in pairs if _can_subtract(types[p.before], types_after[p.after])]
-        self._dtypes = {p.after: str(types_after[p.after]) for p in usable}
+        comparable_pairs = [p for p in pairs if _can_subtract(types[p.before], types_after[p.after])]
+        self._dtypes = {p.after: str(types_after[p.after]) for p in comparable_pairs}
         declared = {v.name: v.dtype for v in after.graph.required_inputs}
         self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in inputs_to_draw)
-        self.original_names = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
-        stops, stops_after = {p.before for p in usable}, {p.after for p in usable}
+        self.original_names = {b: a for a, b in inputs.items()} | {
+            p.after: p.before for p in comparable_pairs
+        }
+        stops, stops_after = {p.before for p in comparable_pairs}, {p.after for p in comparable_pairs}
         self.compared_values: list[trials.ComparedValue] = []
-        for pair in usable:
+        for pair in comparable_pairs:
             dtype = str(types[pair.before])
             self.compared_values.append(
                 trials.ComparedValue(
@@ -161,6 +163,7 @@ class LayerProbe:
                     self.before.region(pair.before, stops),
                     self.after.region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
+                    # an unknown size counts as an eighth of the budget, so that few such values run at once
                     _estimate_bytes(inferred.get(pair.before), dtype, budget // 8),
                     trials.Trial(OutputComparison(get_unit_roundoff(dtype))),
                 )
@@ -211,17 +214,17 @@ class LayerProbe:
         """Yields groups of values that fit the budget together with the inputs of their layers."""
         size = {p.pair.before: p.nbytes for p in self.compared_values}
         chunk: list[trials.ComparedValue] = []
-        in_chunk: set[str] = set()
+        chunk_names: set[str] = set()
         nbytes = 0
         for value in self.compared_values:
             values = {value.pair.before, *self._collect_layer_inputs(value)} & size.keys()
-            extra_bytes = _ARRAYS_PER_VALUE * sum(size[name] for name in values - in_chunk)
+            extra_bytes = _ARRAYS_PER_VALUE * sum(size[name] for name in values - chunk_names)
             if chunk and nbytes + extra_bytes > self.budget:
                 yield chunk
-                chunk, in_chunk, nbytes = [], set(), 0
+                chunk, chunk_names, nbytes = [], set(), 0
                 extra_bytes = _ARRAYS_PER_VALUE * sum(size[name] for name in values)
             chunk.append(value)
-            in_chunk |= values
+            chunk_names |= values
             nbytes += extra_bytes
             self.peak_bytes = max(self.peak_bytes, nbytes)
         if chunk:
@@ -282,7 +285,7 @@ class LayerProbe:
                 group[0].alone.append(trials.Trial(figures, not_run=printable(str(error))))
 
     def _try_group(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
-        """Runs the layers of a group on the original's values, without zeros, and on parts of the values.
+        """Runs the layers of a group on the original's values, then without zeros, then part by part.
 
         Raises:
             BadModel: onnxruntime cannot load or run one of the layers.
@@ -314,13 +317,13 @@ class LayerProbe:
         # equal bits without zero inputs need no further trial
         undecided = [p for p in group if p.float and trials.is_undecided(p.alone[-1])]
         for parts in sorted({self._count_parts(p) for p in undecided} - {1}):
-            places = [p for p in undecided if self._count_parts(p) == parts]
+            split_values = [p for p in undecided if self._count_parts(p) == parts]
             for part in range(parts):
                 part_inputs = {
                     name: trials.keep_part(value, part, parts, trials.compute_seed(name))
                     for name, value in filled.items()
                 }
-                self._run_alone(places, part_inputs, sessions, part=part)
+                self._run_alone(split_values, part_inputs, sessions, part=part)
 
     def _run_alone(
         self,

@@ -138,13 +138,13 @@ def _find_worst_answer(
     first_error: BadModel | None = None
     for sizes in tested_sizes:
         try:
-            fact = replace(probe_inputs(sizes), at=sizes)
+            answer = replace(probe_inputs(sizes), at=sizes)
         except BadModel as error:
             first_error = first_error or (
                 error if len(tested_sizes) == 1 else BadModel(f"{error} (at {dims_text(sizes)})")
             )
             continue
-        worst = fact if worst is None or _rank(fact) < _rank(worst) else worst
+        worst = answer if worst is None or _rank(answer) < _rank(worst) else worst
     if first_error is not None and (worst is None or worst.same):
         raise first_error
     assert worst is not None
@@ -152,9 +152,9 @@ def _find_worst_answer(
     return replace(worst, verdict=worst.verdict + where, sizes=tuple(tested_sizes) if tested_sizes[0] else ())
 
 
-def _rank(fact: Blame) -> tuple[int, int]:
+def _rank(answer: Blame) -> tuple[int, int]:
     """Ranks an answer among those for several sizes: by kind, then by the earliest fault."""
-    return _ORDER.index(fact.kind), len(fact.probes) if fact.first is None else fact.first
+    return _ORDER.index(answer.kind), len(answer.probes) if answer.first is None else answer.first
 
 
 def _probe_at_sizes(
@@ -280,10 +280,7 @@ def _build_mismatch(before: Model, after: Model, why: str, seconds: float) -> Bl
 
 
 def _build_answer(
-    layer_probe: LayerProbe,
-    probes: tuple[Probe, ...],
-    seeds: tuple[int, ...],
-    inputs: tuple[str, ...],
+    layer_probe: LayerProbe, probes: tuple[Probe, ...], seeds: tuple[int, ...], inputs: tuple[str, ...]
 ) -> Blame:
     """Builds the answer from the probes of all compared values."""
     faulty_indices = [i for i, p in enumerate(probes) if p.state == "introduced"]
@@ -335,7 +332,7 @@ def _has_weights(wiring: GraphProducers, region: Region) -> bool:
 def _decide_kind(
     probes: Sequence[Probe], at_fault: Sequence[int], coarser: Sequence[int], weighted: int
 ) -> BlameKind:
-    """Decides the kind of the answer."""
+    """Decides the kind of the answer from layer indices and from the number of layers with weights."""
     if not probes:
         return "unlike"
     if at_fault:
@@ -404,11 +401,10 @@ def _write_verdict(
         plural, verb_end = ("s", "") if other_count > 1 else ("", "s")
         others_text = f"; {other_count:,} more layer{plural} introduce{verb_end} error"
     output_probes = [p for p in probes if p.output]
-    visible = any(p.departs for p in output_probes) or not output_probes
-    hidden = "" if visible else "; the outputs do not show it on these inputs"
-    return (
-        f"departs first in {_name_probe(first)}{_describe_change(first)}: {first.reason}{others_text}{hidden}"
-    )
+    is_visible = any(p.departs for p in output_probes) or not output_probes
+    unseen_text = "" if is_visible else "; the outputs do not show it on these inputs"
+    reason = f"{first.reason}{others_text}{unseen_text}"
+    return f"departs first in {_name_probe(first)}{_describe_change(first)}: {reason}"
 
 
 def _describe_change(probe: Probe) -> str:

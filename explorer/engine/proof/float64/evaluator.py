@@ -93,28 +93,28 @@ def multiply_exactly(x: Array, weight: Array) -> tuple[Array, Array]:
     Returns:
         Two arrays (M, N): x W, and |x| |W|.
     """
-    wide = x.dtype
-    exact = np.zeros((x.shape[0], weight.shape[1]), wide)
+    dtype = x.dtype
+    exact = np.zeros((x.shape[0], weight.shape[1]), dtype)
     bound = np.zeros_like(exact)
     # the bound needs few digits, and single precision takes half the time
-    is_bound_float32 = wide == np.float64 and weight.dtype == np.float32
+    is_bound_float32 = dtype == np.float64 and weight.dtype == np.float32
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        magnitude = np.abs(x).astype(np.float32 if is_bound_float32 else wide, copy=False)
+        magnitude = np.abs(x).astype(np.float32 if is_bound_float32 else dtype, copy=False)
         for rows, columns in _iterate_slabs(weight):
             slab = weight[rows, columns]
-            exact[:, columns] += _multiply(x[:, rows], slab.astype(wide))
+            exact[:, columns] += _multiply(x[:, rows], slab.astype(dtype))
             size = np.abs(slab).astype(magnitude.dtype, copy=False)
             bound[:, columns] += _multiply(magnitude[:, rows], size)
     if is_bound_float32:
         inexact = ~((bound > _SAFE_RANGE[0]) & (bound < _SAFE_RANGE[1]))
         # a row or a column of zeros loses nothing
-        unsure = (inexact & weight.any(0)).any(1) & x.any(1) if inexact.any() else np.zeros(len(x), bool)
-        if unsure.any():
-            magnitudes = np.abs(x[unsure])
-            bound[unsure] = 0
+        unsafe_rows = (inexact & weight.any(0)).any(1) & x.any(1) if inexact.any() else np.zeros(len(x), bool)
+        if unsafe_rows.any():
+            magnitudes = np.abs(x[unsafe_rows])
+            bound[unsafe_rows] = 0
             for rows, columns in _iterate_slabs(weight):
-                part = np.abs(weight[rows, columns]).astype(wide)
-                bound[unsure, columns] += _multiply(magnitudes[:, rows], part)
+                part = np.abs(weight[rows, columns]).astype(dtype)
+                bound[unsafe_rows, columns] += _multiply(magnitudes[:, rows], part)
     return exact, bound
 
 
@@ -185,8 +185,8 @@ class _Semantics(Struct):
             raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
         if any(isinstance(v, Graph) for v in attributes.values()):
             raise NoReference(f"operator {node.op} has a body")
-        cacheable = attributes is node.attributes
-        evaluator = self.evaluators.get(id(node)) if cacheable else None
+        is_cacheable = attributes is node.attributes
+        evaluator = self.evaluators.get(id(node)) if is_cacheable else None
         try:
             if evaluator is None:
                 names = [n for n in dict.fromkeys(node.inputs) if n]
@@ -200,7 +200,7 @@ class _Semantics(Struct):
                 opsets = {k: v for k, v in self.model.opsets.items() if k in ("", node.domain)}
                 encoded = encode(Model(single, opsets, self.model.ir_version))
                 evaluator = ReferenceEvaluator(onnx.load_model_from_string(encoded))
-                if cacheable:
+                if is_cacheable:
                     self.evaluators[id(node)] = evaluator
             feeds = {n: self.widen(a) for n, a in zip(node.inputs, args, strict=True) if n}
             results = iter(evaluator.run(None, feeds))

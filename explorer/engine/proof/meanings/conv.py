@@ -43,20 +43,20 @@ def describe_convolution(node: Node, reader: NodeReader, fill: int = 0) -> Origi
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     bias = reader.number(name) if name else None
     inputs = [node.inputs[0]] if kernel is not None else [node.inputs[0], node.inputs[1]]
-    operands = len(inputs)
+    operand_count = len(inputs)
     if name and bias is None:
         inputs.append(name)
     bias_source: Array | int | None = bias if bias is not None else (len(inputs) - 1 if name else None)
     depth = reader.planned.K if reader.planned is not None else None
 
     def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
-        size = kernel.shape if kernel is not None else shapes[1]
+        kernel_shape = kernel.shape if kernel is not None else shapes[1]
         compute_taps = _compute_taps if node.op == "Conv" else _compute_transposed_taps
-        taps = compute_taps(node.attributes, shapes[0], size, output_shape)
-        return _build_spec(taps, shapes[0], size, kernel, bias_source, output_shape, depth, node, fill)
+        taps = compute_taps(node.attributes, shapes[0], kernel_shape, output_shape)
+        return _build_spec(taps, shapes[0], kernel, bias_source, output_shape, depth, node, fill)
 
     return Original(
-        node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", build_spec
+        node, tuple(inputs), operand_count, str(kernel.dtype) if kernel is not None else "", build_spec
     )
 
 
@@ -135,8 +135,8 @@ def _compute_transposed_taps(
         ]
 
     def compute_input_positions(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
-        taps_by_phase = zip(positions, phase, tap, axes, strict=True)
-        return [np.arange(count) + (q + pad - k * d) // s for count, q, k, (s, d, pad) in taps_by_phase]
+        per_axis = zip(positions, phase, tap, axes, strict=True)
+        return [np.arange(count) + (q + pad - k * d) // s for count, q, k, (s, d, pad) in per_axis]
 
     return _Taps(phases, positions, taps_by_phase, compute_input_positions)
 
@@ -168,7 +168,6 @@ def _compute_leading_crops(
 def _build_spec(
     taps: _Taps,
     shape: tuple[int, ...],
-    size: tuple[int, ...],
     kernel: Array | None,
     bias: Array | int | None,
     output_shape: tuple[int, ...],
@@ -179,21 +178,21 @@ def _build_spec(
     """Builds the specification of a convolution. A pack has as many groups as K = `depth` requires."""
     groups = int(node.attributes.get("group", 1))
     in_channels, out_channels = shape[1] // groups, output_shape[1] // groups
-    width = len(next(iter(taps.by_phase.values())))
+    tap_count = len(next(iter(taps.by_phase.values())))
     pack = 1
-    if depth is not None and depth % (width * in_channels) == 0:
-        pack = max(1, min(depth // (width * in_channels), groups))
+    if depth is not None and depth % (tap_count * in_channels) == 0:
+        pack = max(1, min(depth // (tap_count * in_channels), groups))
     packs = -(-groups // pack)
     rank = len(output_shape) - 2
     M = shape[0] * math.prod(taps.positions)
-    K, N = width * pack * in_channels, pack * out_channels
+    K, N = tap_count * pack * in_channels, pack * out_channels
     batch = len(taps.by_phase) * packs
 
     def read_left(values: Sequence[Array]) -> Rows:
         return UnfoldedImages(values[0], taps, packs, pack * in_channels)
 
     def arrange_weight(w: Array) -> Array:
-        if node.op == "Conv" and groups == width == len(taps.by_phase) == 1:
+        if node.op == "Conv" and groups == tap_count == len(taps.by_phase) == 1:
             return w.reshape(1, out_channels, in_channels).swapaxes(1, 2)  # a view of the stored weight
         return _arrange_kernel(
             w, taps, (groups, pack), (in_channels, out_channels), node.op != "Conv", fill
@@ -247,9 +246,11 @@ def _arrange_kernel(
         fill: Element of W where a row and a column belong to different groups.
     """
     (groups, pack), (in_channels, out_channels) = packing, channels
-    width = len(next(iter(taps.by_phase.values())))
+    tap_count = len(next(iter(taps.by_phase.values())))
     columns = np.full(
-        (len(taps.by_phase), -(-groups // pack), width, pack, in_channels, pack, out_channels), fill, w.dtype
+        (len(taps.by_phase), -(-groups // pack), tap_count, pack, in_channels, pack, out_channels),
+        fill,
+        w.dtype,
     )
     for q, phase_taps in enumerate(taps.by_phase.values()):
         for t, tap in enumerate(phase_taps):

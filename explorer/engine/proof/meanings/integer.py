@@ -37,7 +37,7 @@ Grid = tuple[float, int, int]
 """Step, smallest code and largest code of an input; see `Integers.grids`."""
 
 
-class _Operand(Struct, frozen=True):
+class _Parameter(Struct, frozen=True):
     """A zero point or a bias.
 
     Attributes:
@@ -78,39 +78,49 @@ def _describe_integer_operator(
     inputs = list(base.inputs)
     steps = [grids.get(name) for name in inputs]
 
-    def find_operand(name: str) -> _Operand:
+    def find_parameter(name: str) -> _Parameter:
         constant = reader.number(name) if name else np.zeros((), np.int64)
         if constant is not None:
             first = constant.reshape(-1)[:1]
-            return _Operand(first.reshape(()) if (constant == first).all() else constant)
+            return _Parameter(first.reshape(()) if (constant == first).all() else constant)
         if name not in inputs:
             inputs.append(name)
-        return _Operand(None, inputs.index(name))
+        return _Parameter(None, inputs.index(name))
 
-    a, b = find_operand(zeros[0]), find_operand(zeros[1])
+    x_zero, w_zero = find_parameter(zeros[0]), find_parameter(zeros[1])
     if isinstance(bias, np.ndarray):
-        c = _Operand(bias)
+        sum_bias = _Parameter(bias)
     else:
         constant = reader.number(bias) if bias else np.zeros((), np.int64)
-        c = _Operand(constant) if constant is not None else find_operand(bias)
+        sum_bias = _Parameter(constant) if constant is not None else find_parameter(bias)
     count, sum_type = len(base.inputs), _get_sum_type(reader)
     expand_scale = None if scale is None else partial(_expand_scale, scale)
 
     def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         float_spec = base.spec_for(shapes[:count], output_shape)
-        zero_point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
+        zero_point = int(x_zero.stored) if x_zero.stored is not None and x_zero.stored.size == 1 else None
         exact = _divide_by_steps(
             _build_exact_product(
-                float_spec, (a, b, c), count, finish_sums, sum_type, needs_bound=scale is not None
+                float_spec,
+                (x_zero, w_zero, sum_bias),
+                count,
+                finish_sums,
+                sum_type,
+                needs_bound=scale is not None,
             ),
             steps,
         )
         return replace(
             float_spec,
-            bias=_combine_bias(float_spec, output_shape, a, c, sum_type),
+            bias=_combine_bias(float_spec, output_shape, x_zero, sum_bias, sum_type),
             expand_bias=partial(_expand_to_output, float_spec, output_shape),
             integers=Integers(
-                exact, zero_point, a.input_index, partial(_saturates, float_spec, count), expand_scale, steps
+                exact,
+                zero_point,
+                x_zero.input_index,
+                partial(_may_saturate, float_spec, count),
+                expand_scale,
+                steps,
             ),
         )
 
@@ -123,7 +133,7 @@ def _get_sum_type(reader: NodeReader) -> str:
     return planned if "int" in planned else "int32"
 
 
-def _saturates(float_spec: ProductSpec, count: int, values: Sequence[Array]) -> bool:
+def _may_saturate(float_spec: ProductSpec, count: int, values: Sequence[Array]) -> bool:
     """Whether onnxruntime's kernel for the operands may saturate: uint8 times int8 (see `Integers`)."""
     right = float_spec.right if isinstance(float_spec.right, np.ndarray) else values[count - 1]
     return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
@@ -154,7 +164,7 @@ def _expand_scale(scale: Array, expand: Callable[[Array], Array]) -> Array:
 
 def _build_exact_product(
     float_spec: ProductSpec,
-    numbers: tuple[_Operand, _Operand, _Operand],
+    numbers: tuple[_Parameter, _Parameter, _Parameter],
     count: int,
     finish_sums: FinishSums,
     sum_type: str,
@@ -171,20 +181,20 @@ def _build_exact_product(
         sum_type: Element type of the sums.
         needs_bound: Whether the function also returns the sums of the absolute values of the terms.
     """
-    a, b, c = numbers
+    x_zero, w_zero, sum_bias = numbers
 
     def compute_exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
         lefts, rights = list(values[:count]), list(values[:count])
-        lefts[0] = _subtract_zero(lefts[0], a.read(values), per_row=True)
+        lefts[0] = _subtract_zero(lefts[0], x_zero.read(values), per_row=True)
         if isinstance(float_spec.right, np.ndarray):
-            zero = b.read(values).reshape(-1).astype(np.int32)
+            zero = w_zero.read(values).reshape(-1).astype(np.int32)
             # outside of the blocks of packed groups, the weight equals the zero point
             weight = float_spec.right.astype(np.int32) - zero if zero.any() else float_spec.right
         else:
-            rights[-1] = _subtract_zero(rights[-1], b.read(values), per_row=False)
+            rights[-1] = _subtract_zero(rights[-1], w_zero.read(values), per_row=False)
             weight = float_spec.weight(rights)
         left_rows = float_spec.left(lefts)
-        sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(c.read(values))
+        sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(sum_bias.read(values))
         size = np.abs(weight.astype(np.int32))
         bound = (
             _sum_products(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, size)
@@ -197,19 +207,23 @@ def _build_exact_product(
 
 
 def _combine_bias(
-    float_spec: ProductSpec, output_shape: tuple[int, ...], a: _Operand, c: _Operand, sum_type: str
+    float_spec: ProductSpec,
+    output_shape: tuple[int, ...],
+    x_zero: _Parameter,
+    sum_bias: _Parameter,
+    sum_type: str,
 ) -> Array | int | None:
     """Returns the bias minus the effect of the left operand's zero point, or the input index of the bias."""
-    if c.stored is None:
-        return c.input_index
-    total = c.stored.astype(np.int64)
+    if sum_bias.stored is None:
+        return sum_bias.input_index
+    total = sum_bias.stored.astype(np.int64)
     if (
         isinstance(float_spec.right, np.ndarray)
-        and a.stored is not None
-        and a.stored.size == 1
-        and int(a.stored)
+        and x_zero.stored is not None
+        and x_zero.stored.size == 1
+        and int(x_zero.stored)
     ):
-        offsets = int(a.stored.reshape(())) * float_spec.right.astype(np.int64).sum(1)
+        offsets = int(x_zero.stored.reshape(())) * float_spec.right.astype(np.int64).sum(1)
         expanded = float_spec.expand_bias(total) if float_spec.expand_bias is not None else total
         total = expanded - _expand_columns(float_spec, offsets[:, None], output_shape)
     bias: Array = total.astype(sum_type)
@@ -219,12 +233,12 @@ def _combine_bias(
 def _expand_columns(float_spec: ProductSpec, values: Array, output_shape: tuple[int, ...]) -> Array:
     """Expands numbers per column of each product, (batch, 1, N), to the elements of the output."""
     positions = float_spec.arrange_output(np.arange(math.prod(output_shape)).reshape(output_shape))
-    placed = np.zeros(math.prod(output_shape), values.dtype)
+    output_values = np.zeros(math.prod(output_shape), values.dtype)
     column_values = np.broadcast_to(values, positions.shape)
-    placed[positions if float_spec.contained is None else positions[float_spec.contained]] = (
+    output_values[positions if float_spec.contained is None else positions[float_spec.contained]] = (
         column_values if float_spec.contained is None else column_values[float_spec.contained]
     )
-    return placed.reshape(output_shape)
+    return output_values.reshape(output_shape)
 
 
 def _subtract_zero(values: Array, zero: Array, *, per_row: bool) -> Array:

@@ -1,6 +1,6 @@
-"""Runs both models in full in onnxruntime and compares their outputs (layer 3 of the proof).
+"""Runs both models in full in onnxruntime and compares their outputs (step 4 of `proof.proof`).
 
-This layer needs no plan, so it can compare any two ONNX files. The original also runs in float64. Its
+This step needs no plan, so it can compare any two ONNX files. The original also runs in float64. Its
 difference from float64 is the noise floor, and the other model must be no less accurate.
 """
 
@@ -32,7 +32,7 @@ from explorer.facts.verification import Tolerance
 Feeds = Mapping[str, Array]
 
 _MAX_LISTED_NAMES = 4
-"""Number of names that a message lists."""
+"""Largest number of names that a message lists."""
 
 _MAX_MAGNIFICATION = 64.0
 """Largest ratio of an output's change to its change from one rounding of the inputs."""
@@ -84,7 +84,7 @@ class Noise(Struct, frozen=True):
         proved: Whether all parts that the outputs depend on are proved. Then only a difference beyond all
             rounding fails.
         tolerance: Difference that the user allows, or None. It replaces all other criteria.
-        drawn: Outputs of either model that depend on random numbers.
+        drawn: Names of the outputs that depend on random numbers, of the original and of the other model.
         steps: Whether a rounding may move a value across a threshold (see `has_steps`).
     """
 
@@ -115,8 +115,8 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     if len(first) != len(second):
         raise InputMismatch(f"one model takes {many_text(len(first), 'input')}, the other {len(second)}")
     by_name = {v.name: v for v in second}
-    named = all(v.name in by_name for v in first)
-    pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
+    has_same_names = all(v.name in by_name for v in first)
+    pairs = [(v, by_name[v.name] if has_same_names else second[i]) for i, v in enumerate(first)]
     for a, b in pairs:
         same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
         if not same_type or not _can_match(a, b):
@@ -134,8 +134,8 @@ def check_interface(before: Model, after: Model) -> None:
     """
     first, second = ([v.name for v in m.graph.required_inputs] for m in (before, after))
     if any(name in first and first.index(name) != index for index, name in enumerate(second)):
-        named = ", ".join(f"'{printable(name)}'" for name in second[:_MAX_LISTED_NAMES])
-        raise InputMismatch(f"the inputs have another order: {named}")
+        names_text = ", ".join(f"'{printable(name)}'" for name in second[:_MAX_LISTED_NAMES])
+        raise InputMismatch(f"the inputs have another order: {names_text}")
     for model, counterpart, ordinal in ((before, after, "first"), (after, before, "second")):
         for name in sorted(model.defaults - counterpart.defaults):
             if any(name in list_reads(node) for node in model.graph.nodes):
@@ -159,8 +159,8 @@ def pair_outputs(before: Model, after: Model) -> list[Pair]:
             f"one model has {many_text(len(first), 'output')}, the other {len(second)}{names_text}"
         )
     if first != second and set(first) == set(second):
-        named = ", ".join(f"'{printable(n)}'" for n in second[:_MAX_LISTED_NAMES])
-        raise InputMismatch(f"the outputs have another order: {named}")
+        names_text = ", ".join(f"'{printable(n)}'" for n in second[:_MAX_LISTED_NAMES])
+        raise InputMismatch(f"the outputs have another order: {names_text}")
     return [Pair(a, b) for a, b in zip(first, second, strict=True)]
 
 
@@ -215,7 +215,8 @@ def run_all(
         outputs = run_each(call, session.outputs, feeds, step, perturb=perturb)
         return replace(outputs, level=session.level)
     # a rounding of 1e-7 sometimes decides between two integers. An input change of that size seldom
-    # passes the first quantizer, so the input changes by more, and an unoptimized run adds in another order
+    # passes the first quantizer. So the input changes by more, and an unoptimized run adds another order
+    # of additions.
     outputs = run_each(call, session.outputs, feeds, step, perturb=_shift_slightly)
     unoptimized = RuntimeSession(model, label=label, optimize=False, threads=threads).run(feeds[0])
     changes = (
@@ -292,7 +293,7 @@ def run_each(
 def is_judged_by_float64(evidence: OutputEvidence) -> bool:
     """Whether an output was judged by its float64 result alone, so that its sensitivity does not matter.
 
-    The sensitivity is the least noise of narrower types (see `OutputComparison.judge`).
+    For types narrower than float32, the sensitivity is the minimum noise floor (see `OutputComparison`).
     """
     return evidence.max_before is not None and evidence.dtype == "float32"
 
@@ -468,7 +469,7 @@ def _build_empty_evidence(
 def _compare_output(
     name: str, old: Sequence[Any], new: Sequence[Any], exact: Sequence[Array | None], noise: Noise, note: str
 ) -> OutputEvidence:
-    """Compares one output over all draws; `exact` has its float64 results, None where there is none."""
+    """Compares one output over all draws; `exact` has the float64 result of each draw, or None."""
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
         is_equal = all(is_identical(a, b) for a, b in zip(old, new, strict=True))
         return _build_empty_evidence(
@@ -539,13 +540,13 @@ def _compare_floats(
             if comparison.unreferenced_draws is not None
             else ""
         )
-        reason = _word_accuracy(
+        reason = _describe_accuracy(
             comparison.rms_before or 0.0, comparison.rms_after or 0.0, original_label, draws_note
         )
     else:
         largest = f"largest difference {comparison.max_abs:.2e}"
         cause = "from a rounding that crossed a step" if stepped else "from rounding"
-        reason = f"{largest}, {_word_relative_difference(relative)}, {cause}"
+        reason = f"{largest}, {_format_relative_difference(relative)}, {cause}"
         if not noise.proved:
             reason += f"; no float64: {reference_text.removeprefix('none: ')}"
     if comparison.shared and not fault:
@@ -572,7 +573,7 @@ def _compare_floats(
     )
 
 
-def _word_relative_difference(relative: float | None) -> str:
+def _format_relative_difference(relative: float | None) -> str:
     return f"RMS difference {relative or 0.0:.1e} of the output's RMS"
 
 
@@ -586,7 +587,7 @@ def relax_evidence(evidence: OutputEvidence, depth: int, growth: float) -> Outpu
         or relative > compute_limit(get_unit_roundoff(evidence.dtype), depth, growth)
     ):
         return evidence
-    figures = f"largest difference {evidence.max_abs:.2e}, {_word_relative_difference(relative)}"
+    figures = f"largest difference {evidence.max_abs:.2e}, {_format_relative_difference(relative)}"
     reason = f"{figures}, from stored numbers"
     return replace(evidence, passed=True, reason=reason, limit_share=None)
 
@@ -599,14 +600,15 @@ def _describe_excess(comparison: OutputComparison) -> str:
     return f"RMS difference {gap:.2e} of an output of size {scale:.2e}"
 
 
-def _word_accuracy(before: float, after: float, original_label: str, draws_note: str) -> str:
+def _describe_accuracy(before: float, after: float, original_label: str, draws_note: str) -> str:
     figures = f"RMS error against float64 {after:.2e}, of {original_label} {before:.2e}{draws_note}"
-    if after <= 1.1 * before:
+    if after <= 1.1 * before:  # errors within 10 % of each other count as equal
         return f"{figures}: no less accurate"
     return f"{figures}: within what rounding explains"
 
 
 _WITH_ELEMENTS = (np.ndarray, list, tuple, dict)
+"""Types of values that contain other values."""
 
 
 def is_identical(a: Any, b: Any) -> bool:

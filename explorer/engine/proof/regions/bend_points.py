@@ -28,7 +28,7 @@ _CURVED_MAGNITUDES = 0.1, 3.0
 _DOMAINS = ("", "com.microsoft")
 """Domains whose operators of the same name behave alike."""
 
-_OF_SHAPES = ("Shape", "Size", "ConstantOfShape")
+_SHAPE_READERS = ("Shape", "Size", "ConstantOfShape")
 """Operators that read only the shape of a value."""
 
 
@@ -37,16 +37,15 @@ class Target(Struct, frozen=True):
 
     Attributes:
         low, high: Both ends, which belong to the range.
-        words: Description of the range for a message, such as 'below 0'.
-        required: Whether the verdict needs a run in this range. Otherwise the range is tried if a run reaches
-            it.
+        text: Description of the range for a message, such as 'below 0'.
+        required: Whether the verdict needs a run in this range. Otherwise the range is only tried.
         fractional: Whether the range holds only numbers that are not whole.
         both_signs: Whether the range also holds the same numbers with the other sign.
     """
 
     low: float
     high: float
-    words: str
+    text: str
     required: bool = True
     fractional: bool = False
     both_signs: bool = False
@@ -54,10 +53,10 @@ class Target(Struct, frozen=True):
     def is_met(self, values: Array) -> bool:
         """Whether one of the values is in the range."""
         values = np.abs(values) if self.both_signs else values
-        met = (values >= self.low) & (values <= self.high)
+        is_inside = (values >= self.low) & (values <= self.high)
         if self.fractional:
-            met &= values != np.rint(values)
-        return bool(met.any())
+            is_inside &= values != np.rint(values)
+        return bool(is_inside.any())
 
     def is_possible(self, bounds: Bounds) -> bool:
         """Whether values with these bounds can be in the range."""
@@ -100,24 +99,24 @@ class OperandWatch(Struct, frozen=True):
         if any(array.dtype.kind not in self.kinds for array in arrays):
             return None
         with np.errstate(all="ignore"):
-            wide = [array.astype(np.float64) for array in arrays]
+            operands = [array.astype(np.float64) for array in arrays]
             if self.stacked:  # one number for each iteration applies to all elements of the iteration
-                rank = max(array.ndim for array in wide)
-                wide = [array.reshape(*array.shape, *(1,) * (rank - array.ndim)) for array in wide]
-            result = wide[0] if len(wide) == 1 else np.asarray(wide[0] - wide[1])
+                rank = max(array.ndim for array in operands)
+                operands = [array.reshape(*array.shape, *(1,) * (rank - array.ndim)) for array in operands]
+            result = operands[0] if len(operands) == 1 else np.asarray(operands[0] - operands[1])
         if not self.guard:
             return result
-        ran = np.asarray(values[self.guard], bool).reshape(-1) == self.guard_value
-        if ran.size > 1 and result.ndim and len(result) == ran.size:
-            return np.asarray(result[ran])  # one condition for each iteration of a loop
-        return result if ran.all() else result.reshape(-1)[:0]
+        is_active = np.asarray(values[self.guard], bool).reshape(-1) == self.guard_value
+        if is_active.size > 1 and result.ndim and len(result) == is_active.size:
+            return np.asarray(result[is_active])  # one condition for each iteration of a loop
+        return result if is_active.all() else result.reshape(-1)[:0]
 
     def describe(self, target: Target) -> str:
-        """Returns the words for a range that no run met: "the input of Relu was never below 0"."""
+        """Describes a range that no run met, as in "the input of Relu was never below 0"."""
         if self.op == "Where":
-            return f"the condition of {self.op} was never {target.words}"
+            return f"the condition of {self.op} was never {target.text}"
         subject = "the input" if len(self.names) == 1 else "the difference of the inputs"
-        return f"{subject} of {self.op} was never {target.words}"
+        return f"{subject} of {self.op} was never {target.text}"
 
 
 def watch_nodes(
@@ -127,14 +126,14 @@ def watch_nodes(
     tensors: Mapping[str, Tensor],
     dependent: Set[str],
 ) -> list[OperandWatch]:
-    """Lists the operands of nodes to watch, with the ranges that made-up inputs may reach.
+    """Lists the operands of nodes to watch, with the ranges that synthetic inputs can reach.
 
     Args:
         model: Model of the nodes.
         nodes: Nodes of a graph or a body.
         bounds: Bounds of the values by name.
         tensors: Stored tensors by name.
-        dependent: Names of the values that depend on inputs for which values can be made up.
+        dependent: Names of the values that depend on inputs with synthetic values.
     """
     watches: dict[tuple[str, tuple[str, ...]], OperandWatch] = {}
     for node in nodes:
@@ -159,7 +158,7 @@ def find_dependent_values(nodes: Sequence[Node], names: Collection[str]) -> set[
     """Finds the values that depend on the values `names`, except on their shapes alone."""
     dependent = set(names)
     for node in nodes:
-        if node.op not in _OF_SHAPES and not dependent.isdisjoint(list_reads(node)):
+        if node.op not in _SHAPE_READERS and not dependent.isdisjoint(list_reads(node)):
             dependent.update(filter(None, node.outputs))
     return dependent
 
@@ -181,7 +180,7 @@ def _watch_node(
     if op in _BENDS:
         yield _watch_bends(op, first, _BENDS[op](attributes))
     if op in _CURVES:
-        yield OperandWatch(op, tuple(first), (_ON_CURVE, *_FAR))
+        yield OperandWatch(op, tuple(first), (_ON_CURVE, *_FAR_FROM_ZERO))
     if op in _OVERFLOW_RANGES:
         yield OperandWatch(op, tuple(first), _OVERFLOW_RANGES[op])
     if op in _ROUNDINGS:
@@ -234,25 +233,25 @@ def _split(bend: float) -> tuple[Target, Target]:
 
 def _surround(bend: float) -> tuple[Target, ...]:
     """Returns the ranges on both sides of a number, and the numbers close to it."""
-    reach = max(abs(bend), 1.0) / 4
-    return (*_split(bend), Target(bend - reach, bend + reach, f"close to {bend:.6g}", required=False))
+    radius = max(abs(bend), 1.0) / 4
+    return (*_split(bend), Target(bend - radius, bend + radius, f"close to {bend:.6g}", required=False))
 
 
 def _watch_cast(names: Sequence[str], to: Any) -> Iterator[OperandWatch]:
-    """Yields what decides the result of a Cast to a bool or an integer type."""
+    """Yields the ranges that decide the result of a Cast to bool, float16 or an integer type."""
     if to == _BOOL:
         yield OperandWatch("Cast", tuple(names), _ZERO_OR_NOT, "fViu")
     elif to == _FLOAT16:
-        beyond = Target(65520.0, 1e6, "too large for float16", required=False, both_signs=True)
-        yield OperandWatch("Cast", tuple(names), (beyond,))
+        overflow = Target(65520.0, 1e6, "too large for float16", required=False, both_signs=True)
+        yield OperandWatch("Cast", tuple(names), (overflow,))
     elif to in _INTEGER_LIMITS:
         limit = _INTEGER_LIMITS[to]
-        beyond = Target(limit, limit * 4, f"at least {limit:.6g}", required=False)
-        yield OperandWatch("Cast", tuple(names), (*_split(0.0), _FRACTION, beyond))
+        overflow = Target(limit, limit * 4, f"at least {limit:.6g}", required=False)
+        yield OperandWatch("Cast", tuple(names), (*_split(0.0), _FRACTION, overflow))
 
 
 def _watch_quantizer(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[OperandWatch]:
-    """Yields the numbers from which a quantizer with one scale saturates."""
+    """Yields the ranges around the numbers at which a quantizer with one scale saturates."""
     scale = tensors.get(node.inputs[1])
     zero_point = tensors.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     dtype = zero_point.dtype if zero_point is not None else "uint8"
@@ -268,7 +267,7 @@ def _watch_quantizer(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Oper
 
 
 def has_unknown_operator(model: Model) -> bool:
-    """Whether a node of a region is neither known to be linear nor watched."""
+    """Whether a region has an operator that is neither watched nor listed in `_WITHOUT_RANGES`."""
     return any(
         node.key not in model.functions
         and (
@@ -325,7 +324,7 @@ _ON_CURVE = Target(
     f"between {-_CURVED_MAGNITUDES[1]:.0f} and {_CURVED_MAGNITUDES[1]:.0f}",
     both_signs=True,
 )
-_FAR = (
+_FAR_FROM_ZERO = (
     Target(-60.0, -20.0, "far below 0", required=False),
     Target(20.0, 60.0, "far above 0", required=False),
 )
@@ -374,20 +373,20 @@ def _get_thresholds(*keys: str) -> Callable[[Mapping[str, Any]], Sequence[float]
     return lambda attributes: [float(attributes[key]) for key in keys if key in attributes]
 
 
-def _bend_hard_sigmoid(attributes: Mapping[str, Any]) -> Sequence[float]:
+def _get_hard_sigmoid_bends(attributes: Mapping[str, Any]) -> Sequence[float]:
     alpha, beta = float(attributes.get("alpha", 0.2)), float(attributes.get("beta", 0.5))
     return (-beta / alpha, (1 - beta) / alpha) if alpha else ()
 
 
-def _bend_shrink(attributes: Mapping[str, Any]) -> Sequence[float]:
+def _get_shrink_bends(attributes: Mapping[str, Any]) -> Sequence[float]:
     limit = float(attributes.get("lambd", 0.5))
     return (-limit, limit)
 
 
 _BENDS: Mapping[str, Callable[[Mapping[str, Any]], Sequence[float]]] = {
-    "HardSigmoid": _bend_hard_sigmoid,
+    "HardSigmoid": _get_hard_sigmoid_bends,
     "HardSwish": lambda attributes: (-3.0, 3.0),
-    "Shrink": _bend_shrink,
+    "Shrink": _get_shrink_bends,
     "ThresholdedRelu": _get_thresholds("alpha"),
 }
 """Numbers at which operators with attributes bend."""

@@ -16,8 +16,8 @@ from explorer.engine.diff.folded_weights import describe_folded_change
 from explorer.engine.graph.model import Model, Tensor
 from explorer.engine.proof.regions.stored_numbers import (
     CLOSE,
-    SELDOM,
-    Same,
+    MIN_NUMBERS_PER_CHANGE,
+    IsSameTensor,
     Sides,
     Sizes,
     StoredDifference,
@@ -40,7 +40,7 @@ _MAX_NUMBERS = 1 << 23
 """Number of stored numbers in a region above which single numbers are not compared."""
 
 
-def find_changed_numbers(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[StoredDifference]:
+def find_changed_numbers(sides: Sides, sizes: Sizes, is_same: IsSameTensor) -> Iterator[StoredDifference]:
     """Yields the numbers that a rewrite changed while it kept the others.
 
     Args:
@@ -71,9 +71,13 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
         (surplus[surplus > 0].sum(), counts_before.sum()), (-surplus[surplus < 0].sum(), counts_after.sum())
     )
     # if weights were joined or split, or numbers were computed anew, the nearest numbers are not counterparts
-    if not missing.size or not new.size or (changed_count > 1 and changed_count * SELDOM > total):
+    if (
+        not missing.size
+        or not new.size
+        or (changed_count > 1 and changed_count * MIN_NUMBERS_PER_CHANGE > total)
+    ):
         return
-    limit = _MAX_LONE_CHANGE if changed_count * SELDOM <= total else _MAX_CHANGE
+    limit = _MAX_LONE_CHANGE if changed_count * MIN_NUMBERS_PER_CHANGE <= total else _MAX_CHANGE
     nearest_pairs = [
         (_find_nearest(missing, number), _find_nearest(new, number))
         for number in (missing if missing.size <= new.size else new)
@@ -100,7 +104,7 @@ def _collect_numbers(model: Model) -> Array:
     return np.asarray(numbers[np.isfinite(numbers)])
 
 
-def _compare_tensors(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[StoredDifference]:
+def _compare_tensors(sides: Sides, sizes: Sizes, is_same: IsSameTensor) -> Iterator[StoredDifference]:
     """Yields the differences between tensors of the first region and nearly equal tensors of the second."""
     weights_before, weights_after = (
         {

@@ -62,10 +62,10 @@ _FACTOR_ATTRIBUTES = frozenset(
 _TABLE_READERS = ("Gather", "GatherElements", "GatherND", "Slice")
 """Operators that read part of a stored table."""
 
-_SIZED_BY_DATA = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique")
+_DATA_SIZED_OPERATORS = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique")
 """Operators whose output size depends on data."""
 
-_SIZING = (
+_SIZING_OPERATORS = (
     "ConstantOfShape",
     "Expand",
     "OneHot",
@@ -79,10 +79,10 @@ _SIZING = (
 )
 """Operators that turn numbers into sizes."""
 
-_AXES = 3
+_AXES_INPUT = 3
 """Index of the input of a Slice that holds its axes."""
 
-_OF_SHAPES = ("Shape", "Size", "ConstantOfShape")
+_SHAPE_READERS = ("Shape", "Size", "ConstantOfShape")
 """Operators that read only the shape of a value."""
 
 _MAX_LIMIT_ELEMENTS = 64
@@ -95,7 +95,7 @@ _MAX_ALWAYS_TRIED = 1
 """Integers up to this value are not limits, because every open size is tried at and above it."""
 
 _RELATIVE_STEP = 1 / 16
-"""Relative change of a float."""
+"""Relative change of a float in a near variant of a model."""
 
 _FAR_POWER = 20
 """Power of two by which a factor is scaled to show that it has no effect."""
@@ -104,6 +104,7 @@ _MAX_TRIED_ROWS = 64
 """Largest number of rows of a table that are tried. A longer table is sampled evenly."""
 
 Key = tuple[str, float]
+"""Operator kind (see `_DECIDING`) and number."""
 Axis = tuple[str, int]
 """Name of a value and index of one of its axes."""
 
@@ -194,9 +195,13 @@ class Variation:
         shapes: dict[str, tuple[int, ...]] = {}
         for op in ("Shape", "Size"):
             for name, types in self._types.list_first_input_types(op).items():
-                found = {None if t is None or t.origin == "bound" else t.shape for t in types}
-                shape = found.pop()
-                if not found and shape is not None and all(isinstance(size, int) for size in shape):
+                candidate_shapes = {None if t is None or t.origin == "bound" else t.shape for t in types}
+                shape = candidate_shapes.pop()
+                if (
+                    not candidate_shapes
+                    and shape is not None
+                    and all(isinstance(size, int) for size in shape)
+                ):
                     shapes[name] = tuple(size for size in shape if isinstance(size, int))
         return shapes
 
@@ -219,15 +224,21 @@ def find_one_sided(
         The numbers and rows of the first model alone, and the numbers and rows of the second model alone.
     """
     numbers = [list(_list_model_numbers(model)) for model in (first, second)]
-    vary = varying or (Variation(first), Variation(second))
-    tables = [list(_find_tables(m, v.values)) for m, v in zip((first, second), vary, strict=True)]
+    variations = varying or (Variation(first), Variation(second))
+    tables = [list(_find_tables(m, v.values)) for m, v in zip((first, second), variations, strict=True)]
     sizes = [{(t.dtype, t.elements) for t in _list_stored_tensors(model)} for model in (first, second)]
     keys = [
         {*(key for key, _, _ in n), *_list_epsilons(m)} for n, m in zip(numbers, (first, second), strict=True)
     ]
     return (
-        [*_find_missing_numbers(numbers[0], keys[1], vary[0]), *_list_unmatched_rows(tables[0], sizes[1])],
-        [*_find_missing_numbers(numbers[1], keys[0], vary[1]), *_list_unmatched_rows(tables[1], sizes[0])],
+        [
+            *_find_missing_numbers(numbers[0], keys[1], variations[0]),
+            *_list_unmatched_rows(tables[0], sizes[1]),
+        ],
+        [
+            *_find_missing_numbers(numbers[1], keys[0], variations[1]),
+            *_list_unmatched_rows(tables[1], sizes[0]),
+        ],
     )
 
 
@@ -250,7 +261,7 @@ def _find_varying_values(model: Model) -> frozenset[str]:
     inputs = {value.name for body in bodies for value in body.inputs}
     inputs.update(value.name for value in model.graph.required_inputs)
     inputs.update(name for function in model.functions.values() for name in function.inputs)
-    dependent = _find_dependent_values(nodes, inputs, _OF_SHAPES)
+    dependent = _find_dependent_values(nodes, inputs, _SHAPE_READERS)
     return (
         frozenset(_find_dependent_values(nodes, inputs, ()))
         if _has_open_sizes(model, nodes, dependent)
@@ -265,8 +276,12 @@ def _has_open_sizes(model: Model, nodes: Sequence[Node], dependent: Collection[s
     ):
         return True
     return any(
-        node.op in _SIZED_BY_DATA
-        or (node.op in _SIZING and any(name in dependent for name in node.inputs[node.op != "Range" :]))
+        node.op in _DATA_SIZED_OPERATORS
+        # except in Range, the first input is data and decides no size
+        or (
+            node.op in _SIZING_OPERATORS
+            and any(name in dependent for name in node.inputs[node.op != "Range" :])
+        )
         for node in nodes
     )
 
@@ -322,7 +337,7 @@ def _find_tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tenso
 def _find_read_axes(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[int]:
     """Finds the axes along which an operator reads a part of a table."""
     if node.op == "Slice":
-        axes = constants.get(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
+        axes = constants.get(node.inputs[_AXES_INPUT]) if len(node.inputs) > _AXES_INPUT else None
         values = _read_small_tensor(axes) if axes is not None else None
         return {int(v) % rank for v in values.reshape(-1)} if values is not None else set(range(rank))
     axis = node.attributes.get("axis", 0)
@@ -332,7 +347,7 @@ def _find_read_axes(node: Node, constants: Mapping[str, Tensor], rank: int) -> s
 def _list_unmatched_rows(
     tables: Sequence[tuple[Tensor, str, str, int]], other_sizes: Collection[tuple[str, int]]
 ) -> list[Deciding]:
-    """Lists rows of tables that have no counterpart of equal size. Tables with one are compared in full."""
+    """Lists rows of tables that have no counterpart of equal size. Other tables are compared in full."""
     rows: list[Deciding] = []
     for table, op, name, axis in tables:
         count = table.shape[axis]
@@ -403,7 +418,7 @@ def _list_node_numbers(
     }
     scopes = [*outer_scopes, node_constants]
     for node in ordered:
-        if node.op not in _OF_SHAPES and not dependent.isdisjoint(list_reads(node)):
+        if node.op not in _SHAPE_READERS and not dependent.isdisjoint(list_reads(node)):
             dependent.update(node.outputs)
         for _, body in list_bodies(node):
             body_varying = {*dependent, *(value.name for value in body.inputs)}
@@ -412,8 +427,10 @@ def _list_node_numbers(
             continue  # a Slice of zeros or of a shape has no limit that matters
         kind = _DECIDING.get(node.op) or node.op
         for name, attribute in node.attributes.items():
-            is_named = isinstance(attribute, float) and (name in _FACTOR_ATTRIBUTES or node.op in _DECIDING)
-            if is_named and _is_limit(attribute, np.dtype(np.float32)):
+            is_deciding = isinstance(attribute, float) and (
+                name in _FACTOR_ATTRIBUTES or node.op in _DECIDING
+            )
+            if is_deciding and _is_limit(attribute, np.dtype(np.float32)):
                 yield (kind, attribute), DecidingNumber(node.op, attribute), None
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
@@ -421,7 +438,7 @@ def _list_node_numbers(
         for index, values in enumerate(read_values):
             if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
-            if node.op == "Slice" and index == _AXES:
+            if node.op == "Slice" and index == _AXES_INPUT:
                 continue  # axes are not sizes
             axes = (
                 _find_sliced_axes(node, read_values, values.size)
@@ -443,14 +460,18 @@ def _find_sliced_axes(
     node: Node, read_values: Sequence[np.ndarray[Any, Any] | None], count: int
 ) -> Sequence[Axis | None]:
     """Returns the axis for each number of a Slice, or None for each if its axes are not stored."""
-    axes = read_values[_AXES] if len(read_values) > _AXES and node.inputs[_AXES] else np.arange(count)
+    axes = (
+        read_values[_AXES_INPUT]
+        if len(read_values) > _AXES_INPUT and node.inputs[_AXES_INPUT]
+        else np.arange(count)
+    )
     if axes is None or axes.size != count:
         return [None] * count
     return [(node.inputs[0], int(axis)) for axis in axes.reshape(-1)]
 
 
 def _is_limit(value: float, dtype: np.dtype[Any]) -> bool:
-    """Whether a number is a limit: not a value for 'unlimited', and not a size that is always tried."""
+    """Whether a number is large enough to be a limit, and smaller than values that mean 'unlimited'."""
     if abs(value) <= (_MAX_ALWAYS_TRIED if dtype.kind in "iu" else 0.0):
         return False
     return abs(value) < (_MIN_UNLIMITED_INTEGER if dtype.kind in "iu" else _MIN_UNLIMITED_FLOAT)
@@ -535,7 +556,7 @@ def _change_number(
     inputs = list(node.inputs)
     read_values = [_read_small_values(name, [constants]) for name in inputs]
     for index, (name, values) in enumerate(zip(node.inputs, read_values, strict=True)):
-        if values is None or (node.op == "Slice" and index == _AXES):
+        if values is None or (node.op == "Slice" and index == _AXES_INPUT):
             continue
         matches = values == number.value
         if node.op == "Slice":

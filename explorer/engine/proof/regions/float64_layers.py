@@ -72,12 +72,7 @@ class Float64Layers:
 
 
 def run_in_float64(
-    wiring: GraphProducers,
-    region: Region,
-    feeds: Feeds,
-    cancel: Cancel,
-    *,
-    rounds_results: bool = False,
+    wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel, *, rounds_results: bool = False
 ) -> Array | None:
     """Computes the value of a region in float64, or returns None if float64 cannot run its nodes.
 

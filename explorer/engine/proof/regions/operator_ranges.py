@@ -1,8 +1,8 @@
-"""Makes the runs of a region reach every range in which its operators behave differently.
+"""Finds inputs of a region for every range in which its operators behave differently.
 
 `bend_points` lists the ranges, and `driven_values` searches inputs that meet them. This module does both for
-the two sides of a region. It also makes up what random inputs never hold: small numbers, integers beyond the
-drawn ones, and NaN and infinity.
+the two sides of a region. It also draws values that random inputs do not contain: very small and very large
+floats, unusual integers and sizes, and settings of bools.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput
 
 _SMALL_FACTORS = (0.0, 1e-4, 1e-8)
-"""Factors of dense values at which an epsilon, or a function that is flat at 0, shows."""
+"""Factors of dense values that reveal an epsilon, or a function that is flat at 0."""
 
 _FAR_FACTORS, _CONSTANTS = (100.0, -100.0, 1e4, -1e4), (1.0, -1.0, 30.0, -30.0, 1e3, -1e3)
 """Factors of dense values, and constant values, for operators whose bends are not known."""
@@ -38,22 +38,22 @@ _MAX_NUMBERS = 64
 """Number of stored integers whose neighbors are tried."""
 
 _MIN_INTEGERS, _MAX_DRAWS = 64, 32
-"""Number of made-up integers of each range that are tried, and largest number of draws to reach it."""
+"""Number of integers to try in each range, and largest number of draws for them."""
 
 _MAX_SIZES, _LARGEST_SIZE, _MAX_SIZED_BYTES = 4, 6, 1 << 26
-"""Most elements of an input that decides sizes, largest size, and most bytes that a region may then need."""
+"""Largest number of elements of an input that decides sizes, largest size, and most bytes of a region."""
 
 _MAX_COMBINED, _RANDOM_FLAGS = 8, 6
-"""Most bools of which every combination is tried, and number of random settings of more bools."""
+"""Largest number of bools of which every combination is tried, and number of random settings beyond it."""
 
 _FLAG_SHARES = np.array([1 / 64, 1 / 8, 1 / 4, 3 / 4, 7 / 8, 63 / 64])
 """Shares of true elements in the random settings."""
 
 _MAX_COMPUTED_BYTES = 2
-"""Most bytes of an integer inside the model that may have any value."""
+"""Largest width in bytes of a computed integer for which any value is tried."""
 
 _INTEGER_RANGES = (3, 100, (1 << 24) + 2, 1 << 40, 1 << 62)
-"""Largest magnitudes of made-up integers. Beyond 2^24, float32 does not hold all integers."""
+"""Largest magnitudes of drawn integers. Beyond 2^24, float32 does not represent all integers."""
 
 _MAX_STORED = 64
 """Largest number of elements of a stored tensor whose integers are tried."""
@@ -79,15 +79,15 @@ class Side(Struct, frozen=True):
         names = {name for name, twin in self.twins.items() if twin in inputs}
         return watch_region(self.model, self.types, names, bodies=bodies)
 
-    def depends_in_size_on(self, name: str) -> bool:
+    def decides_size(self, name: str) -> bool:
         """Whether an input, by the original's name, decides a size, a branch or an input of a function."""
-        reached = {own_name for own_name, twin in self.twins.items() if twin == name}
-        if not reached:
+        dependent = {own_name for own_name, twin in self.twins.items() if twin == name}
+        if not dependent:
             return False
         for node in self.model.graph.nodes:
-            if not reached.isdisjoint(list_reads(node)):
-                reached.update(filter(None, node.outputs))
-        return not reached.isdisjoint(list_control_reads(self.model))
+            if not dependent.isdisjoint(list_reads(node)):
+                dependent.update(filter(None, node.outputs))
+        return not dependent.isdisjoint(list_control_reads(self.model))
 
 
 def prepare_side(model: Model, twins: Twins) -> Side:
@@ -134,7 +134,7 @@ class RegionObserver:
 def reach_ranges(
     sides: tuple[Side, Side], original_values: Feeds, draw_tried: Callable[[], Sequence[Feeds]], seed: int
 ) -> tuple[list[Feeds], str]:
-    """Makes up inputs that reach the ranges of the operators that the tried inputs did not reach.
+    """Finds inputs in the ranges of the operators that the tried inputs did not reach.
 
     Args:
         sides: Both sides of the region.
@@ -143,28 +143,32 @@ def reach_ranges(
         seed: Seed of the random numbers.
 
     Returns:
-        The inputs, and the words for a range that they do not reach, or ''.
+        The inputs, and the description of a range that they do not reach, or ''.
     """
-    drivable = [
+    adjustable = [
         name
         for name, value in original_values.items()
         if value.dtype.name in FED_FLOATS or value.dtype.kind == "b"
     ]
-    floats = [name for name in drivable if original_values[name].dtype.kind != "b"]
-    made_up: list[Feeds] = []
+    floats = [name for name in adjustable if original_values[name].dtype.kind != "b"]
+    extra_feeds: list[Feeds] = []
     is_unknown = any(has_unknown_operator(side.model) for side in sides)
     integers = [name for name, value in original_values.items() if _is_free_integer(sides, name, value)]
-    watched, observe = _observe(sides, [*drivable, *integers], original_values)
+    watched, observe = _observe(sides, [*adjustable, *integers], original_values)
     if not is_unknown and not any(region.watches for region in watched):
         return [], ""
     dense, *_ = tried = draw_tried()
     if is_unknown:
         ones = {name: np.ones(original_values[name].shape) for name in floats}
-        made_up += [
+        extra_feeds += [
             {**dense, **_scale_all(dense, original_values, floats, factor)} for factor in _FAR_FACTORS
         ]
-        made_up += [{**dense, **_scale_all(ones, original_values, floats, factor)} for factor in _CONSTANTS]
-    made_up += [{**dense, **_scale_all(dense, original_values, floats, factor)} for factor in _SMALL_FACTORS]
+        extra_feeds += [
+            {**dense, **_scale_all(ones, original_values, floats, factor)} for factor in _CONSTANTS
+        ]
+    extra_feeds += [
+        {**dense, **_scale_all(dense, original_values, floats, factor)} for factor in _SMALL_FACTORS
+    ]
     coverage = Coverage((watched[0].watches, watched[1].watches))
     for feeds in (original_values, *tried) if coverage.missing else ():
         try:
@@ -172,9 +176,9 @@ def reach_ranges(
         except BadModel:
             continue
     if coverage.missing:
-        drive(coverage, observe, original_values, dense, drivable, seed)
-    unseen = next((watch.describe(target) for _, watch, target in coverage.required), "")
-    return [*made_up, *coverage.feeds], unseen
+        drive(coverage, observe, original_values, dense, adjustable, seed)
+    missed_range = next((watch.describe(target) for _, watch, target in coverage.required), "")
+    return [*extra_feeds, *coverage.feeds], missed_range
 
 
 def _scale_all(values: Feeds, like: Feeds, names: Sequence[str], factor: float) -> Feeds:
@@ -200,8 +204,8 @@ def list_integers_to_vary(
 ) -> list[RandomInput]:
     """Lists the integers that a region reads and that may have any value.
 
-    They are inputs of the model, and numbers of at most 16 bits that it computes. Wider ones may be positions
-    in a tensor, of which few are possible.
+    They are inputs of the model, and integers of at most 16 bits that it computes. Wider integers may be
+    positions in a tensor, of which few are valid.
     """
     planned_inputs = {planned.name: planned for planned in inputs}
     computed = [
@@ -224,7 +228,7 @@ def list_integers_to_vary(
 
 def _is_free_integer(sides: Sequence[Side], name: str, value: Array) -> bool:
     """Whether an input, by the original's name, is an integer tensor that decides no size and no branch."""
-    return value.dtype.kind in "iu" and not any(side.depends_in_size_on(name) for side in sides)
+    return value.dtype.kind in "iu" and not any(side.decides_size(name) for side in sides)
 
 
 def draw_integers(
@@ -238,14 +242,15 @@ def draw_integers(
     numbers = _list_integers(sides)
     elements = sum(original_values[planned.name].size for planned in varied)
     draws = max(1, min(_MAX_DRAWS, _MIN_INTEGERS // max(elements, 1)))
-    for reach in (0, *_INTEGER_RANGES):
+    for magnitude in (0, *_INTEGER_RANGES):
         yield [
-            _draw_integers_within(reach, numbers, varied, original_values, generator) for _ in range(draws)
+            _draw_integers_within(magnitude, numbers, varied, original_values, generator)
+            for _ in range(draws)
         ]
 
 
 def _draw_integers_within(
-    reach: int,
+    magnitude: int,
     numbers: Sequence[int],
     varied: Sequence[RandomInput],
     original_values: Feeds,
@@ -256,15 +261,15 @@ def _draw_integers_within(
     for planned in varied:
         value = original_values[planned.name]
         info = np.iinfo(value.dtype)
-        low, high = (-planned.high, planned.high - 1) if reach == 0 else (-reach, reach)
+        low, high = (-planned.high, planned.high - 1) if magnitude == 0 else (-magnitude, magnitude)
         drawn = np.asarray(
             generator.integers(max(low, info.min), min(high, info.max), value.shape, endpoint=True)
         )
-        if reach and numbers:
+        if magnitude and numbers:
             neighbors = generator.choice(numbers, value.shape) + generator.integers(-1, 2, value.shape)
             drawn = np.where(generator.random(value.shape) < 0.5, drawn, neighbors)
         drawn = np.clip(drawn, info.min, info.max).astype(value.dtype)
-        if reach > 1 << 32 or reach > info.max:
+        if magnitude > 1 << 32 or magnitude > info.max:
             extremes = generator.choice(np.array([info.min, info.max], value.dtype), value.shape)
             drawn = np.where(generator.random(value.shape) < 1 / 4, extremes, drawn)
         feeds[planned.name] = drawn
@@ -274,9 +279,9 @@ def _draw_integers_within(
 def draw_sizes(
     sides: tuple[Side, Side], inputs: Sequence[RandomInput], original_values: Feeds, seed: int
 ) -> list[Feeds]:
-    """Makes up small integers for the inputs of the model that decide a size, a position or a trip count.
+    """Draws small integers for the inputs of the model that decide a size, a position or a trip count.
 
-    Larger ones could take all memory. The runtime refuses those that are not possible.
+    Larger integers could take all memory. The runtime rejects impossible integers.
     """
     names = [
         planned.name
@@ -285,11 +290,11 @@ def draw_sizes(
         and planned.name in original_values
         and original_values[planned.name].dtype.kind in "iu"
         and 0 < original_values[planned.name].size <= _MAX_SIZES
-        and any(side.depends_in_size_on(planned.name) for side in sides)
+        and any(side.decides_size(planned.name) for side in sides)
     ]
     count = sum(original_values[name].size for name in names)
     nbytes = sum(value.nbytes for value in original_values.values())
-    if not names or nbytes * _LARGEST_SIZE**count > _MAX_SIZED_BYTES or any(map(_has_foreign, sides)):
+    if not names or nbytes * _LARGEST_SIZE**count > _MAX_SIZED_BYTES or any(map(_has_custom_operator, sides)):
         return []
     generator = np.random.default_rng(seed)
     return [
@@ -305,13 +310,13 @@ def _draw_sizes_like(value: Array, generator: np.random.Generator) -> Array:
     )
 
 
-def _has_foreign(side: Side) -> bool:
-    """Whether an operator is not ONNX's own. Its kernel may trust positions and read outside of a tensor."""
+def _has_custom_operator(side: Side) -> bool:
+    """Whether an operator is of another domain. For wrong positions, its kernel may read outside a tensor."""
     return any(node.domain for node in list_all_nodes(side.model, side.model.graph.nodes))
 
 
 def draw_flags(original_values: Feeds, feeds: Feeds, seed: int) -> list[Feeds]:
-    """Makes up bools: every combination of a few, otherwise all true, all false, and random ones.
+    """Draws bools: every combination if they are few, otherwise all true, all false and random settings.
 
     Args:
         original_values: The original's own values of the inputs.
@@ -325,8 +330,8 @@ def draw_flags(original_values: Feeds, feeds: Feeds, seed: int) -> list[Feeds]:
     if count <= _MAX_COMBINED:
         settings = np.array(list(itertools.product((True, False), repeat=count)))
     else:
-        shares = np.random.default_rng(seed).random((_RANDOM_FLAGS, count)) < _FLAG_SHARES[:, None]
-        settings = np.concatenate([np.ones((1, count), bool), np.zeros((1, count), bool), shares])
+        random_settings = np.random.default_rng(seed).random((_RANDOM_FLAGS, count)) < _FLAG_SHARES[:, None]
+        settings = np.concatenate([np.ones((1, count), bool), np.zeros((1, count), bool), random_settings])
     ends = np.cumsum([original_values[name].size for name in names])[:-1]
     return [
         {

@@ -75,4 +75,4 @@ class RegionModels:
         if not types.issubset(_WIDE_FLOATS) or not all(map(is_affine, models)):
             return False
         stored = self.compare_stored_numbers(region)
-        return stored.alike and not any(difference.large for difference in stored.differences)
+        return stored.has_same_operators and not any(difference.is_large for difference in stored.differences)

@@ -54,10 +54,11 @@ _KERNEL_ERROR = 2.0**-18
 """Largest error of a kernel, relative to the largest element of its result. Above it, operators differ."""
 
 _KERNEL_STEPS = 8
-"""Largest error of a kernel, relative to the change of its result for inputs a unit in the last place off."""
+"""Largest error of a kernel, relative to the change of its result if its inputs change by one unit in the
+last place."""
 
 _ERROR_AROUND_ONE = 2.0**-22
-"""Largest absolute error of a kernel in `_UP_TO_ONE`, whose digits are those of 1 for small results, too."""
+"""Largest absolute error of a kernel in `_UP_TO_ONE`, which rounds small results like results near 1."""
 
 _UP_TO_ONE = frozenset(("Erf", "GRU", "LSTM", "RNN", "Sigmoid", "Softmax", "Tanh"))
 """Operators whose results have magnitudes of at most 1."""
@@ -109,11 +110,7 @@ class RegionRuns:
     """
 
     def __init__(
-        self,
-        original_values: OriginalValues,
-        models: RegionModels,
-        value_sets: ValueSets,
-        share: ThreadShare,
+        self, original_values: OriginalValues, models: RegionModels, value_sets: ValueSets, share: ThreadShare
     ) -> None:
         self._original_values, self._models, self._value_sets = original_values, models, value_sets
         self._share = share
@@ -138,12 +135,7 @@ class RegionRuns:
         return run
 
     def run_sets(
-        self,
-        region: ChangedRegion,
-        run: RunPair,
-        kind: SetKind,
-        feeds: Sequence[Feeds],
-        trials: RunResults,
+        self, region: ChangedRegion, run: RunPair, kind: SetKind, feeds: Sequence[Feeds], trials: RunResults
     ) -> OutputEvidence | None:
         """Runs a region on sets of values, and returns the comparison that shows a difference, or None.
 
@@ -197,7 +189,7 @@ class RegionRuns:
         A kernel of onnxruntime may have fewer exact digits, such as that of Sigmoid for results near 0.
 
         Returns:
-            The comparison; None if a side cannot run so, or its result is not nearly that of onnxruntime.
+            The comparison, or None if a side cannot run in float64 or differs too much from onnxruntime.
         """
         exact_pairs = []
         old_error, new_error = (
@@ -212,14 +204,14 @@ class RegionRuns:
             except BadModel:
                 return None
             results = []
-            for wiring, side, feeds, seen, shifted, least_error in (
+            for wiring, side, feeds, runtime_result, shifted, least_error in (
                 (self._models.before, region.before, inputs, old, shifted_old, old_error),
                 (self._models.after, region.after, other_inputs, new, shifted_new, new_error),
             ):
                 exact = run_in_float64(wiring, side, feeds, self._share.stopped, rounds_results=True)
-                if exact is None or not _is_nearly(seen, exact, shifted, least_error):
+                if exact is None or not _is_nearly(runtime_result, exact, shifted, least_error):
                     return None
-                results.append(np.asarray(exact).astype(seen.dtype))
+                results.append(np.asarray(exact).astype(runtime_result.dtype))
             exact_pairs.append((results[0], results[1], values))
         output = self._compare(region, exact_pairs, run)
         note = "with exact operators, each rounded once; the kernels of onnxruntime have fewer exact digits"
@@ -233,7 +225,7 @@ class RegionRuns:
         Args:
             region: The region.
             run: Runs both sides.
-            trials: Gets a mark if the output changes.
+            trials: Records whether the output changes.
         """
         values = self._original_values.compute_first(region)
         differing_kinds = []
@@ -241,10 +233,10 @@ class RegionRuns:
         number_count = 1 if self._models.is_decided_by_one_spread(region) else None
         for kind in list_kinds(node for side in self._models.list_nodes(region) for node in side):
             numbers = NONFINITE[kind][:number_count]
-            made_up = (
+            nonfinite_feeds = (
                 f for number in numbers for f in insert_nonfinite(values, number, self._original_values.seed)
             )
-            for feeds in made_up:
+            for feeds in nonfinite_feeds:
                 try:
                     old, new = run(feeds)
                     if count_differences(old, new):
@@ -252,7 +244,7 @@ class RegionRuns:
                         break
                     trials.add_output(old)
                 except BadModel:
-                    # one of the whole models may refuse what the other computes
+                    # one complete model may fail on inputs that the other accepts
                     differing_kinds.append(kind)
                     break
         exact = partial(run_in_float64, self._models.before, region.before, cancel=self._share.stopped)
@@ -266,15 +258,15 @@ class RegionRuns:
 
     def distinguishes(self, region: ChangedRegion, before: Model, after: Model) -> bool:
         """Whether a run shows a difference between two models of a region."""
-        own_values = self._original_values.compute_first(region)
-        sets = self._value_sets.draw_sets(region, own_values, self._original_values.random_inputs[0])
+        region_inputs = self._original_values.compute_first(region)
+        sets = self._value_sets.draw_sets(region, region_inputs, self._original_values.random_inputs[0])
         try:
             run = self.load_pair(region, before, after)
             pairs = [
                 (*run(values), values) for kind, feeds in sets if kind in ("", "dense") for values in feeds
             ]
             return not self._compare(region, pairs, run).passed
-        except BadModel:  # a form that cannot run is not evidence
+        except BadModel:  # a model that cannot run is not evidence
             return False
 
     def changes_output(self, region: ChangedRegion, model: Model, replacement: Model) -> bool:
@@ -288,10 +280,12 @@ class RegionRuns:
             return True  # not a valid model any more
         for inputs in self._original_values.random_inputs:
             try:
-                own_values = self._original_values.compute(region.reads, inputs, self._original_values.seed)
+                region_inputs = self._original_values.compute(
+                    region.reads, inputs, self._original_values.seed
+                )
             except BadModel:
                 continue
-            for _, feeds in self._value_sets.draw_sets(region, own_values, inputs):
+            for _, feeds in self._value_sets.draw_sets(region, region_inputs, inputs):
                 for values in feeds:
                     side_inputs = {name: values[twins.get(name, name)] for name in input_names}
                     try:
@@ -307,11 +301,9 @@ class RegionRuns:
         return False
 
     def _compare(
-        self,
-        region: ChangedRegion,
-        pairs: Sequence[tuple[Array, Array, Feeds]],
-        run: RunPair,
+        self, region: ChangedRegion, pairs: Sequence[tuple[Array, Array, Feeds]], run: RunPair
     ) -> OutputEvidence:
+        """Compares the outputs of both sides, with a larger noise floor after each failed comparison."""
         name = (region.pair.before,)
         old, new = (ModelOutputs(name, tuple((pair[index],) for pair in pairs)) for index in (0, 1))
         noise = Noise(NOT_NEEDED, outputs.estimate_depth(self._models.build(region)[0]))
@@ -323,7 +315,7 @@ class RegionRuns:
         results = [{name[0]: true} for true in truths if true is not None]
         text = "float64" if len(results) == len(pairs) else "none: the region cannot be run in float64"
         truth = results if text == "float64" else []
-        without_reference = noise
+        noise_without_reference = noise
         noise = replace(noise, reference=text)
         (output,) = outputs.compare(old, new, truth, noise)
         if not (output.passed and outputs.is_judged_by_float64(output)):
@@ -339,35 +331,39 @@ class RegionRuns:
         independent_counts = count_independent(
             part, [RandomInput(n, get_element_type(v), v.shape) for n, v in inputs.items()]
         )
-        fewest = min(independent_counts.values(), default=old.draws[0][0].size)
-        noise = replace(noise, independent=dict.fromkeys(name, fewest))
+        independent_count = min(independent_counts.values(), default=old.draws[0][0].size)
+        noise = replace(noise, independent=dict.fromkeys(name, independent_count))
         (output,) = outputs.compare(old, new, truth, noise)
         if not output.passed and self._models.compare_stored_numbers(region).rounded:
-            (eased,) = outputs.compare(replace(old, sensitivity=()), new, [], without_reference)
-            if eased.passed:
-                return eased  # the stored numbers differ by a rounding error, and so may the output
+            (relaxed_output,) = outputs.compare(
+                replace(old, sensitivity=()), new, [], noise_without_reference
+            )
+            if relaxed_output.passed:
+                return relaxed_output  # the stored numbers differ by a rounding error, and so may the output
         return output
 
 
-def _is_nearly(seen: Array, exact: Array, shifted: Array, least_error: float) -> bool:
+def _is_nearly(runtime_result: Array, exact: Array, shifted: Array, least_error: float) -> bool:
     """Whether a result of the runtime is nearly the exact one, relative to the largest element.
 
     Args:
-        seen: Result of the runtime.
+        runtime_result: Result of the runtime.
         exact: The result in float64.
         shifted: Result of the runtime for inputs that differ by one unit in the last place. A kernel such as
             that of InstanceNormalization is exact for inputs that differ by a few of them.
         least_error: Absolute error that is allowed for small results, too.
     """
-    if not isinstance(seen, np.ndarray) or seen.dtype.name not in ("float32", "float64"):
+    if not isinstance(runtime_result, np.ndarray) or runtime_result.dtype.name not in ("float32", "float64"):
         return False
-    if seen.shape != np.shape(exact) or not np.array_equal(np.isfinite(seen), np.isfinite(exact)):
+    if runtime_result.shape != np.shape(exact) or not np.array_equal(
+        np.isfinite(runtime_result), np.isfinite(exact)
+    ):
         return False
-    is_finite = np.isfinite(seen)
-    differences = np.abs(seen[is_finite] - np.asarray(exact)[is_finite])
-    largest = np.abs(seen[is_finite]).max(initial=0.0)
+    is_finite = np.isfinite(runtime_result)
+    differences = np.abs(runtime_result[is_finite] - np.asarray(exact)[is_finite])
+    largest = np.abs(runtime_result[is_finite]).max(initial=0.0)
     both_finite = is_finite & np.isfinite(shifted)
-    change = np.abs(shifted[both_finite] - seen[both_finite]).max(initial=0.0)
+    change = np.abs(shifted[both_finite] - runtime_result[both_finite]).max(initial=0.0)
     allowed = max(_KERNEL_ERROR * largest, least_error, _KERNEL_STEPS * change)
     return bool(differences.max(initial=0.0) <= allowed)
 

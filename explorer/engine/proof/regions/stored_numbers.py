@@ -61,8 +61,8 @@ _CANCELLATION, _RECOMPUTED_SHARE = 2.0**-24, 1 / 8
 Then all numbers were computed in another order, and a small one may be the difference of two large ones.
 """
 
-SELDOM = 256
-"""Minimum count of numbers for each changed number that shows a deliberate change.
+MIN_NUMBERS_PER_CHANGE = 256
+"""A tensor was changed on purpose if it has more than this many numbers for each changed number.
 
 Another order of computation would change more of the numbers.
 """
@@ -76,7 +76,7 @@ Sides = tuple[Model, Model]
 Sizes = tuple[Mapping[str, Array | None], Mapping[str, Array | None]]
 """For either side, the sum of the absolute values of the terms of each folded weight, by weight name."""
 
-Same = Callable[[Tensor, Tensor], bool]
+IsSameTensor = Callable[[Tensor, Tensor], bool]
 """Function that returns whether two stored tensors are equal bit for bit."""
 
 
@@ -86,7 +86,7 @@ class StoredDifference(Struct, frozen=True):
     Attributes:
         text: Description of the difference.
         largest: Largest relative difference.
-        large: Whether the difference exceeds the rounding of another order of computation.
+        is_large: Whether the difference exceeds the rounding of another order of computation.
         location: Index of the node in the second region, and the input index or attribute name. None in a
             body or a function.
         original: Tensor or attribute value in the first region, or None if the attribute is absent.
@@ -94,7 +94,7 @@ class StoredDifference(Struct, frozen=True):
 
     text: str
     largest: float
-    large: bool
+    is_large: bool
     location: tuple[int, int | str] | None = None
     original: Any = None
 
@@ -104,13 +104,13 @@ class StoredDifferences(Struct, frozen=True):
 
     Attributes:
         differences: All differences found.
-        alike: Whether the operators are the same, so that every number was compared with its counterpart.
+        has_same_operators: Whether the operators are the same, so that every number has a counterpart.
         sides: Models that were compared, possibly after folding.
         sizes: Sizes of the terms of the folded weights.
     """
 
     differences: list[StoredDifference]
-    alike: bool
+    has_same_operators: bool
     sides: Sides
     sizes: Sizes
 
@@ -118,13 +118,13 @@ class StoredDifferences(Struct, frozen=True):
     def rounded(self) -> bool:
         """Whether there are differences, all of them within the rounding of another order of computation."""
         return (
-            self.alike
+            self.has_same_operators
             and bool(self.differences)
-            and not any(difference.large for difference in self.differences)
+            and not any(difference.is_large for difference in self.differences)
         )
 
 
-def compare_stored(before: Model, after: Model, is_same: Same) -> StoredDifferences:
+def compare_stored(before: Model, after: Model, is_same: IsSameTensor) -> StoredDifferences:
     """Compares the stored numbers of two regions that have the same operators.
 
     Args:
@@ -174,8 +174,8 @@ def _list_comparable_forms(before: Model, after: Model) -> Iterator[tuple[Sides,
 class _Comparison:
     """Compares two regions node by node."""
 
-    def __init__(self, sides: Sides, is_same: Same, sizes: Sizes) -> None:
-        self.sides, self.same, self.sizes = sides, is_same, sizes
+    def __init__(self, sides: Sides, is_same: IsSameTensor, sizes: Sizes) -> None:
+        self.sides, self.is_same, self.sizes = sides, is_same, sizes
 
     def compare_stored(self) -> Iterator[StoredDifference]:
         """Returns all differences.
@@ -186,7 +186,7 @@ class _Comparison:
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
         constants = [collect_constants(m.graph.nodes, m.graph.initializers) for m in self.sides]
         input_dependent = [GraphProducers(model).input_dependent for model in self.sides]
-        return self._compare_nodes(nodes, constants, input_dependent, top=True)
+        return self._compare_nodes(nodes, constants, input_dependent, is_top_level=True)
 
     def _compare_nodes(
         self,
@@ -194,8 +194,9 @@ class _Comparison:
         constants: Sequence[ChainMap[str, Tensor]],
         input_dependent: Sequence[Collection[str]],
         *,
-        top: bool = False,
+        is_top_level: bool = False,
     ) -> Iterator[StoredDifference]:
+        """Yields the differences of two lists of nodes. Only nodes of the top level have a location."""
         first, second = (
             [(index, node) for index, node in enumerate(side) if _computes_value(node)] for side in nodes
         )
@@ -212,7 +213,7 @@ class _Comparison:
                 if x in input_dependent[0] or y in input_dependent[1]:
                     continue
                 x_tensor, y_tensor = constants[0].get(x), constants[1].get(y)
-                location = (position, index) if top else None
+                location = (position, index) if is_top_level else None
                 if x_tensor is not None and y_tensor is not None:
                     if index in layout_inputs and x_tensor.dtype.startswith("int"):
                         continue
@@ -229,7 +230,7 @@ class _Comparison:
                     (x_tensor is None) != (y_tensor is None) and not (x and y) and index not in layout_inputs
                 ):
                     yield from _describe_one_sided(a.op, x_tensor, y_tensor, location)
-            yield from self._compare_attributes(a, b, constants, position if top else None)
+            yield from self._compare_attributes(a, b, constants, position if is_top_level else None)
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
                 bodies = functions[0].nodes, functions[1].nodes
@@ -282,7 +283,7 @@ class _Comparison:
     ) -> Iterator[StoredDifference]:
         if first.dtype != second.dtype or first.elements != second.elements:
             raise _NoCounterpart
-        if first.shape == second.shape and self.same(first, second):
+        if first.shape == second.shape and self.is_same(first, second):
             return
         try:
             a, b = np.asarray(first.array()).reshape(-1), np.asarray(second.array()).reshape(-1)
@@ -391,7 +392,7 @@ def describe_difference(
         float(np.abs(old).max(where=np.isfinite(old), initial=0.0)) for old, _ in _iterate_slabs(a, b)
     )
     absolute_limit = _CANCELLATION * largest if 1 < count >= a.size * _RECOMPUTED_SHARE else 0.0
-    share, exceeds_limit = 0.0, 0 < count * SELDOM < a.size
+    share, exceeds_limit = 0.0, 0 < count * MIN_NUMBERS_PER_CHANGE < a.size
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for old, new in _iterate_slabs(a, b):
             differs = (new != old) & ~(np.isnan(new) & np.isnan(old))

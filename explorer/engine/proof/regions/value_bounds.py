@@ -40,6 +40,7 @@ _NOT_NEGATIVE = Bounds(0.0)
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 Operation = Callable[[Node, Sequence[Bounds]], Bounds]
+"""Rule that returns the bounds of a node's first output, given the bounds of its inputs."""
 
 
 def bound_input(dtype: str) -> Bounds:
@@ -155,8 +156,8 @@ def _multiply(a: float, b: float) -> float:
 
 
 def _combine(values: Sequence[float], *, is_integer: bool) -> Bounds:
-    known = [value for value in values if not math.isnan(value)]
-    return Bounds(min(known), max(known), is_integer) if len(known) == len(values) else UNKNOWN
+    numbers = [value for value in values if not math.isnan(value)]
+    return Bounds(min(numbers), max(numbers), is_integer) if len(numbers) == len(values) else UNKNOWN
 
 
 def _keep(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -217,8 +218,8 @@ def _absolute(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     return Bounds(low, max(abs(first.low), abs(first.high)), first.is_integer)
 
 
-def _rising(function: Callable[[float], float]) -> Operation:
-    """Returns the bounds of a function that never falls."""
+def _make_increasing_rule(function: Callable[[float], float]) -> Operation:
+    """Makes the rule of a function that never decreases."""
 
     def bound(node: Node, bounds: Sequence[Bounds]) -> Bounds:
         return Bounds(function(bounds[0].low), function(bounds[0].high))
@@ -230,12 +231,12 @@ def _exponential(value: float) -> float:
     return math.inf if value > 700 else math.exp(value)
 
 
-def _fixed(low: float, high: float = math.inf, *, is_integer: bool = False) -> Operation:
+def _make_fixed_rule(low: float, high: float = math.inf, *, is_integer: bool = False) -> Operation:
     return lambda node, bounds: Bounds(low, high, is_integer)
 
 
-def _bound_swish(low: float) -> Operation:
-    """Returns the bounds of a function like x * Sigmoid(x): at least `low`, or 0 for inputs from 0 on."""
+def _make_swish_rule(low: float) -> Operation:
+    """Makes the rule of a function like x * Sigmoid(x): at least `low`, or at least 0 for inputs above 0."""
     return lambda node, bounds: _NOT_NEGATIVE if bounds[0].low >= 0 else Bounds(low)
 
 
@@ -243,7 +244,7 @@ def _relu(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     return Bounds(max(bounds[0].low, 0.0), max(bounds[0].high, 0.0), bounds[0].is_integer)
 
 
-def _round(function: Callable[[float], float]) -> Operation:
+def _make_rounding_rule(function: Callable[[float], float]) -> Operation:
     def bound(node: Node, bounds: Sequence[Bounds]) -> Bounds:
         low, high = (
             value if math.isinf(value) else function(value) for value in (bounds[0].low, bounds[0].high)
@@ -270,7 +271,7 @@ def _join_updates(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _leak(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Returns the bounds of a Relu whose slope for negative numbers is anything."""
+    """Returns the bounds of a Relu whose slope for negative numbers is unknown."""
     return bounds[0] if bounds[0].low >= 0 else UNKNOWN
 
 
@@ -303,7 +304,7 @@ def _minimum(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     return Bounds(min(b.low for b in bounds), min(b.high for b in bounds), all(b.is_integer for b in bounds))
 
 
-def _sum_of(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+def _sum_any_count(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     """Returns the bounds of a sum of an unknown number of elements: only the sign is kept."""
     first = bounds[0]
     return Bounds(
@@ -322,7 +323,7 @@ def _cast(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     if to == 9:  # bool
         first = bounds[0]
         return Bounds(1.0, 1.0, True) if first.low > 0 or first.high < 0 else _BOOLEAN
-    if to in (1, 10, 11, 16):
+    if to in (1, 10, 11, 16):  # float types
         return bounds[0]
     # a conversion to integers drops the fraction
     low, high = (
@@ -332,7 +333,7 @@ def _cast(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _quantize(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Returns the bounds of a QuantizeLinear: only the side of its zero point, because it saturates."""
+    """Returns the bounds of a QuantizeLinear, which may saturate: only the zero point is a known bound."""
     first, scale, *zeros = bounds
     zero = zeros[0] if zeros else Bounds(0.0, 0.0, True)
     if scale.low <= 0:
@@ -348,7 +349,7 @@ def _dequantize(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _compare(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Returns the bounds of a comparison: 0 or 1 alone if the operands leave no choice."""
+    """Returns the bounds of a comparison: a single value if the bounds of the operands decide it."""
     difference = _subtract(node, bounds)
     never, always = _DECIDED[node.op](difference)
     return Bounds(0.0, 0.0, True) if never else Bounds(1.0, 1.0, True) if always else _BOOLEAN
@@ -361,6 +362,7 @@ _DECIDED: Mapping[str, Callable[[Bounds], tuple[bool, bool]]] = {
     "LessOrEqual": lambda d: (d.low > 0, d.high <= 0),
     "Equal": lambda d: (d.low > 0 or d.high < 0, d.low == d.high == 0),
 }
+"""For the bounds of the operands' difference: whether the comparison is never true, and always true."""
 
 
 def _choose(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -444,40 +446,40 @@ _OPERATIONS: dict[str, Any] = {
     "Div": _divide,
     "Neg": _negate,
     "Abs": _absolute,
-    "Exp": _rising(_exponential),
-    "Sqrt": _rising(lambda value: math.sqrt(max(value, 0.0))),
+    "Exp": _make_increasing_rule(_exponential),
+    "Sqrt": _make_increasing_rule(lambda value: math.sqrt(max(value, 0.0))),
     "Relu": _relu,
     "Clip": _clip,
     "Max": _maximum,
     "Min": _minimum,
-    "Floor": _round(math.floor),
-    "Ceil": _round(math.ceil),
-    "Round": _round(round),
-    "Sign": _fixed(-1.0, 1.0, is_integer=True),
-    "Sigmoid": _fixed(0.0, 1.0),
-    "HardSigmoid": _fixed(0.0, 1.0),
-    "Softmax": _fixed(0.0, 1.0),
-    "LogSoftmax": _fixed(-math.inf, 0.0),
-    "Tanh": _fixed(-1.0, 1.0),
-    "Erf": _fixed(-1.0, 1.0),
-    "Sin": _fixed(-1.0, 1.0),
-    "Cos": _fixed(-1.0, 1.0),
-    "Softsign": _fixed(-1.0, 1.0),
-    "Softplus": _fixed(0.0),
+    "Floor": _make_rounding_rule(math.floor),
+    "Ceil": _make_rounding_rule(math.ceil),
+    "Round": _make_rounding_rule(round),
+    "Sign": _make_fixed_rule(-1.0, 1.0, is_integer=True),
+    "Sigmoid": _make_fixed_rule(0.0, 1.0),
+    "HardSigmoid": _make_fixed_rule(0.0, 1.0),
+    "Softmax": _make_fixed_rule(0.0, 1.0),
+    "LogSoftmax": _make_fixed_rule(-math.inf, 0.0),
+    "Tanh": _make_fixed_rule(-1.0, 1.0),
+    "Erf": _make_fixed_rule(-1.0, 1.0),
+    "Sin": _make_fixed_rule(-1.0, 1.0),
+    "Cos": _make_fixed_rule(-1.0, 1.0),
+    "Softsign": _make_fixed_rule(-1.0, 1.0),
+    "Softplus": _make_fixed_rule(0.0),
     "Pad": _pad,
     "Trilu": _join_zero,
     "ScatterND": _join_updates,
     "ScatterElements": _join_updates,
     **dict.fromkeys(("LeakyRelu", "PRelu"), _leak),
     "ThresholdedRelu": _keep_above,
-    "HardSwish": _bound_swish(-0.375),
-    "Gelu": _bound_swish(-0.2),
-    "Mish": _bound_swish(-0.4),
-    "ReduceSum": _sum_of,
-    "CumSum": _sum_of,
-    "ReduceL1": _fixed(0.0),
-    "ReduceL2": _fixed(0.0),
-    "ReduceSumSquare": _fixed(0.0),
+    "HardSwish": _make_swish_rule(-0.375),
+    "Gelu": _make_swish_rule(-0.2),
+    "Mish": _make_swish_rule(-0.4),
+    "ReduceSum": _sum_any_count,
+    "CumSum": _sum_any_count,
+    "ReduceL1": _make_fixed_rule(0.0),
+    "ReduceL2": _make_fixed_rule(0.0),
+    "ReduceSumSquare": _make_fixed_rule(0.0),
     "Pow": _power,
     "Cast": _cast,
     "QuantizeLinear": _quantize,
@@ -485,8 +487,8 @@ _OPERATIONS: dict[str, Any] = {
     "Where": _choose,
     "Not": _invert,
     **dict.fromkeys(_DECIDED, _compare),
-    **dict.fromkeys(("And", "Or", "Xor"), _fixed(0.0, 1.0, is_integer=True)),
-    # values that are made up are finite, so their tests for NaN and infinity are false
-    **dict.fromkeys(("IsNaN", "IsInf"), _fixed(0.0, 0.0, is_integer=True)),
-    **dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"), _fixed(0.0, is_integer=True)),
+    **dict.fromkeys(("And", "Or", "Xor"), _make_fixed_rule(0.0, 1.0, is_integer=True)),
+    # synthetic values are finite, so tests for NaN and infinity are false
+    **dict.fromkeys(("IsNaN", "IsInf"), _make_fixed_rule(0.0, 0.0, is_integer=True)),
+    **dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"), _make_fixed_rule(0.0, is_integer=True)),
 }

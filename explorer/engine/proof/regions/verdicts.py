@@ -44,7 +44,7 @@ from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import OutputEvidence, RegionEvidence
 
 _MAX_EXTENSIONS = 3
-"""Number of times that a region is extended upstream if only made-up values show a difference."""
+"""Number of times that a region is extended upstream if only synthetic values show a difference."""
 
 _MAY_BE_IMPOSSIBLE: tuple[SetKind, ...] = ("limits", "driven", "integers", "flags")
 """Kinds of sets of values that the model may be unable to compute."""
@@ -86,8 +86,8 @@ class RegionResult(Struct, frozen=True):
         lasting: Whether the region differs or may differ. Then only a larger region with an equal result,
             whose later nodes compensate, can clear it.
         rounded: Largest relative difference of stored numbers that were computed in another order.
-        hides: Relative output difference that the runs cannot tell from rounding, or 0 if every stored number
-            has a counterpart.
+        hidden_difference: Relative output difference that the runs cannot tell from rounding, or 0 if every
+            stored number has a counterpart.
         folded: Whether a stored number has a counterpart that was computed from several numbers.
         nonfinite: Kinds of numbers in `NONFINITE` and `EXTREME` for which the two sides differ.
     """
@@ -97,7 +97,7 @@ class RegionResult(Struct, frozen=True):
     positions: tuple[int, ...] = ()
     lasting: bool = False
     rounded: float = 0.0
-    hides: float = 0.0
+    hidden_difference: float = 0.0
     folded: bool = False
     nonfinite: tuple[str, ...] = ()
 
@@ -116,15 +116,12 @@ class RegionTester:
         share: Threads that a run may use, and whether the tests are canceled.
 
     Attributes:
-        original_values: As given.
-        before: Producers of the original's values.
+        original_values: Values of the original.
+        before: Nodes and values of the original.
     """
 
     def __init__(
-        self,
-        correspondence: Correspondence,
-        original_values: OriginalValues,
-        share: ThreadShare,
+        self, correspondence: Correspondence, original_values: OriginalValues, share: ThreadShare
     ) -> None:
         self.correspondence, self.original_values, self._share = correspondence, original_values, share
         self.before = correspondence.wirings[0]
@@ -162,8 +159,8 @@ class RegionTester:
             return result
         # rewritten operators may be right for all values that the earlier nodes can compute
         is_rewritten = first_result.evidence.before != first_result.evidence.after
-        is_open = result.evidence.kind == "unproven" and is_rewritten and not first_result.evidence.own
-        result = result if is_open else first_result
+        uses_extended = result.evidence.kind == "unproven" and is_rewritten and not first_result.evidence.own
+        result = result if uses_extended else first_result
         reason = ""
         if result.evidence.kind == "different":
             reason = self._describe_masked_difference(first_region, separate)
@@ -206,10 +203,10 @@ class RegionTester:
                 for kind, feeds in self._value_sets.draw_sets(region, values, inputs):
                     if kind == "limits" and trials.is_rounded:
                         continue  # rounding may put a value on the other side of a limit
-                    made_up = [*feeds]
-                    difference = self._runs.run_sets(region, run, kind, made_up, trials)
+                    feeds_of_kind = [*feeds]
+                    difference = self._runs.run_sets(region, run, kind, feeds_of_kind, trials)
                     if difference is not None and kind == "driven" and region.reads:
-                        with_dense = self._value_sets.add_dense(values, made_up)
+                        with_dense = self._value_sets.add_dense(values, feeds_of_kind)
                         difference = self._runs.run_sets(region, run, kind, with_dense, trials)
                     if difference is not None:
                         where = f" on {SET_WORDS[kind]} values" if kind in SET_WORDS else ""
@@ -249,10 +246,10 @@ class RegionTester:
             readers = self._list_readers(0, name)
         if summands:  # a computed mask: compare its sum with the scores
             regions = self.correspondence.regions(separate | summands, {})
-            found = next((r for r in regions if r.pair.before == name), None)
-            if found is None:
+            sum_region = next((r for r in regions if r.pair.before == name), None)
+            if sum_region is None:
                 return ""
-            region = found
+            region = sum_region
             self.original_values.expose([region])
         readers = [*self._list_readers(0, name), *self._list_readers(1, region.pair.after)]
         if not readers or any(node.domain or node.op != "Softmax" for node in readers):
@@ -279,12 +276,7 @@ class RegionTester:
         wiring = self.correspondence.wirings[side]
         return [node for node, reads in zip(wiring.nodes, wiring.reads, strict=True) if name in reads]
 
-    def _judge(
-        self,
-        region: ChangedRegion,
-        evidence: RegionEvidence,
-        trials: RunResults,
-    ) -> RegionResult:
+    def _judge(self, region: ChangedRegion, evidence: RegionEvidence, trials: RunResults) -> RegionResult:
         """Judges a region that gave equal values in all trials."""
         positions = region.before.nodes
 
@@ -308,12 +300,14 @@ class RegionTester:
             reason = "its output does not depend on the varied inputs"
             return build_unproven(reason, "constant output", lasting=False)
         stored_differences = self._models.compare_stored_numbers(region)
-        hidden, rounded, hides = self._judge_stored(region, worst, stored_differences)
-        if hidden:
-            return build_unproven(f"{hidden}, and no tried input shows an effect", "stored number")
+        hidden_text, rounded, hidden_difference = self._judge_stored(region, worst, stored_differences)
+        if hidden_text:
+            return build_unproven(f"{hidden_text}, and no tried input shows an effect", "stored number")
         if trials.unmet_range:
             return build_unproven(f"{trials.unmet_range} in any tried input", "unseen range")
-        if number := self._describe_undecided_limit(region, tables_alone=stored_differences.alike):
+        if number := self._describe_undecided_limit(
+            region, only_tables=stored_differences.has_same_operators
+        ):
             return build_unproven(number, "undecided limit")
         difference = f"by up to {rounded:.1e} (relative)"
         remark = f"; stored numbers differ {difference}, because they were computed in another order"
@@ -322,16 +316,13 @@ class RegionTester:
             replace(figures, kind="evidence", reason=reason),
             positions=positions,
             rounded=rounded,
-            hides=hides,
-            folded=stored_differences.alike and any(stored_differences.sizes),
+            hidden_difference=hidden_difference,
+            folded=stored_differences.has_same_operators and any(stored_differences.sizes),
             nonfinite=tuple(trials.nonfinite),
         )
 
     def _judge_stored(
-        self,
-        region: ChangedRegion,
-        worst: OutputEvidence,
-        stored_differences: StoredDifferences,
+        self, region: ChangedRegion, worst: OutputEvidence, stored_differences: StoredDifferences
     ) -> tuple[str, float, float]:
         """Judges the differences of stored numbers that the runs of a region do not show.
 
@@ -340,9 +331,9 @@ class RegionTester:
             order of computation; the output difference that the runs may hide. Both differences are relative.
         """
         before = self._models.build(region)[0]
-        if not stored_differences.alike:
+        if not stored_differences.has_same_operators:
             return self._judge_changed(region, worst, stored_differences)
-        large = [difference for difference in stored_differences.differences if difference.large]
+        large = [difference for difference in stored_differences.differences if difference.is_large]
         for difference in large[:_MAX_STORED_DIFFERENCES]:
             # two differences may cancel, as when a factor moves from one weight to the next
             is_only_difference = len(stored_differences.differences) == 1 or difference.location is None
@@ -353,18 +344,22 @@ class RegionTester:
         return (
             "",
             max(
-                (difference.largest for difference in stored_differences.differences if not difference.large),
+                (
+                    difference.largest
+                    for difference in stored_differences.differences
+                    if not difference.is_large
+                ),
                 default=0.0,
             ),
             0.0,
         )
 
-    def _describe_undecided_limit(self, region: ChangedRegion, *, tables_alone: bool) -> str:
+    def _describe_undecided_limit(self, region: ChangedRegion, *, only_tables: bool) -> str:
         """Describes a limit that only one side has and that no run shows to matter, or returns ''.
 
         Args:
             region: Region to check.
-            tables_alone: Whether to check table rows only, because all other numbers have been compared.
+            only_tables: Whether to check table rows only, because all other numbers have been compared.
         """
         shapes = [variation.fixed_shapes for variation in self._varying]
         before, after = map(store_computed_constants, self._models.build(region), shapes)
@@ -372,7 +367,7 @@ class RegionTester:
             ("first", "second"), (before, after), find_one_sided(before, after, self._varying), strict=True
         ):
             rows: list[Deciding] = [number for number in side_numbers if isinstance(number, TableRow)]
-            single = [] if tables_alone else [n for n in side_numbers if not isinstance(n, TableRow)]
+            single = [] if only_tables else [n for n in side_numbers if not isinstance(n, TableRow)]
             if len(single) > _MAX_LIMITS:
                 return f"{len(single)} limits are only in the {ordinal} model: too many to try all"
             for number in (*single, *rows):
@@ -380,12 +375,7 @@ class RegionTester:
                     return f"{number} is only in the {ordinal} model, and no tried input shows its effect"
         return ""
 
-    def _does_number_matter(
-        self,
-        region: ChangedRegion,
-        model: Model,
-        number: Deciding,
-    ) -> bool:
+    def _does_number_matter(self, region: ChangedRegion, model: Model, number: Deciding) -> bool:
         """Whether the runs decide if a number matters.
 
         They do if numbers slightly below and above it both change the output, or if numbers far from it do
@@ -406,25 +396,33 @@ class RegionTester:
             return "", 0.0, 0.0
         large = next(
             (
-                m
-                for m in find_changed_numbers(
+                number
+                for number in find_changed_numbers(
                     stored_differences.sides, stored_differences.sizes, self.correspondence.has_same_content
                 )
-                if m.large
+                if number.is_large
             ),
             None,
         )
         if large is not None:
             return large.text, 0.0, 0.0
-        gap = None
+        difference_from_float64 = None
         if any(self._has_floats(model) for model in stored_differences.sides):
             values = self._value_sets.draw_dense(self.original_values.compute_first(region))
-            gap = measure_float64_difference(region, self.correspondence.wirings, values, self._share.stopped)
+            difference_from_float64 = measure_float64_difference(
+                region, self.correspondence.wirings, values, self._share.stopped
+            )
         elif worst.equal:
             return "", 0.0, 0.0
-        if gap is not None and gap <= EXACT:
+        if difference_from_float64 is not None and difference_from_float64 <= EXACT:
             return "", 0.0, 0.0  # computed from the same numbers
-        return "", 0.0, _estimate_hidden_difference(worst) if gap is None else gap
+        return (
+            "",
+            0.0,
+            _estimate_hidden_difference(worst)
+            if difference_from_float64 is None
+            else difference_from_float64,
+        )
 
     @staticmethod
     def _has_floats(model: Model) -> bool:

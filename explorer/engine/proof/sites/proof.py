@@ -1,4 +1,4 @@
-"""Proves the sites of a tile plan: layers 1 and 2 of the proof. A site is one planned matmul.
+"""Proves the sites of a tile plan in two layers (step 2 of `proof.proof`). A site is one planned matmul.
 
 Layer 1 runs the graph of the site on symbols (`structure.walk`). This is exact, but it does not show how a
 runtime implements an operator. Layer 2 runs the site alone on the original's activations and on dense random
@@ -50,7 +50,7 @@ LARGE_SITE_BYTES = 1 << 26
 
 
 _MIN_BATCH_COUNTS = 3
-"""How many different batch counts (numbers of products in a batch) prove a site with open sizes."""
+"""Number of different batch counts (products in a batch) that prove a site with open sizes."""
 
 
 class SiteProof:
@@ -162,12 +162,12 @@ class SiteProof:
             tested_sites = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
             tasks: list[SiteTask] = []
 
-            def report_site(completed_works: int, before: int = completed) -> None:
-                self.report_progress("proving matmuls", before + completed_works // 2, total)
+            def report_site(completed_jobs: int, before: int = completed) -> None:
+                self.report_progress("proving matmuls", before + completed_jobs // 2, total)
 
-            pending_works = self._yield_works(tested_sites, originals, drawn, tasks, background_run)
-            works = stream_results(
-                pending_works,
+            pending_jobs = self._yield_jobs(tested_sites, originals, drawn, tasks, background_run)
+            jobs = stream_results(
+                pending_jobs,
                 _MAX_PARALLEL_BYTES,
                 tick=report_site,
                 cancel=self.cancel,
@@ -178,7 +178,7 @@ class SiteProof:
                 key, evidence = make_site_key(task.site), task.evidence()
                 earlier = evidence_by_site.get(key)
                 evidence_by_site[key] = evidence if earlier is None else merge_evidence(earlier, evidence)
-            completed += len(works) // 2
+            completed += len(jobs) // 2
         unresolved_sites = (s for s in plan.sites if make_site_key(s) in self.unresolved)
         return (
             *(
@@ -192,7 +192,7 @@ class SiteProof:
             ),
         )
 
-    def _yield_works(
+    def _yield_jobs(
         self,
         tested_sites: Sequence[SitePlan],
         originals: Mapping[str, Original],
@@ -200,7 +200,7 @@ class SiteProof:
         tasks: list[SiteTask],
         background_run: Future[Any] | None,
     ) -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
-        """Yields two jobs for each site at one set of sizes, its run and its walk, with their bytes.
+        """Yields two jobs for each site at one set of sizes, on numbers and on symbols, with their bytes.
 
         The original runs group by group, only as far as each group of sites needs. The values of a group are
         freed before the next group starts. Each site's task is appended to `tasks`.
@@ -253,13 +253,13 @@ class SiteProof:
                 key = make_site_key(site)
                 if site.dynamic and not site.is_in_body and self._is_proved(site, originals[key], values):
                     continue
-                prepare = partial(self._make_subject, site, originals[key], values, drawn, wiring)
+                prepare = partial(self._build_subject, site, originals[key], values, drawn, wiring)
                 sessions = self._sessions.setdefault(key, {}) if site.dynamic else None
                 task = SiteTask(site, originals[key], prepare, self.seed, sessions)
                 tasks.append(task)
-                for work in (task.run, task.walk):
-                    yield partial(self._run_work, work), large_site_bytes.get(key, sizes[key])
-                del prepare, task, work
+                for job in (task.run, task.walk):
+                    yield partial(self._run_job, job), large_site_bytes.get(key, sizes[key])
+                del prepare, task, job
             del values
         give_back(_MAX_FREED_BYTES)
         if drawn is self.drawn and self.observed:
@@ -284,9 +284,9 @@ class SiteProof:
         batches_by_sizes.setdefault(sizes, set()).add(spec.batch)
         return False
 
-    def _run_work(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
+    def _run_job(self, job: Callable[[ThreadShare], None], share: ThreadShare) -> None:
         """Runs one job, then frees the weights that it read."""
-        work(share)
+        job(share)
         self.release_weights()
 
     def _run_original(
@@ -298,7 +298,7 @@ class SiteProof:
             portions.append([v.name for v in self.before.graph.outputs])
         return run_in_pieces(self.before, draw(drawn, self.seed), portions, "the original")
 
-    def _make_subject(
+    def _build_subject(
         self,
         site: SitePlan,
         original: Original,

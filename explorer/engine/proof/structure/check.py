@@ -1,4 +1,8 @@
-"""Checks that the tiles of a site's output are the sums of products that the original computes."""
+"""Checks that the tiles of a site's output are the sums of products that the original computes.
+
+The tiled graph ran on symbols: tensors of codes, each of which names one element (see `symbolic.blocks`).
+X is the activation (M, K), W is the weight (K, N), and a site is one planned matmul.
+"""
 
 from __future__ import annotations
 
@@ -127,20 +131,20 @@ class TileCheck:
         Returns:
             True if the row is a correct repetition. False if it must be checked tile by tile.
         """
-        earlier = self.checked_bands.get((band.b, band.rows, block_rows.block.first))
-        if earlier is None or not np.array_equal(earlier.codes, block_rows.codes):
+        checked_band = self.checked_bands.get((band.b, band.rows, block_rows.block.first))
+        if checked_band is None or not np.array_equal(checked_band.codes, block_rows.codes):
             return False
         if not all(
             self._equals_rows(block_rows.block.replacements[full_rows_id], band)
-            for full_rows_id in earlier.full_row_symbols
+            for full_rows_id in checked_band.full_row_symbols
         ):
             return False
         m = band.m // self.tile[0]
-        for block, depth, n, index in earlier.lefts:
+        for block, depth, n, index in checked_band.lefts:
             self._check_block(block_rows.block.find_replacement(block), band, depth, (m, n, index))
         if block_rows.numbers or self.expected_bias is not None:
             self._check_bias(block_rows.numbers, band, slice(None), self._describe_location(band, 0))
-        self.tiles += earlier.products
+        self.tiles += checked_band.products
         return True
 
     def store_band(self, table: BlockTable, band: Rectangle, block_rows: RepeatedBlock) -> None:
@@ -271,13 +275,13 @@ class TileCheck:
             self._check_second_operand(right, area, depth, tile_index, factor)
         else:
             # all rows of tiles read the same weight tiles, so check each array, or each memory layout, once
-            use = area.b, depth, area.n, factor
-            if self.checked_arrays.get((id(right), *use)) is not right:
+            position_key = area.b, depth, area.n, factor
+            if self.checked_arrays.get((id(right), *position_key)) is not right:
                 memory_layout = right.__array_interface__["data"][0], right.dtype, right.strides, right.shape
-                if (*memory_layout, *use) not in self.checked_bytes:
+                if (*memory_layout, *position_key) not in self.checked_bytes:
                     self._check_tile(right, tile_index, depth, width, area, factor)
-                    self.checked_bytes.add((*memory_layout, *use))
-                self.checked_arrays[id(right), *use] = right
+                    self.checked_bytes.add((*memory_layout, *position_key))
+                self.checked_arrays[id(right), *position_key] = right
         self._check_label(product.label, tile_index)
         return depth + width
 

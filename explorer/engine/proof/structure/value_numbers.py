@@ -23,15 +23,7 @@ from msgspec import Struct, field
 from explorer.engine.diff.forms import Form, Forms, encode_literal
 from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.interpreter import list_reads
-from explorer.engine.graph.model import (
-    AttributeRef,
-    Function,
-    Graph,
-    Model,
-    Node,
-    Tensor,
-    build_tensor,
-)
+from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, Node, Tensor, build_tensor
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
@@ -145,7 +137,7 @@ class _Scope(Struct, eq=False):
         path: Path of the graph in the model.
         bindings: Attributes of the function call, or None outside of functions.
         depth: Nesting depth of calls and bodies.
-        bodies: Nesting depth of bodies, without calls. The numbers of a body's parameters include it.
+        body_depth: Nesting depth of bodies, without calls. The numbers of a body's parameters include it.
         producers: Nodes by output name.
     """
 
@@ -157,7 +149,7 @@ class _Scope(Struct, eq=False):
     path: tuple[str, ...] = ()
     bindings: Mapping[str, _BoundAttribute] | None = None
     depth: int = 0
-    bodies: int = 0
+    body_depth: int = 0
     producers: dict[str, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -374,7 +366,7 @@ class GraphNumbers:
                 return None
             return self.types(scope.path, names[index])
 
-        def info(index: int) -> TensorInfo | None:
+        def get_type_info(index: int) -> TensorInfo | None:
             return find_type(node.inputs, index)
 
         def output_rank(index: int) -> int | None:
@@ -385,11 +377,11 @@ class GraphNumbers:
             tensor = table.tensors.get(input_numbers[index]) if index < len(input_numbers) else None
             if tensor is not None:
                 return len(tensor.shape)
-            type_info = info(index)
+            type_info = get_type_info(index)
             return len(type_info.shape) if type_info is not None and type_info.shape is not None else None
 
         def size(index: int, axis: int) -> int | None:
-            type_info = info(index)
+            type_info = get_type_info(index)
             if type_info is None or type_info.shape is None or type_info.origin == "bound":
                 return None
             is_valid_axis = -len(type_info.shape) <= axis < len(type_info.shape)
@@ -402,7 +394,7 @@ class GraphNumbers:
             )
             if source_type is not None:
                 return source_type
-            type_info = info(index)
+            type_info = get_type_info(index)
             return type_info.dtype if type_info is not None else None
 
         output_count = max((position for position, name in enumerate(node.outputs, 1) if name), default=0)
@@ -451,7 +443,7 @@ class GraphNumbers:
                 bindings[name] = _BoundAttribute(value, attribute_form)
         # visit a function once for each combination of inputs and attributes
         forms = tuple((name, bindings[name].form) for name in sorted(bindings))
-        form: Form = id(function), scope.bodies, tuple(input_numbers), forms
+        form: Form = id(function), scope.body_depth, tuple(input_numbers), forms
         if form in self._outputs_by_call:
             return self._outputs_by_call[form]
         draws = self._draws
@@ -464,7 +456,7 @@ class GraphNumbers:
             path=(name_function(self.model, function),),
             bindings=bindings,
             depth=scope.depth + 1,
-            bodies=scope.bodies,
+            body_depth=scope.body_depth,
         )
         outputs = self._number_values(function.outputs, inner)
         if draws == self._draws:
@@ -488,9 +480,10 @@ class GraphNumbers:
             scope: Scope of the node.
             input_numbers: Numbers of inputs that are the same in every run, by name.
         """
-        bodies = scope.bodies + 1
+        body_depth = scope.body_depth + 1
         parameters = {
-            v.name: self.table.get_number("parameter", bodies, index) for index, v in enumerate(graph.inputs)
+            v.name: self.table.get_number("parameter", body_depth, index)
+            for index, v in enumerate(graph.inputs)
         }
         inner = _Scope(
             graph.nodes,
@@ -501,7 +494,7 @@ class GraphNumbers:
             path=(*scope.path, name_body(node, attribute)),
             bindings=scope.bindings,
             depth=scope.depth + 1,
-            bodies=bodies,
+            body_depth=body_depth,
         )
         return len(graph.inputs), tuple(self._number_values([v.name for v in graph.outputs], inner))
 
@@ -524,7 +517,7 @@ class GraphNumbers:
             path=(*scope.path, name_body(node, attribute)),
             bindings=scope.bindings,
             depth=scope.depth + 1,
-            bodies=scope.bodies,
+            body_depth=scope.body_depth,
         )
         return self._number_values([v.name for v in graph.outputs], inner)
 

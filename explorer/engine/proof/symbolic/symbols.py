@@ -21,14 +21,7 @@ import numpy as np
 from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import DTYPES, Node, Tensor
-from explorer.engine.proof.symbolic.blocks import (
-    Batch,
-    BlockTable,
-    NotTiled,
-    Symbol,
-    Value,
-    list_codes,
-)
+from explorer.engine.proof.symbolic.blocks import Batch, BlockTable, NotTiled, Symbol, Value, list_codes
 from explorer.engine.runtime.onnxruntime import Array
 
 Override = Callable[

@@ -40,12 +40,7 @@ def pad_operand(
 
 
 def pad_to_whole_tiles(
-    builder: GraphBuilder,
-    x: str,
-    site: Site,
-    axes: tuple[str, str],
-    tile: tuple[int, int],
-    label: str,
+    builder: GraphBuilder, x: str, site: Site, axes: tuple[str, str], tile: tuple[int, int], label: str
 ) -> str:
     """Pads a matrix to whole tiles along both axes."""
     pads_after: list[str] = []
