@@ -34,7 +34,7 @@ class Grounds(Struct, frozen=True):
         structural: Whether the outputs are equal by construction, except for the sites.
         not_run: Reason why the models did not run, or ''.
         remarks: Remarks on how the models ran.
-        nonfinite: Words for an output that differs where an input is NaN, or ''.
+        nonfinite: Description of an output that differs where an input is NaN, or ''.
     """
 
     sites: Sequence[SiteEvidence] = ()
@@ -66,17 +66,17 @@ def decide_verdict_within(
 ) -> dict[str, Any]:
     """Returns the same fields as `decide_verdict`, for models that may differ within a tolerance."""
     failed = next((o for o in outputs if not o.passed), None)
-    tolerance_words = describe_tolerance(tolerance)
+    tolerance_text = describe_tolerance(tolerance)
     kind: VerdictKind = "evidence"
     if failed is not None:
         kind = "different"
-        verdict = f"different: output '{printable(failed.name)}': {failed.reason}; allowed: {tolerance_words}"
+        verdict = f"different: output '{printable(failed.name)}': {failed.reason}; allowed: {tolerance_text}"
     elif outputs and all(o.constant for o in outputs):
         kind = "unproven"
         verdict = f"not proved: {_describe_constant_outputs(outputs)}"
     else:
         count = f"{many_text(len(outputs), 'output')} in {many_text(draws, 'run')}"
-        verdict = f"within the tolerance: {tolerance_words}; {count}, nothing else compared"
+        verdict = f"within the tolerance: {tolerance_text}; {count}, nothing else compared"
     return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
 
 
@@ -131,12 +131,12 @@ def _describe_constant_outputs(outputs: Sequence[OutputEvidence]) -> str:
 
 def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
     """Returns the kind and the sentence of a verdict without a fault."""
-    sites, whole, regions = grounds.sites, grounds.model_outputs, grounds.regions
+    sites, outputs, regions = grounds.sites, grounds.model_outputs, grounds.regions
     tested = [r for r in regions if r.kind == "evidence"]
-    proved = grounds.structural or (bool(regions) and not tested)
-    kind: VerdictKind = "equal" if proved and not grounds.torch_outputs else "evidence"
-    exact = all(s.bound_ratio is None for s in sites)  # products of integers
-    identical = all(e.equal for e in whole)
+    is_proved = grounds.structural or (bool(regions) and not tested)
+    kind: VerdictKind = "equal" if is_proved and not grounds.torch_outputs else "evidence"
+    is_exact = all(s.bound_ratio is None for s in sites)  # products of integers
+    is_identical = all(e.equal for e in outputs)
     parts = []
     if grounds.nodes is not None:
         parts.append(f"{many_text(grounds.nodes, 'node')} equal by construction")
@@ -147,7 +147,7 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
             f"worst rounding {worst.bound_ratio or 0.0:.2g} u, limit {worst.limit:.3g} u"
             " (u: the error of one rounding)"
         )
-        if exact:
+        if is_exact:
             error = "their sums are exact"
         together = f" at {grounds.size_count} sizes together" if grounds.size_count > 1 else ""
         loops = ", those that run several times counted once," if grounds.has_loops else ""
@@ -167,16 +167,16 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
             f"{many_text(len(tested), 'changed region')} tested alone on {tries} sets of values,"
             f" the model's own and made-up ones{agreement}"
         )
-    if whole:
-        parts.append(_describe_outputs(grounds, identical))
+    if outputs:
+        parts.append(_describe_outputs(grounds, is_identical))
     parts += [*_list_remarks(grounds), *grounds.remarks]
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
-    if kind == "equal" and exact and all(e.equal or e.drawn for e in whole):
+    if kind == "equal" and is_exact and all(e.equal or e.drawn for e in outputs):
         head = "equal bit for bit"
     # a stepped output differs because a rounding crossed a threshold, not because a part is wrong
-    if stepped := [output for output in (*whole, *grounds.torch_outputs) if output.stepped]:
+    if stepped := [output for output in (*outputs, *grounds.torch_outputs) if output.stepped]:
         parts.insert(0, _THRESHOLD)
-        claim = "every integer sum is proved exact" if sites and exact else "every part is proved equal"
+        claim = "every integer sum is proved exact" if sites and is_exact else "every part is proved equal"
         kind, head = ("parts", claim) if kind == "equal" else (kind, "equal on evidence")
         head = f"{head}, yet {_describe_difference(stepped)}"
     return kind, f"{head}: {'; '.join(parts)}"
@@ -195,12 +195,12 @@ def _describe_difference(stepped: Sequence[OutputEvidence]) -> str:
     return f"the outputs differ by up to {worst.max_abs:.1e} (RMS difference {relative:.1e} of their RMS)"
 
 
-def _describe_outputs(grounds: Grounds, identical: bool) -> str:
+def _describe_outputs(grounds: Grounds, is_identical: bool) -> str:
     """Describes the result for the outputs of the whole models."""
     runs, count = many_text(grounds.draws, "run"), many_text(len(grounds.model_outputs), "output")
     if grounds.size_count > grounds.draws == 1:
         runs += " at the first size"
-    if identical:
+    if is_identical:
         return f"{count} bit for bit the same in {runs}"
     judged = [e for e in grounds.model_outputs if not (e.drawn or e.stepped)]
     phrases = [_describe_accuracy(judged)] if judged else []
@@ -228,11 +228,11 @@ def _list_remarks(grounds: Grounds) -> Iterator[str]:
         yield f"export from PyTorch equal on evidence: within {gap:.1e} of PyTorch's own outputs"
 
 
-def _describe_accuracy(whole: Sequence[OutputEvidence]) -> str:
-    measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
+def _describe_accuracy(outputs: Sequence[OutputEvidence]) -> str:
+    measured = [e for e in outputs if e.rms_before is not None and e.rms_after is not None and not e.equal]
     if not measured:
-        relative = max(e.relative_rms or 0.0 for e in whole)
-        largest = max(e.max_abs or 0.0 for e in whole)
+        relative = max(e.relative_rms or 0.0 for e in outputs)
+        largest = max(e.max_abs or 0.0 for e in outputs)
         return f"largest difference {largest:.1e}, RMS difference {relative:.1e} of the output's RMS"
     worst = max(measured, key=lambda e: (e.rms_after or 0.0) / max(e.rms_before or 0.0, 1e-300))
     return f"RMS error {worst.rms_after:.1e} against float64, the original's is {worst.rms_before:.1e}"

@@ -1,4 +1,4 @@
-"""Judges each layer of a blame: whether it introduces error or only passes it on."""
+"""Judges each layer of two compared models: whether it introduces error or only passes it on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Judge:
         self.original_names = layer_probe.original_names
         self.growth_by_output = growth_by_output
         self.depth = estimate_depth(self.before.model)
-        self.coarse: dict[int, tuple[float, str]] = {}
+        self.coarsest_by_function: dict[int, tuple[float, str]] = {}
         self.formats = _find_added_formats(self.before.model, self.after.model)
 
     def build_probes(self, outputs: set[str]) -> Iterator[Probe]:
@@ -65,9 +65,9 @@ class Judge:
         # one layer of a coarser type is a change of the graph; many are a model in another type
         is_only_coarser = [state for _, _, (state, _, _) in judged].count("coarser") == 1
         for value, departs, (state, reason, trial) in judged:
-            has_culprit = state == "introduced" or (state == "coarser" and is_only_coarser)
+            is_culprit = state == "introduced" or (state == "coarser" and is_only_coarser)
             is_output = value.pair.before in outputs
-            yield self._build_probe(value, departs, state, reason, trial, is_output, has_culprit)
+            yield self._build_probe(value, departs, state, reason, trial, is_output, is_culprit)
 
     def _judge_alone(self, value: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """Judges a layer that ran alone.
@@ -106,7 +106,10 @@ class Judge:
     def _explain_excess(
         self, value: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
     ) -> str:
-        """Returns the reason why rounding cannot explain a difference, or '' if it can."""
+        """Returns the reason why rounding cannot explain a difference, or '' if it can.
+
+        With a `roundoff`, the layer may round to a type with this unit roundoff.
+        """
         figures = trial.figures
         if trial.fault:
             return trial.fault
@@ -140,11 +143,11 @@ class Judge:
             return _ROUNDOFF_OF_QUANTIZED, "another number format"
         function = model.functions.get(node.key)
         if function is not None:
-            if id(function) not in self.coarse:
-                self.coarse[id(function)] = 0.0, ""
+            if id(function) not in self.coarsest_by_function:
+                self.coarsest_by_function[id(function)] = 0.0, ""
                 inner_types = [self._find_coarsest_type_of_node(model, inner) for inner in function.nodes]
-                self.coarse[id(function)] = max(inner_types, default=(0.0, ""))
-            return self.coarse[id(function)]
+                self.coarsest_by_function[id(function)] = max(inner_types, default=(0.0, ""))
+            return self.coarsest_by_function[id(function)]
         coarse_types = [(0.0, "")]
         if "quantize" in node.op.lower() or node.op.startswith("QLinear") or node.op.endswith("Integer"):
             coarse_types.append((_ROUNDOFF_OF_QUANTIZED, "integers"))
@@ -170,20 +173,20 @@ class Judge:
         reason: str,
         trial: Trial | None,
         output: bool,
-        has_culprit: bool,
+        is_culprit: bool,
     ) -> Probe:
-        """Builds the probe of a compared value, named by the changed node if it `has_culprit`."""
+        """Builds the probe of a compared value, named by the changed node if the layer `is_culprit`."""
         index = self.before.producer[value.pair.before]
         node, node_after = self.before.nodes[index], self.after.nodes[self.after.producer[value.pair.after]]
         change: Change = ""
-        if has_culprit:
+        if is_culprit:
             change, index, node, node_after = self._find_changed_nodes(value, (index, node, node_after))
         figures = value.in_whole_model.figures
         was_compared = bool(figures.elements)
         relative = _compute_relative_error(figures) if value.float else None
         did_run = trial is not None and not trial.fault and not trial.not_run
         alone_figures = trial.figures if trial is not None and did_run and value.float else None
-        live = [
+        input_dependent_nodes = [
             i
             for i in value.before.nodes
             if not self.before.input_dependent.isdisjoint(self.before.nodes[i].outputs)
@@ -195,7 +198,7 @@ class Judge:
             layer_after=node_after.metadata.get(SITE_KEY) or node_after.label,
             value=value.pair.before,
             value_after=value.pair.after,
-            layers=len(live),
+            layers=len(input_dependent_nodes),
             dtype=value.dtypes[0],
             dtype_after=value.dtypes[1],
             shape=value.shape,

@@ -25,7 +25,7 @@ class Window:
 
     Attributes:
         kernel, strides, dilations: Size, step and spacing of the window on each spatial axis.
-        reach: Extent of the dilated window on each axis.
+        window_extent: Extent of the dilated window on each axis.
         pads: Padding before and after each axis.
         out: Number of window positions on each axis.
         extra: Padding that ceil_mode adds after each axis.
@@ -39,12 +39,12 @@ class Window:
         self.strides = tuple(attributes.get("strides") or (1,) * rank)
         self.dilations = tuple(attributes.get("dilations") or (1,) * rank)
         pads = tuple(attributes.get("pads") or (0,) * 2 * rank)
-        self.reach = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
+        self.window_extent = tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
         auto = attributes.get("auto_pad", "NOTSET")
         if auto in ("SAME_UPPER", "SAME_LOWER"):
             totals = [
                 max((-(-n // s) - 1) * s + r - n, 0)
-                for n, s, r in zip(shape, self.strides, self.reach, strict=True)
+                for n, s, r in zip(shape, self.strides, self.window_extent, strict=True)
             ]
             small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
             pads = (*small, *large) if auto == "SAME_UPPER" else (*large, *small)
@@ -53,9 +53,9 @@ class Window:
         self.pads = tuple((pads[i], pads[i + rank]) for i in range(rank))
         self.out: tuple[int, ...] = ()
         extra = []
-        for n, (a, b), s, r in zip(shape, self.pads, self.strides, self.reach, strict=True):
-            room = n + a + b - r
-            count = (-(-room // s) if attributes.get("ceil_mode", 0) else room // s) + 1
+        for n, (a, b), s, r in zip(shape, self.pads, self.strides, self.window_extent, strict=True):
+            free_length = n + a + b - r
+            count = (-(-free_length // s) if attributes.get("ceil_mode", 0) else free_length // s) + 1
             if attributes.get("ceil_mode", 0) and (count - 1) * s >= n + a:
                 count -= 1  # ceil_mode omits a window that would start in the trailing padding
             self.out += (count,)
@@ -114,7 +114,7 @@ def _convolve_depthwise(window: Window, padded: Array, weight: Array, groups: in
 def _convolve_by_bands(window: Window, padded: Array, weight: Array, result: Array) -> None:
     """Convolves by matrix products over bands of output rows."""
     rank = len(window.kernel)
-    view = np.lib.stride_tricks.sliding_window_view(padded, window.reach, tuple(range(2, 2 + rank)))
+    view = np.lib.stride_tricks.sliding_window_view(padded, window.window_extent, tuple(range(2, 2 + rank)))
     strided: tuple[slice, ...] = (slice(None), slice(None))
     strided += tuple(slice(0, (n - 1) * s + 1, s) for n, s in zip(window.out, window.strides, strict=True))
     strided += tuple(slice(None, None, d) for d in window.dilations)
@@ -159,10 +159,10 @@ def compute_conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -
         cut = [f - o for f, o in zip(full, output_size, strict=True)]
         if min(cut) < 0:
             return None
-        heads = [c // 2 if auto == "SAME_UPPER" else -(-c // 2) for c in cut]
+        leading_crops = [c // 2 if auto == "SAME_UPPER" else -(-c // 2) for c in cut]
     else:
         pads = (0,) * 2 * rank if auto == "VALID" else pads
-        heads = list(pads[:rank])
+        leading_crops = list(pads[:rank])
         output_size = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]
     in_channels, out_channels = x.shape[1] // groups, weight.shape[1]
     total = np.zeros((x.shape[0], groups * out_channels, *full))
@@ -176,7 +176,7 @@ def compute_conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -
             part = x[:, g * in_channels : (g + 1) * in_channels]
             tap_weight: Any = (slice(g * in_channels, (g + 1) * in_channels), slice(None), *tap)
             total[tuple(tap_output)] += np.moveaxis(np.tensordot(part, weight[tap_weight], (1, 0)), -1, 1)
-    region: Any = (..., *(slice(h, h + o) for h, o in zip(heads, output_size, strict=True)))
+    region: Any = (..., *(slice(h, h + o) for h, o in zip(leading_crops, output_size, strict=True)))
     result = total[region]
     if len(args) > 2 and args[2] is not None:
         result = result + args[2].reshape(1, -1, *(1,) * rank)

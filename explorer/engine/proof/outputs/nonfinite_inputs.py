@@ -37,18 +37,18 @@ as 1 / -0 differ."""
 EXTREME: Mapping[str, float] = {"huge": 1e22, "tiny": 1e-25}
 """Magnitudes that all elements get, by kind. Their squares leave the range of float32."""
 
-_WORDS = {
+_INPUT_TEXTS = {
     "infinite": "infinity",
     "negative zero": "-0",
     **{kind: f"of the size of {number:.0e}" for kind, number in EXTREME.items()},
 }
-"""What an input is, by kind; NaN for the other kinds."""
+"""Text for the changed inputs in a message, by kind. The text of the other kinds is NaN."""
 
 _CLOSE = 1e-2
 """Difference, relative to the largest magnitudes, up to which a result is close to the float64 result."""
 
 _SHARE = 20
-"""One of this many results has to differ: a result of a sine of huge numbers is close by chance only."""
+"""At least one of this many results must differ; a sine of huge numbers, for example, is close by chance."""
 
 _UNDEFINED = ("unordered",)
 """Kinds for which ONNX defines no result: it does not say where NaN is in an order, as in a TopK."""
@@ -57,16 +57,16 @@ _ORDERS = ("ArgMax", "ArgMin", "TopK", "Hardmax", "Unique", "NonMaxSuppression",
 """Operators that depend on the order of numbers."""
 
 _MAX_ALONE = 4
-"""Largest number of inputs that get a number that is not finite one at a time."""
+"""Largest number of inputs that get nonfinite numbers one at a time."""
 
 _MAX_EVALUATOR_DIFFERENCE = 1e-2
-"""Relative and absolute difference up to which two evaluators are taken to compute the same."""
+"""Relative and absolute difference up to which two evaluators agree."""
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
 
 
 class NonfiniteDifference(Struct, frozen=True):
-    """An output that differs in onnxruntime if inputs hold NaN, infinity, -0, huge or tiny numbers.
+    """An output that differs in onnxruntime if inputs contain NaN, infinity, -0, huge or tiny numbers.
 
     Attributes:
         kind: Kind of the inputs, a key of `NONFINITE` or `EXTREME`.
@@ -74,7 +74,7 @@ class NonfiniteDifference(Struct, frozen=True):
         differing, size: Number of elements that differ, and of all elements.
         is_defined: Whether the outputs also differ as ONNX defines the operators. The kernels of onnxruntime
             for recurrent layers lose NaN and tiny numbers, for example.
-        refusing: 'first' or 'second' if onnxruntime refuses to run that model alone, as a Binarizer of NaN.
+        refusing: 'first' or 'second' if onnxruntime refuses only that model, such as a Binarizer of NaN.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class NonfiniteDifference(Struct, frozen=True):
     refusing: Ordinal = ""
 
     def __str__(self) -> str:
-        inputs = _WORDS.get(self.kind, "NaN")
+        inputs = _INPUT_TEXTS.get(self.kind, "NaN")
         if self.refusing:
             differ = ", and by definition the outputs differ" if self.is_defined else ""
             return f"where an input is {inputs}, onnxruntime cannot run the {self.refusing} model{differ}"
@@ -113,7 +113,7 @@ def insert_nonfinite(feeds: Feeds, number: float, seed: int) -> Iterator[dict[st
 
 
 def count_nonfinite_differences(first: Array, second: Array) -> int:
-    """Counts the elements that are NaN, or a certain infinity, in one of two results alone."""
+    """Counts the elements that are NaN, or a certain infinity, in only one of two results."""
     if first.shape != second.shape:
         return max(first.size, second.size)
     if first.dtype.name not in _FLOATS or second.dtype.name not in _FLOATS:
@@ -125,9 +125,9 @@ def count_nonfinite_differences(first: Array, second: Array) -> int:
 
 
 def count_differences(first: Array, second: Array) -> int:
-    """Counts the elements that no rounding explains: NaN or infinite in one result alone, or not close.
+    """Counts the elements that no rounding explains: NaN or infinite in only one result, or not close.
 
-    A comparison with NaN may choose between two finite numbers.
+    Finite elements count too, because a comparison with NaN may choose between two finite numbers.
     """
     count = count_nonfinite_differences(first, second)
     if first.shape != second.shape or {first.dtype.kind, second.dtype.kind} != {"f"}:
@@ -148,15 +148,17 @@ def draw_extreme(feeds: Feeds, number: float, seed: int) -> dict[str, Array]:
     }
 
 
-def count_extreme_differences(first: Array, second: Array, compute_true: Callable[[], Array | None]) -> int:
-    """Counts the elements that are close to the float64 result in one of two results alone.
+def count_extreme_differences(
+    first: Array, second: Array, compute_reference: Callable[[], Array | None]
+) -> int:
+    """Counts the elements that are close to the float64 result in only one of two results.
 
-    Both may miss it: a kernel for a normalization and its single operators overflow in different ways.
+    Both results may be far from it: a fused normalization and its single operators overflow differently.
 
     Args:
         first: Result of the original.
         second: Result of the other model.
-        compute_true: Computes the original's result in float64; None if it has none. Called only if needed.
+        compute_reference: Computes the original's float64 result, or None if it has none.
 
     Returns:
         The number of elements; 0 if it is a small share of all, or if there is no float64 result.
@@ -166,20 +168,22 @@ def count_extreme_differences(first: Array, second: Array, compute_true: Callabl
     first, second = first.astype(np.float64), second.astype(np.float64)
     if bool(np.all(_is_close(first, second))):
         return 0
-    true = compute_true()
-    if true is None or np.shape(true) != first.shape:
+    reference = compute_reference()
+    if reference is None or np.shape(reference) != first.shape:
         return 0
-    count = int(np.count_nonzero(_is_close(first, true) != _is_close(second, true)))
+    count = int(np.count_nonzero(_is_close(first, reference) != _is_close(second, reference)))
     return count if count * _SHARE >= first.size else 0
 
 
-def _is_close(value: Array, true: Array) -> Array:
-    finite = np.abs(true[np.isfinite(true)]).astype(np.float64)
+def _is_close(value: Array, reference: Array) -> Array:
+    finite = np.abs(reference[np.isfinite(reference)]).astype(np.float64)
     largest = float(finite.max(initial=0.0))
     scale = largest * float(np.sqrt(np.mean((finite / largest) ** 2))) if largest else 0.0
     with np.errstate(invalid="ignore", over="ignore"):
-        is_near = np.abs(value - true) <= _CLOSE * np.maximum(np.abs(true), scale)
-    return np.asarray((is_near & np.isfinite(true)) | (value == true) | (np.isnan(value) & np.isnan(true)))
+        is_near = np.abs(value - reference) <= _CLOSE * np.maximum(np.abs(reference), scale)
+    return np.asarray(
+        (is_near & np.isfinite(reference)) | (value == reference) | (np.isnan(value) & np.isnan(reference))
+    )
 
 
 def list_kinds(nodes: Iterable[Node]) -> list[str]:
@@ -191,7 +195,7 @@ def list_kinds(nodes: Iterable[Node]) -> list[str]:
 def compare_nonfinite(
     models: tuple[Model, Model],
     names: Mapping[str, str],
-    ends: Sequence[tuple[str, str]],
+    output_names: Sequence[tuple[str, str]],
     feeds: Feeds,
     kinds: Collection[str],
     seed: int,
@@ -201,7 +205,7 @@ def compare_nonfinite(
     Args:
         models: Original, and the model to compare with it.
         names: Name of the second model's input by the name of the original's input.
-        ends: Names of each output in the two models.
+        output_names: Names of each output in the two models.
         feeds: Finite inputs, by the original's names.
         kinds: Kinds of numbers to insert.
         seed: Seed that chooses the elements.
@@ -218,13 +222,15 @@ def compare_nonfinite(
         except BadModel:
             continue
         differences = []
-        for before, after in ends:
+        for before, after in output_names:
             pair = old[before], new[after]
             if all(isinstance(result, np.ndarray) for result in pair):
-                compute_true = cache(partial(_compute_true, models[0], changed, before))
-                count = count_extreme_differences(*pair, compute_true)
+                compute_reference = cache(partial(_compute_reference, models[0], changed, before))
+                count = count_extreme_differences(*pair, compute_reference)
                 if count:
-                    is_defined = _rounds_differently(models, names, (before, after), changed, compute_true)
+                    is_defined = _rounds_differently(
+                        models, names, (before, after), changed, compute_reference
+                    )
                     differences.append(
                         NonfiniteDifference(kind, before, count, old[before].size, is_defined=is_defined)
                     )
@@ -238,14 +244,14 @@ def compare_nonfinite(
             if first_results is None or second_results is None:
                 if first_results is not second_results:
                     is_defined = kind not in _UNDEFINED and _differs_by_definition(
-                        models, names, ends, (feeds, expected), changed
+                        models, names, output_names, (feeds, expected), changed
                     )
                     refusing: Ordinal = "first" if first_results is None else "second"
-                    refusal = NonfiniteDifference(kind, ends[0][0], 0, 0, is_defined, refusing)
+                    refusal = NonfiniteDifference(kind, output_names[0][0], 0, 0, is_defined, refusing)
                     if is_defined:
                         break
                 continue
-            pairs = [(before, first_results[before], second_results[after]) for before, after in ends]
+            pairs = [(before, first_results[before], second_results[after]) for before, after in output_names]
             differing = [
                 (NonfiniteDifference(kind, before, count, first_result.size), first_result, second_result)
                 for before, first_result, second_result in pairs
@@ -255,10 +261,10 @@ def compare_nonfinite(
             if not differing:
                 continue
             is_defined = kind not in _UNDEFINED and _differs_by_definition(
-                models, names, ends, (feeds, expected), changed
+                models, names, output_names, (feeds, expected), changed
             )
             if not is_defined:  # rounding may put finite results of kernels on different sides of a step
-                differing = [each for each in differing if count_nonfinite_differences(*each[1:])]
+                differing = [entry for entry in differing if count_nonfinite_differences(*entry[1:])]
             if differing:
                 refusal = None
                 yield replace(differing[0][0], is_defined=is_defined)
@@ -275,7 +281,7 @@ def _run_or_refuse(session: RuntimeSession, feeds: Feeds) -> dict[str, Array] | 
         return None
 
 
-def _compute_true(model: Model, feeds: Feeds, output: str) -> Array | None:
+def _compute_reference(model: Model, feeds: Feeds, output: str) -> Array | None:
     """Computes an output in float64, or None if the model has no float64 run."""
     results, _ = run_in_float64(model, [feeds], None, lambda: None)
     return np.asarray(results[0][output]) if results else None
@@ -284,37 +290,37 @@ def _compute_true(model: Model, feeds: Feeds, output: str) -> Array | None:
 def _rounds_differently(
     models: tuple[Model, Model],
     names: Mapping[str, str],
-    ends: tuple[str, str],
+    output_names: tuple[str, str],
     feeds: Feeds,
-    compute_true: Callable[[], Array | None],
+    compute_reference: Callable[[], Array | None],
 ) -> bool:
     """Whether an output differs if each operator's result is exact but rounded to its type.
 
-    True as well if a model cannot run so.
+    Also True if a model cannot run in float64.
     """
     second_feeds = {names[name]: value for name, value in feeds.items()}
     results = []
-    for model, inputs, output in zip(models, (feeds, second_feeds), ends, strict=True):
+    for model, inputs, output in zip(models, (feeds, second_feeds), output_names, strict=True):
         computed, _ = run_in_float64(model, [inputs], None, lambda: None, rounds_results=True)
         if not computed:
             return True
         results.append(np.asarray(computed[0][output]))
-    return bool(count_extreme_differences(results[0], results[1], compute_true))
+    return bool(count_extreme_differences(results[0], results[1], compute_reference))
 
 
 def _differs_by_definition(
     models: tuple[Model, Model],
     names: Mapping[str, str],
-    ends: Sequence[tuple[str, str]],
+    output_names: Sequence[tuple[str, str]],
     finite: tuple[Feeds, Sequence[Mapping[str, Array]]],
     feeds: Feeds,
 ) -> bool:
-    """Whether outputs differ as ONNX defines the operators; False if they cannot be computed so.
+    """Whether outputs differ as ONNX defines the operators; False if a model cannot run in float64.
 
     Args:
         models: Original, and the model to compare with it.
         names: Name of the second model's input by the name of the original's input.
-        ends: Names of each output in the two models.
+        output_names: Names of each output in the two models.
         finite: Finite inputs, and the outputs of both models for them. The evaluator of ONNX lacks some
             attributes, so it counts only if it agrees with the runtime on these inputs.
         feeds: Inputs with NaN or infinity.
@@ -323,14 +329,14 @@ def _differs_by_definition(
     results: list[Mapping[str, Array]] = []
     for index, model in enumerate(models):
         draws = [
-            {names[name] if index else name: value for name, value in each.items()}
-            for each in (finite_feeds, feeds)
+            {names[name] if index else name: value for name, value in inputs.items()}
+            for inputs in (finite_feeds, feeds)
         ]
         computed, _ = run_in_float64(model, draws, None, lambda: None)
         if not computed or not _agrees(expected[index], computed[0]):
             return False
         results.append(computed[1])
-    return any(count_differences(results[0][before], results[1][after]) for before, after in ends)
+    return any(count_differences(results[0][before], results[1][after]) for before, after in output_names)
 
 
 def _agrees(expected: Mapping[str, Array], computed: Mapping[str, Array]) -> bool:

@@ -159,7 +159,7 @@ class Runs:
             self._other_result = wait_for(self._background_run, share.stopped), ""
             self.step()
         elif self._other_result is None:
-            self._other_result = self._start_other(share)
+            self._other_result = self._run_other_model(share)
         return self._other_result
 
     def repeat_original(self, share: ThreadShare) -> ModelOutputs:
@@ -168,14 +168,14 @@ class Runs:
 
     def repeat_other(self, share: ThreadShare) -> ModelOutputs:
         """Runs the other model again on the first inputs, in a new session."""
-        return self._start_other(share, feeds=1)[0]
+        return self._run_other_model(share, feeds=1)[0]
 
     @property
     def other_label(self) -> str:
         """Name of the other model in messages."""
         return "the other model" if self.pairing.plan is None else _TILED
 
-    def _start_other(self, share: ThreadShare, feeds: int | None = None) -> tuple[ModelOutputs, str]:
+    def _run_other_model(self, share: ThreadShare, feeds: int | None = None) -> tuple[ModelOutputs, str]:
         pair = self.pairing
         renamed = [{pair.names[k]: v for k, v in inputs.items()} for inputs in pair.feeds[:feeds]]
         with _make_runnable(pair, share) as (model, note):
@@ -188,14 +188,14 @@ class Runs:
             self.pairing.decomposed, [self.pairing.feeds[index]], share.stopped, partial(self.step, share)
         )
 
-    def run_in_parallel(self, *works: Callable[[ThreadShare], Any]) -> list[Any]:
+    def run_in_parallel(self, *jobs: Callable[[ThreadShare], Any]) -> list[Any]:
         """Does several runs, in parallel if memory allows, and returns their results."""
-        self._total = max(self._total, len(self._steps) + len(works))
+        self._total = max(self._total, len(self._steps) + len(jobs))
         weights = sum(t.nbytes for t in self.pairing.before.graph.initializers.values())
         phase = "running the whole model"
         results = run_in_parallel(
-            works,
-            [weights] * len(works),
+            jobs,
+            [weights] * len(jobs),
             _MAX_WEIGHT_BYTES,
             tick=lambda done: self.report_progress(
                 phase if self._steps else "", min(len(self._steps), self._total), self._total

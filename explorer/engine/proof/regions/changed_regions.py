@@ -63,7 +63,7 @@ def prove_regions(
     ends = {p.before for p in correspondence.outputs}
     step = 1
     while True:
-        regions = correspondence.regions(separate, {})
+        regions = correspondence.list_regions(separate, {})
         new_regions = [region for region in regions if region.key not in results]
         original_values.expose(regions)
         tested = _test_in_parallel(
@@ -114,7 +114,7 @@ def _test_in_parallel(
 
     return run_in_parallel(
         [partial(test, region) for region in regions],
-        [_BYTES_RATIO * sum(map(correspondence.nbytes, region.reads)) for region in regions],
+        [_BYTES_RATIO * sum(map(correspondence.estimate_bytes, region.reads)) for region in regions],
         _MAX_PARALLEL_BYTES,
         tick=lambda done: report_progress(done, len(regions)),
         cancel=cancel,
@@ -167,7 +167,7 @@ def _find_hidden_value(
     differing: set[str] = set()
     for name in inner_values[:_MAX_INNER_VALUES]:
         # an earlier, smaller region may have had inputs with another meaning in the other graph
-        smaller_regions = tester.correspondence.regions(separate - {name}, {})
+        smaller_regions = tester.correspondence.list_regions(separate - {name}, {})
         smaller_region = next((r for r in smaller_regions if r.pair.before == name), None)
         if smaller_region is None:
             continue

@@ -82,7 +82,7 @@ class Correspondence:
         unequal: Outputs that are not equal by construction.
         nodes: Number of nodes that the original's outputs depend on.
         used_sites: Keys of the sites that the equality of outputs relies on.
-        unreachable: Outputs without a region whose inputs a run can supply, from the last call of `regions`.
+        unreachable: Outputs without a region whose inputs a run can supply, set by `list_regions`.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Correspondence:
         nodes = enumerate(self.before.graph.nodes if sites else ())
         return {index for index, node in nodes if any(name in sites for name in node.outputs)}
 
-    def regions(
+    def list_regions(
         self, separate: set[str], crossed_by_value: Mapping[str, Collection[str]]
     ) -> list[ChangedRegion]:
         """Lists the changed regions in the execution order of the original.
@@ -190,9 +190,9 @@ class Correspondence:
                     continue
                 crossed_values = set(crossed_by_value.get(pair.before, ()))
                 # an Identity of the value has the same number, and the value must not count as its own input
-                closed_numbers = {first[pair.before], *(first[name] for name in crossed_values)}
-                before = first_graph.region(pair.before, _Stops(stops, first, closed_numbers))
-                after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed_numbers))
+                excluded_numbers = {first[pair.before], *(first[name] for name in crossed_values)}
+                before = first_graph.region(pair.before, _Stops(stops, first, excluded_numbers))
+                after = second_graph.region(pair.after, _Stops(stops_after, second.values, excluded_numbers))
                 twins = {name: common_names.get(second.values[name], "") for name in after.inputs}
                 region_position = position[pair.before]
                 uncertain_inputs = [
@@ -231,8 +231,8 @@ class Correspondence:
         """Whether two stored tensors are equal bit for bit."""
         return self._table.number_tensor(first) == self._table.number_tensor(second)
 
-    def nbytes(self, name: str) -> int:
-        """Returns the bytes of an original's value at 8 bytes an element, or a huge number if unknown."""
+    def estimate_bytes(self, name: str) -> int:
+        """Returns the bytes of an original's value at 8 bytes per element, or a huge number if unknown."""
         info = self._value_types[0].get(name)
         sizes = [n if isinstance(n, int) else sys.maxsize for n in (info and info.shape) or (sys.maxsize,)]
         return 8 * math.prod(sizes)
@@ -285,14 +285,14 @@ class Correspondence:
 
 
 class _Stops(Struct, frozen=True):
-    """The names at which a region stops: `names`, except values with a number in `closed_numbers`."""
+    """The names at which a region stops: `names`, except values with a number in `excluded_numbers`."""
 
     names: Collection[str]
     numbers: Mapping[str, int]
-    closed_numbers: Collection[int]
+    excluded_numbers: Collection[int]
 
     def __contains__(self, name: Any) -> bool:
-        return name in self.names and self.numbers[name] not in self.closed_numbers
+        return name in self.names and self.numbers[name] not in self.excluded_numbers
 
 
 def _is_usable(info: TensorInfo | None) -> bool:

@@ -1,4 +1,4 @@
-"""Makes up inputs that give the operators of a region values in every range in which they behave differently.
+"""Finds inputs that give the operators of a region values in every range in which they behave differently.
 
 Relu, for example, has a range on either side of its bend at 0; `bend_points` lists the ranges of operators.
 A run meets a range if it gives the operand a value in it. The region runs on scaled and on constant inputs.
@@ -22,16 +22,16 @@ _MAGNITUDES = (1e-6, 1e-3, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e6, 1e9, 1e18, 1e30
 """Factors for dense random values, and for inputs that are 1 throughout."""
 
 _MAX_ALONE = 4
-"""Number of inputs, the first ones, that are also changed alone."""
+"""Largest number of inputs that are also changed one at a time."""
 
 _BISECTIONS = 64
-"""Number of bisections. Two floats of 64 bits with the same sign are adjacent after as many."""
+"""Number of bisections, after which two 64-bit floats of the same sign are adjacent."""
 
 _MAX_RUNS, _MIN_RUNS = 400, 32
 """Largest and smallest limit for the number of runs of a search."""
 
 _MAX_ELEMENTS = 1 << 25
-"""Most watched elements of all runs together. A search may do `_MIN_RUNS` runs even with more elements."""
+"""Largest number of watched elements in all runs. `_MIN_RUNS` runs are allowed even with more elements."""
 
 Observe = Callable[[Feeds], Sequence[Mapping[str, Array]]]
 """Function that runs the region in both models, its two sides, and returns the inner values of each side."""
@@ -41,12 +41,12 @@ Key = tuple[int, OperandWatch, Target]
 
 
 class Coverage(Struct):
-    """Which ranges no run has met yet, and the made-up inputs that met the others.
+    """Ranges that no run has met yet, and the synthetic inputs that met the other ranges.
 
     Attributes:
         watches: Watched operands of either side.
         missing: Ranges that no run has met.
-        feeds: Made-up inputs that were the first to meet a range.
+        feeds: Synthetic inputs that were the first to meet a range.
         runs: Number of runs.
     """
 
@@ -67,7 +67,7 @@ class Coverage(Struct):
         return [key for key in self.missing if key[2].required]
 
     def add(self, values: Sequence[Mapping[str, Array]], feeds: Feeds | None = None) -> bool:
-        """Removes the ranges that a run met from `missing`; keeps made-up inputs that first met one."""
+        """Removes the ranges that a run met from `missing`, and stores `feeds` if there are any."""
         finished = []
         for key in self.missing:
             side, watch, target = key
@@ -83,12 +83,12 @@ class Coverage(Struct):
         return is_new
 
 
-def drive(
+def search_missing_ranges(
     coverage: Coverage,
     observe: Observe,
     original_values: Feeds,
     dense: Feeds,
-    drivable: Sequence[str],
+    adjustable: Sequence[str],
     seed: int,
 ) -> None:
     """Searches inputs that meet the missing ranges, and adds them to `coverage.feeds`.
@@ -98,18 +98,18 @@ def drive(
         observe: Function that runs both sides of the region.
         original_values: Values of the inputs in a run of the original model.
         dense: Random values of the inputs, spread as those of `original_values`.
-        drivable: Names of the float and bool inputs that are changed.
+        adjustable: Names of the float and bool inputs that are changed.
         seed: Seed of the random numbers.
     """
     floats = [
         name
-        for name in drivable
+        for name in adjustable
         if original_values[name].dtype.name in FED_FLOATS and original_values[name].size
     ]
     size = sum(array.size for values in observe(original_values) for array in values.values())
     runs = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_ELEMENTS // max(size, 1)))
     search = _Search(coverage, observe, seed, runs)
-    for name in drivable:
+    for name in adjustable:
         if original_values[name].dtype.kind == "b":
             for flags in (np.ones_like(original_values[name]), np.zeros_like(original_values[name])):
                 search.observe({**dense, name: flags})
@@ -145,8 +145,8 @@ def scale(values: Array, like: Array, factor: float) -> Array:
     """Scales values and converts them to the type of an input, without infinities."""
     largest = _find_largest(like)
     with np.errstate(all="ignore"):
-        wide = np.clip(values.astype(np.float64) * factor, -largest, largest) + 0.0  # without -0.0
-        return np.asarray(wide).astype(like.dtype)
+        scaled = np.clip(values.astype(np.float64) * factor, -largest, largest) + 0.0  # without -0.0
+        return np.asarray(scaled).astype(like.dtype)
 
 
 def _find_largest(like: Array) -> float:
@@ -216,7 +216,7 @@ class _Search:
         )
 
     def _narrow(self, key: Key, blend: _Blend, is_before: Callable[[Array], Array]) -> bool:
-        """Halves the part of a path in which an operand crosses its aim."""
+        """Halves the part of a path where an operand crosses its aim. Returns whether the range was met."""
         side, watch, _ = key
         shape = None
         feeds: Feeds = {}
@@ -237,9 +237,9 @@ class _Search:
 
     def _choose_aims(self, target: Target) -> Array:
         """Chooses numbers in a range, half of them close to its middle."""
-        middle, reach = (target.low + target.high) / 2, (target.high - target.low) / 2
+        middle, half_width = (target.low + target.high) / 2, (target.high - target.low) / 2
         near = self.generator.choice([-1.0, 1.0], 32) * 10.0 ** self.generator.uniform(-5, 0, 32)
-        return middle + reach * np.concatenate([near, self.generator.uniform(-1, 1, 32)])
+        return middle + half_width * np.concatenate([near, self.generator.uniform(-1, 1, 32)])
 
 
 class _Blend(Struct):

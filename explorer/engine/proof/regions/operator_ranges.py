@@ -22,7 +22,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import list_all_nodes
 from explorer.engine.proof.regions.bend_points import has_unknown_operator, list_control_reads
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
-from explorer.engine.proof.regions.driven_values import Coverage, drive, scale
+from explorer.engine.proof.regions.driven_values import Coverage, scale, search_missing_ranges
 from explorer.engine.proof.regions.inner_values import Watched, watch_region
 from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
@@ -176,7 +176,7 @@ def reach_ranges(
         except BadModel:
             continue
     if coverage.missing:
-        drive(coverage, observe, original_values, dense, adjustable, seed)
+        search_missing_ranges(coverage, observe, original_values, dense, adjustable, seed)
     missed_range = next((watch.describe(target) for _, watch, target in coverage.required), "")
     return [*extra_feeds, *coverage.feeds], missed_range
 

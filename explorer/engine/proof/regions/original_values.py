@@ -88,7 +88,7 @@ class OriginalValues:
             is_past_request = is_past_request or name == requested[0]
             if not is_past_request or name in requested:
                 continue
-            budget -= self.correspondence.nbytes(name)
+            budget -= self.correspondence.estimate_bytes(name)
             if budget < 0:
                 return
             yield name

@@ -117,7 +117,7 @@ class RegionRuns:
 
     def load_pair(self, region: ChangedRegion, before_model: Model, after_model: Model) -> RunPair:
         """Returns a function that runs two models on the inputs of a region."""
-        size = sum(map(self._models.correspondence.nbytes, region.reads))
+        size = sum(map(self._models.correspondence.estimate_bytes, region.reads))
         size += sum(
             t.nbytes for model in (before_model, after_model) for t in model.graph.initializers.values()
         )

@@ -148,7 +148,7 @@ class RegionTester:
             ):
                 break
             passed_values |= {name for name in region.reads if name in self.before.producer}
-            regions = self.correspondence.regions(set(separate), {region.pair.before: passed_values})
+            regions = self.correspondence.list_regions(set(separate), {region.pair.before: passed_values})
             larger = next((r for r in regions if r.pair == region.pair), region)
             if larger.key == region.key:
                 break
@@ -245,7 +245,7 @@ class RegionTester:
             name = readers[0].outputs[0]
             readers = self._list_readers(0, name)
         if summands:  # a computed mask: compare its sum with the scores
-            regions = self.correspondence.regions(separate | summands, {})
+            regions = self.correspondence.list_regions(separate | summands, {})
             sum_region = next((r for r in regions if r.pair.before == name), None)
             if sum_region is None:
                 return ""

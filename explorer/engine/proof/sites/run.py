@@ -1,4 +1,4 @@
-"""Runs each tiled site alone and compares every element with float64 (layer 2 of the proof).
+"""Runs each tiled site alone and compares every element with float64 (layer 2 of `sites.proof`).
 
 The site is cut out of the tiled graph with its functions unchanged, so a wrong operator body is detected. It
 runs on the original's activations and on dense random rows. The dense rows matter because a ReLU multiplies
@@ -107,9 +107,9 @@ def run_site(
     dense_run = run_sampled_blocks(runner, site, meaning, dense, y, seed)
     outputs = runner.run(draws) if dense_run is None else [*runner.run(draws[:1]), dense_run.output]
     comparison = OutputComparison(get_unit_roundoff(str(y.dtype)), has_bins=False)
-    wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
-    if wrong is not None:
-        reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
+    misfit = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
+    if misfit is not None:
+        reason = f"it gives {misfit.dtype} {list(misfit.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
     sampled = _choose_dense_rows(site, meaning, seed)
     compared_indices = [sampled, sampled if dense_run is None else dense_run.rows]
@@ -164,9 +164,9 @@ def _draw_dense(x: Array, seed: tuple[int, ...]) -> Array:
     largest = max(x.max(initial=0), -x.min(initial=0))
     if not np.isfinite(largest):
         largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
-    kind = np.float64 if x.dtype == np.float64 else np.float32
+    dtype = np.float64 if x.dtype == np.float64 else np.float32
     values = (
-        _draw_shared_numbers(seed, kind) if x.size >= _DRAWN_NUMBERS else _draw_signed(seed, kind, x.size)
+        _draw_shared_numbers(seed, dtype) if x.size >= _DRAWN_NUMBERS else _draw_signed(seed, dtype, x.size)
     )
     drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype, copy=False)
     dense = np.empty(x.size, x.dtype)
@@ -175,17 +175,17 @@ def _draw_dense(x: Array, seed: tuple[int, ...]) -> Array:
     return dense.reshape(x.shape)
 
 
-def _draw_signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> Array:
+def _draw_signed(seed: tuple[int, ...], dtype: type[np.floating[Any]], count: int) -> Array:
     """Draws random numbers of both signs with magnitudes between 0.5 and 1."""
-    values = np.random.default_rng(seed).random(count, np.dtype(kind)) - 0.5
+    values = np.random.default_rng(seed).random(count, np.dtype(dtype)) - 0.5
     values += np.copysign(0.5, values)
     return values
 
 
 @functools.lru_cache(maxsize=1)
-def _draw_shared_numbers(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
+def _draw_shared_numbers(seed: tuple[int, ...], dtype: type[np.floating[Any]]) -> Array:
     """Draws the random numbers that all large sites share."""
-    return _draw_signed(seed, kind, _DRAWN_NUMBERS)
+    return _draw_signed(seed, dtype, _DRAWN_NUMBERS)
 
 
 def _draw_dense_input(meaning: ProductSpec, index: int, x: Array, seed: tuple[int, ...]) -> Array:
@@ -240,11 +240,11 @@ def _choose_rows_to_compare(
     if bias is not None:
         all_bias_limits = meaning.arrange_bias(np.abs(bias.astype(np.float64) * (meaning.beta * tolerance)))
     # single precision suffices for the choice, where its range holds the numbers
-    kind = np.result_type(tiled.dtype, np.float32)
+    dtype = np.result_type(tiled.dtype, np.float32)
     largest_limit = np.max(row_norms, initial=0) * np.max(column_limits, initial=0)
     if not largest_limit + np.max(all_bias_limits, initial=0) < _MAX_FLOAT32_LIMIT:  # also for NaN
-        kind = np.dtype(np.float64)
-    row_norms, column_limits = row_norms.astype(kind), column_limits.astype(kind)
+        dtype = np.dtype(np.float64)
+    row_norms, column_limits = row_norms.astype(dtype), column_limits.astype(dtype)
     smallest_number = find_smallest_number(tiled.dtype)
     is_transposed = _restore_stored_layout(tiled) is not tiled
     chosen_rows: list[Array] = [sampled]
@@ -268,9 +268,11 @@ def _choose_rows_to_compare(
                 new, old = (
                     array[b, rows].T if is_transposed else array[b, rows] for array in (tiled, before)
                 )
-                gap = np.abs(np.subtract(new, old, dtype=kind))
+                difference = np.abs(np.subtract(new, old, dtype=dtype))
                 # `not <=` also chooses rows with NaN, which must be compared
-                chosen_rows.append(first + np.flatnonzero(~(gap <= allowed).all(0 if is_transposed else 1)))
+                chosen_rows.append(
+                    first + np.flatnonzero(~(difference <= allowed).all(0 if is_transposed else 1))
+                )
     return np.unique(np.concatenate(chosen_rows))
 
 

@@ -228,8 +228,8 @@ def _make_signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
         (k, v if isinstance(v, (int, float, str, bytes, tuple)) else id(v))
         for k, v in node.attributes.items()
     )
-    wires = tuple(names.get(n, "") for n in (*node.inputs, "|", *node.outputs))
-    return node.op, node.domain, node.overload, wires, attributes
+    value_names = tuple(names.get(n, "") for n in (*node.inputs, "|", *node.outputs))
+    return node.op, node.domain, node.overload, value_names, attributes
 
 
 def _inline_call(call: Node, function: Function) -> list[Node]:

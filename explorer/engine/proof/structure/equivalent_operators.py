@@ -86,11 +86,11 @@ def _normalize_causal_mask(node: NormalNode) -> None:
 def _read_common_mask(
     tensor: Tensor | None, copies: tuple[Any, Any], sizes: tuple[int, int]
 ) -> np.ndarray[Any, Any] | None:
-    """Returns the stored bool mask of all matrices, or None if there is no common one.
+    """Returns the stored bool mask of all matrices, or None if it is not stored or the masks differ.
 
     Args:
         tensor: Stored mask of an Attention.
-        copies: Numbers of the batch and of the heads, for which the mask may be repeated.
+        copies: Batch size and number of heads; the mask may be repeated for each.
         sizes: Numbers of queries and of keys.
     """
     if tensor is None or tensor.payload is None or tensor.dtype != "bool" or len(tensor.shape) > 4:
@@ -169,8 +169,8 @@ def find_elements(node: NormalNode) -> tuple[int | None, ...] | None:
     return None if find is None else find(node)
 
 
-def _split(node: NormalNode) -> tuple[None, ...] | None:
-    """Returns the unknown elements of a SplitToSequence."""
+def _find_split_elements(node: NormalNode) -> tuple[None, ...] | None:
+    """Returns one None for each element of a SplitToSequence, or None if their number is unknown."""
     axis = node.attributes.get("axis", 0)
     size = node.size(0, axis) if isinstance(axis, int) else None
     has_parts = len(node.inputs) > 1 and node.inputs[1] != ABSENT
@@ -180,7 +180,7 @@ def _split(node: NormalNode) -> tuple[None, ...] | None:
     return (None,) * (len(parts) if parts.ndim else -(-(size or 0) // int(parts)))
 
 
-def _insert(node: NormalNode) -> tuple[int | None, ...] | None:
+def _find_elements_after_insertion(node: NormalNode) -> tuple[int | None, ...] | None:
     elements = _get_elements(node)
     if elements is None:
         return None
@@ -189,7 +189,7 @@ def _insert(node: NormalNode) -> tuple[int | None, ...] | None:
     return None if position is None else (*elements[:position], node.inputs[1], *elements[position:])
 
 
-def _erase(node: NormalNode) -> tuple[int | None, ...] | None:
+def _find_elements_after_erasure(node: NormalNode) -> tuple[int | None, ...] | None:
     elements = _get_elements(node)
     if not elements:
         return None
@@ -201,9 +201,9 @@ def _erase(node: NormalNode) -> tuple[int | None, ...] | None:
 _SEQUENCES: Mapping[str, Callable[[NormalNode], tuple[int | None, ...] | None]] = {
     "SequenceConstruct": lambda node: tuple(node.inputs),
     "SequenceEmpty": lambda node: (),
-    "SequenceErase": _erase,
-    "SequenceInsert": _insert,
-    "SplitToSequence": _split,
+    "SequenceErase": _find_elements_after_erasure,
+    "SequenceInsert": _find_elements_after_insertion,
+    "SplitToSequence": _find_split_elements,
 }
 """Functions that return the elements of a sequence, by operator that computes it."""
 

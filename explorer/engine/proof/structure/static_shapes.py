@@ -58,8 +58,8 @@ def _compute_squeezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     axes = node.read_integer_list("axes", 1) if len(node.inputs) > 1 or "axes" in node.attributes else ()
     if axes is None:
         return None
-    removed = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
-    return tuple(size for axis, size in enumerate(shape) if not (axis in removed if axes else size == 1))
+    removed_axes = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
+    return tuple(size for axis, size in enumerate(shape) if not (axis in removed_axes if axes else size == 1))
 
 
 def _compute_unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
@@ -67,10 +67,10 @@ def _compute_unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     rank = len(shape) + len(axes or ())
     if not axes or not all(-rank <= axis < rank for axis in axes):
         return None
-    sizes, added = iter(shape), {axis % rank for axis in axes}
+    sizes, added_axes = iter(shape), {axis % rank for axis in axes}
     return (
-        tuple(1 if axis in added else next(sizes) for axis in range(rank))
-        if len(added) == len(axes)
+        tuple(1 if axis in added_axes else next(sizes) for axis in range(rank))
+        if len(added_axes) == len(axes)
         else None
     )
 

@@ -98,8 +98,8 @@ class Repeat(SymbolBlock):
         replacement = self.replacements.get(id(value))
         if replacement is None:
             assert value.sliced_from is not None
-            whole, cut = value.sliced_from
-            replacement = self.replacements[id(value)] = self.replacements[id(whole)].cut(cut, value.shape)
+            source, cut = value.sliced_from
+            replacement = self.replacements[id(value)] = self.replacements[id(source)].cut(cut, value.shape)
         return replacement
 
 
