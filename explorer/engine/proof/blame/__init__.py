@@ -1,1 +1,1 @@
-"""Blame: the layer where two models part."""
+"""Finds the first layer in which two models differ."""

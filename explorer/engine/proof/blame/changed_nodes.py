@@ -99,7 +99,7 @@ class _NumberedRegion:
     """
 
     def __init__(
-        self, wiring: GraphProducers, region: Region, named: Mapping[str, str], forms: _Forms
+        self, wiring: GraphProducers, region: Region, original_names: Mapping[str, str], forms: _Forms
     ) -> None:
         self.wiring, self.region, self.forms = wiring, region, forms
         self.opset = wiring.model.opset
@@ -108,7 +108,7 @@ class _NumberedRegion:
         self.local: dict[int, int] = {}
         dependent_names = set(region.inputs)
         for name in region.inputs:
-            self.numbers[name] = forms.number(("given", named.get(name, name)))
+            self.numbers[name] = forms.number(("given", original_names.get(name, name)))
         for index in region.nodes:
             node = wiring.nodes[index]
             read_names = wiring.reads[index]
@@ -148,8 +148,8 @@ class _NumberedRegion:
     def _number_operator(self, node: Node) -> int:
         """Numbers an operator together with its attributes."""
         values = {**get_default_attributes(node.domain, node.op, self.opset), **node.attributes}
-        plain = tuple((name, self._number_attribute(values[name])) for name in sorted(values))
-        return self.forms.number((node.key, plain))
+        attribute_forms = tuple((name, self._number_attribute(values[name])) for name in sorted(values))
+        return self.forms.number((node.key, attribute_forms))
 
     def _number_attribute(self, value: Any) -> Any:
         if (form := encode_literal(value)) is not None:
@@ -200,12 +200,12 @@ def _remove_equal_tail(
         inputs = list(zip(first.inputs, second.inputs, strict=True))
         pending += inputs
         unequal_inputs = [(x, y) for x, y in inputs if before.numbers.get(x) != after.numbers.get(y)]
-        settled = [
+        are_unchanged = [
             not ({before.wiring.producer.get(x)} & only_before)
             and not ({after.wiring.producer.get(y)} & only_after)
             for x, y in unequal_inputs
         ]
-        if unequal_inputs and all(settled):
+        if unequal_inputs and all(are_unchanged):
             rewired.append((a, b))
     if not rewired:
         return None

@@ -138,8 +138,8 @@ class NodeReader:
         nodes, open_inputs = self.wiring.find_needed_nodes([name])
         if open_inputs or any(n.op in ("Gemm", "MatMul") for n in nodes):
             return None
-        domain = Symbols("float16")
-        interpreter = Interpreter(domain, self.model.functions)
+        symbols = Symbols("float16")
+        interpreter = Interpreter(symbols, self.model.functions)
         scope = interpreter.create_scope(graph.initializers, {})
         try:
             interpreter.run(nodes, scope)

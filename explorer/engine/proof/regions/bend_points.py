@@ -397,19 +397,7 @@ _WATCHED: tuple[Collection[str], ...] = (
     _OVERFLOW_RANGES,
     _ROUNDINGS,
     _SIGN_SENSITIVE,
-    (
-        "Clip",
-        "Div",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Max",
-        "Min",
-        "Mod",
-        "Where",
-    ),
+    str.split("Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Where"),
 )
 """Operators whose operands are watched."""
 

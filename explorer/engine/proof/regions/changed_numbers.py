@@ -116,8 +116,8 @@ def _compare_tensors(sides: Sides, sizes: Sizes, is_same: IsSameTensor) -> Itera
     )
     for name, tensor in sorted(weights_before.items()):
         if any(
-            counterpart_name.shape == tensor.shape and is_same(tensor, counterpart_name)
-            for counterpart_name in weights_after.values()
+            candidate.shape == tensor.shape and is_same(tensor, candidate)
+            for candidate in weights_after.values()
         ):
             continue
         candidates = (

@@ -26,7 +26,7 @@ _BYTES_RATIO = 16
 """Bytes that the test of a region takes, for one byte of its inputs: values, outputs and float64 results."""
 
 _MAX_PARALLEL_BYTES = 1 << 30
-"""Most bytes of regions that are tested at the same time."""
+"""Largest total size, in bytes, of the regions that are tested at the same time."""
 
 _MAX_INNER_VALUES = 16
 """Number of values in a region, counted from the last, that are checked for a hidden difference."""
@@ -60,7 +60,7 @@ def prove_regions(
     results: dict[tuple[object, ...], RegionResult] = {}
     failed: dict[str, RegionResult] = {}
     separate: set[str] = set()  # values that are not assumed to be equal any more
-    ends = {p.before for p in correspondence.outputs}
+    output_names = {p.before for p in correspondence.outputs}
     step = 1
     while True:
         regions = correspondence.list_regions(separate, {})
@@ -74,12 +74,12 @@ def prove_regions(
             if results[region.key].lasting:
                 failed.setdefault(region.pair.before, results[region.key])
         failing = [r for r in regions if not results[r.key].passed]
-        growing = [r.pair.before for r in failing if r.pair.before not in ends]
+        growing = [r.pair.before for r in failing if r.pair.before not in output_names]
         # all nodes after the last region are equal by construction, so none compensates
         if not growing or (failing == regions[-1:] and results[failing[0].key].lasting):
             break
         for name in growing:
-            separate |= _find_matched_after(correspondence, name, step) - ends
+            separate |= _find_matched_after(correspondence, name, step) - output_names
         step *= 2
     cut_off = [_report_cut_off(tester, pair) for pair in correspondence.unreachable]
     outcomes = [*(results[region.key] for region in regions), *cut_off]
@@ -183,14 +183,14 @@ def _find_hidden_value(
 
 def _find_matched_after(correspondence: Correspondence, name: str, count: int) -> set[str]:
     """Finds up to `count` matched values: `name`, and the next ones that depend on it."""
-    reached, following = {name}, {name}
+    dependent, matched_names = {name}, {name}
     nodes = correspondence.before.graph.nodes
     matched = correspondence.matched
     begin = next(i for i, node in enumerate(nodes) if name in node.outputs)
     for node in nodes[begin + 1 :]:
-        if len(following) >= count:
+        if len(matched_names) >= count:
             break
-        if reached.intersection(node.inputs):
-            reached.update(filter(None, node.outputs))
-            following.update(matched.intersection(node.outputs))
-    return following
+        if dependent.intersection(node.inputs):
+            dependent.update(filter(None, node.outputs))
+            matched_names.update(matched.intersection(node.outputs))
+    return matched_names

@@ -65,18 +65,7 @@ _TABLE_READERS = ("Gather", "GatherElements", "GatherND", "Slice")
 _DATA_SIZED_OPERATORS = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique")
 """Operators whose output size depends on data."""
 
-_SIZING_OPERATORS = (
-    "ConstantOfShape",
-    "Expand",
-    "OneHot",
-    "Pad",
-    "Range",
-    "Reshape",
-    "Resize",
-    "Slice",
-    "Tile",
-    "TopK",
-)
+_SIZING_OPERATORS = tuple(str.split("ConstantOfShape Expand OneHot Pad Range Reshape Resize Slice Tile TopK"))
 """Operators that turn numbers into sizes."""
 
 _AXES_INPUT = 3

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.engine.proof.regions.bend_points import OperandWatch, Target
-from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds
+from explorer.engine.proof.regions.synthetic_values import DRAWN_FLOATS, Feeds
 from explorer.engine.runtime.onnxruntime import Array
 
 _MAGNITUDES = (1e-6, 1e-3, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e6, 1e9, 1e18, 1e30, 1e38)
@@ -104,7 +104,7 @@ def search_missing_ranges(
     floats = [
         name
         for name in adjustable
-        if original_values[name].dtype.name in FED_FLOATS and original_values[name].size
+        if original_values[name].dtype.name in DRAWN_FLOATS and original_values[name].size
     ]
     size = sum(array.size for values in observe(original_values) for array in values.values())
     runs = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_ELEMENTS // max(size, 1)))

@@ -1,4 +1,4 @@
-"""Makes the operands of a region readable from outside, also those in the bodies of loops and branches.
+"""Makes the operands of a region values of its main graph, including those in bodies of loops and branches.
 
 An operand in the body of a Loop or Scan becomes another output of the body, which the runtime stacks over all
 iterations. The nodes of a branch run next to the If, and their operands count only if the condition chose the
@@ -73,7 +73,7 @@ class _Watcher:
             tensors: Stored tensors that the graph can read, by name.
             outer: Bounds of the inputs and of the values of the enclosing graphs.
             types: Element types of inputs by name.
-            dependent: Names of the values that made-up inputs change.
+            dependent: Names of the values that synthetic inputs change.
 
         Returns:
             The nodes with operands of bodies as outputs, and the operands.
@@ -144,8 +144,8 @@ class _Watcher:
         inner_dependent = set(dependent) - set(inputs)
         if not inner_dependent.isdisjoint(list_reads(node)):
             inner_dependent.update(inputs)
-        visible = {**{n: t for n, t in tensors.items() if n not in inputs}, **body.initializers}
-        nodes, watches = self.watch(body.nodes, visible, bounds, {}, inner_dependent)
+        visible_tensors = {**{n: t for n, t in tensors.items() if n not in inputs}, **body.initializers}
+        nodes, watches = self.watch(body.nodes, visible_tensors, bounds, {}, inner_dependent)
         body_names = {
             *inputs,
             *body.initializers,

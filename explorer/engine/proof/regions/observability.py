@@ -53,14 +53,18 @@ class NodeContents:
                     return True
         return False
 
-    def numbers(self, nodes: Sides) -> list[float]:
+    def collect_numbers(self, nodes: Sides) -> list[float]:
         """Collects the numbers in small constants and attributes, such as limits, slopes and epsilons."""
         numbers: set[float] = set()
         for index, side in enumerate(nodes):
             for node in side:
                 tensors = [self._stored[index][n] for n in node.inputs if n in self._stored[index]]
-                small = [t for t in tensors if "float" in t.dtype and (t.elements or 0) <= _MAX_SEARCHED]
-                numbers.update(float(v) for t in small for v in np.asarray(t.array(), np.float64).reshape(-1))
+                small_tensors = [
+                    t for t in tensors if "float" in t.dtype and (t.elements or 0) <= _MAX_SEARCHED
+                ]
+                numbers.update(
+                    float(v) for t in small_tensors for v in np.asarray(t.array(), np.float64).reshape(-1)
+                )
                 numbers.update(v for v in node.attributes.values() if isinstance(v, float))
         return sorted(v for v in numbers if np.isfinite(v))
 

@@ -24,7 +24,7 @@ from explorer.engine.proof.regions.bend_points import has_unknown_operator, list
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.driven_values import Coverage, scale, search_missing_ranges
 from explorer.engine.proof.regions.inner_values import Watched, watch_region
-from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds
+from explorer.engine.proof.regions.synthetic_values import DRAWN_FLOATS, Feeds
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput
 
@@ -148,7 +148,7 @@ def reach_ranges(
     adjustable = [
         name
         for name, value in original_values.items()
-        if value.dtype.name in FED_FLOATS or value.dtype.kind == "b"
+        if value.dtype.name in DRAWN_FLOATS or value.dtype.kind == "b"
     ]
     floats = [name for name in adjustable if original_values[name].dtype.kind != "b"]
     extra_feeds: list[Feeds] = []

@@ -12,7 +12,7 @@ from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 
 _MAX_PREFETCHED_BYTES = 1 << 24
-"""Most bytes of values that one run computes for later regions.
+"""Largest size, in bytes, of the values that one run computes for later regions.
 
 One run for each region would take time quadratic in the number of regions.
 """
@@ -64,20 +64,24 @@ class OriginalValues:
         Raises:
             BadModel: The original does not run at these sizes.
         """
-        run = id(inputs), seed
+        run_key = id(inputs), seed
         with self._lock:
-            feeds = self._computed.get(run, {})
+            feeds = self._computed.get(run_key, {})
             if missing := [name for name in names if name not in feeds]:
                 drawn = draw(inputs, seed)
                 # a region that another thread tests needs the values of the run before
-                feeds = {**drawn, **self._latest.get(run, {}), **{n: feeds[n] for n in names if n in feeds}}
+                feeds = {
+                    **drawn,
+                    **self._latest.get(run_key, {}),
+                    **{n: feeds[n] for n in names if n in feeds},
+                }
                 if unknown := [name for name in missing if name not in feeds]:
                     assert self._session is not None
-                    self._latest[run] = self._session.run(
+                    self._latest[run_key] = self._session.run(
                         drawn, [*unknown, *self._list_upcoming_values(unknown)]
                     )
-                    feeds |= self._latest[run]
-                self._computed[run] = feeds
+                    feeds |= self._latest[run_key]
+                self._computed[run_key] = feeds
                 self.types.update((name, get_element_type(value)) for name, value in feeds.items())
             return {name: feeds[name] for name in names}
 

@@ -1,4 +1,4 @@
-"""Both sides of a changed region as models of their own, and what the graphs alone tell about them."""
+"""Builds both sides of a changed region as models, and compares their graphs without a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ NodesOfSides = tuple[list[Node], list[Node]]
 """Nodes of a region in the original and in the other model."""
 
 _WIDE_FLOATS = frozenset(("float32", "float64"))
-"""Float types that hold activations of all spreads without overflow."""
+"""Float types that represent activations of all spreads without overflow."""
 
 
 class RegionModels:
-    """Builds the models of regions. Results for the last region are kept.
+    """Builds the models of regions, and caches the results of the last region.
 
     Args:
         correspondence: Matched values of the two models.

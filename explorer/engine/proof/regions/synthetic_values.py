@@ -1,4 +1,4 @@
-"""Makes up input values for a region: dense random values, values at limits, and settings of branches."""
+"""Draws synthetic inputs of a region: dense random values, values at limits, and settings of branches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from explorer.engine.proof.regions.trials import FLOATS
 from explorer.engine.runtime.onnxruntime import Array
 
-FED_FLOATS = (*FLOATS, "bfloat16")
+DRAWN_FLOATS = (*FLOATS, "bfloat16")
+"""Float types of the values that are replaced by drawn values."""
 
 Feeds = dict[str, Array]
 
@@ -19,23 +20,23 @@ def compute_spreads(values: Feeds) -> dict[str, float]:
     """Computes the spread of each float value: the standard deviation, or the largest magnitude, or 1."""
     deviations = {}
     for name, value in values.items():
-        if value.dtype.name in FED_FLOATS:
+        if value.dtype.name in DRAWN_FLOATS:
             finite = value[np.isfinite(value)].astype(np.float64)
             deviation = float(np.std(finite)) if finite.size else 0.0
             deviations[name] = deviation or float(np.abs(finite).max(initial=0.0)) or 1.0
     return deviations
 
 
-def draw_dense_values(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
-    """Replaces each float by a normal random number with standard deviation `wide` times `spread`."""
+def draw_dense_values(values: Feeds, spreads: Mapping[str, float], factor: float, seed: int) -> Feeds:
+    """Replaces floats by normal random numbers with a standard deviation of `spreads[name]` times `factor`."""
     drawn_values: Feeds = {}
     for name, value in values.items():
-        if name not in wide:
+        if name not in spreads:
             drawn_values[name] = value
             continue
         generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
         with np.errstate(over="ignore"):
-            drawn = generator.standard_normal(value.shape) * wide[name] * spread
+            drawn = generator.standard_normal(value.shape) * spreads[name] * factor
             drawn_values[name] = np.asarray(drawn).astype(value.dtype)
     return drawn_values
 
@@ -51,7 +52,7 @@ def draw_values_at_limits(values: Feeds, numbers: Sequence[float], seed: int) ->
     drawn_values: Feeds = {}
     limits = [v * factor for v in numbers for factor in (1, 0.5, 1.5)]
     for name, value in values.items():
-        if value.dtype.name not in FED_FLOATS:
+        if value.dtype.name not in DRAWN_FLOATS:
             drawn_values[name] = value
             continue
         generator = np.random.default_rng((seed, zlib.crc32(name.encode())))

@@ -87,14 +87,14 @@ def is_same(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
+def add(trial: Trial, a: Array, b: Array, exact: Array | None) -> None:
     """Compares the arrays of one value in both models, and adds the result to a comparison.
 
     Args:
         trial: Comparison, which is changed in place.
         a: Array of the first model.
         b: Array of the second model.
-        true: Exact array, or None if unknown. It is ignored if its shape differs.
+        exact: Exact array, or None if unknown. It is ignored if its shape differs.
     """
     if a.shape != b.shape:
         trial.fault = f"{shape_text(b.shape)} instead of {shape_text(a.shape)}"
@@ -103,9 +103,9 @@ def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
     trial.elements += a.size
     if a.dtype.kind != "f":
         trial.differing += int(np.count_nonzero(a != b))
-    if true is not None and np.shape(true) != a.shape:
-        true = None
-    trial.figures.add(a, b, true)
+    if exact is not None and np.shape(exact) != a.shape:
+        exact = None
+    trial.figures.add(a, b, exact)
 
 
 def round_to_type(value: Array, dtype: str | None) -> Array:
@@ -162,6 +162,6 @@ def keep_part(value: Array, part: int, parts: int, seed: int) -> Array:
         return value
     finite_values = value[np.isfinite(value)]
     scale = min(float(np.median(np.abs(finite_values))) if finite_values.size else 1.0, _LARGEST_FILL)
-    in_part = np.random.default_rng(seed).integers(0, parts, value.shape) == part
+    is_in_part = np.random.default_rng(seed).integers(0, parts, value.shape) == part
     signs = np.where(value < 0, -scale, scale)
-    return np.where(in_part, signs, 0).astype(value.dtype)
+    return np.where(is_in_part, signs, 0).astype(value.dtype)

@@ -411,30 +411,11 @@ _OVERFLOWING = frozenset(
 
 _OPERATIONS: dict[str, Any] = {
     **dict.fromkeys(
-        (
-            "Identity",
-            "Reshape",
-            "Transpose",
-            "Flatten",
-            "Squeeze",
-            "Unsqueeze",
-            "Expand",
-            "Gather",
-            "GatherElements",
-            "GatherND",
-            "Slice",
-            "Split",
-            "Tile",
-            "MaxPool",
-            "GlobalMaxPool",
-            "ReduceMax",
-            "ReduceMin",
-            "TopK",
-            "DepthToSpace",
-            "SpaceToDepth",
-            "Compress",
-            "Dropout",
-        ),
+        str.split("""
+            Identity Reshape Transpose Flatten Squeeze Unsqueeze Expand Gather GatherElements GatherND Slice
+            Split Tile MaxPool GlobalMaxPool ReduceMax ReduceMin TopK DepthToSpace SpaceToDepth Compress
+            Dropout
+        """),
         _keep,
     ),
     **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean"), _average),

@@ -1,7 +1,7 @@
-"""Sets of values on which a changed region runs: the original's values, and made-up values of several kinds.
+"""Sets of values on which a changed region runs: the original's values, and synthetic values of some kinds.
 
 A run of the full model gives a region only the values that reach it, such as zeros after a dead ReLU, or no
-values near the limit of a Clip. So a region also runs on made-up values: floats without zeros at 0.1, 1 and
+values near the limit of a Clip. So a region also runs on synthetic values: floats without zeros at 0.1, 1 and
 10 times the spread of its own values, values at the limits that the region stores, both settings of a
 condition, and values in each range of an operator. Indices, masks and ids keep the original's values. An
 affine region whose stored numbers were compared, such as a folded normalization, runs at one spread.
@@ -26,7 +26,7 @@ from explorer.engine.proof.regions.operator_ranges import (
 from explorer.engine.proof.regions.original_values import OriginalValues
 from explorer.engine.proof.regions.region_models import NodesOfSides, RegionModels
 from explorer.engine.proof.regions.synthetic_values import (
-    FED_FLOATS,
+    DRAWN_FLOATS,
     Feeds,
     compute_spreads,
     draw_dense_values,
@@ -44,20 +44,20 @@ reach. integers: negative, large, and close to stored ones; small ones that deci
 combinations of a few bools.
 """
 
-SET_WORDS: Mapping[SetKind, str] = {
+SET_TEXTS: Mapping[SetKind, str] = {
     "dense": "dense random",
     "limits": "few different",
     "driven": "small or far",
     "integers": "other integer",
     "flags": "other boolean",
 }
-"""Words for a message about a difference on made-up values, by the kind of the set."""
+"""Text for a message about a difference on synthetic values, by the kind of the set."""
 
 _SPREADS = (1.0, 0.1, 10.0)
 """Spreads of the dense values, relative to the spread of the original's values."""
 
 _MIN_ELEMENTS, _MAX_SETS = 4096, 8
-"""Number of dense elements that a region runs on, and largest number of sets to reach it."""
+"""Number of dense elements to run on, and largest number of sets for them."""
 
 _MIN_DRIVEN_ELEMENTS = 64
 """Number of driven elements, repeated if needed, that are compared together with dense values."""
@@ -67,7 +67,7 @@ _DRAWS = 3
 
 
 class ValueSets:
-    """Makes up the sets of values on which regions run.
+    """Draws the sets of values on which regions run.
 
     Args:
         original_values: Values of the original.
@@ -80,65 +80,71 @@ class ValueSets:
         self._range_sets: dict[tuple[object, ...], tuple[list[tuple[SetKind, list[Feeds]]], str]] = {}
 
     def draw_sets(
-        self, region: ChangedRegion, own_values: Feeds, inputs: tuple[RandomInput, ...]
+        self, region: ChangedRegion, region_inputs: Feeds, inputs: tuple[RandomInput, ...]
     ) -> Iterator[tuple[SetKind, Iterable[Feeds]]]:
         """Yields the sets of values to run on, each with its kind. A set is drawn when it is read.
 
         Args:
             region: The region.
-            own_values: The original's values of its inputs.
+            region_inputs: The original's values of its inputs.
             inputs: Inputs of the model that gave these values. Only the first set of sizes gets all spreads
                 and the ranges of operators.
         """
         nodes = self._models.list_nodes(region)
-        steering = [name for name in find_control_inputs(nodes[0]) if name in region.before.inputs]
+        control_inputs = [name for name in find_control_inputs(nodes[0]) if name in region.before.inputs]
         is_first_size = inputs is self._original_values.random_inputs[0]
-        floats = [n for n, v in own_values.items() if v.dtype.name in FED_FLOATS and v.size]
-        feeds = [own_values]
+        floats = [n for n, v in region_inputs.items() if v.dtype.name in DRAWN_FLOATS and v.size]
+        feeds = [region_inputs]
         if not floats:
             feeds += [
                 self._original_values.compute(region.reads, inputs, self._seed + i) for i in range(1, _DRAWS)
             ]
         yield "", feeds
-        if steering:
-            yield "steered", [set_conditions(own_values, steering, setting) for setting in (True, False)]
+        if control_inputs:
+            yield (
+                "steered",
+                [set_conditions(region_inputs, control_inputs, setting) for setting in (True, False)],
+            )
         if not floats:
             if is_first_size:
                 yield from self._build_range_sets(region, nodes)[0]
             return
-        count = max(1, min(_MAX_SETS, _MIN_ELEMENTS // sum(own_values[name].size for name in floats)))
-        spreads = compute_spreads(own_values)
+        count = max(1, min(_MAX_SETS, _MIN_ELEMENTS // sum(region_inputs[name].size for name in floats)))
+        spreads = compute_spreads(region_inputs)
         # values of other spreads show bends and curves
         has_all_spreads = is_first_size and not self._models.is_decided_by_one_spread(region)
         for spread in _SPREADS if has_all_spreads else _SPREADS[:1]:
             yield (
                 "dense",
-                (draw_dense_values(own_values, spreads, spread, self._seed + i) for i in range(count)),
+                (draw_dense_values(region_inputs, spreads, spread, self._seed + i) for i in range(count)),
             )
         yield (
             "limits",
             (
-                draw_values_at_limits(own_values, self._models.contents.numbers(nodes), self._seed + i)
+                draw_values_at_limits(
+                    region_inputs, self._models.contents.collect_numbers(nodes), self._seed + i
+                )
                 for i in range(count)
             ),
         )
         if is_first_size:
             yield from self._build_range_sets(region, nodes)[0]
 
-    def draw_dense(self, own_values: Feeds) -> Feeds:
+    def draw_dense(self, region_inputs: Feeds) -> Feeds:
         """Draws dense random values with the spread of the original's values."""
-        return draw_dense_values(own_values, compute_spreads(own_values), _SPREADS[0], self._seed)
+        return draw_dense_values(region_inputs, compute_spreads(region_inputs), _SPREADS[0], self._seed)
 
-    def add_dense(self, own_values: Feeds, driven: Sequence[Feeds]) -> list[Feeds]:
+    def add_dense(self, region_inputs: Feeds, driven: Sequence[Feeds]) -> list[Feeds]:
         """Adds dense values to driven ones. The size of usual results then decides what is rounding.
 
         The driven values are repeated, because a few small results are not judged beside many large
         ones.
         """
         repeats = max(
-            1, min(_MAX_SETS, _MIN_DRIVEN_ELEMENTS // sum(value.size or 1 for value in own_values.values()))
+            1,
+            min(_MAX_SETS, _MIN_DRIVEN_ELEMENTS // sum(value.size or 1 for value in region_inputs.values())),
         )
-        return [self.draw_dense(own_values), *(feeds for feeds in driven for _ in range(repeats))]
+        return [self.draw_dense(region_inputs), *(feeds for feeds in driven for _ in range(repeats))]
 
     def describe_unmet_range(self, region: ChangedRegion) -> str:
         """Describes a range of an operator that no run of the region meets, or returns ''."""
@@ -147,34 +153,36 @@ class ValueSets:
     def _build_range_sets(
         self, region: ChangedRegion, nodes: NodesOfSides
     ) -> tuple[list[tuple[SetKind, list[Feeds]]], str]:
-        """Makes up the sets of values that reach the ranges of operators, small numbers, and other integers.
+        """Draws the sets of values that reach the ranges of operators, small numbers, and other integers.
 
         Returns:
             The sets, each with its kind, and a description of a range that they do not reach, or ''.
         """
         if region.key not in self._range_sets:
-            own_values = self._original_values.compute_first(region)
+            region_inputs = self._original_values.compute_first(region)
             before, after = self._models.build(region)
             own_names = {name: name for name in region.before.inputs}
             twins = {name: twin or name for name, twin in region.twins.items()}
             sides = prepare_side(before, own_names), prepare_side(after, twins)
-            varied = list_integers_to_vary(sides, self._original_values.random_inputs[0], own_values)
-            integers = list(draw_integers(sides, varied, own_values, self._seed)) if varied else []
-            sizes = draw_sizes(sides, self._original_values.random_inputs[0], own_values, self._seed)
+            varied = list_integers_to_vary(sides, self._original_values.random_inputs[0], region_inputs)
+            integers = list(draw_integers(sides, varied, region_inputs, self._seed)) if varied else []
+            sizes = draw_sizes(sides, self._original_values.random_inputs[0], region_inputs, self._seed)
 
             def draw_tried() -> list[Feeds]:
-                spreads = compute_spreads(own_values)
-                tried = [draw_dense_values(own_values, spreads, spread, self._seed) for spread in _SPREADS]
+                spreads = compute_spreads(region_inputs)
+                tried = [draw_dense_values(region_inputs, spreads, spread, self._seed) for spread in _SPREADS]
                 if spreads:
                     tried.append(
-                        draw_values_at_limits(own_values, self._models.contents.numbers(nodes), self._seed)
+                        draw_values_at_limits(
+                            region_inputs, self._models.contents.collect_numbers(nodes), self._seed
+                        )
                     )
                 return [*tried, *itertools.chain(*integers)]
 
-            driven, unmet_range = reach_ranges(sides, own_values, draw_tried, self._seed)
+            driven, unmet_range = reach_ranges(sides, region_inputs, draw_tried, self._seed)
             sets: list[tuple[SetKind, list[Feeds]]] = [("driven", [feeds]) for feeds in driven]
             sets += [("integers", feeds) for feeds in integers]
             sets += [("integers", [feeds]) for feeds in sizes]  # results of other sizes have other shapes
-            sets += [("flags", draw_flags(own_values, self.draw_dense(own_values), self._seed))]
+            sets += [("flags", draw_flags(region_inputs, self.draw_dense(region_inputs), self._seed))]
             self._range_sets = {region.key: (sets, unmet_range)}
         return self._range_sets[region.key]

@@ -38,7 +38,7 @@ from explorer.engine.proof.regions.original_values import OriginalValues
 from explorer.engine.proof.regions.region_models import RegionModels
 from explorer.engine.proof.regions.runs import RegionRuns, RunResults, compare_random_region
 from explorer.engine.proof.regions.stored_numbers import StoredDifferences, collect_constants, restore
-from explorer.engine.proof.regions.value_sets import SET_WORDS, SetKind, ValueSets
+from explorer.engine.proof.regions.value_sets import SET_TEXTS, SetKind, ValueSets
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import OutputEvidence, RegionEvidence
@@ -209,7 +209,7 @@ class RegionTester:
                         with_dense = self._value_sets.add_dense(values, feeds_of_kind)
                         difference = self._runs.run_sets(region, run, kind, with_dense, trials)
                     if difference is not None:
-                        where = f" on {SET_WORDS[kind]} values" if kind in SET_WORDS else ""
+                        where = f" on {SET_TEXTS[kind]} values" if kind in SET_TEXTS else ""
                         is_certain = kind not in _MAY_BE_IMPOSSIBLE or (kind == "driven" and is_computable)
                         failure = replace(
                             evidence,

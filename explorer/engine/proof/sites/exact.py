@@ -1,4 +1,4 @@
-"""Proves a tiled integer product by exact integer arithmetic (layer 2 of the proof), without a tolerance.
+"""Proves a tiled integer product by exact integer arithmetic (layer 2 of `sites.proof`), without a tolerance.
 
 Each output element must equal the exact result bit for bit. The original model may itself be inexact: on a
 processor without VNNI, onnxruntime adds pairs of products of unsigned and signed bytes in 16 bits, and these
@@ -99,8 +99,8 @@ def _describe_original(
             * get_unit_roundoff(str(original.dtype))
             * (bound * meaning.integers.scale(meaning.arrange_bias) + np.abs(exact))
         )
-        gap = np.abs(original.astype(np.float64) - exact)
-        wrong = contained & ~(gap <= allowed)
+        error = np.abs(original.astype(np.float64) - exact)
+        wrong = contained & ~(error <= allowed)
         count = int(wrong.sum())
         text = f"not near the result of integer arithmetic: {many_text(count, 'element')} of the original"
         return (text if count else "", False)

@@ -175,7 +175,7 @@ class SiteProof:
                 beside=background_run,
             )
             for task in tasks:
-                key, evidence = make_site_key(task.site), task.evidence()
+                key, evidence = make_site_key(task.site), task.build_evidence()
                 earlier = evidence_by_site.get(key)
                 evidence_by_site[key] = evidence if earlier is None else merge_evidence(earlier, evidence)
             completed += len(jobs) // 2

@@ -1,4 +1,4 @@
-"""Recovery of the plan from the metadata of a tiled file, so that `verify` needs no other file."""
+"""Recovers the plan from the metadata of a tiled file, so that `verify` needs no other file."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class SiteTask:
         self._lock = threading.Lock()
         self._subject: SiteSubject | None = None
         self._tiles, self._structure, self._unrunnable = 0, "", ""
-        self._ran: SiteRun | None = None
+        self._site_run: SiteRun | None = None
 
     def run(self, share: ThreadShare) -> None:
         """Runs the site on the original's activations and on dense inputs."""
@@ -83,7 +83,7 @@ class SiteTask:
         after, wiring, site, meaning, inputs, y = (getattr(subject, n) for n in SiteSubject.__struct_fields__)
         del subject
         try:
-            self._ran = run_site(
+            self._site_run = run_site(
                 after, site, self.original, meaning, inputs, y, self.seed, share, wiring, self.sessions
             )
         except BadModel as error:
@@ -120,13 +120,13 @@ class SiteTask:
             subject, self._subject = self._subject, None
             return subject
 
-    def evidence(self) -> SiteEvidence:
+    def build_evidence(self) -> SiteEvidence:
         """Combines the results of the run and the walk."""
-        return build_site_evidence(self.site, self._tiles, self._structure, self._ran, self._unrunnable)
+        return build_site_evidence(self.site, self._tiles, self._structure, self._site_run, self._unrunnable)
 
 
 def build_site_evidence(
-    site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str
+    site: SitePlan, tiles: int, structure: str, site_run: SiteRun | None, unrunnable: str
 ) -> SiteEvidence:
     """Builds the evidence from the walk and the run of a site.
 
@@ -134,16 +134,18 @@ def build_site_evidence(
         site: Plan of the site.
         tiles: Number of tile products that the walk found.
         structure: Fault that the walk found, or ''.
-        ran: Result of the run, or None if it did not run.
+        site_run: Result of the run, or None if it did not run.
         unrunnable: Reason why the site cannot run, or ''.
     """
-    comparison = ran.comparison if ran is not None and ran.rows else OutputComparison(0.0)
-    fault = structure or unrunnable or (ran.reason if ran is not None else "")
-    ratio = ran.bound_ratio if ran is not None else None
-    limit = ran.limit if ran is not None else LIMIT
+    comparison = site_run.comparison if site_run is not None and site_run.rows else OutputComparison(0.0)
+    fault = structure or unrunnable or (site_run.reason if site_run is not None else "")
+    ratio = site_run.bound_ratio if site_run is not None else None
+    limit = site_run.limit if site_run is not None else LIMIT
     finding = f"rounding {ratio or 0.0:.2g} u, limit {limit:.3g} u"
-    if ran is not None and ran.exact:
-        finding = "its output is that of exact integer arithmetic" + (f"; {ran.note}" if ran.note else "")
+    if site_run is not None and site_run.exact:
+        finding = "its output is that of exact integer arithmetic" + (
+            f"; {site_run.note}" if site_run.note else ""
+        )
     reason = fault or f"{many_text(tiles, 'tile matmul')} bit for bit; {finding}"
     return SiteEvidence(
         name=site.name,
@@ -154,12 +156,12 @@ def build_site_evidence(
         structure=structure,
         bound_ratio=ratio,
         limit=limit,
-        rows=ran.rows if ran is not None else 0,
+        rows=site_run.rows if site_run is not None else 0,
         **comparison.figures(),
         passed=not fault,
         reason=reason,
-        differs=bool(ran is not None and ran.reason),
-        saturates=bool(ran is not None and ran.saturates and not fault),
+        differs=bool(site_run is not None and site_run.reason),
+        saturates=bool(site_run is not None and site_run.saturates and not fault),
         finding="" if fault else finding,
         layer=site.layer,
         products=site.products,

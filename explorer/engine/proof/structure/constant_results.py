@@ -35,20 +35,7 @@ _INTEGER_OPERATORS = frozenset(
 """Operators that are computed for integers and truth values only."""
 
 _ARITHMETIC = frozenset(
-    (
-        "Abs",
-        "Add",
-        "Div",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Mul",
-        "Neg",
-        "Sqrt",
-        "Sub",
-    )
+    str.split("Abs Add Div Equal Greater GreaterOrEqual Less LessOrEqual Mul Neg Sqrt Sub")
 )
 """Operators whose result IEEE 754 defines for floats as well."""
 

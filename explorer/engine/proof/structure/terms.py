@@ -80,8 +80,8 @@ def _resolve_sum(table: BlockTable, total: Total, local: Array, factor: float) -
     If a term divides the elements into groups, the result has these groups, too.
     """
     term_groups: TermGroups = [(None, [])]
-    for value, times in total.broadcast_terms():
-        scale = factor * times
+    for value, term_factor in total.broadcast_terms():
+        scale = factor * term_factor
         block = value.block if isinstance(value, Symbol) else None
         if isinstance(block, SymbolProduct) and len(term_groups) == 1 and term_groups[0][0] is None:
             # the most common case: all elements are from one tile product

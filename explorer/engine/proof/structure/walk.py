@@ -1,4 +1,4 @@
-"""Structural walk (layer 1 of the proof): shows without a run that a tiled site is the original product.
+"""Structural walk (layer 1 of `sites.proof`): shows without a run that a tiled site is the original product.
 
 The site runs on symbols in place of numbers (`symbolic.symbols`). Each element of a symbol has a code, and
 the table of codes says which input, product or sum the code is. So the symbols of the output show which
@@ -9,8 +9,7 @@ tile products were summed into each element. The walk checks for every tile (m, 
   every bit.
 - The bias is added once, and nothing else is added.
 
-The walk cannot find an error in the implementation of an operator. Layer 2 of the proof therefore runs the
-site.
+The walk cannot find an error in the implementation of an operator. Layer 2 therefore runs the site.
 """
 
 from __future__ import annotations
