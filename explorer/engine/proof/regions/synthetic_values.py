@@ -28,7 +28,7 @@ def compute_spreads(values: Feeds) -> dict[str, float]:
 
 
 def draw_dense_values(values: Feeds, spreads: Mapping[str, float], factor: float, seed: int) -> Feeds:
-    """Replaces floats by normal random numbers with a standard deviation of `spreads[name]` times `factor`."""
+    """Replaces floats by normal random numbers of standard deviation `spreads[name]` times `factor`."""
     drawn_values: Feeds = {}
     for name, value in values.items():
         if name not in spreads:
