@@ -82,7 +82,7 @@ _KERNELS = {"LINEAR": 0, "POLY": 3, "RBF": 2, "SIGMOID": 3}
 """Operations per product of an input and a support vector (scale, shift, function), by kernel."""
 
 
-def _rows(call: Call) -> tuple[Shape, Dim]:
+def _get_rows(call: Call) -> tuple[Shape, Dim]:
     """Returns the shape of the rows and the number of features in each row."""
     shape = call.shape(0)
     return (shape[:-1] or (1,)), shape[-1]
@@ -97,7 +97,7 @@ def _add_score_work(cost: Cost, call: Call, rows: Shape, scores: Dim, *, labels:
 
 
 def _linear(call: Call) -> Cost:
-    rows, features = _rows(call)
+    rows, features = _get_rows(call)
     labels = call.op.endswith("Classifier")
     coefficients = len(call.attributes["coefficients"])
     scores: Dim = coefficients // features if isinstance(features, int) and features else None
@@ -119,20 +119,20 @@ def _kernels(call: Call, rows: Shape, features: Dim, vectors: int) -> Cost:
     )
 
 
-def _support_vectors(call: Call, features: Dim) -> int | None:
+def _count_support_vectors(call: Call, features: Dim) -> int | None:
     """Returns the number of support vectors, or None if the number of features is unknown."""
     count = len(call.attributes.get("support_vectors", ()))
     return count // features if isinstance(features, int) and features else None
 
 
 def _svm_regressor(call: Call) -> Cost:
-    rows, features = _rows(call)
-    vectors = _support_vectors(call, features)
+    rows, features = _get_rows(call)
+    vectors = _count_support_vectors(call, features)
     if vectors is None:
         return cost_formulas.unknown("the number of input features is not known")
     if vectors:
-        weighed = cost_formulas.counted([("rows", rows), ("coefficients", (vectors,))])
-        cost = cost_formulas.total([_kernels(call, rows, features, vectors), weighed])
+        weighted_sums = cost_formulas.counted([("rows", rows), ("coefficients", (vectors,))])
+        cost = cost_formulas.total([_kernels(call, rows, features, vectors), weighted_sums])
     else:
         cost = cost_formulas.counted([("rows", rows), ("features", (features,))])
     cost = cost_formulas.adding(cost, "rho", rows) if call.attributes.get("rho") else cost
@@ -142,8 +142,8 @@ def _svm_regressor(call: Call) -> Cost:
 def _svm_classifier(call: Call) -> Cost:
     """Returns the cost of a one-against-one classifier: each pair of classes uses the vectors of both."""
     attributes = call.attributes
-    rows, features = _rows(call)
-    vectors = _support_vectors(call, features)
+    rows, features = _get_rows(call)
+    vectors = _count_support_vectors(call, features)
     if vectors is None:
         return cost_formulas.unknown("the number of input features is not known")
     classes = len(attributes.get("classlabels_ints") or attributes.get("classlabels_strings") or ())
@@ -155,10 +155,10 @@ def _svm_classifier(call: Call) -> Cost:
         cost = cost_formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
         return _add_score_work(cost, call, rows, scores, labels=True)
     pairs = classes * (classes - 1) // 2
-    weighed = cost_formulas.counted(
+    weighted_sums = cost_formulas.counted(
         [("rows", rows), ("support vectors", (vectors,)), ("classes but one", (classes - 1,))]
     )
-    cost = cost_formulas.total([_kernels(call, rows, features, vectors), weighed])
+    cost = cost_formulas.total([_kernels(call, rows, features, vectors), weighted_sums])
     cost = cost_formulas.adding(cost, "rho and vote", (*rows, pairs), 2)
     if attributes.get("prob_a"):
         cost = cost_formulas.adding(cost, "sigmoid of a pair", (*rows, pairs), 3)
@@ -198,7 +198,7 @@ def _sum_longest_paths(roots: Sequence[int], children: Mapping[int, tuple[int, .
 def _trees(
     call: Call, comparisons: int | None, trees: int, scores: int, max_weights: int, per_score: int
 ) -> Cost:
-    rows, _ = _rows(call)
+    rows, _ = _get_rows(call)
     if comparisons is None:
         return replace(cost_formulas.unknown("its nodes form no trees"), macs=0)
     per_row = comparisons + trees * max_weights + scores * per_score

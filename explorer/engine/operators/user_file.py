@@ -1,4 +1,4 @@
-"""A user's own Python file, which runs only with `--trust`: it registers rules or passes while it runs."""
+"""Runs a user's own Python file, which registers rules or passes. It runs only with `--trust`."""
 
 from __future__ import annotations
 

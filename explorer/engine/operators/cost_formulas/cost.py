@@ -109,7 +109,7 @@ def bounded(cost: Cost, reason: str) -> Cost:
 
 
 def bounded_work(cost: Cost, reason: str) -> Cost:
-    """Like `bounded`, for an operator whose sizes and bytes are exact, because none depends on the data."""
+    """Marks an exact cost as an upper bound of the work, while sizes and bytes are exact; see `bounded`."""
     return bounded(cost, WorkBound(reason))
 
 
@@ -166,7 +166,7 @@ def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
 
 
 def unknown_runs(trips: Dim) -> str:
-    """Reason of a figure that is unknown because the number of runs is: no number, or a symbolic size."""
+    """Returns the reason for a figure that is unknown because the number of runs is unknown or symbolic."""
     return f"how often it runs is not known{f' ({trips})' if trips else ''}"
 
 

@@ -42,14 +42,15 @@ def _packed_shape(past: int, dtype: int = 0) -> ShapeRule:
         sizes = call.ints("qkv_hidden_sizes")
         packed = bias[-1] if bias else weights[-1] if weights else None
         width: Dim = sizes[2] if sizes else dims.quotient(packed, 3)
-        kind, past_shape, heads = call.dtype(dtype), call.shape_or_none(past), call.integer("num_heads", 1)
+        element_type, past_shape = call.dtype(dtype), call.shape_or_none(past)
+        heads = call.integer("num_heads", 1)
         present: Shape | None = None
         if call.integer("past_present_share_buffer", 0):
             present = past_shape
         elif len(source) == 3 and (past_shape is not None or not call.has(past)):
             length = dims.add(source[1], past_shape[3]) if past_shape else source[1]
             present = (2, source[0], heads, length, dims.quotient(width, heads))
-        return ((kind, (*source[:-1], width)), (kind, present))[: call.output_count]
+        return ((element_type, (*source[:-1], width)), (element_type, present))[: call.output_count]
 
     return rule
 
@@ -142,7 +143,7 @@ class _Heads(Struct, frozen=True):
     Attributes:
         batch: Leading dimensions.
         heads: Number of query heads.
-        shared: Number of key and value heads.
+        kv_heads: Number of key and value heads.
         lq: Number of query positions.
         lk: Number of key positions, without the cache.
         dqk: Width of a query or key head.
@@ -151,7 +152,7 @@ class _Heads(Struct, frozen=True):
 
     batch: Shape
     heads: Dim
-    shared: Dim
+    kv_heads: Dim
     lq: Dim
     lk: Dim
     dqk: Dim
@@ -384,7 +385,7 @@ def _add_preparation(cost: Cost, h: _Heads, call: Call, norm: int = -1) -> Cost:
         return cost
     label = " and ".join(w for w, applies in (("normalize", has_norm), ("rotate", has_rotary)) if applies)
     cost = cost_formulas.adding(cost, f"{label} Q", (*h.batch, h.lq, h.heads, h.dqk), per_element)
-    return cost_formulas.adding(cost, f"{label} K", (*h.batch, h.lk, h.shared, h.dqk), per_element)
+    return cost_formulas.adding(cost, f"{label} K", (*h.batch, h.lk, h.kv_heads, h.dqk), per_element)
 
 
 def _sparse_attention(call: Call) -> Cost:

@@ -20,9 +20,9 @@ from explorer.engine.symbolic import dimensions as dims
 
 
 def _dropout_shape(call: Call) -> Answer:
-    kind = call.type(0)
+    input_type = call.type(0)
     # before opset 10, the mask had the input's type
-    return (kind, ("bool" if call.opset >= 10 else kind[0], kind[1]))
+    return (input_type, ("bool" if call.opset >= 10 else input_type[0], input_type[1]))
 
 
 def _cast(call: Call) -> Answer:
@@ -60,10 +60,10 @@ def _mask(is_bitmask: bool) -> ShapeRule:
     """Makes the shape rule of Dropout's output and mask, with one bit or one boolean per element."""
 
     def rule(call: Call) -> Answer:
-        kind = call.type(0)
-        count = dims.product(kind[1]) if kind[1] is not None else None
-        mask = ("uint32", (dims.ceil_div(count, 32),)) if is_bitmask else ("bool", kind[1])
-        return (kind, mask)[: call.output_count]
+        input_type = call.type(0)
+        count = dims.product(input_type[1]) if input_type[1] is not None else None
+        mask = ("uint32", (dims.ceil_div(count, 32),)) if is_bitmask else ("bool", input_type[1])
+        return (input_type, mask)[: call.output_count]
 
     return rule
 

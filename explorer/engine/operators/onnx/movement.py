@@ -380,11 +380,11 @@ def _constant(call: Call) -> Answer:
     for name, value in call.attributes.items():
         if name == "value" and isinstance(value, Tensor):
             return ((value.dtype, value.shape),)
-        kind = {"value_int": "int64", "value_float": "float32", "value_string": "string"}.get(
+        dtype = {"value_int": "int64", "value_float": "float32", "value_string": "string"}.get(
             name.removesuffix("s") if name != "value_s" else name
         )
-        if kind is not None:
-            return ((kind, (len(value),) if name.endswith("s") else ()),)
+        if dtype is not None:
+            return ((dtype, (len(value),) if name.endswith("s") else ()),)
     return None
 
 

@@ -15,21 +15,21 @@ from explorer.facts import Shape
 
 
 def _layer_shape(call: Call) -> Answer:
-    kind = call.type(0)
-    shape = kind[1]
+    input_type = call.type(0)
+    shape = input_type[1]
     statistics: Shape | None = None
     if shape is not None:
         axis = normalize_axis(call.integer("axis", -1), len(shape))
         statistics = shape[:axis] + (1,) * (len(shape) - axis)
     code = call.attributes.get("stash_type", 1)
     dtype = DTYPES[code].name if code in DTYPES else None
-    return (kind, *((dtype, statistics),) * (call.output_count - 1))
+    return (input_type, *((dtype, statistics),) * (call.output_count - 1))
 
 
 def _skip_shape(call: Call) -> Answer:
     """Infers the output types of SkipLayerNormalization: outputs 0 and 3 (the sum) have the input's type."""
-    kind = call.type(0)
-    return (kind, UNKNOWN, UNKNOWN, kind)[: call.output_count]
+    input_type = call.type(0)
+    return (input_type, UNKNOWN, UNKNOWN, input_type)[: call.output_count]
 
 
 def _batch_shape(call: Call) -> Answer:

@@ -166,9 +166,9 @@ def _mamba_shape(call: Call) -> Answer:
     source = call.shape_or_none(0)
     rows: Dim = None if source is None else source[0]
     output_shape: Shape = (rows, heads * width)
-    kind = call.dtype(0)
-    cache_types = (kind, (rows, channels)), ("float32", output_shape)
-    return ((kind, output_shape), call.type(1), call.type(2), *cache_types)[: call.output_count]
+    dtype = call.dtype(0)
+    cache_types = (dtype, (rows, channels)), ("float32", output_shape)
+    return ((dtype, output_shape), call.type(1), call.type(2), *cache_types)[: call.output_count]
 
 
 def _mamba(call: Call) -> Cost:

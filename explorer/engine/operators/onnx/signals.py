@@ -38,7 +38,7 @@ def _stft_shape(call: Call) -> Answer:
 
 
 def _window(call: Call) -> Answer:
-    """Infers the output type of a window function: the input holds the length."""
+    """Infers the output type of a window function, whose input is the length."""
     content = call.elements(0)
     size = size_of(content[0]) if content and content[0] is not None else None
     return ((DTYPES[call.integer("output_datatype", 1)].name, (size,)),)
@@ -62,7 +62,7 @@ def _warping_shape(call: Call) -> Answer:
 
 def _dft(call: Call) -> Cost:
     source, output = call.shape(0), call.output()
-    axis = _axis(call, len(source))
+    axis = _find_axis(call, len(source))
     if axis is not None:
         return _transform(call, source, output, axis)
     # the axis is data: use the axis whose size changed, or else the most expensive one
@@ -78,17 +78,17 @@ def _dft(call: Call) -> Cost:
 
 
 def _transform(call: Call, source: Shape, output: Shape, axis: int) -> Cost:
-    lead: Shape = (*source[:axis], *source[axis + 1 : -1])
+    batch: Shape = (*source[:axis], *source[axis + 1 : -1])
     return cost_formulas.fourier(
-        lead,
-        _length(call, source, output, axis),
+        batch,
+        _get_length(call, source, output, axis),
         output[axis],
         complex_in=source[-1] == 2,
         complex_out=output[-1] != 1,
     )
 
 
-def _length(call: Call, source: Shape, output: Shape, axis: int) -> Dim:
+def _get_length(call: Call, source: Shape, output: Shape, axis: int) -> Dim:
     """Returns the number of samples of one transform, including padding."""
     dft_length = call.number(1)
     is_one_sided = bool(call.attributes.get("onesided", 0))
@@ -99,15 +99,15 @@ def _length(call: Call, source: Shape, output: Shape, axis: int) -> Dim:
         return dft_length
     if not is_one_sided:
         return output[axis]
-    return _signal_length(output[axis]) if call.has(1) else source[axis]
+    return _get_signal_length(output[axis]) if call.has(1) else source[axis]
 
 
-def _signal_length(frequencies: Dim) -> Dim:
+def _get_signal_length(frequencies: Dim) -> Dim:
     """Returns the length of the longest signal with this number of frequencies on one side."""
     return 2 * frequencies - 1 if isinstance(frequencies, int) and frequencies else None
 
 
-def _axis(call: Call, rank: int) -> int | None:
+def _find_axis(call: Call, rank: int) -> int | None:
     """Returns the axis of the transform, or None if unknown.
 
     It is an attribute before opset 20 and an input since then.
@@ -136,7 +136,7 @@ def _stft(call: Call) -> Cost:
         length = (
             frame_length
             if frame_length is not None
-            else _signal_length(frequencies)
+            else _get_signal_length(frequencies)
             if is_one_sided
             else frequencies
         )
@@ -165,7 +165,7 @@ def _determinant(call: Call) -> Cost:
     Each row below a pivot takes one division, and each of its remaining elements a product and a sum.
     """
     shape = call.shape(0)
-    m = _side(shape)
+    m = _get_side(shape)
     operations = None
     if isinstance(m, int):
         # the sum of 2 j^2 + j for j < M, and the product of the pivots
@@ -174,7 +174,7 @@ def _determinant(call: Call) -> Cost:
     return cost_formulas.bounded_work(cost, "counted as Gaussian elimination; faster algorithms exist")
 
 
-def _side(shape: Shape) -> Dim:
+def _get_side(shape: Shape) -> Dim:
     """Returns the number of rows of a square matrix, or None if the matrix is not known to be square."""
     rows, columns = shape[-2:]
     return columns if rows == columns else None
@@ -186,7 +186,7 @@ def _inverse(call: Call) -> Cost:
     Each of M pivots scales a row of 2M elements and subtracts it from every other row.
     """
     shape = call.shape(0)
-    m = _side(shape)
+    m = _get_side(shape)
     operations = m * (2 * m + (m - 1) * 4 * m) if isinstance(m, int) else None
     cost = cost_formulas.elementwise(f"Inverse of {m}x{m} by Gauss-Jordan", (*shape[:-2], operations))
     return cost_formulas.bounded_work(cost, "counted as Gauss-Jordan elimination; faster algorithms exist")

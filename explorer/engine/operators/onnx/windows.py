@@ -224,8 +224,8 @@ def _antialias(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
         if size == output_size:
             continue
         if isinstance(size, int) and isinstance(output_size, int) and output_size:
-            reach = -(-taps * max(size, output_size) // (2 * output_size))
-            widths.append(taps if output_size > size else 2 * reach + 1)
+            filter_radius = -(-taps * max(size, output_size) // (2 * output_size))
+            widths.append(taps if output_size > size else 2 * filter_radius + 1)
         else:
             widths.append(None)
     total = cost_formulas.count(widths)
