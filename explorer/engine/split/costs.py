@@ -1,6 +1,6 @@
 """Cost functions of stages: MACs, parameters, memory, training memory and time.
 
-A stage is a run of consecutive units (see `units`). A cost function (`partition.Row`) takes the first unit of
+A stage is a run of consecutive units (see `units`). A cost function (`CostFunction`) takes the first unit of
 a stage, and returns the cost of every stage that begins there.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from explorer.engine.costs.layer_rows import find_subtree_end
 from explorer.engine.costs.memory.liveness import Schedule, compute_lifetimes
-from explorer.engine.split.partition import Array, Row
+from explorer.engine.split.partition import Array, CostFunction
 from explorer.engine.split.units import GraphUnits
 from explorer.facts import Layer
 
@@ -132,13 +132,13 @@ def _normalize_name(operator: str) -> str:
     return operator.replace("_", "").lower()
 
 
-def sum_of_units(unit_costs: Array) -> Row:
+def sum_of_units(unit_costs: Array) -> CostFunction:
     """Returns a cost function: the sum of the units' costs."""
     totals = np.concatenate(([0.0], np.cumsum(unit_costs)))
     return lambda _, start: totals[start + 1 :] - totals[start]
 
 
-def build_stored_bytes(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
+def build_stored_bytes(units: GraphUnits, sizes: Mapping[str, int]) -> CostFunction:
     """Returns a cost function: the bytes of the tensors that a stage stores.
 
     A tensor that several units of the stage read counts once.
@@ -152,16 +152,16 @@ def build_stored_bytes(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
     unit, previous_reader, size = np.array(uses or [(0, 0, 0)], dtype=np.int64).T
     count = len(units.positions)
 
-    def row(_: int, start: int) -> Array:
+    def compute_costs(_: int, start: int) -> Array:
         first = int(np.searchsorted(unit, start))
-        new = previous_reader[first:] < start
-        weights = np.where(new, size[first:], 0)
+        is_first_read = previous_reader[first:] < start
+        weights = np.where(is_first_read, size[first:], 0)
         return np.cumsum(np.bincount(unit[first:] - start, weights, count - start))
 
-    return row
+    return compute_costs
 
 
-def make_maximum_cost(unit_costs: Array) -> Row:
+def make_maximum_cost(unit_costs: Array) -> CostFunction:
     """Returns a cost function: the maximum of the units' costs."""
     return lambda _, start: np.maximum.accumulate(unit_costs[start:])
 
@@ -208,21 +208,21 @@ def compute_peak_in_groups(
     return peaks[:-1]
 
 
-def sum_of_costs(first: Row, second: Row) -> Row:
+def sum_of_costs(first: CostFunction, second: CostFunction) -> CostFunction:
     """Returns a cost function: the sum of two others."""
     return lambda kind, start: first(kind, start) + second(kind, start)
 
 
-def scale_by_kind(cost: Row, factors: Sequence[float]) -> Row:
+def scale_by_kind(cost: CostFunction, factors: Sequence[float]) -> CostFunction:
     """Returns a cost function: `cost` times the factor of the stage's kind."""
     return lambda kind, start: cost(kind, start) * factors[kind]
 
 
-def make_cost_by_kind(rows: Sequence[Row]) -> Row:
+def make_cost_by_kind(rows: Sequence[CostFunction]) -> CostFunction:
     """Returns a cost function that applies the function of the stage's kind."""
     return lambda kind, start: rows[kind](kind, start)
 
 
-def apply_memory_limit(cost: Row, memory: Row, limit: float) -> Row:
+def apply_memory_limit(cost: CostFunction, memory: CostFunction, limit: float) -> CostFunction:
     """Returns a cost function that is infinite for a stage that needs more than `limit` bytes of memory."""
     return lambda kind, start: np.where(memory(kind, start) <= limit, cost(kind, start), np.inf)

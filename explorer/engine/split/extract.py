@@ -38,7 +38,7 @@ class UnitEdges(Struct, frozen=True):
     read: Sequence[Sequence[str]]
 
     @property
-    def makers(self) -> dict[str, int]:
+    def unit_by_value(self) -> dict[str, int]:
         """Index of the unit that produces each value, by value name."""
         return {name: unit for unit, names in enumerate(self.produced) for name in names if name}
 
@@ -100,9 +100,10 @@ def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges)
     if spec.layers:
         rows = {row for text in spec.layers for row in _find_matching_rows(layers, text)}
         return {unit for unit, row in enumerate(edges.rows) if row in rows}
-    makers = edges.makers
+    unit_by_value = edges.unit_by_value
     producers_by_unit = {
-        unit: [makers[name] for name in read if name in makers] for unit, read in enumerate(edges.read)
+        unit: [unit_by_value[name] for name in read if name in unit_by_value]
+        for unit, read in enumerate(edges.read)
     }
     all_units = set(range(len(edges.rows)))
     start = (
@@ -118,14 +119,14 @@ def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges)
         if spec.end
         else all_units
     )
-    between = start & end
-    if not between:
+    selected_units = start & end
+    if not selected_units:
         raise Misuse(
             f"no path leads from {', '.join(spec.start)} to {', '.join(spec.end)}",
             where="--from --to",
             hint="explorer graph MODEL --from A --to B draws the layers between two points",
         )
-    return between
+    return selected_units
 
 
 def _find_matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
@@ -163,7 +164,7 @@ def _find_named_units(
     Raises:
         Misuse: A name matches no layer and no tensor.
     """
-    makers = edges.makers
+    unit_by_value = edges.unit_by_value
     named_units: set[int] = set()
     for name in names:
         rows = {
@@ -175,10 +176,10 @@ def _find_named_units(
         units = {unit for unit, row in enumerate(edges.rows) if row in rows}
         if not units and reading:
             units = {unit for unit, read in enumerate(edges.read) if name in read}
-        elif not units and name in makers:
-            units = {makers[name]}
+        elif not units and name in unit_by_value:
+            units = {unit_by_value[name]}
         if not units:
-            candidates = [*(layer.path for layer in layers), *makers]
+            candidates = [*(layer.path for layer in layers), *unit_by_value]
             if rows or name in candidates:
                 missing = "no layer reads it" if reading else "it has no operator"
                 hint = "name a layer that explorer layers lists"
@@ -202,12 +203,12 @@ def _list_readers(producers_by_unit: dict[int, list[int]]) -> dict[int, list[int
 
 
 def _find_reachable(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
-    reached, todo = set(begin), list(begin)
-    while todo:
-        for unit in edges[todo.pop()]:
+    reached, pending = set(begin), list(begin)
+    while pending:
+        for unit in edges[pending.pop()]:
             if unit not in reached:
                 reached.add(unit)
-                todo.append(unit)
+                pending.append(unit)
     return reached
 
 
@@ -238,14 +239,14 @@ def _find_inputs_and_outputs(
         for name in list_reads(nodes[node_index])
         if name in computed_names and name not in part_values
     }
-    outside = {
+    names_read_outside = {
         name
         for node_index, node in enumerate(nodes)
         if node_index not in part_places
         for name in list_reads(node)
     }
-    outside |= {value.name for value in model.graph.outputs}
-    outputs = [name for name in produced if name in outside]
+    names_read_outside |= {value.name for value in model.graph.outputs}
+    outputs = [name for name in produced if name in names_read_outside]
     if not outputs:  # no other node reads the part: its unread values are the outputs
         read = {name for node_index in part_places for name in list_reads(nodes[node_index])}
         outputs = [name for name in produced if name not in read]

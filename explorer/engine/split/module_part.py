@@ -145,7 +145,7 @@ def _export(
         raise BadModel(f"torch.export cannot take it ({format_error(error)})", where=loaded.source) from error
 
 
-def _state_names(functional: Any) -> dict[str, str]:
+def _get_state_names(functional: Any) -> dict[str, str]:
     """Returns the names of parameters, buffers and constants, by the placeholder that feeds each one."""
     signature = functional.graph_signature
     return {
@@ -155,14 +155,14 @@ def _state_names(functional: Any) -> dict[str, str]:
     }
 
 
-def _state_value(functional: Any, name: str) -> Any:
+def _get_state_value(functional: Any, name: str) -> Any:
     """Returns the parameter, buffer or constant called `name`."""
     return functional.state_dict[name] if name in functional.state_dict else functional.constants[name]
 
 
 def _build_part_state(model: nn.Module, functional: Any, calls: Sequence[Node]) -> Tensors:
     """Builds the part's state_dict: the state of the calls' modules, and the tensors that the calls read."""
-    state_names = _state_names(functional)
+    state_names = _get_state_names(functional)
     modules = {get_module_path(node) for node in calls} - {""}
     read_names = {
         state_names[input_node.name]
@@ -215,16 +215,24 @@ def _list_read_values(unit: Sequence[Node]) -> Iterator[str]:
 def _add_constants(functional: Any, calls: Sequence[Node]) -> list[Node]:
     """Adds the calls that `calls` depend on and that depend on no input of the program."""
     inputs = set(functional.graph_signature.user_inputs)
-    varying: set[Node] = set()
+    input_dependent: set[Node] = set()
     for node in functional.graph.nodes:
-        if node.name in inputs or draws_random_numbers(node) or not varying.isdisjoint(node.all_input_nodes):
-            varying.add(node)
-    needed, todo = set(calls), list(calls)
-    while todo:
-        for input_node in todo.pop().all_input_nodes:
-            if input_node.op == "call_function" and input_node not in varying and input_node not in needed:
+        if (
+            node.name in inputs
+            or draws_random_numbers(node)
+            or not input_dependent.isdisjoint(node.all_input_nodes)
+        ):
+            input_dependent.add(node)
+    needed, pending = set(calls), list(calls)
+    while pending:
+        for input_node in pending.pop().all_input_nodes:
+            if (
+                input_node.op == "call_function"
+                and input_node not in input_dependent
+                and input_node not in needed
+            ):
                 needed.add(input_node)
-                todo.append(input_node)
+                pending.append(input_node)
     return [node for node in functional.graph.nodes if node in needed]
 
 
@@ -236,7 +244,7 @@ def _build_module(
     Returns:
         The module; its input nodes; its output nodes; and the name of each of these nodes.
     """
-    part_calls, state_names = set(calls), _state_names(functional)
+    part_calls, state_names = set(calls), _get_state_names(functional)
     outputs = set(functional.graph_signature.user_outputs)
     reads = (input_node for node in calls for input_node in node.all_input_nodes)
     inputs = list(
@@ -259,7 +267,7 @@ def _build_module(
     graph.output(output_copies[0] if len(output_copies) == 1 else tuple(output_copies))
     targets = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     return (
-        fx.GraphModule({name: _state_value(functional, name) for name in targets}, graph),
+        fx.GraphModule({name: _get_state_value(functional, name) for name in targets}, graph),
         inputs,
         output_nodes,
         names,
@@ -272,20 +280,20 @@ def _run_program(
     """Runs the functional program once; returns the values of the named nodes, and the outputs."""
     values: dict[str, torch.Tensor] = {}
 
-    class Watching(fx.Interpreter):
+    class Recorder(fx.Interpreter):
         def run_node(self, n: Node) -> Any:
             value = super().run_node(n)
             if n.name in node_names:
                 values[n.name] = value
             return value
 
-    inputs, state_names = iter(leaves((tuple(args), dict(kwargs)))), _state_names(functional)
+    inputs, state_names = iter(leaves((tuple(args), dict(kwargs)))), _get_state_names(functional)
     feeds = [
-        _state_value(functional, state_names[node.name]) if node.name in state_names else next(inputs)
+        _get_state_value(functional, state_names[node.name]) if node.name in state_names else next(inputs)
         for node in functional.graph.nodes
         if node.op == "placeholder"
     ]
-    all_outputs = Watching(functional.graph_module).run(*feeds)
+    all_outputs = Recorder(functional.graph_module).run(*feeds)
     results = all_outputs[len(all_outputs) - len(functional.graph_signature.user_outputs) :]
     return values, [leaf for leaf in leaves(results) if isinstance(leaf, torch.Tensor)]
 
@@ -320,9 +328,9 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
             state = torch.load(file, weights_only=True)
         tensors_by_name = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
         # torch chooses other kernels for weights without gradients, and these round differently
-        call = {
+        state_by_name = {
             name: state[name].requires_grad_(tensor.requires_grad)
             for name, tensor in tensors_by_name.items()
             if name in state
         }
-        return tuple(leaves(torch.func.functional_call(part.module, call, part.input_values)))
+        return tuple(leaves(torch.func.functional_call(part.module, state_by_name, part.input_values)))

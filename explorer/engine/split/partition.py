@@ -25,7 +25,7 @@ from explorer.engine.progress import Cancel, stop_if
 
 Array = np.ndarray[Any, Any]
 
-Row = Callable[[int, int], Array]
+CostFunction = Callable[[int, int], Array]
 """Cost function: takes the kind and the first unit of a stage.
 
 It returns the costs of all stages that begin there: one entry for each possible last unit, in order.
@@ -52,7 +52,7 @@ class Cuts(Struct, frozen=True):
 def find_best_cuts(
     count: int,
     kinds: Sequence[int],
-    row: Row,
+    cost: CostFunction,
     crossing: Sequence[int],
     allowed: Sequence[int],
     link: Callable[[int], float] | None = None,
@@ -63,7 +63,7 @@ def find_best_cuts(
     Args:
         count: Number of units.
         kinds: Kind of each stage.
-        row: Cost function of the stages; infinite for a stage that is not allowed.
+        cost: Cost function of the stages; infinite for a stage that is not allowed.
         crossing: Bytes over a cut before each unit.
         allowed: Units before which a cut is allowed, ascending, from 1 to `count` - 1.
         link: Computes the cost of a cut from its bytes, or None if cuts cost nothing.
@@ -78,8 +78,8 @@ def find_best_cuts(
     links = np.zeros(len(places))
     if link is not None:
         links[1:-1] = [link(crossing[unit]) for unit in allowed]
-    search = _Search(places, kinds, row, links, cancel)
-    bottleneck = search.bottleneck(search.compute_upper_bound())
+    search = _Search(places, kinds, cost, links, cancel)
+    bottleneck = search.compute_bottleneck(search.compute_upper_bound())
     if not np.isfinite(bottleneck):
         return None
     bytes_by_place = np.array([0, *(crossing[unit] for unit in allowed), 0], dtype=np.float64)
@@ -140,14 +140,16 @@ class _Search:
     them an allowed cut.
     """
 
-    def __init__(self, places: Array, kinds: Sequence[int], row: Row, links: Array, cancel: Cancel) -> None:
+    def __init__(
+        self, places: Array, kinds: Sequence[int], cost: CostFunction, links: Array, cancel: Cancel
+    ) -> None:
         self.places, self.kinds, self.links, self.cancel = places, kinds, links, cancel
-        self._row = row
+        self._cost = cost
         self.last = len(places) - 1
 
-    def costs(self, kind: int, place: int) -> Array:
+    def compute_costs(self, kind: int, place: int) -> Array:
         """Returns the costs of the stages that begin at `place`, one for each place where they can end."""
-        stage_costs: Array = self._row(kind, int(self.places[place]))[
+        stage_costs: Array = self._cost(kind, int(self.places[place]))[
             self.places[place + 1 :] - self.places[place] - 1
         ]
         return stage_costs
@@ -155,7 +157,7 @@ class _Search:
     def compute_upper_bound(self) -> float:
         """Computes an upper bound of the bottleneck, from cuts that divide the total cost evenly."""
         stages = len(self.kinds)
-        costs_from_start = self.costs(self.kinds[0], 0)
+        costs_from_start = self.compute_costs(self.kinds[0], 0)
         if not np.isfinite(costs_from_start[-1]):
             return float("inf")
         targets = np.searchsorted(costs_from_start, costs_from_start[-1] * np.arange(1, stages) / stages) + 1
@@ -165,11 +167,12 @@ class _Search:
         )
         ends = [0, *(ordered + np.arange(1, stages)).tolist(), self.last]
         stage_costs = [
-            float(self.costs(kind, ends[k])[ends[k + 1] - ends[k] - 1]) for k, kind in enumerate(self.kinds)
+            float(self.compute_costs(kind, ends[k])[ends[k + 1] - ends[k] - 1])
+            for k, kind in enumerate(self.kinds)
         ]
         return max([*stage_costs, *(float(self.links[end]) for end in ends[1:-1])])
 
-    def bottleneck(self, limit: float) -> float:
+    def compute_bottleneck(self, limit: float) -> float:
         """Computes the smallest bottleneck; `limit` is an upper bound of it."""
         stages, last = len(self.kinds), self.last
         best = np.full((stages + 1, last + 1), np.inf)
@@ -183,7 +186,7 @@ class _Search:
                     continue
                 kind = self.kinds[k - 1]
                 if kind not in costs_by_kind:
-                    costs_by_kind[kind] = self.costs(kind, place)
+                    costs_by_kind[kind] = self.compute_costs(kind, place)
                 costs = costs_by_kind[kind]
                 if k == stages:
                     best[k, last] = min(best[k, last], max(cost_so_far, float(costs[-1])))
@@ -210,7 +213,7 @@ class _Search:
                 bytes_so_far = float(best[k - 1, place] + crossing[place])
                 kind = self.kinds[k - 1]
                 if kind not in costs_by_kind:
-                    costs = self.costs(kind, place)
+                    costs = self.compute_costs(kind, place)
                     costs_by_kind[kind] = costs, int(np.searchsorted(costs, limit, "right"))
                 costs, end = costs_by_kind[kind]
                 if k == stages:
@@ -218,9 +221,8 @@ class _Search:
                         best[k, last], previous_place[k, last] = bytes_so_far, place
                     continue
                 part = best[k, place + 1 : place + 1 + end]
-                is_better = (
-                    part >= bytes_so_far
-                )  # ties go to the latest cut: an activation stays with its reader
+                # ties go to the latest cut: an activation stays with its reader
+                is_better = part >= bytes_so_far
                 part[is_better] = bytes_so_far
                 previous_place[k, place + 1 : place + 1 + end][is_better] = place
         cuts, place = [], last

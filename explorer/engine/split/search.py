@@ -23,7 +23,7 @@ from explorer.engine.models.opened_model import select_dims
 from explorer.engine.progress import Cancel
 from explorer.engine.shapes import infer
 from explorer.engine.split import costs
-from explorer.engine.split.partition import Array, Cuts, Row, find_best_cuts
+from explorer.engine.split.partition import Array, CostFunction, Cuts, find_best_cuts
 from explorer.engine.split.schedule import count_in_flight
 from explorer.engine.split.units import GraphUnits, count_crossing_bytes, divide_graph
 from explorer.facts import Layer, TensorInfo
@@ -33,6 +33,7 @@ from explorer.facts.split.split import SplitSpec
 from explorer.facts.training import Training
 
 _MAX_STAGES = 1024
+"""Maximum number of stages of a split."""
 _TRAINING_FIELDS = ("param_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 _MAX_TRIED_STAGES = 64
 """Maximum number of stages that the search tries to fit a training step into memory."""
@@ -80,7 +81,7 @@ class CutSequence(Struct, frozen=True):
         macs: MACs of each unit, or None to use the rows' MACs.
         unit_seconds: Seconds of each unit, or None if no modules were measured.
         closed: Units before which no cut is allowed, with the reason.
-        inside: Peak live bytes in the body of each unit, or None if no unit has a body.
+        body_peaks: Peak live bytes in the body of each unit, or None if no unit has a body.
         machines, profile, training: As in `SplitSubject`.
     """
 
@@ -94,7 +95,7 @@ class CutSequence(Struct, frozen=True):
     macs: Array | None = None
     unit_seconds: Array | None = None
     closed: Mapping[int, str] = MappingProxyType({})
-    inside: Array | None = None
+    body_peaks: Array | None = None
     machines: tuple[Machine, ...] = ()
     profile: Profile | None = None
     training: Training | None = None
@@ -125,7 +126,7 @@ def build_graph_sequence(subject: SplitSubject) -> CutSequence:
         unit_seconds=unit_seconds,
         closed=closed_units,
         free=[name for name in free if name not in subject.dims],
-        inside=costs.compute_peak_in_groups(units, layers, subject.order),
+        body_peaks=costs.compute_peak_in_groups(units, layers, subject.order),
         machines=subject.machines,
         profile=subject.profile,
         training=subject.training,
@@ -161,26 +162,26 @@ class StageSearch:
         self.crossing, sizes_known = count_crossing_bytes(self.units)
         self.can_cut = [size_known and at not in subject.closed for at, size_known in enumerate(sizes_known)]
         live_bytes = costs.compute_live_bytes(self.units)
-        live_bytes = live_bytes if subject.inside is None else np.maximum(live_bytes, subject.inside)
+        live_bytes = live_bytes if subject.body_peaks is None else np.maximum(live_bytes, subject.body_peaks)
         self.memory = costs.sum_of_costs(
             costs.build_stored_bytes(self.units, self.sizes), costs.make_maximum_cost(live_bytes)
         )
-        self.seconds = self._seconds()
+        self.seconds = self._compute_seconds()
         if not spec.cuts:
             self._check_machines(spec.stages)
 
     def _check_machines(self, stages: int | None) -> None:
-        named = len(self.subject.machines)
-        if named > 1 and stages != named:
+        machine_count = len(self.subject.machines)
+        if machine_count > 1 and stages != machine_count:
             raise Misuse(
-                f"{named:,} machines are neither one nor one for each stage",
+                f"{machine_count:,} machines are neither one nor one for each stage",
                 where="--machine",
                 hint="name one machine, or one for each stage",
             )
 
     # figures of the units
 
-    def _seconds(self) -> list[Array]:
+    def _compute_seconds(self) -> list[Array]:
         """Computes the seconds of each unit.
 
         Returns:
@@ -205,7 +206,7 @@ class StageSearch:
             return list(range(stages))
         return [0] * stages
 
-    def make_cost(self, stages: int) -> Row:
+    def make_cost(self, stages: int) -> CostFunction:
         """Returns the function of the cost that the search balances between stages.
 
         Raises:
@@ -226,14 +227,14 @@ class StageSearch:
             )
         return costs.make_cost_by_kind(self._make_stage_seconds(stages))
 
-    def _make_stage_seconds(self, stages: int) -> list[Row]:
+    def _make_stage_seconds(self, stages: int) -> list[CostFunction]:
         """Returns the time function of each stage on its machine."""
         return [costs.sum_of_units(unit_seconds) for unit_seconds in self.seconds] * (
             stages // len(self.seconds) or 1
         )
 
     @cached_property
-    def _fixed_cost(self) -> Row:
+    def _fixed_cost(self) -> CostFunction:
         """Function of a cost that does not depend on the number of stages: 'params', 'memory' or 'macs'."""
         layers = self.subject.layers
         if self.spec.by == "params":
@@ -249,7 +250,7 @@ class StageSearch:
             raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.suggest_remedy())
         return costs.sum_of_units(costs.sum_by_unit(self.units, layers, lambda at: layers[at].macs))
 
-    def _make_training_memory(self, stages: int) -> Row:
+    def _make_training_memory(self, stages: int) -> CostFunction:
         """Returns the function of a training step's memory.
 
         The activations of a stage count once for each micro-batch in flight.
@@ -277,11 +278,11 @@ class StageSearch:
             message = f"the output size of {unknown} is not known"
             raise Misuse(message, where="--by training", **self.suggest_remedy())
 
-        def figure(name: str, row: int) -> int:
+        def get_figure(name: str, row: int) -> int:
             return getattr(rows[row], name) if row in rows else 0
 
         return {
-            name: costs.sum_by_unit(self.units, self.subject.layers, partial(figure, name))
+            name: costs.sum_by_unit(self.units, self.subject.layers, partial(get_figure, name))
             for name in _TRAINING_FIELDS
         }
 
@@ -312,8 +313,8 @@ class StageSearch:
                 raise Misuse(
                     f"a cut is not possible anywhere: {why}", where="split", hint="balance something else"
                 )
-            suggest_remedy = self.suggest_remedy("its values have no known sizes")
-            raise Misuse("the sizes of the tensors at the cuts are unknown", where="split", **suggest_remedy)
+            remedy = self.suggest_remedy("its values have no known sizes")
+            raise Misuse("the sizes of the tensors at the cuts are unknown", where="split", **remedy)
         if not self.spec.at:
             return places
         modules = [self._find_cut_module(row) for row in self.units.rows]
@@ -477,12 +478,12 @@ class StageSearch:
         self._check_machines(stages)
         if any(last <= first for first, last in itertools.pairwise((0, *places, self.count))):
             raise Misuse(f"cuts lie before units 1 to {self.count - 1:,}, ascending", where="places")
-        compute_stage_costs = self.compute_stage_costs(
-            places, self.make_cost(stages), self.list_kinds(stages)
-        )
-        return Cuts(tuple(places), max(compute_stage_costs), sum(self.crossing[at] for at in places))
+        stage_costs = self.compute_stage_costs(places, self.make_cost(stages), self.list_kinds(stages))
+        return Cuts(tuple(places), max(stage_costs), sum(self.crossing[at] for at in places))
 
-    def compute_stage_costs(self, places: Sequence[int], cost: Row, kinds: Sequence[int]) -> list[float]:
+    def compute_stage_costs(
+        self, places: Sequence[int], cost: CostFunction, kinds: Sequence[int]
+    ) -> list[float]:
         """Computes the cost of each stage between the cuts at `places`."""
         ends = [0, *places, self.count]
         spans = zip(kinds, itertools.pairwise(ends), strict=True)

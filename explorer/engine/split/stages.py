@@ -115,11 +115,11 @@ class StageDraft:
 
 def create_graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
     """Creates the draft of a graph's stages. The figures of recent stages are cached."""
-    make = make_stage_builder(subject.model, search.units, infer(subject.model).values)
+    build_stage = make_stage_builder(subject.model, search.units, infer(subject.model).values)
 
     @lru_cache(_CACHED_STAGES)
     def extract_stage(first: int, last: int) -> tuple[Model, Stage]:
-        part = make(first, last)
+        part = build_stage(first, last)
         return part, _compute_stage(search, part, range(first, last), subject.dims)
 
     def find_shared(places: Sequence[int]) -> list[str]:
@@ -178,12 +178,12 @@ def split_figures(
 
 def _compute_stage(search: StageSearch, part: Model, span: range, dims: Mapping[str, int]) -> Stage:
     """Computes the figures of a stage, without its cost."""
-    inputs = [_describe_stage(search, value) for value in part.graph.required_inputs]
-    totals = examine(part, **bound(part, search.types, dims)).info.totals
+    inputs = [_describe_value(search, value) for value in part.graph.required_inputs]
+    totals = examine(part, **get_bound_sizes(part, search.types, dims)).info.totals
     return Stage(
         file="",
         inputs=tuple(inputs),
-        outputs=tuple([_describe_stage(search, value) for value in part.graph.outputs]),
+        outputs=tuple([_describe_value(search, value) for value in part.graph.outputs]),
         first=search.get_path(span[0]),
         last=search.get_path(span[-1]),
         layers=len(span),
@@ -195,7 +195,7 @@ def _compute_stage(search: StageSearch, part: Model, span: range, dims: Mapping[
     )
 
 
-def bound(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int]) -> dict[str, Any]:
+def get_bound_sizes(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int]) -> dict[str, Any]:
     """Returns the sizes of a part's inputs in the original model, as arguments of `examine`."""
     shapes = {}
     for value in part.graph.required_inputs:
@@ -206,18 +206,18 @@ def bound(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int])
     return {"dims": select_dims(part, dims), "input_shapes": shapes}
 
 
-def _describe_stage(search: StageSearch, value: Value) -> TensorInfo:
+def _describe_value(search: StageSearch, value: Value) -> TensorInfo:
     return search.types.get(value.name) or TensorInfo(value.name, value.dtype, value.shape)
 
 
 def _add_training_memory(search: StageSearch, stages: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
     """Adds the memory of a training step to the stages."""
     with_training = []
-    for stage, span, flying in zip(stages, spans, search.list_in_flight(len(stages)), strict=True):
+    for stage, span, in_flight in zip(stages, spans, search.list_in_flight(len(stages)), strict=True):
         figures = [int(part[span.start : span.stop].sum()) for part in search.training.values()]
         weights, gradients, optimizer, activations = figures
-        total = weights + gradients + optimizer + activations * flying
-        step = StageTraining(weights, gradients, optimizer, activations, flying, total)
+        total = weights + gradients + optimizer + activations * in_flight
+        step = StageTraining(weights, gradients, optimizer, activations, in_flight, total)
         with_training.append(replace(stage, training=step))
     return with_training
 

@@ -29,7 +29,7 @@ from explorer.engine.split.extract import Part, extract
 from explorer.engine.split.proof import SplitRuns
 from explorer.engine.split.search import SplitSubject, StageSearch, build_graph_sequence
 from explorer.engine.split.stage_models import join_stages
-from explorer.engine.split.stages import StageDraft, bound, create_graph_draft, split
+from explorer.engine.split.stages import StageDraft, create_graph_draft, get_bound_sizes, split
 from explorer.facts import HistoryEntry, Layer, TensorInfo
 from explorer.facts.change import ProofRequest
 from explorer.facts.roofline import Machine
@@ -245,7 +245,7 @@ class Splitter:
 
     def _describe(self, subject: SplitSubject, part: Part) -> Extraction:
         types = infer(subject.model, select_dims(subject.model, subject.dims), subject.shapes).values
-        totals = examine(part.model, **bound(part.model, types, subject.dims)).info.totals
+        totals = examine(part.model, **get_bound_sizes(part.model, types, subject.dims)).info.totals
 
         def infos(values: Sequence[Value]) -> tuple[TensorInfo, ...]:
             return tuple([types.get(v.name) or TensorInfo(v.name, v.dtype, v.shape) for v in values])

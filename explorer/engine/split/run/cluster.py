@@ -187,12 +187,13 @@ class ClusterLine:
             if self._heartbeats.get(address, (None, checked_at))[0] != heartbeat:
                 self._heartbeats[address] = heartbeat, checked_at
         for stage, worker in enumerate(self.workers):
-            silent = worker in last_seen and checked_at - self._heartbeats[worker][1] > _MAX_SILENT_SECONDS
-            if worker not in last_seen or silent:
+            is_silent = worker in last_seen and checked_at - self._heartbeats[worker][1] > _MAX_SILENT_SECONDS
+            if worker not in last_seen or is_silent:
+                ending = "no longer answers" if is_silent else "ended"
                 raise EngineDied(
-                    f"the worker {worker} of stage {stage + 1} {'no longer answers' if silent else 'ended'}",
+                    f"the worker {worker} of stage {stage + 1} {ending}",
                     where=self._configs[stage]["file"],
-                    hint=_RETRY_HINT if silent else "the running work was stopped; did memory run out?",
+                    hint=_RETRY_HINT if is_silent else "the running work was stopped; did memory run out?",
                 )
 
 
@@ -231,7 +232,7 @@ def _load_stage(config: Mapping[str, Any]) -> int:
 def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
     names, outputs, run = _get_loaded_stage(config)
     values, times = passing
-    began = time.time()
+    start = time.time()
     try:
         results = run([values[name] for name in names])
     except Exception as error:
@@ -239,7 +240,7 @@ def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
     available = {**values, **dict(zip(outputs, results, strict=True))}
     return {name: available[name] for name in config["keep"] if name in available}, (
         *times,
-        (began, time.time()),
+        (start, time.time()),
     )
 
 

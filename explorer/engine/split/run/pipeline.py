@@ -44,7 +44,7 @@ _WARMUP_BATCHES = 2
 _TARGET_SECONDS, _MIN_BATCHES, _MAX_BATCHES = 1.0, 16, 512
 """Seconds that an automatic number of micro-batches aims at; minimum and maximum of that number."""
 _MAX_WORKS = 4096
-"""Maximum number of works in a report."""
+"""Maximum number of works in a report. A work is the run of one stage on one micro-batch."""
 
 Feeds = Mapping[str, Array]
 
@@ -298,9 +298,9 @@ class _Line:
             report_progress: Function that receives the number of finished micro-batches.
         """
         reported = -1
-        ends = len(numbers) * (1 + len(self.stages))
-        earlier_runs = len(self.run_times)
-        while len(self.outputs_by_batch) + len(self.run_times) - earlier_runs < ends:
+        expected_count = len(numbers) * (1 + len(self.stages))
+        earlier_count = len(self.run_times)
+        while len(self.outputs_by_batch) + len(self.run_times) - earlier_count < expected_count:
             self._read_messages(cancel)
             if len(self.outputs_by_batch) != reported:
                 reported = len(self.outputs_by_batch)
@@ -344,8 +344,9 @@ class _Line:
         Args:
             failed_stage: Index of the stage to name if every process is still running.
         """
-        end = time.monotonic() + _EXIT_SECONDS  # the pipes close a moment before the process ends
-        while not any(stage.process.poll() for stage in self.stages) and time.monotonic() < end:
+        # the pipes close a moment before the process ends
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while not any(stage.process.poll() for stage in self.stages) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         failed_stage = next(
             (index for index, stage in enumerate(self.stages) if stage.process.poll()), failed_stage
@@ -360,10 +361,10 @@ class _Line:
 
 
 def _build_works(
-    ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int
+    run_times: Mapping[tuple[int, int], tuple[float, float, float]], first: int
 ) -> list[ScheduledWork]:
     """Builds the works of the micro-batches from `first` on, with times since the earliest start."""
-    selected = {key: value for key, value in ran.items() if key[1] >= first}
+    selected = {key: value for key, value in run_times.items() if key[1] >= first}
     start = min(began for began, *_ in selected.values())
     works = [
         ScheduledWork(stage, batch - first, "forward", began - start, end - start)
@@ -373,7 +374,7 @@ def _build_works(
 
 
 def _build_stage_configs(
-    folder: str, manifest: Manifest, threads: int, outputs: bool
+    folder: str, manifest: Manifest, threads: int, keeps_outputs: bool
 ) -> list[dict[str, Any]]:
     """Builds the settings of each stage: its file, and the values that it reads, computes and sends."""
     configs = []
@@ -385,7 +386,7 @@ def _build_stage_configs(
                 "path": os.path.abspath(os.path.join(folder, stage.file)),
                 "sha256": stage.sha256,
                 "threads": threads,
-                "keep": sorted(later | ({tensor.name for tensor in manifest.outputs} if outputs else set())),
+                "keep": sorted(later | (set(_list_names(manifest.outputs)) if keeps_outputs else set())),
                 "reads": _list_names(stage.inputs),
                 "makes": _list_names(stage.outputs),
             }
@@ -397,7 +398,7 @@ def _build_stage_configs(
 def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
     """Starts a process for each stage, connected by pipes. All processes end when the block ends."""
     stages: list[_Stage] = []
-    ends: list[int] = []
+    descriptors: list[int] = []
     pipes: list[Connection] = []
     line: _Line | None = None
     with (
@@ -406,16 +407,16 @@ def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
     ):
         try:
             inbound, first = os.pipe()
-            ends += [inbound, first]
+            descriptors += [inbound, first]
             for config in configs:
                 next_inbound, outbound = os.pipe()
-                ends += [next_inbound, outbound]
+                descriptors += [next_inbound, outbound]
                 stages.append(_start_stage(config["file"], inbound, outbound, config, workdir, log))
-                for end in (inbound, outbound):
-                    os.close(end)
-                    ends.remove(end)
+                for descriptor in (inbound, outbound):
+                    os.close(descriptor)
+                    descriptors.remove(descriptor)
                 inbound = next_inbound
-            ends.clear()
+            descriptors.clear()
             pipes += [Connection(inbound, writable=False), Connection(first, readable=False)]
             line = _Line(stages, pipes[1], pipes[0])
             yield line
@@ -427,8 +428,8 @@ def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
                 os.close(stage.keep_alive)
             if line is not None:
                 line.close()
-            for end in ends:
-                os.close(end)
+            for descriptor in descriptors:
+                os.close(descriptor)
             for pipe in pipes:
                 pipe.close()
 
@@ -442,10 +443,10 @@ def _start_stage(
 ) -> _Stage:
     answers, status = os.pipe()
     alive, keep_alive = os.pipe()
-    words = (*map(str, (inbound, outbound, status, alive)), json.dumps(config))
+    arguments = (*map(str, (inbound, outbound, status, alive)), json.dumps(config))
     try:
         process = subprocess.Popen(
-            child.build_command("explorer.engine.split.run.stage_process", *words),
+            child.build_command("explorer.engine.split.run.stage_process", *arguments),
             pass_fds=(inbound, outbound, status, alive),
             stdin=subprocess.DEVNULL,
             stdout=log,

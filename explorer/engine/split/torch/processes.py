@@ -59,23 +59,14 @@ def run_steps(
     inputs_path = os.path.join(workdir, "inputs.pt")
     check_room(inputs_path, sum(tensor.nbytes for tensor in inputs.values()))
     torch.save(dict(inputs), inputs_path)
-    words = [
-        "--schedule",
-        *schedules,
-        "--micro-batches",
-        str(micro_batches),
-        "--lr",
-        "0",
-        "--input",
-        inputs_path,
-    ]
-    words += ["--save", workdir, "--timeout", str(_TIMEOUT_SECONDS)]
+    arguments = ["--schedule", *schedules, "--micro-batches", str(micro_batches), "--lr", "0"]
+    arguments += ["--input", inputs_path, "--save", workdir, "--timeout", str(_TIMEOUT_SECONDS)]
     store = _open_store()
     address = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1"}
     address |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
-        stack.callback(_kill_process, processes)
+        stack.callback(_kill_processes, processes)
         for rank in range(len(files)):
             rank_environment = {
                 "RANK": str(rank),
@@ -87,7 +78,7 @@ def run_steps(
             alive, keep_alive = os.pipe()  # a pipe for each process, because only one reader sees it close
             stack.callback(os.close, keep_alive)
             module = "explorer.engine.split.torch.script_process"
-            command = child.build_command(module, str(alive), os.path.join(folder, SCRIPT), *words)
+            command = child.build_command(module, str(alive), os.path.join(folder, SCRIPT), *arguments)
             options: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "pass_fds": [alive]}
             try:
                 processes.append(subprocess.Popen(command, env={**os.environ, **rank_environment}, **options))
@@ -143,7 +134,7 @@ def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[s
     )
 
 
-def _kill_process(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _kill_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.kill()
     for process in processes:

@@ -121,7 +121,7 @@ def prove(
             results = processes.run_steps(folder, files, workdir, SCHEDULES, inputs, len(batches), cancel)
         steps = [_prove_step(parts, schedule, results[schedule], whole, depth) for schedule in SCHEDULES]
     evidence = Verification(
-        **_word_verdict(outputs, steps, len(batches), mismatch),
+        **_build_verdict(outputs, steps, len(batches), mismatch),
         before="",
         after="the stages",
         seeds=(),
@@ -176,7 +176,7 @@ def _describe_differing_weight(whole: nn.Module, modules: Sequence[nn.Module]) -
     return ""
 
 
-def _word_verdict(
+def _build_verdict(
     outputs: Sequence[OutputEvidence], steps: Sequence[StepProof], batches: int, mismatch: str
 ) -> dict[str, Any]:
     if mismatch:
@@ -187,17 +187,17 @@ def _word_verdict(
         return verdict
     parts = [
         "weights equal those of the whole module bit for bit",
-        f"{many_text(len(outputs), 'output')} of the stages in a row {_word_closeness(outputs)}",
+        f"{many_text(len(outputs), 'output')} of the stages in a row {_describe_closeness(outputs)}",
     ]
     for step in steps:
-        gradients_text = f"{many_text(len(step.gradients), 'gradient')} {_word_closeness(step.gradients)}"
+        gradients_text = f"{many_text(len(step.gradients), 'gradient')} {_describe_closeness(step.gradients)}"
         parts.append(
-            f"{step.schedule} in processes: outputs {_word_closeness(step.outputs)}, {gradients_text}"
+            f"{step.schedule} in processes: outputs {_describe_closeness(step.outputs)}, {gradients_text}"
         )
     return {**verdict, "verdict": f"equal on evidence: {'; '.join(parts)}; over {batches:,} micro-batches"}
 
 
-def _word_closeness(evidence: Sequence[OutputEvidence]) -> str:
+def _describe_closeness(evidence: Sequence[OutputEvidence]) -> str:
     if all(output.equal for output in evidence):
         return "bit for bit the same"
     equal_count = sum(output.equal for output in evidence)

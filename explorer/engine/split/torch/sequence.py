@@ -47,8 +47,8 @@ def export_module(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
             with loaded.quiet(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
                 return torch.export.export(module(), tuple(args), kwargs)
         except Exception as error:
-            failed = error
-    raise BadModel(f"torch.export cannot take it ({format_error(failed)})", where=loaded.source) from failed
+            failure = error
+    raise BadModel(f"torch.export cannot take it ({format_error(failure)})", where=loaded.source) from failure
 
 
 def check(program: Any) -> None:
@@ -268,14 +268,14 @@ def _assign_macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | 
     The MACs of a row without a call go to the unit of the row before it.
     """
     unit_by_row = {row: unit for unit, row in reversed(list(enumerate(units.rows))) if row is not None}
-    macs, argument = np.zeros(len(units.rows)), 0
+    macs, unit = np.zeros(len(units.rows)), 0
     for layer in layers:
         if layer.group or not layer.counted:
             continue
         if layer.macs is None:
             return None
-        argument = unit_by_row.get(layer.id, argument)
-        macs[argument] += layer.macs
+        unit = unit_by_row.get(layer.id, unit)
+        macs[unit] += layer.macs
     return macs
 
 

@@ -93,11 +93,11 @@ def _match(value: Any, expected: Any, tensors: list[torch.Tensor]) -> bool:
         tensors.append(value)
         return isinstance(value, torch.Tensor) and expected is torch.Tensor
     if isinstance(expected, dict):
-        same = isinstance(value, dict) and value.keys() == expected.keys()
-        return same and all(_match(value[key], part, tensors) for key, part in expected.items())
+        is_same = isinstance(value, dict) and value.keys() == expected.keys()
+        return is_same and all(_match(value[key], part, tensors) for key, part in expected.items())
     if isinstance(expected, (tuple, list)):
-        same = isinstance(value, (tuple, list)) and len(value) == len(expected)
-        return same and all(
+        is_same = isinstance(value, (tuple, list)) and len(value) == len(expected)
+        return is_same and all(
             _match(element, part, tensors) for element, part in zip(value, expected, strict=True)
         )
     return bool(value == expected)
@@ -106,14 +106,14 @@ def _match(value: Any, expected: Any, tensors: list[torch.Tensor]) -> bool:
 def _describe_call(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], number: int
 ) -> CallPattern | None:
-    """Describes a call with a number of tensors, or returns None if a class of its own holds some of them."""
+    """Describes a call with a number of tensors, or returns None if an object of a class has some of them."""
     signature = inspect.signature(module.forward)
-    plain = [part.replace(annotation=part.empty) for part in signature.parameters.values()]
-    signature = inspect.Signature(plain)
+    parameters = [part.replace(annotation=part.empty) for part in signature.parameters.values()]
+    signature = inspect.Signature(parameters)
     positional = signature.bind_partial(*args).arguments
     arguments = {name: _mark_tensors(value) for name, value in {**positional, **kwargs}.items()}
-    is_whole = sum(leaf is torch.Tensor for leaf in leaves(arguments)) == number
-    return CallPattern(signature, arguments) if is_whole else None
+    is_complete = sum(leaf is torch.Tensor for leaf in leaves(arguments)) == number
+    return CallPattern(signature, arguments) if is_complete else None
 
 
 def _mark_tensors(value: Any) -> Any:
@@ -199,7 +199,7 @@ def cut_module(
     """
     from torch.distributed.pipelining import pipeline  # here, because the import takes a second
 
-    def choose_stage(traced: Any) -> Any:
+    def insert_boundaries(traced: Any) -> Any:
         for node in list(traced.graph.nodes):
             if node.op == "call_function" and node.name in starts:
                 with traced.graph.inserting_before(node):
@@ -209,7 +209,7 @@ def cut_module(
 
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            pipe = pipeline(module, tuple(args), dict(kwargs), split_policy=choose_stage)
+            pipe = pipeline(module, tuple(args), dict(kwargs), split_policy=insert_boundaries)
     except Exception as error:
         raise BadModel(f"torch cannot cut it ({format_error(error)})", where=where) from error
     if pipe.num_stages != len(starts) + 1:
@@ -238,9 +238,11 @@ def _name_values(
                 names.setdefault(argument, placeholder.name)
             calls.append((node, stage))
         elif node.op == "output":
-            ends = [leaf for leaf in leaves(node.args) if isinstance(leaf, Node)]
-            for index, end in enumerate(ends):
-                outputs.append(names.setdefault(end, "output" if len(ends) == 1 else f"output.{index}"))
+            output_nodes = [leaf for leaf in leaves(node.args) if isinstance(leaf, Node)]
+            for index, output_node in enumerate(output_nodes):
+                outputs.append(
+                    names.setdefault(output_node, "output" if len(output_nodes) == 1 else f"output.{index}")
+                )
     inputs = [name for name, is_tensor in zip(inputs, are_tensors, strict=True) if is_tensor]
     canonical: dict[int, str] = {}
     aliases = {}
@@ -251,14 +253,14 @@ def _name_values(
         # else the first stage would take its inputs in the argument structure of the original module
         stage.graph.set_codegen(CodeGen())
         stage.recompile()
-        _drop_idle(stage)
-        placeholder = {name: aliases.get(name, name) for name, _ in stage.named_parameters()}
+        _drop_unread_tensors(stage)
+        parameters = {name: aliases.get(name, name) for name, _ in stage.named_parameters()}
         reads = tuple([names[argument] for argument in node.args])
-        stages.append(StageModule(stage, reads, _list_output_names(node, stage, names), placeholder))
+        stages.append(StageModule(stage, reads, _list_output_names(node, stage, names), parameters))
     return ModuleStages(tuple(stages), tuple(inputs), tuple(outputs), call)
 
 
-def _drop_idle(stage: Any) -> None:
+def _drop_unread_tensors(stage: Any) -> None:
     """Removes the tensors that a stage stores but does not read, such as second names of a weight."""
     read = {
         f"{path}.{node.target}" if path else node.target
