@@ -170,8 +170,8 @@ def _explain_unsupported_sizes(site: Site, choice: SiteChoice, opset: int) -> st
 
 def _find_layer(site: Site, decomposed: Mapping[str, str]) -> str:
     """Returns the path of the module that a site, or the decomposed node around it, comes from, or ''."""
-    whole = next((name for name in decomposed if site.name.startswith(f"{name}/")), "")
-    return decomposed[whole] if whole else find_module_path(site.node)
+    decomposed_name = next((name for name in decomposed if site.name.startswith(f"{name}/")), "")
+    return decomposed[decomposed_name] if decomposed_name else find_module_path(site.node)
 
 
 def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int, layer: str) -> SitePlan:
@@ -225,7 +225,7 @@ def _list_call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
         return ()
     if site.dynamic != ("M",) or any(macs * site.M % macs_per_run for _, macs in run_counts):
         return None
-    return tuple((times, macs * site.M // macs_per_run) for times, macs in run_counts)
+    return tuple((runs, macs * site.M // macs_per_run) for runs, macs in run_counts)
 
 
 def _select_sites(

@@ -189,6 +189,8 @@ def _get_traffic(cost: OrderCost) -> int:
 
 
 class _Figures(NamedTuple):
+    """The fields of `SiteCost` that depend only on sizes."""
+
     macs: int
     products: int
     utilisation: float
@@ -451,8 +453,8 @@ def _list_assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
         yield "The left operand of a convolution is counted as in im2col: all elements of every window."
     unknown = [site.name for site in plan.sites if site.calls is None]
     if unknown:
-        named = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else "")
-        yield f"Sums do not include these sites, whose number of runs depends on the data: {named}."
+        names_text = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else "")
+        yield f"Sums do not include these sites, whose number of runs depends on the data: {names_text}."
     if any(site.at_most and site.calls for site in plan.sites):
         yield "Loops may end earlier, and other branches may run: sums over all runs are upper bounds."
     if any(site.calls == 0 for site in plan.sites):

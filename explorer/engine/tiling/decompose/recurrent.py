@@ -136,14 +136,14 @@ def _read_layer(node: Node, context: SiteContext, gates: int, defaults: tuple[st
         raise NoSite("its activations have parameters of their own")
     is_bidirectional = str(attributes.get("direction", "forward")) == "bidirectional"
     directions = 2 if is_bidirectional else 1
-    named = [str(name) for name in attributes.get("activations", ())] or list(defaults) * directions
-    if len(named) != len(defaults) * directions or not {n.lower() for n in named} <= {
+    names = [str(name) for name in attributes.get("activations", ())] or list(defaults) * directions
+    if len(names) != len(defaults) * directions or not {n.lower() for n in names} <= {
         p.lower() for p in _ACTIVATIONS
     }:
-        raise NoSite(f"its activations are {', '.join(named)}")
+        raise NoSite(f"its activations are {', '.join(names)}")
     operator_by_name = {p.lower(): p for p in _ACTIVATIONS}
     activations = [
-        tuple(operator_by_name[n.lower()] for n in named[i::1][: len(defaults)]) for i in (0, len(defaults))
+        tuple(operator_by_name[n.lower()] for n in names[i : i + len(defaults)]) for i in (0, len(defaults))
     ]
     is_batch_first = bool(attributes.get("layout", 0))
     axes = (1, 0, 2) if is_batch_first else (0, 1, 2)
@@ -253,13 +253,13 @@ def _store_gate_rows(
     start, size = (d * rows + first * layer.hidden) * row_bytes, gates * layer.hidden * row_bytes
     payload = tensor.payload
     if isinstance(payload, FileSpan):
-        cut: FileSpan | Inline = FileSpan(payload.source, payload.offset + start, size)
+        gate_payload: FileSpan | Inline = FileSpan(payload.source, payload.offset + start, size)
     else:
         assert isinstance(payload, Inline)
-        cut = Inline(payload.data[start : start + size])
+        gate_payload = Inline(payload.data[start : start + size])
     name = builder.emission.create_name(f"{builder.prefix}{label}_{layer.name_direction(d)}")
     shape = (gates * layer.hidden, width)
-    builder.emission.initializers[name] = Tensor(name, tensor.dtype, shape, cut)
+    builder.emission.initializers[name] = Tensor(name, tensor.dtype, shape, gate_payload)
     return name
 
 
@@ -385,10 +385,10 @@ def _write_lstm_step(
     hidden = builder.add("MatMul", (h, weights.r[0]), "hidden")
     i, o, forget, cell = _write_gates(builder, layer, builder.add("Add", (z, hidden), "sums"), 4, "gate")
 
-    def add_peephole(x: str, with_: str, index: int, label: str) -> str:
+    def add_peephole(x: str, state: str, index: int, label: str) -> str:
         if not weights.peephole:
             return x
-        term = builder.add("Mul", (weights.peephole[index], with_), f"{label}_peep")
+        term = builder.add("Mul", (weights.peephole[index], state), f"{label}_peep")
         return builder.add("Add", (x, term), f"{label}_peeped")
 
     def compute_gate(op: str, x: str, label: str) -> str:

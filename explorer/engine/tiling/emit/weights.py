@@ -254,7 +254,7 @@ class WeightTiles:
         self._sizes = sizes
         self._index = index
         self._itemsize = _get_itemsize(weight)
-        self._across = len(sizes[0 if weight.transposed else 1])
+        self._tiles_per_band = len(sizes[0 if weight.transposed else 1])
         ks, ns = (range(len(axis_sizes)) for axis_sizes in sizes)
         self.places = (
             [(k, n) for n in ns for k in ks] if weight.transposed else list(itertools.product(ks, ns))
@@ -266,37 +266,37 @@ class WeightTiles:
         dtype = self._weight.tensor.dtype
         shapes = [(ks[k], ns[n]) for k, n in self.places]
 
-        def single(index: int) -> Tensor:
+        def create_tile(index: int) -> Tensor:
             payload = ComputedPayload(
-                math.prod(shapes[index]) * self._itemsize, lambda: iter((self._single(index),))
+                math.prod(shapes[index]) * self._itemsize, lambda: iter((self._read_tile(index),))
             )
             return Tensor(names[index], dtype, shapes[index], payload)
 
-        band_indices = range(len(names) // self._across)
-        bands = [(self._across, functools.partial(self._band, at)) for at in band_indices]
+        band_indices = range(len(names) // self._tiles_per_band)
+        bands = [(self._tiles_per_band, functools.partial(self._read_band, at)) for at in band_indices]
 
         def read_bands() -> Iterator[memoryview]:
-            return itertools.chain.from_iterable(map(self._band, band_indices))
+            return itertools.chain.from_iterable(map(self._read_band, band_indices))
 
         return WeightBundle(
-            dtype, names, shapes, single, read_bands, bands if _is_in_file(self._weight) else ()
+            dtype, names, shapes, create_tile, read_bands, bands if _is_in_file(self._weight) else ()
         )
 
     def payloads(self) -> list[ComputedPayload]:
-        """Returns the bytes of all padded tiles in the order of `places`, one payload a band."""
-        size = self._across * math.prod(self._tile) * self._itemsize
-        band_indices = range(len(self.places) // self._across)
+        """Returns the bytes of all padded tiles in the order of `places`, one payload per band."""
+        size = self._tiles_per_band * math.prod(self._tile) * self._itemsize
+        band_indices = range(len(self.places) // self._tiles_per_band)
         return [
-            ComputedPayload(size, functools.partial(self._band, band, in_one_piece=True), alone=True)
+            ComputedPayload(size, functools.partial(self._read_band, band, in_one_piece=True), alone=True)
             for band in band_indices
         ]
 
-    def _band(self, band: int, *, in_one_piece: bool = False) -> Iterator[memoryview]:
+    def _read_band(self, band: int, *, in_one_piece: bool = False) -> Iterator[memoryview]:
         """Yields the bytes of the tiles of a band.
 
         Args:
             band: Index of the band.
-            in_one_piece: Whether tiles inside the matrix come as one piece; else one piece a tile.
+            in_one_piece: Whether tiles inside the matrix come as one piece; otherwise one piece per tile.
         """
         tiles = self._find_inner_tiles(band)
         if len(tiles):
@@ -304,13 +304,13 @@ class WeightTiles:
             size = len(tile_bytes) if in_one_piece else len(tile_bytes) // len(tiles)
             for start in range(0, len(tile_bytes), size):
                 yield tile_bytes[start : start + size]
-        first = band * self._across
-        yield from map(self._single, range(first + len(tiles), first + self._across))
+        first = band * self._tiles_per_band
+        yield from map(self._read_tile, range(first + len(tiles), first + self._tiles_per_band))
         if self._weight.cut is None:
             step = self._tile[1 if self._weight.transposed else 0]
             _release_pages(self._weight, band * step, (band + 1) * step)
 
-    def _single(self, index: int) -> memoryview:
+    def _read_tile(self, index: int) -> memoryview:
         tk, tn = self._tile
         k, n = self.places[index]
         height, width = self._sizes[0][k], self._sizes[1][n]
@@ -326,15 +326,15 @@ class WeightTiles:
         if self._weight.cut is not None:
             return np.empty(0)
         matrix = _view_matrix(self._weight, self._index)
-        rows, size, turned = (
+        rows, size, axis_order = (
             (matrix.T, (tn, tk), (1, 2, 0)) if self._weight.transposed else (matrix, (tk, tn), (1, 0, 2))
         )
         rows = rows[band * size[0] : (band + 1) * size[0]]
         if len(rows) < size[0]:
             return np.empty(0)
         # the distance of two rows is odd, for the reason in `read_padded_block`
-        stage = np.empty((size[0], rows.shape[1] + ODD_BYTES // self._itemsize), rows.dtype)
-        np.copyto(stage[:, : rows.shape[1]], rows)
+        padded_rows = np.empty((size[0], rows.shape[1] + ODD_BYTES // self._itemsize), rows.dtype)
+        np.copyto(padded_rows[:, : rows.shape[1]], rows)
         count = rows.shape[1] // size[1]
-        tiles = stage[:, : count * size[1]].reshape(size[0], count, size[1])
-        return np.ascontiguousarray(tiles.transpose(turned))
+        tiles = padded_rows[:, : count * size[1]].reshape(size[0], count, size[1])
+        return np.ascontiguousarray(tiles.transpose(axis_order))

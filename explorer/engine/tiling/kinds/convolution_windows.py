@@ -167,15 +167,15 @@ def compute_axes(
     auto = attributes.get("auto_pad", "NOTSET")
     axes = []
     for i, (n, k, s, d) in enumerate(zip(shape, kernel, strides, dilations, strict=True)):
-        reach = d * (k - 1) + 1
+        extent = d * (k - 1) + 1
         pad_before, pad_after = pads[i], pads[i + rank]
         if auto in ("SAME_UPPER", "SAME_LOWER"):
-            missing = max((-(-n // s) - 1) * s + reach - n, 0)
+            missing = max((-(-n // s) - 1) * s + extent - n, 0)
             pad_before = missing // 2 if auto == "SAME_UPPER" else missing - missing // 2
             pad_after = missing - pad_before
         elif auto == "VALID":
             pad_before = pad_after = 0
-        output_size = max((n + pad_before + pad_after - reach) // s + 1, 0)
+        output_size = max((n + pad_before + pad_after - extent) // s + 1, 0)
         places = (np.arange(output_size) * s)[:, None] + np.arange(k) * d
         axes.append(
             WindowAxis(places[None], np.arange(k)[None], (pad_before, pad_after), n, output_size, s, d)
@@ -274,18 +274,18 @@ class Kernel(Struct, frozen=True):
         )
         phase, first = divmod(matrix, packs)
         taps = self._list_kernel_taps(phase)
-        deep = pack * in_channels
+        tap_depth = pack * in_channels
         members = min(pack, groups.count - first * pack)
         block = np.full((height, width), self.zero, kernels.dtype)
-        for tap in range(k // deep, min(-(-(k + height) // deep), len(taps))):
+        for tap in range(k // tap_depth, min(-(-(k + height) // tap_depth), len(taps))):
             if min(taps[tap]) < 0:
                 # a missing tap multiplies only padding
-                block[max(tap * deep - k, 0) : max((tap + 1) * deep - k, 0)] = 0
+                block[max(tap * tap_depth - k, 0) : max((tap + 1) * tap_depth - k, 0)] = 0
                 continue
             where: Any = (..., *taps[tap])
             part = kernels[where]
             for member in range(members):
-                row, column = tap * deep + member * in_channels, member * out_channels
+                row, column = tap * tap_depth + member * in_channels, member * out_channels
                 top, bottom = max(row, k), min(row + in_channels, k + height)
                 left, right = max(column, n), min(column + out_channels, n + width)
                 if top >= bottom or left >= right:

@@ -48,7 +48,7 @@ CODES = (*BYTES, *WORDS)
 """Element types that can be tiled."""
 
 Zero = int | Array | str
-"""A zero point: a number, an array with one for each row or column, or the value name of a computed one."""
+"""A zero point: a number, an array with one per row or column, or the name of a computed zero point."""
 
 Expand = Callable[[Array], Array]
 """Converts values to the product's shape."""
@@ -181,8 +181,8 @@ def _compute_needed_accumulator(
     b = 0 if isinstance(terms.b, str) else terms.b
     bias = 0 if terms.bias is None else converter.bias(terms.bias.astype(np.int64))
     limits = [
-        ends or (int(np.iinfo(kind).min), int(np.iinfo(kind).max))
-        for ends, kind in ((terms.x, base.dtype), (terms.w, right_dtype))
+        ends or (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+        for ends, dtype in ((terms.x, base.dtype), (terms.w, right_dtype))
     ]
     right = base.weight or limits[1]
     zeros = converter.channels(b) if isinstance(b, np.ndarray) else b
@@ -234,9 +234,9 @@ def get_default_columns(base: Site, context: SiteContext, *, swapped: bool = Fal
             values = np.resize(values, channels)
             if base.batch == 1:
                 return values
-            filled = np.zeros(packs * base.N, values.dtype)
-            filled[:channels] = values
-            return np.tile(filled.reshape(packs, 1, base.N), (base.batch // packs, 1, 1))
+            padded_values = np.zeros(packs * base.N, values.dtype)
+            padded_values[:channels] = values
+            return np.tile(padded_values.reshape(packs, 1, base.N), (base.batch // packs, 1, 1))
 
         return Columns(repeat_per_channel, repeat_per_channel, packs * base.N)
     if not swapped:
@@ -254,53 +254,53 @@ def _add_corrections(
     converter: Columns,
 ) -> str:
     """Adds the bias to the sum, and subtracts the terms of the zero points."""
-    a, b, kind = terms.a, terms.b, base.accumulator
+    a, b, dtype = terms.a, terms.b, base.accumulator
     right = base.right
-    added = np.zeros(1, np.int64) if terms.bias is None else converter.bias(terms.bias.astype(np.int64))
+    bias_terms = np.zeros(1, np.int64) if terms.bias is None else converter.bias(terms.bias.astype(np.int64))
     sums: Array | None = None
     if isinstance(right, Weight) and not (isinstance(a, int) and a == 0):
         sums = create_column_sums(right)
         if base.stacked:
             sums = sums.reshape(-1, 1, right.N)
         if isinstance(a, int) and not terms.bias_name:
-            added = added - a * sums
-    if added.any():
-        z = builder.add("Add", (z, _write_integer_constant(builder, added, "bias", kind)), "biased")
+            bias_terms = bias_terms - a * sums
+    if bias_terms.any():
+        z = builder.add("Add", (z, _write_integer_constant(builder, bias_terms, "bias", dtype)), "biased")
     if terms.bias_name:
         z = builder.add("Add", (z, inputs[input_index[terms.bias_name]]), "bias_added")
     has_left_term = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.bias_name)))
     has_right_term = not (isinstance(b, int) and b == 0)
     zero = (
-        _write_zero_point(builder, a, inputs, input_index, "x_zero", kind, column=True)
+        _write_zero_point(builder, a, inputs, input_index, "x_zero", dtype, column=True)
         if has_left_term or has_right_term
         else ""
     )
     if zero and has_left_term:
         if sums is not None:
-            column_terms = _write_integer_constant(builder, sums, "w_sums", kind)
+            column_terms = _write_integer_constant(builder, sums, "w_sums", dtype)
         else:
             assert not isinstance(right, Weight)
             column_terms = _write_operand_sums(builder, right, inputs, base, 0, "w", "")
         if isinstance(a, int):
             # a constant, which a runtime adds to the bias
-            minus = _write_integer_constant(builder, np.asarray(-a), "x_zero_less", kind)
+            minus = _write_integer_constant(builder, np.asarray(-a), "x_zero_less", dtype)
             correction = builder.add("Mul", (minus, column_terms), "x_zero_worth")
             z = builder.add("Add", (z, correction), "x_zero_off")
         else:
-            lost = builder.add("Mul", (zero, column_terms), "x_zero_worth")
-            z = builder.add("Sub", (z, lost), "x_zero_off")
+            correction = builder.add("Mul", (zero, column_terms), "x_zero_worth")
+            z = builder.add("Sub", (z, correction), "x_zero_off")
     if has_right_term:
         b = converter.channels(b) if isinstance(b, np.ndarray) else b
-        zero_value = _write_zero_point(builder, b, inputs, input_index, "w_zero", kind, column=False)
+        zero_value = _write_zero_point(builder, b, inputs, input_index, "w_zero", dtype, column=False)
         row_sums = _write_operand_sums(builder, base.left, inputs, base, 1, "x", zero)
-        lost = builder.add("Mul", (row_sums, zero_value), "w_zero_worth")
-        z = builder.add("Sub", (z, lost), "w_zero_off")
+        correction = builder.add("Mul", (row_sums, zero_value), "w_zero_worth")
+        z = builder.add("Sub", (z, correction), "w_zero_off")
     return z
 
 
-def _write_integer_constant(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
+def _write_integer_constant(builder: GraphBuilder, values: Array, label: str, dtype: str) -> str:
     """Adds a Constant in the accumulator's type, in which sums wrap around like sums of products."""
-    return builder.array(np.ascontiguousarray(values.astype(kind)), label)
+    return builder.array(np.ascontiguousarray(values.astype(dtype)), label)
 
 
 def _write_zero_point(
@@ -309,16 +309,16 @@ def _write_zero_point(
     inputs: Sequence[str],
     input_index: Mapping[str, int],
     label: str,
-    kind: str,
+    dtype: str,
     *,
     column: bool,
 ) -> str:
     """Writes a zero point in the accumulator's type; returns '' for zero."""
     if isinstance(zero, str):
-        return builder.cast(inputs[input_index[zero]], kind, label)
+        return builder.cast(inputs[input_index[zero]], dtype, label)
     if isinstance(zero, int):
-        return _write_integer_constant(builder, np.asarray(zero), label, kind) if zero else ""
-    return _write_integer_constant(builder, zero[:, None] if column else zero, label, kind)
+        return _write_integer_constant(builder, np.asarray(zero), label, dtype) if zero else ""
+    return _write_integer_constant(builder, zero[:, None] if column else zero, label, dtype)
 
 
 def _write_operand_sums(
@@ -405,11 +405,11 @@ def find_float_convolution(node: Node, context: SiteContext, x: str, w: str, zer
         return value if shape == () else builder.reshape(value, (), "x_around_value")
 
     op = node.op if node.op == "ConvTranspose" else "Conv"
-    plain = Node(op, (x, w), node.outputs, name=node.name, attributes=node.attributes)
-    return find_convolution_site(plain, context, CODES, write_fill)
+    float_node = Node(op, (x, w), node.outputs, name=node.name, attributes=node.attributes)
+    return find_convolution_site(float_node, context, CODES, write_fill)
 
 
-def _refuse_left_weight(node: Node, context: SiteContext) -> None:
+def _check_weight_is_right(node: Node, context: SiteContext) -> None:
     """Checks that the weight is on the right; on the left, its zero points would belong to rows."""
     if node.inputs[0] in context.constants:
         raise UntiledProduct("the weight is the left operand of an integer product")
@@ -419,7 +419,7 @@ def _find_integer_site(node: Node, context: SiteContext) -> Site:
     """Returns the site of a MatMulInteger or ConvInteger, whose inputs are X, W and their zero points."""
     zeros = _read_zero_points(node, context, (2, 3))
     x, w = node.inputs[:2]
-    _refuse_left_weight(node, context)
+    _check_weight_is_right(node, context)
     base = (
         find_float_convolution(node, context, x, w, zeros[0])
         if node.op == "ConvInteger"
@@ -477,7 +477,7 @@ def _make_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Nod
             raise UntiledProduct("its bias is computed")
         terms = Terms(*zeros, bias=bias_values, bias_name=bias_name if bias_values is None else "")
         x, w = node.inputs[0], node.inputs[3]
-        _refuse_left_weight(node, context)
+        _check_weight_is_right(node, context)
         is_conv = op == "Conv"
         base = (
             find_float_convolution(node, context, x, w, zeros[0])

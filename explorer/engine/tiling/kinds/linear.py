@@ -19,17 +19,17 @@ FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 def write_scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: str, beta: float) -> str:
     """Writes alpha z + beta bias, cast from the accumulator's type to the operands' type `dtype`."""
-    wide = dtype in HALVES
-    working = "float32" if wide else dtype
+    is_half = dtype in HALVES
+    working_type = "float32" if is_half else dtype
     if alpha != 1.0:
-        z = builder.add("Mul", (z, builder.number(alpha, working, "alpha")), "scaled")
+        z = builder.add("Mul", (z, builder.number(alpha, working_type, "alpha")), "scaled")
     if bias:
-        if wide:
+        if is_half:
             bias = builder.cast(bias, "float32", "bias32")
         if beta != 1.0:
-            bias = builder.add("Mul", (bias, builder.number(beta, working, "beta")), "bias_scaled")
+            bias = builder.add("Mul", (bias, builder.number(beta, working_type, "beta")), "bias_scaled")
         z = builder.add("Add", (z, bias), "biased")
-    return builder.cast(z, dtype, "narrowed") if wide else z
+    return builder.cast(z, dtype, "narrowed") if is_half else z
 
 
 def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
@@ -82,11 +82,11 @@ def convert_to_gemm(node: Node, context: SiteContext) -> Node:
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise UntiledProduct("it transposes a batch axis")
     # a vector has nothing to transpose
-    turns = {
+    transposes = {
         side: int(bool(attributes.get(side, 0)) and len(context.shape(name)) > 1)
         for side, name in zip(("transA", "transB"), node.inputs, strict=True)
     }
-    factors = {"alpha": float(attributes.get("alpha", 1.0)), **turns}
+    factors = {"alpha": float(attributes.get("alpha", 1.0)), **transposes}
     return Node("Gemm", node.inputs, node.outputs, name=node.name, attributes=factors)
 
 
@@ -176,11 +176,11 @@ class _Side(Struct, frozen=True):
         return (*range(-len(self.shape), -2), *self.matrix_axes)
 
 
-def _make_side(context: SiteContext, name: str, index: int, turn: bool, is_left: bool) -> _Side:
+def _make_side(context: SiteContext, name: str, index: int, is_transposed: bool, is_left: bool) -> _Side:
     shape = context.shape(name)
     open_axes = context.find_open_axes(name)
     if len(shape) > 1:
-        return _Side(index, shape, open_axes, turn, False)
+        return _Side(index, shape, open_axes, is_transposed, False)
     # a vector is a row on the left, and a column on the right
     if is_left:
         return _Side(index, (1, *shape), frozenset(axis + 1 for axis in open_axes), False, True)
@@ -258,15 +258,15 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, swapped: 
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     left_name, right = node.inputs[1::-1] if swapped else node.inputs[:2]
     is_same = left_name == right
-    turns = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
-    turns = [not turn for turn in reversed(turns)] if swapped else turns
+    transposes = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
+    transposes = [not transpose for transpose in reversed(transposes)] if swapped else transposes
     a, b = (
-        _make_side(context, left_name, 0, turns[0], True),
-        _make_side(context, right, 0 if is_same else 1, turns[1], False),
+        _make_side(context, left_name, 0, transposes[0], True),
+        _make_side(context, right, 0 if is_same else 1, transposes[1], False),
     )
-    (rows, deep), (depth, columns) = a.matrix_axes, b.matrix_axes
-    M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
-    if b.shape[depth] != K:
+    (rows, left_depth), (right_depth, columns) = a.matrix_axes, b.matrix_axes
+    M, K, N = a.shape[rows], a.shape[left_depth], b.shape[columns]
+    if b.shape[right_depth] != K:
         raise NoSite(f"its operands do not fit: {list(a.shape)} against {list(b.shape)}")
     lead = _list_lead_axes(a, b)
     batch = [side.shape[axis] for side, axis in lead]
@@ -279,7 +279,7 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, swapped: 
     is_open = {
         "batch": open_batch and not shared,
         "M": _is_open(a, rows) or (open_batch and shared),
-        "K": _is_open(a, deep) or _is_open(b, depth),
+        "K": _is_open(a, left_depth) or _is_open(b, right_depth),
         "N": _is_open(b, columns),
     }
     dynamic = tuple(name for name, value in is_open.items() if value)
