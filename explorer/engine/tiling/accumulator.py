@@ -2,8 +2,8 @@
 
 Codes are the stored integers. The matrix unit adds their products in any order, so every
 partial sum must fit. The sum of the products after the zero points are subtracted, plus the bias, must fit
-too. The bounds are tight: an input reaches the upper bound if it
-has the largest code where a weight is positive, and the smallest code where a weight is negative.
+too. The bounds are tight: an input reaches the upper bound if it has the largest code where a weight is
+positive, and the smallest code where a weight is negative.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
         Two tables by layer id: 'tile_work' has the MACs of all tile products, with padding. 'tile_macs' has
         the MACs that the matmuls need.
     """
-    work: dict[int, float] = {}
+    tile_work: dict[int, float] = {}
     macs: dict[int, float] = {}
     for site, layer_id in zip(plan.sites, _find_layers(analysis, plan.sites), strict=True):
         # skip open sizes: the plan has example sizes, which would decide the utilization
@@ -33,9 +33,9 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
             tile_macs = calls * site.products * tm * tk * tn
             if not (0 < tile_macs < _MAX_MACS and 0 <= site.utilisation <= 1):
                 continue  # the plan in a file may be wrong
-            work[layer_id] = work.get(layer_id, 0) + tile_macs
+            tile_work[layer_id] = tile_work.get(layer_id, 0) + tile_macs
             macs[layer_id] = macs.get(layer_id, 0) + tile_macs * site.utilisation
-    return {"tile_work": work, "tile_macs": macs}
+    return {"tile_work": tile_work, "tile_macs": macs}
 
 
 def resolve_site_filters(
@@ -57,9 +57,9 @@ def resolve_site_filters(
     if not any(map(is_query, spec.sites)):
         return spec
     all_sites, analysis_result = sites(), analysis()
-    rows = _find_layers(analysis_result, all_sites)
+    layer_ids = _find_layers(analysis_result, all_sites)
     sites_by_layer: dict[int | None, list[SitePlan]] = {}
-    for site, layer_id in zip(all_sites, rows, strict=True):
+    for site, layer_id in zip(all_sites, layer_ids, strict=True):
         sites_by_layer.setdefault(layer_id, []).append(site)
     names: dict[str, None] = {}
     for pattern in spec.sites:
@@ -69,7 +69,7 @@ def resolve_site_filters(
             names[pattern] = None
             continue
         is_wanted = build_matcher(pattern)
-        hits = [
+        matching_names = [
             site.output or site.name
             for site in sites_by_layer.get(None, ())
             if is_wanted(_build_site_layer(site))
@@ -78,14 +78,14 @@ def resolve_site_filters(
             layer_sites = [
                 site for site in sites_by_layer.get(layer.id, ()) if is_wanted(_build_site_layer(site, layer))
             ]
-            hits += [site.output or site.name for site in layer_sites]
+            matching_names += [site.output or site.name for site in layer_sites]
             if layer.group:
                 is_wanted(layer)  # the matcher must see each group before its rows
-        if not hits:
+        if not matching_names:
             raise Misuse(
                 f"no matmul is found by '{pattern}'", where="--site", hint="explorer plan lists them"
             )
-        names.update(dict.fromkeys(hits))
+        names.update(dict.fromkeys(matching_names))
     return replace(spec, sites=tuple(names))
 
 

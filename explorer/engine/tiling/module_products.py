@@ -77,7 +77,7 @@ def trace_products(
             name = graph.add(row, product)
             macs = product.macs * row.calls
             runs[name] = RunCounts(row.calls, macs, ((row.calls, product.macs),))
-    products = find_products(graph.model(), {}, {}, rules, grouped, pack)
+    products = find_products(graph.build_model(), {}, {}, rules, grouped, pack)
     totals, sizes = analysis.info.totals, analysis.info.assumptions.get("dims", {})
     return replace(
         products,
@@ -133,7 +133,7 @@ class _Graph:
         )
         return full_name
 
-    def model(self) -> Model:
+    def build_model(self) -> Model:
         """Returns the finished graph as a model."""
         graph = Graph("traced", self.nodes, tuple(self.inputs), tuple(self.outputs), self.weights)
         return Model(graph, {"": _OPSET}, _IR_VERSION)
@@ -202,8 +202,8 @@ def _list_experts(row: Layer) -> Iterator[_Product]:
     rows, experts = output[0], stack[0]
     if not (isinstance(experts, int) and experts):
         return
-    base, larger_count = divmod(rows, experts)
-    groups_of_experts = (("fuller", larger_count, base + 1), ("others", experts - larger_count, base))
+    min_rows, larger_count = divmod(rows, experts)
+    groups_of_experts = (("fuller", larger_count, min_rows + 1), ("others", experts - larger_count, min_rows))
     shares = [share for share in groups_of_experts if share[1] and share[2]]
     for part, count, rows_each in shares:
         K, N = inputs[0][1], output[1]

@@ -199,7 +199,7 @@ def _get_run_counts(runs_by_node: RunsByNode, place: SubgraphView, node: Node) -
     for runs in node_runs:
         if isinstance(runs.trips, int) and runs.trips and runs.macs is not None:
             runs_by_macs[runs.macs // runs.trips] += runs.trips
-    by_size = tuple((times, macs_of_run) for macs_of_run, times in runs_by_macs.items())
+    by_size = tuple((run_count, macs_of_run) for macs_of_run, run_count in runs_by_macs.items())
     return RunCounts(runs_by_macs.total(), macs, by_size, any(runs.may_end_early for runs in node_runs))
 
 

@@ -198,11 +198,11 @@ def apply_rules(
 
 def _prepare_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
     global _last
-    last_rules, ready = _last
+    last_rules, prepared_rules = _last
     if last_rules is not rules:
-        ready = prepare_tile_rules(rules)
-        _last = (rules, ready)
-    return ready
+        prepared_rules = prepare_tile_rules(rules)
+        _last = (rules, prepared_rules)
+    return prepared_rules
 
 
 def make_packing(spec: TileSpec) -> Callable[[str, str, tuple[int, int, int]], tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Tiling of a graph: writes the sites of a plan as tile products.
+"""Tiles a graph: writes the sites of a plan as tile products.
 
 Other nodes keep their bytes. Unused weights are dropped. New weights are computed while the file is written.
 """
@@ -57,14 +57,14 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     # keep the functions of an earlier tiling: the same name implies the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
-    bypassed = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
-    bypassed |= {id(n) for s in sites for n in s.absorbed}
+    droppable = {id(n) for s in sites if s.weight is not None for n in s.weight.chain}
+    droppable |= {id(n) for s in sites for n in s.absorbed}
     graph = model.graph
     nodes, used_names = drop_unused_nodes(
-        _replace_nodes(graph.nodes, planned, bypassed, emission), [v.name for v in graph.outputs], bypassed
+        _replace_nodes(graph.nodes, planned, droppable, emission), [v.name for v in graph.outputs], droppable
     )
     functions = {
-        key: _tile_function(f, planned, bypassed, emission)
+        key: _tile_function(f, planned, droppable, emission)
         for key, f in model.functions.items()
         if f.domain != DOMAIN
     }
@@ -111,7 +111,7 @@ Planned = Mapping[int, tuple[Site, SitePlan]]
 
 
 def _replace_nodes(
-    nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission
+    nodes: Sequence[Node], planned: Planned, droppable: set[int], emission: Emission
 ) -> list[Node]:
     """Returns the nodes of a graph and its bodies, with tile products in place of the planned nodes."""
     new_nodes: list[Node] = []
@@ -122,8 +122,10 @@ def _replace_nodes(
             site, site_plan = planned[id(node)]
             tile_nodes = emit(site, site_plan, emission)
             # torch's exporter records the module as metadata: keep it on one node, not on all 14,336
-            origin = {key: text for key, text in node.metadata.items() if key.startswith("pkg.torch.onnx.")}
-            tile_nodes[0].metadata = {**origin, **tile_nodes[0].metadata}
+            exporter_metadata = {
+                key: text for key, text in node.metadata.items() if key.startswith("pkg.torch.onnx.")
+            }
+            tile_nodes[0].metadata = {**exporter_metadata, **tile_nodes[0].metadata}
             for tile_node in tile_nodes:
                 if isinstance(tile_node, NodeRun) and names.isdisjoint(tile_node.names):
                     names.update(tile_node.names)
@@ -133,23 +135,23 @@ def _replace_nodes(
                     tile_node.name = create_free_name(tile_node.name, names)
             new_nodes += tile_nodes
         else:
-            new_nodes.append(_tile_bodies(node, planned, bypassed, emission))
+            new_nodes.append(_tile_bodies(node, planned, droppable, emission))
     return new_nodes
 
 
-def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
+def _tile_bodies(node: Node, planned: Planned, droppable: set[int], emission: Emission) -> Node:
     """Returns the node with tiled bodies, or the node itself if no body has a planned node."""
     tiled_bodies: dict[str, Graph] = {}
     for name, body in list_bodies(node):
         if any(id(inner) in planned for inner in _list_all_nodes(body.nodes)):
-            nodes = _replace_nodes(body.nodes, planned, bypassed, emission)
-            remaining, used_names = drop_unused_nodes(nodes, [v.name for v in body.outputs], bypassed)
+            nodes = _replace_nodes(body.nodes, planned, droppable, emission)
+            remaining, used_names = drop_unused_nodes(nodes, [v.name for v in body.outputs], droppable)
             initializers = {n: t for n, t in body.initializers.items() if n in used_names}
             tiled_bodies[name] = replace(body, nodes=combine_nodes(remaining), initializers=initializers)
     return replace_bodies(node, tiled_bodies) if tiled_bodies else node
 
 
-def _tile_function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
+def _tile_function(function: Function, planned: Planned, droppable: set[int], emission: Emission) -> Function:
     """Returns the function with a tiled body, or the function itself without a planned node.
 
     A function cannot read initializers, so its weights become Constants.
@@ -166,7 +168,7 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
         quantized=emission.quantized,
     )
     body_nodes, _ = drop_unused_nodes(
-        _replace_nodes(nodes, planned, bypassed, function_emission), function.outputs, bypassed
+        _replace_nodes(nodes, planned, droppable, function_emission), function.outputs, droppable
     )
     new_tensors = Tensors(function_emission.initializers, list(function_emission.bundles.values()))
     constants = [
@@ -194,19 +196,19 @@ def _list_all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
 
 
 def drop_unused_nodes(
-    nodes: list[Node], outputs: Sequence[str], bypassed: set[int]
+    nodes: list[Node], outputs: Sequence[str], droppable: set[int]
 ) -> tuple[list[Node], set[str]]:
-    """Drops bypassed nodes whose outputs are unused. Returns the remaining nodes and the used names.
+    """Drops droppable nodes whose outputs are unused. Returns the remaining nodes and the used names.
 
     Args:
         nodes: Nodes of a graph, in order.
         outputs: Names that always count as used.
-        bypassed: Ids of the nodes that may be dropped.
+        droppable: Ids of the nodes that may be dropped.
     """
     used_names = set(outputs)
     remaining: list[Node] = []
     for node in reversed(nodes):
-        if id(node) in bypassed and not any(o in used_names for o in node.outputs):
+        if id(node) in droppable and not any(o in used_names for o in node.outputs):
             continue
         used_names.update(list_reads(node))
         remaining.append(node)

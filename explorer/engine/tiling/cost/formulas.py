@@ -37,9 +37,9 @@ def _format_product(*factors: object) -> str:
     return " x ".join(text for text in texts if text != "1") or "1"
 
 
-def _extend_to_batch(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
-    """Extends a formula for one product, in symbols (`rule`) and in numbers (`filled`), to the batch."""
-    return (rule, filled) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({filled})")
+def _extend_to_batch(site: SiteCost, rule: str, numbers: str) -> tuple[str, str]:
+    """Extends a formula for one product, in symbols (`rule`) and in numbers, to the batch."""
+    return (rule, numbers) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({numbers})")
 
 
 def _list_count_formulas(site: SiteCost) -> Iterator[Formula]:
@@ -95,18 +95,18 @@ def _list_traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterat
 
 def _build_order_formula(site: SiteCost, cost: OrderCost, operand_sizes: tuple[int, int, int]) -> Formula:
     trips = dict(zip("mkn", site.grid, strict=True))
-    rules, filled = [], []
-    for (name, depends), size in zip(dimensions.OPERANDS, operand_sizes, strict=True):
-        loops = dimensions.find_refetch_loops(cost.order, site.grid, depends)
-        times = math.prod(trips[loop] for loop in loops)
+    rules, terms = [], []
+    for (name, operand_loops), size in zip(dimensions.OPERANDS, operand_sizes, strict=True):
+        loops = dimensions.find_refetch_loops(cost.order, site.grid, operand_loops)
+        visits = math.prod(trips[loop] for loop in loops)
         if name == "C" and loops:
             # each visit of a tile reads and writes the sum; the first visit does not read
             rules.append(f"(2 {' '.join(loops)} - 1) C")
-            times = 2 * times - 1
+            visits = 2 * visits - 1
         else:
             rules.append(" ".join((*loops, name)))
-        filled.append(_format_product(times, size))
-    rule, numbers = _extend_to_batch(site, " + ".join(rules), " + ".join(filled))
+        terms.append(_format_product(visits, size))
+    rule, numbers = _extend_to_batch(site, " + ".join(rules), " + ".join(terms))
     return Formula(f"traffic {cost.order}", rule, numbers, cost.traffic, "bytes")
 
 

@@ -20,6 +20,7 @@ MAX_STEPS = 10_000
 """Maximum number of steps in one answer."""
 
 _Weights = Callable[[str, int, int], int]
+"""Function that returns the weight of the iterations `first` to `stop` - 1 of a loop."""
 
 
 class _Operand(Struct, frozen=True):
@@ -158,14 +159,14 @@ def _tile_step(nest: _Nest, step: int) -> TileStep:
     batch, inner = divmod(step, nest.count)
     indices = nest.find_indices(inner)
     a, b, c = nest.operands
-    moved = [operand.count_bytes(nest.count_fetched(operand, indices)) for operand in nest.operands]
+    moved_bytes = [operand.count_bytes(nest.count_fetched(operand, indices)) for operand in nest.operands]
     first_visits = c.count_bytes(nest.count_fetched(c, indices, visits="first"))
     tile_bytes = [
         dimensions.count_packed_bytes(nest.count_tile(operand, indices), operand.bits)
         for operand in nest.operands
     ]
     is_reloaded, is_stored = indices["k"] > 0 and nest.is_fetched(c, indices), nest.is_dropped(c, indices)
-    earlier = _sum_earlier_traffic(nest, batch)
+    earlier_traffic = _sum_earlier_traffic(nest, batch)
     return TileStep(
         step=step,
         batch=batch,
@@ -181,10 +182,10 @@ def _tile_step(nest: _Nest, step: int) -> TileStep:
             tile_bytes[2] if is_reloaded else 0,
         ),
         stores=tile_bytes[2] if is_stored else 0,
-        a_bytes=moved[0] + earlier[0],
-        b_bytes=moved[1] + earlier[1],
-        c_read_bytes=moved[2] - first_visits + earlier[2],
-        c_write_bytes=moved[2] - (0 if is_stored else tile_bytes[2]) + earlier[3],
+        a_bytes=moved_bytes[0] + earlier_traffic[0],
+        b_bytes=moved_bytes[1] + earlier_traffic[1],
+        c_read_bytes=moved_bytes[2] - first_visits + earlier_traffic[2],
+        c_write_bytes=moved_bytes[2] - (0 if is_stored else tile_bytes[2]) + earlier_traffic[3],
     )
 
 

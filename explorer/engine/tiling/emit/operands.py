@@ -102,7 +102,7 @@ class StoredOperand:
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> StoredOperand:
         """Returns the operand for a loop over rows, with its columns cut before the loop.
 
-        A stored weight is cut while the file is written, so it stays as it is.
+        A stored weight is cut while the file is written, so the operand is returned unchanged.
         """
         return self
 
@@ -130,14 +130,16 @@ class StoredOperand:
             name = body.value("w")
             stacks = [(self.matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
             return stacks, ComputedOperand(name, 1, (self.K, N))
-        full = sum(n == tn for n in ns)
+        full_count = sum(n == tn for n in ns)
         stacks, columns = [], CutOperand()
-        if full:
+        if full_count:
             columns.cut = body.value("w_columns")
-            stacks.append((self.columns(builder, full, tn), Value(columns.cut, dtype, (full, self.K, tn))))
-        if full < len(ns):
+            stacks.append(
+                (self.columns(builder, full_count, tn), Value(columns.cut, dtype, (full_count, self.K, tn)))
+            )
+        if full_count < len(ns):
             columns.last_column = body.value("w_rest")
-            last_column = self.matrix(builder, full * tn, ns[-1])
+            last_column = self.matrix(builder, full_count * tn, ns[-1])
             stacks.append((last_column, Value(columns.last_column, dtype, (self.K, ns[-1]))))
         return stacks, columns
 
@@ -195,10 +197,10 @@ class ComputedOperand:
 
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> CutOperand:
         """See `StoredOperand.cut_columns`."""
-        full = sum(n == width for n in ns)
+        full_count = sum(n == width for n in ns)
         operand = CutOperand()
-        operand.cut = self.columns(builder, full, width) if full else ""
-        operand.last_column = self.matrix(builder, full * width, ns[-1]) if full < len(ns) else ""
+        operand.cut = self.columns(builder, full_count, width) if full_count else ""
+        operand.last_column = self.matrix(builder, full_count * width, ns[-1]) if full_count < len(ns) else ""
         return operand
 
     def create_scan_inputs(

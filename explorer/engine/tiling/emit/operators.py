@@ -20,8 +20,8 @@ HALVES = ("float16", "bfloat16")
 
 def _name_blocks(label: str, m: int, n: int) -> list[list[str]]:
     """Returns the names of m x n blocks."""
-    across = [f"_{j}" for j in range(n)]
-    return [[block + j for j in across] for block in (f"{label}_{i}" for i in range(m))]
+    column_suffixes = [f"_{j}" for j in range(n)]
+    return [[block + j for j in column_suffixes] for block in (f"{label}_{i}" for i in range(m))]
 
 
 def register_split(
@@ -103,8 +103,8 @@ def register_tile_operator(
     """
     right = right or dtype
     types = [dtype] if right == dtype else [dtype, right]
-    kinds = "" if types in (["float32"], ["float64"]) else "_" + "_".join(types)
-    name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}{kinds}"
+    type_suffix = "" if types in (["float32"], ["float64"]) else "_" + "_".join(types)
+    name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}{type_suffix}"
     return emission.register_function(
         name, ("A", "B"), lambda body: [multiply(body, "A", "B", dtype, right, "C")]
     )

@@ -182,21 +182,23 @@ def _find_bias(
     Raises:
         _NeedsFloats: The bias is computed.
     """
-    plain = integer.read_stored_values(context, name)
-    if plain is None:
+    float_bias = integer.read_stored_values(context, name)
+    if float_bias is None:
         raise _NeedsFloats("its bias is computed")
     alpha, beta = factors
     operand = find_quantized_operand(context, name)
     codes = integer.read_stored_values(context, operand.name) if operand is not None else None
     if operand is not None and codes is not None and codes.dtype == np.int32 and not operand.zero.any():
-        last = operand.scale.size == 1 or codes.ndim == 1 or operand.axis % codes.ndim == codes.ndim - 1
-        matches_sum = last and operand.scale.size in (1, scale.size)
+        is_last_axis = (
+            operand.scale.size == 1 or codes.ndim == 1 or operand.axis % codes.ndim == codes.ndim - 1
+        )
+        matches_sum = is_last_axis and operand.scale.size in (1, scale.size)
         if matches_sum and np.array_equal(np.broadcast_to(operand.scale, scale.shape), scale):
             factor = beta / alpha if alpha else math.nan  # not an integer, so the bias stays float32
-            wide = codes.astype(np.float64) * factor
-            if factor.is_integer() and np.abs(wide).max(initial=0) < 2**31:
-                return wide.astype(np.int32), operand.node
-    return np.float32(beta) * plain.astype(np.float32), operand.node if operand is not None else None
+            scaled_codes = codes.astype(np.float64) * factor
+            if factor.is_integer() and np.abs(scaled_codes).max(initial=0) < 2**31:
+                return scaled_codes.astype(np.int32), operand.node
+    return np.float32(beta) * float_bias.astype(np.float32), operand.node if operand is not None else None
 
 
 def _add_bias(write_output: integer.WriteOutput, bias: Array) -> integer.WriteOutput:

@@ -62,8 +62,8 @@ def find_quantized_operand(context: SiteContext, name: str) -> QuantizedOperand 
     if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
         return None
     scale = integer.read_stored_values(context, node.inputs[1])
-    point = node.inputs[2] if len(node.inputs) > 2 else ""
-    zero = integer.read_stored_values(context, point) if point else np.zeros((), np.int8)
+    zero_name = node.inputs[2] if len(node.inputs) > 2 else ""
+    zero = integer.read_stored_values(context, zero_name) if zero_name else np.zeros((), np.int8)
     if scale is None or zero is None or scale.dtype != np.float32 or scale.ndim > 1:
         return None
     axis = int(node.attributes.get("axis", 1))
@@ -72,14 +72,18 @@ def find_quantized_operand(context: SiteContext, name: str) -> QuantizedOperand 
     dtype = integer.get_operand_type(context, operand.name)
     if codes is None or dtype not in _STORAGE_TYPES:
         return operand
-    wide = _STORAGE_TYPES[dtype]
+    storage_type = _STORAGE_TYPES[dtype]
     bits = int(dtype[-1])
     code_range = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     name = f"{operand.name}/codes"
     _register_codes(
-        context, name, wide, codes.shape, lambda: _read_stored_numbers(context, operand.name).astype(wide)
+        context,
+        name,
+        storage_type,
+        codes.shape,
+        lambda: _read_stored_numbers(context, operand.name).astype(storage_type),
     )
-    context.codes[name] = wide, node.outputs[0]
+    context.codes[name] = storage_type, node.outputs[0]
     return replace(operand, name=name, code_range=code_range, zero=zero.astype(np.int32))
 
 
@@ -166,7 +170,7 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
         raise NoSite("its weight is cut at run time, but its codes are computed while the file is written")
     if not computed:
         return site
-    left, right, gathered = site.left, site.right, site.gather_rows
+    left, right, gather_rows = site.left, site.right, site.gather_rows
 
     def write_codes(builder: GraphBuilder, inputs: Sequence[str], index: int, label: str) -> list[str]:
         operand = computed.get(site.inputs[index])
@@ -179,15 +183,15 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
             names[index] = builder.cast(quotient, operand.dtype, f"{label}_codes")
         return names
 
-    last = min(1, len(site.inputs) - 1)
+    right_index = min(1, len(site.inputs) - 1)
     return replace(
         site,
         inputs=tuple(computed[name].floats if name in computed else name for name in site.inputs),
         left=lambda builder, inputs: left(builder, write_codes(builder, inputs, 0, "x")),
         gather_rows=None
-        if gathered is None
-        else lambda builder, inputs: gathered(builder, write_codes(builder, inputs, 0, "x")),
+        if gather_rows is None
+        else lambda builder, inputs: gather_rows(builder, write_codes(builder, inputs, 0, "x")),
         right=right
         if isinstance(right, Struct)
-        else lambda builder, inputs: right(builder, write_codes(builder, inputs, last, "w")),
+        else lambda builder, inputs: right(builder, write_codes(builder, inputs, right_index, "w")),
     )

@@ -158,37 +158,39 @@ def _find_layers(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[Ski
     for name, layer in module.named_modules():
         if excluded_prefixes and name.startswith(excluded_prefixes):
             continue
-        kind = next((base for base in (*TILED_CLASSES, *_UNTILED_CLASSES) if isinstance(layer, base)), None)
-        if kind is None:
+        layer_class = next(
+            (base for base in (*TILED_CLASSES, *_UNTILED_CLASSES) if isinstance(layer, base)), None
+        )
+        if layer_class is None:
             continue
-        reason = _UNTILED_CLASSES.get(kind) or _explain_unfit(layer, kind, calls.get(name, ()))
-        if kind in _UNTILED_CLASSES:
+        reason = _UNTILED_CLASSES.get(layer_class) or _explain_unfit(layer, layer_class, calls.get(name, ()))
+        if layer_class in _UNTILED_CLASSES:
             excluded_prefixes = (*excluded_prefixes, f"{name}.")
         if reason:
-            macs = _count_site_macs(layer, kind, calls.get(name))
+            macs = _count_site_macs(layer, layer_class, calls.get(name))
             skipped.append(SkippedSite(name, type(layer).__name__, reason, macs))
         else:
-            sites.append(_Site(name, layer, kind))
+            sites.append(_Site(name, layer, layer_class))
     return sites, skipped
 
 
-def _count_site_macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) -> int | None:
+def _count_site_macs(layer: Any, layer_class: type[nn.Module], rows: Sequence[int] | None) -> int | None:
     """Returns the MACs of all calls of a layer, or None if they are unknown."""
-    if kind not in TILED_CLASSES or rows is None or isinstance(layer.weight, UninitializedParameter):
+    if layer_class not in TILED_CLASSES or rows is None or isinstance(layer.weight, UninitializedParameter):
         return None
     depth, columns = get_sizes(layer)
     return sum(rows) * depth * columns
 
 
-def _explain_unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
+def _explain_unfit(layer: Any, layer_class: type[nn.Module], rows: Sequence[int]) -> str:
     """Returns the reason why a layer cannot be tiled, or '' if it can."""
     if parametrize.is_parametrized(layer):
         return "its weight is made by a parametrization"
-    if type(layer).forward is not kind.forward:
+    if type(layer).forward is not layer_class.forward:
         return f"the class {type(layer).__name__} has its own forward()"
     if isinstance(layer.weight, UninitializedParameter):
         return "its shape is not known before it has run"
-    if kind is not nn.Linear and layer.groups > 1:
+    if layer_class is not nn.Linear and layer.groups > 1:
         return "grouped: left for the vector unit"
     if not layer.weight.is_floating_point() or layer.weight.layout != torch.strided:
         return f"its weight is {str(layer.weight.dtype).removeprefix('torch.')}"
