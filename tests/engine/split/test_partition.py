@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from explorer.engine.split import costs
-from explorer.engine.split.partition import Row, divide_evenly, find_best_cuts
+from explorer.engine.split.partition import CostFunction, divide_evenly, find_best_cuts
 from explorer.engine.split.schedule import compute_forecast, count_in_flight
 
 
 def tried(
     count: int,
     kinds: Sequence[int],
-    row: Row,
+    cost: CostFunction,
     crossing: Sequence[int],
     allowed: Sequence[int],
     link: Callable[[int], float] | None,
@@ -26,7 +26,7 @@ def tried(
     found = []
     for places in itertools.combinations(allowed, len(kinds) - 1):
         ends = [0, *places, count]
-        each = [float(row(kind, ends[at])[ends[at + 1] - ends[at] - 1]) for at, kind in enumerate(kinds)]
+        each = [float(cost(kind, ends[at])[ends[at + 1] - ends[at] - 1]) for at, kind in enumerate(kinds)]
         each += [link(crossing[at]) for at in places] if link else []
         if np.isfinite(max(each)):
             found.append((max(each), sum(crossing[at] for at in places)))
@@ -40,14 +40,14 @@ def test_the_cuts_are_as_good_as_the_best_of_all(seed: int) -> None:
         count, stages = draw.randint(1, 10), draw.randint(1, 4)
         work = np.array([draw.choice([0, 0, 1, 2, 5, 9]) for _ in range(count)], dtype=float)
         kinds = [draw.randint(0, 1) for _ in range(stages)]  # every other machine is half as fast
-        row = costs.scale_by_kind(costs.sum_of_units(work), (1.0, 2.0))
+        cost = costs.scale_by_kind(costs.sum_of_units(work), (1.0, 2.0))
         if draw.random() < 0.3:
-            row = costs.apply_memory_limit(row, costs.make_maximum_cost(work), draw.choice([3, 6, 9]))
+            cost = costs.apply_memory_limit(cost, costs.make_maximum_cost(work), draw.choice([3, 6, 9]))
         crossing = [draw.randint(0, 9) for _ in range(count)]
         allowed = sorted(draw.sample(range(1, count), draw.randint(0, count - 1))) if count > 1 else []
         link = (lambda size: size / 2) if draw.random() < 0.5 else None
-        found = find_best_cuts(count, kinds, row, crossing, allowed, link)
-        best = tried(count, kinds, row, crossing, allowed, link)
+        found = find_best_cuts(count, kinds, cost, crossing, allowed, link)
+        best = tried(count, kinds, cost, crossing, allowed, link)
         assert (found and (found.cost, found.crossing)) == best
         assert found is None or set(found.places) <= set(allowed)
 
