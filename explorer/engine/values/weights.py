@@ -77,20 +77,23 @@ class GroupPaths:
 
 
 def select(
-    globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], noun: str, layers: Sequence[Layer]
+    globs: Sequence[str],
+    named_entries: Iterable[tuple[str, Sequence[str]]],
+    noun: str,
+    layers: Sequence[Layer],
 ) -> list[bool]:
     """Returns for each entry whether a user's globs match it. Without globs, all entries match.
 
     Args:
         globs: Plain names and patterns. A glob without a match may be a filter, which selects layers.
-        named: The entries: names, each with further paths that a glob may match.
+        named_entries: The entries: names, each with further paths that a glob may match.
         noun: Noun for the entries in messages.
         layers: Rows of the tree, for a filter.
 
     Raises:
         Misuse: A glob matches no entry.
     """
-    entries = list(named)
+    entries = list(named_entries)
     if not globs:
         return [True] * len(entries)
     is_selected = [False] * len(entries)
@@ -100,9 +103,9 @@ def select(
             if any(map(matches, (name, *paths))):
                 is_selected[index] = has_match = True
         if not has_match and is_query(glob):
-            paths_found = {layer.path for layer in find_layers(layers, glob)}
+            matching_paths = {layer.path for layer in find_layers(layers, glob)}
             for index, (name, paths) in enumerate(entries):
-                if name in paths_found or not paths_found.isdisjoint(paths):
+                if name in matching_paths or not matching_paths.isdisjoint(paths):
                     is_selected[index] = has_match = True
         if not has_match:
             candidates = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
@@ -151,7 +154,7 @@ def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
     """
     max_rank = max((len(stats.tensor.shape or ()) for stats in tensors), default=0)
     if tensors and axis is not None and not -max_rank <= axis < max_rank:
-        hint = f"they have {max_rank} at max_rank, 0 to {max_rank - 1}" if max_rank else "leave it out"
+        hint = f"they have {max_rank} at most, 0 to {max_rank - 1}" if max_rank else "leave it out"
         raise Misuse(f"no tensor has an axis {axis}", where="--axis", hint=hint)
 
 
@@ -274,10 +277,10 @@ def _select_tensors(
     owners = [t.layer if t.trainable is not None else paths.owners.get(t.name, t.layer) for t in tensors]
     is_selected = [True] * len(tensors)
     if names:
-        named = (
+        named_entries = (
             (t.name, paths.list_enclosing_paths(owner)) for t, owner in zip(tensors, owners, strict=True)
         )
-        is_selected = select(names, named, "stored tensor or layer", layers)
+        is_selected = select(names, named_entries, "stored tensor or layer", layers)
     is_of_kind = make_kind_test(kinds, layers)
     is_selected = [
         matches_glob and is_of_kind(owner) for matches_glob, owner in zip(is_selected, owners, strict=True)
@@ -330,13 +333,16 @@ def _group_by(
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _compute_digest(tensor: Numbers, max_rank: int | None, cancel: Cancel) -> bytes | None:
-    """Returns a digest of the bytes of the first `max_rank` slabs, or None for a tensor without data."""
+def _compute_digest(tensor: Numbers, slab_count: int | None, cancel: Cancel) -> bytes | None:
+    """Returns a digest of the bytes of the first `slab_count` slabs, or None for a tensor without data.
+
+    If `slab_count` is None, it covers all slabs.
+    """
     digest = hashlib.blake2b(digest_size=16)
     has_data = False
     for number, slab in enumerate((tensor.raw or tensor.slabs)()):
         stop_if(cancel)
-        if max_rank is not None and number >= max_rank:
+        if slab_count is not None and number >= slab_count:
             break
         has_data = True
         digest.update(np.ascontiguousarray(slab).view(np.uint8).data)
