@@ -44,12 +44,12 @@ def _compute_dequantized_bytes(
     """Computes (code - zero point) x scale in float32, as the runtime does, and rounds it once to `dtype`."""
     codes = x.array()
     # codes of 4 or 8 bits may be floats, such as float8_e4m3fn
-    wide = np.int32 if codes.dtype.kind in "iu" else np.float32
-    zeros = np.zeros((), wide) if zero is None else zero.array().astype(wide)
-    shared = scale.elements == 1
-    grid = Grid(scale.array(), zeros, None if shared else axis, block if len(scale.shape) > 1 else 0)
+    code_type = np.int32 if codes.dtype.kind in "iu" else np.float32
+    zeros = np.zeros((), code_type) if zero is None else zero.array().astype(code_type)
+    has_one_scale = scale.elements == 1
+    grid = Grid(scale.array(), zeros, None if has_one_scale else axis, block if len(scale.shape) > 1 else 0)
     steps = reshape_for_tensor(grid.scale, x.shape, grid).astype(np.float32)
-    centered = codes.astype(wide) - reshape_for_tensor(grid.zero, x.shape, grid)
+    centered = codes.astype(code_type) - reshape_for_tensor(grid.zero, x.shape, grid)
     with np.errstate(over="ignore", invalid="ignore"):
         floats: Array = (centered.astype(np.float32) * steps).astype(dtype)
     return floats.tobytes()

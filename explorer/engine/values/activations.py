@@ -136,7 +136,7 @@ class _Collector(Struct):
         options: The kinds of layers, and the additional statistics.
         choices: The additional statistics.
         archive: File for the values, or None.
-        cancel: Function called now and then; True cancels.
+        cancel: Function called regularly; True cancels.
         on_progress: Function called with the number of finished layers.
         runs: Number of runs.
         measured: Statistics of the outputs, if there is a single run.
@@ -185,9 +185,9 @@ class _Collector(Struct):
             if samples is None:
                 samples = self.samples[name, call] = OutputSamples(numbers, self.choices, self.options.axis)
             run = samples.runs
-            self.stored_bytes -= samples.held
-            samples.add(numbers, MAX_STORED_BYTES - self.stored_bytes - samples.held, self.cancel)
-            self.stored_bytes += samples.held
+            self.stored_bytes -= samples.stored_bytes
+            samples.add(numbers, MAX_STORED_BYTES - self.stored_bytes - samples.stored_bytes, self.cancel)
+            self.stored_bytes += samples.stored_bytes
         if self.archive is not None:
             entry_name = f"{name}#{call + 1}" if call else name
             self.archive.add(f"{entry_name}@{run + 1}" if self.runs > 1 else entry_name, numbers)
@@ -289,7 +289,7 @@ def measure_activations(
         output: Path of an .npz file for the values, or None to discard them.
         overwrite: Whether an existing file may be replaced.
         on_progress: Function called with the number of finished layers.
-        cancel: Function called now and then; True cancels.
+        cancel: Function called regularly; True cancels.
 
     Raises:
         Misuse: The input does not fit, a glob matches nothing, or the output cannot be written.

@@ -52,11 +52,9 @@ def rank_classes(scores: Array, classes: Array) -> Array:
     """
     class_scores = np.take_along_axis(scores, classes[:, None], axis=1)
     has_lower_number = np.arange(scores.shape[1])[None, :] < classes[:, None]
-    class_places: Array = ((scores > class_scores) | ((scores == class_scores) & has_lower_number)).sum(
-        axis=1
-    )
-    class_places[find_unordered(scores)] = -1
-    return class_places
+    ranks: Array = ((scores > class_scores) | ((scores == class_scores) & has_lower_number)).sum(axis=1)
+    ranks[find_unordered(scores)] = -1
+    return ranks
 
 
 def find_unordered(scores: Array) -> Array:
@@ -110,11 +108,11 @@ class Agreement(Struct):
 
     def _add(self, old: Array, new: Array) -> None:
         """Adds flat arrays of float64 to the sums over elements."""
-        finite = np.isfinite(old) & np.isfinite(new)
-        if not finite.all():
+        is_finite = np.isfinite(old) & np.isfinite(new)
+        if not is_finite.all():
             is_same = (old == new) | (np.isnan(old) & np.isnan(new))
-            self.nonfinite += int(np.count_nonzero(~finite & ~is_same))
-            old, new = old[finite], new[finite]
+            self.nonfinite += int(np.count_nonzero(~is_finite & ~is_same))
+            old, new = old[is_finite], new[is_finite]
         if not old.size:
             return
         difference = new - old

@@ -110,14 +110,14 @@ def _build_numbers(
         slabs = _make_strided_slabs(tensor, stride)
     else:
         slabs = read_block_slabs if is_quantized else read_plain_slabs
-    own_identity = tensor.path, tensor.offset, tensor.name
+    default_identity = tensor.path, tensor.offset, tensor.name
     return Numbers(
         tensor.name,
         tensor.dtype,
         tensor.shape,
         tensor.nbytes,
         slabs,
-        identity=own_identity if tensor.identity is None else tensor.identity,
+        identity=default_identity if tensor.identity is None else tensor.identity,
         trainable=tensor.trainable,
         raw=read_raw_slabs if is_quantized or reason else None,
         part=None if reason or stride is not None else read_range,

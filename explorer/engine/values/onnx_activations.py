@@ -78,11 +78,11 @@ def run(
         report_step = functools.partial(request.step, 0, len(observed))
         path, head = _find_runnable_part(model, layers, feeds, report_step)
         head_values = {name for node in head.graph.nodes for name in node.outputs}
-        reached = [output for output in observed if output.info.name in head_values]
-        if not reached:
+        reached_outputs = [output for output in observed if output.info.name in head_values]
+        if not reached_outputs:
             raise
-        _observe_outputs(head, reached, runs, request, skipped)
-        skipped[:0] = _list_unreached(path, error.what, observed[len(reached) :])
+        _observe_outputs(head, reached_outputs, runs, request, skipped)
+        skipped[:0] = _list_unreached(path, error.what, observed[len(reached_outputs) :])
     sizes = (
         {}
         if request.user_inputs is None
@@ -131,9 +131,9 @@ def _observe_outputs(
                 if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
                     request.take(_build_numbers(output, value), 0, output.file)
                 elif not number:
-                    kind = "text" if isinstance(value, np.ndarray) else "a sequence, a map or absent"
+                    text = "text" if isinstance(value, np.ndarray) else "a sequence, a map or absent"
                     skipped.append(
-                        (output.layer, f"its output '{output.info.name}' is {kind}, not a tensor of numbers")
+                        (output.layer, f"its output '{output.info.name}' is {text}, not a tensor of numbers")
                     )
 
 
@@ -213,24 +213,24 @@ def _select_outputs(
         for index, name in enumerate(names):
             layer, info = paths.get(name, (node.label, TensorInfo(name, None, None)))
             outputs.append(_Output(layer, info, f"{layer}.{index}" if len(names) > 1 else layer))
-    seen_paths = {output.layer for output in outputs}
-    inner = [
+    output_paths = {output.layer for output in outputs}
+    inner_layers = [
         layer
         for layer in layers
-        if not layer.group and layer.kind != "Constant" and layer.path not in seen_paths
+        if not layer.group and layer.kind != "Constant" and layer.path not in output_paths
     ]
     groups = GroupPaths(layers)
     named_entries = [(o.info.name, groups.list_enclosing_paths(o.layer)) for o in outputs]
-    named_entries += [(layer.path, groups.list_enclosing_paths(layer.path)) for layer in inner]
+    named_entries += [(layer.path, groups.list_enclosing_paths(layer.path)) for layer in inner_layers]
     is_selected = select(globs, named_entries, "layer", layers)
     is_of_kind = make_kind_test(kinds, layers)
-    owners = [*(o.layer for o in outputs), *(layer.path for layer in inner)]
+    owners = [*(o.layer for o in outputs), *(layer.path for layer in inner_layers)]
     is_selected = [
         matches_glob and is_of_kind(path) for matches_glob, path in zip(is_selected, owners, strict=True)
     ]
     skipped = [
         (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
-        for layer, is_picked in zip(inner, is_selected[len(outputs) :], strict=True)
+        for layer, is_picked in zip(inner_layers, is_selected[len(outputs) :], strict=True)
         if is_picked
     ]
     return [o for o, is_picked in zip(outputs, is_selected, strict=False) if is_picked], skipped

@@ -45,7 +45,7 @@ class OutputSamples:
             numbers.
 
     Attributes:
-        held: Bytes of the stored numbers.
+        stored_bytes: Bytes of the stored numbers.
     """
 
     def __init__(self, first: Numbers, choices: Sequence[Choice], axis: int | None) -> None:
@@ -58,20 +58,20 @@ class OutputSamples:
         self._axis_moments: Moments | None = (
             Moments(first.shape[self._axis]) if self._axis is not None else None
         )
-        self._kept_runs: list[Numbers] = []
+        self._stored_runs: list[Numbers] = []
         self._counts: CodeCounts | None = None
         self._has_all_codes = False
-        self._kind: np.dtype[Any] = np.dtype(np.float32)
+        self._dtype: np.dtype[Any] = np.dtype(np.float32)
         self._zeros = 0
         self._search: RankSearch | None = None
-        self.runs = self._elements = self._bytes = self.held = 0
+        self.runs = self._elements = self._bytes = self.stored_bytes = 0
 
-    def add(self, numbers: Numbers, room: int, cancel: Cancel) -> None:
+    def add(self, numbers: Numbers, free_bytes: int, cancel: Cancel) -> None:
         """Adds a run.
 
         Args:
             numbers: Output of the run.
-            room: Number of further bytes that may be stored.
+            free_bytes: Number of further bytes that may be stored.
             cancel: Function called at every slab; True cancels.
         """
         self.runs += 1
@@ -84,16 +84,16 @@ class OutputSamples:
             self._moments.join(run_moments)
         if self._axis is not None and self._axis_moments is not None:
             self._axis_moments = self._extend_axis_moments(self._axis_moments, numbers, cancel)
-        if not self._is_ordered or (self._counts is None and numbers.nbytes <= room):
+        if not self._is_ordered or (self._counts is None and numbers.nbytes <= free_bytes):
             pieces = [np.array(slab) for slab in numbers.slabs()]
-            self._kept_runs.append(replace(numbers, slabs=lambda: iter(pieces)))
-            self.held += sum(piece.nbytes for piece in pieces)
+            self._stored_runs.append(replace(numbers, slabs=lambda: iter(pieces)))
+            self.stored_bytes += sum(piece.nbytes for piece in pieces)
             return
-        for run in (*self._kept_runs, numbers):
+        for run in (*self._stored_runs, numbers):
             for chunk in read_chunks(run, cancel):
                 self._count(chunk)
-        self._kept_runs.clear()
-        self.held = 0
+        self._stored_runs.clear()
+        self.stored_bytes = 0
 
     def _extend_axis_moments(self, moments: Moments, numbers: Numbers, cancel: Cancel) -> Moments | None:
         """Adds a run to the moments along the axis.
@@ -112,7 +112,7 @@ class OutputSamples:
     def _count(self, values: Array) -> None:
         """Counts the occurrences of each value, or of the upper 16 bits of each value."""
         if self._counts is None:
-            self._kind = values.dtype
+            self._dtype = values.dtype
             self._has_all_codes = values.dtype.itemsize <= 2
             self._counts = CodeCounts(values.dtype if self._has_all_codes else np.dtype(np.uint16))
         if self._has_all_codes:
@@ -133,7 +133,7 @@ class OutputSamples:
         is_exact = self._counts is None or (self._has_all_codes and self._axis is None)
         if levels and self._has_axis and self._is_ordered and sums is not None and not is_exact:
             searched_levels = sorted({*QUANTILES, *levels}) if self._axis is None else levels
-            self._search = RankSearch(self._kind, sums.count, searched_levels)
+            self._search = RankSearch(self._dtype, sums.count, searched_levels)
         return self._search
 
     def search_in(self, numbers: Numbers, cancel: Cancel) -> None:
@@ -152,7 +152,7 @@ class OutputSamples:
         """Returns the statistics over all runs."""
         levels = list_quantile_levels(self._choices)
         if self._counts is None:
-            slabs = [slab for run in self._kept_runs for slab in run.slabs()]
+            slabs = [slab for run in self._stored_runs for slab in run.slabs()]
             all_numbers = replace(self._first, shape=(self._elements,), slabs=lambda: iter(slabs))
             stats_fields = compute_figures(all_numbers, bins, levels, cancel)
         else:
@@ -196,7 +196,7 @@ class OutputSamples:
         if self._search is not None and self._search.steady:
             quantiles_by_level = self._search.compute_quantiles()
         elif levels and self._counts is None:
-            quantiles_by_level = compute_quantiles_along(self._kept_runs, self._axis, levels)
+            quantiles_by_level = compute_quantiles_along(self._stored_runs, self._axis, levels)
         return compute_statistics(self._axis_moments, self._choices, quantiles_by_level)
 
     def _compute_from_counts(

@@ -148,12 +148,12 @@ def _load_numbers(numbers: Numbers) -> Array:
     return (np.concatenate(slabs) if slabs else np.zeros(0)).reshape(numbers.shape)
 
 
-def _compute_unordered_figures(numbers: Numbers, kind: np.dtype[Any], cancel: Cancel) -> Mapping[str, Any]:
+def _compute_unordered_figures(numbers: Numbers, dtype: np.dtype[Any], cancel: Cancel) -> Mapping[str, Any]:
     """Returns figures of types without an order: counts of zero, NaN and Inf for complex numbers.
 
     Strings have no figures.
     """
-    if kind.kind != "c":
+    if dtype.kind != "c":
         return NOTHING
     nan = inf = 0
     zeros = numbers.unstored_zeros

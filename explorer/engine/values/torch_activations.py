@@ -157,9 +157,9 @@ def read_inputs(
     sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound_inputs.inputs}
     if not bound_inputs.has_image_list:
         bound_inputs = bind(loaded, {**shapes, **sizes}, {})
-    elif len(kinds := set(sizes.values())) == 1:
+    elif len(distinct_sizes := set(sizes.values())) == 1:
         # the analysis treats images of one size as a batch
-        dtype, shape = kinds.pop()
+        dtype, shape = distinct_sizes.pop()
         sizes = {bound_inputs.inputs[0].name.partition(".")[0]: (dtype, (len(sizes), *shape))}
     else:
         sizes = {}
@@ -169,8 +169,8 @@ def read_inputs(
 
 def _get_dtype(info: TensorInfo) -> torch.dtype:
     """Returns torch's type of an input; float32 if the input declares none."""
-    kind: torch.dtype = getattr(torch, info.dtype or "float32")
-    return kind
+    dtype: torch.dtype = getattr(torch, info.dtype or "float32")
+    return dtype
 
 
 def _choose_random_input(info: TensorInfo, height: int) -> RandomInput:
@@ -212,7 +212,7 @@ def _find_table_rows(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[st
     }
     fewest_rows: dict[str, int] = {}
 
-    def note_rows(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def record_rows(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor):
             name = names.get(storage_key(inputs[0].untyped_storage()))
             if name is not None:
@@ -223,7 +223,7 @@ def _find_table_rows(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[st
         model = loaded.meta()
         for part in model.modules():
             if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
-                stack.callback(part.register_forward_pre_hook(note_rows).remove)
+                stack.callback(part.register_forward_pre_hook(record_rows).remove)
         try:
             with loaded.quiet(), torch.no_grad():
                 model(*args, **kwargs)
@@ -242,8 +242,8 @@ class _HookState:
         total: Expected number of outputs of all runs.
         calls: Number of calls of each module in the present run, by path.
         reason_by_path: Reason why a layer or parameter has no output or gradient, by path or name.
-        failed: Path of the innermost module that raised an exception, and the exception.
-        before: Exception that was being handled when the observation started, or None.
+        failure: Path of the innermost module that raised an exception, and the exception.
+        earlier_error: Exception that was being handled when the observation started, or None.
         done: Number of outputs or gradients so far.
     """
 
@@ -253,8 +253,8 @@ class _HookState:
         self.total = len(paths_by_id) * runs
         self.calls: Counter[str] = Counter()
         self.reason_by_path: dict[str, str] = {}
-        self.failed: tuple[str, BaseException] | None = None
-        self.before = sys.exc_info()[1]
+        self.failure: tuple[str, BaseException] | None = None
+        self.earlier_error = sys.exc_info()[1]
         self.done = 0
 
     def take_outputs(self, module: nn.Module, args: Any, result: Any) -> None:
@@ -309,14 +309,14 @@ class _HookState:
     def make_failure_hook(self, path: str) -> Any:
         """Returns a hook that stores the innermost module in which an exception was raised."""
 
-        def note_failure(module: nn.Module, args: Any, result: Any) -> None:
+        def record_failure(module: nn.Module, args: Any, result: Any) -> None:
             error = sys.exc_info()[1]
-            if error is None or error is self.before:
+            if error is None or error is self.earlier_error:
                 return
-            if self.failed is None or self.failed[1] is not error:
-                self.failed = path, error
+            if self.failure is None or self.failure[1] is not error:
+                self.failure = path, error
 
-        return note_failure
+        return record_failure
 
 
 def record(
@@ -348,26 +348,28 @@ def record(
     module_by_path = {path or type(module).__name__: part for path, part in module.named_modules()}
     observed_paths, skipped = _select_paths(module_by_path, request, layers)
     request.begin(len(calls))
-    watch = _HookState({id(module_by_path[path]): path for path in observed_paths}, request, len(calls))
+    hook_state = _HookState({id(module_by_path[path]): path for path in observed_paths}, request, len(calls))
     with ExitStack() as stack:
         stack.enter_context(restoring_modes(module.modules()))
         module.eval()
         for path, part in module_by_path.items():
             if isinstance(part, torch.jit.ScriptModule):
                 continue
-            if id(part) in watch.paths_by_id:
-                stack.callback(part.register_forward_hook(watch.take_outputs).remove)
-            stack.callback(part.register_forward_hook(watch.make_failure_hook(path), always_call=True).remove)
+            if id(part) in hook_state.paths_by_id:
+                stack.callback(part.register_forward_hook(hook_state.take_outputs).remove)
+            stack.callback(
+                part.register_forward_hook(hook_state.make_failure_hook(path), always_call=True).remove
+            )
         sample_count = 0
         for args, kwargs in calls:
-            watch.calls.clear()
+            hook_state.calls.clear()
             try:
                 if request.backward is None:
                     with torch.no_grad():
                         module(*args, **kwargs)
                 else:
                     takes_all = not (request.layers or request.kinds)
-                    take_gradients = partial(watch.take_parameter_gradients, module, takes_all)
+                    take_gradients = partial(hook_state.take_parameter_gradients, module, takes_all)
                     run_backward(
                         module, args, kwargs, request.backward, request.seed, sample_count, take_gradients
                     )
@@ -375,27 +377,31 @@ def record(
                 raise
             except Exception as error:
                 describe_error = partial(describe_failure, module, partial(module, *args, **kwargs))
-                unreached = _explain_failure(error, observed_paths, watch, source, describe_error)
+                unreached = _explain_failure(error, observed_paths, hook_state, source, describe_error)
                 return (*skipped, *unreached)
             sample_count += next((len(t) for _, t in walk_tensors([list(args), dict(kwargs)]) if t.dim()), 0)
-    return (*skipped, *_list_skipped(module_by_path, observed_paths, watch), *watch.reason_by_path.items())
+    return (
+        *skipped,
+        *_list_skipped(module_by_path, observed_paths, hook_state),
+        *hook_state.reason_by_path.items(),
+    )
 
 
 def _list_skipped(
-    named: Mapping[str, nn.Module], paths: Sequence[str], watch: _HookState
+    module_by_path: Mapping[str, nn.Module], paths: Sequence[str], hook_state: _HookState
 ) -> Iterator[tuple[str, str]]:
     """Yields the observed paths without output in a complete run, each with a reason."""
     for path in paths:
-        if isinstance(named[path], torch.jit.ScriptModule):
+        if isinstance(module_by_path[path], torch.jit.ScriptModule):
             yield path, "it is compiled, and what compiled code calls cannot be watched"
-        elif not watch.calls[path]:
-            yield path, _build_uncalled_reason(named[path])
+        elif not hook_state.calls[path]:
+            yield path, _build_uncalled_reason(module_by_path[path])
 
 
 def _build_uncalled_reason(module: nn.Module) -> str:
-    """Returns the reason why a module has no output. A plain Module stores weights for another one."""
-    kind = type(module)
-    if (kind.__module__, kind.__qualname__) == (nn.Module.__module__, nn.Module.__qualname__):
+    """Returns the reason why a module has no output. A plain Module stores weights for another module."""
+    cls = type(module)
+    if (cls.__module__, cls.__qualname__) == (nn.Module.__module__, nn.Module.__qualname__):
         return (
             "it only stores weights, which the traced code reads; the ONNX file of the model has its values"
         )
@@ -403,37 +409,41 @@ def _build_uncalled_reason(module: nn.Module) -> str:
 
 
 def _explain_failure(
-    error: Exception, paths: Sequence[str], watch: _HookState, source: str, describe_error: Callable[..., str]
+    error: Exception,
+    paths: Sequence[str],
+    hook_state: _HookState,
+    source: str,
+    describe_error: Callable[..., str],
 ) -> Iterator[tuple[str, str]]:
     """Returns the observed paths without output in a failed run, each with a reason.
 
     Args:
         error: The exception.
         paths: Paths of the observed modules.
-        watch: State of the hooks.
+        hook_state: State of the hooks.
         source: The user's name of the module.
         describe_error: Function that describes the error.
 
     Raises:
         BadModel: The module failed before any output.
     """
-    failed_path = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
-    if failed_path and watch.done:
-        return _list_unreached(failed_path, format_error(error), paths, watch)
+    failed_path = hook_state.failure[0] if hook_state.failure and hook_state.failure[1] is error else ""
+    if failed_path and hook_state.done:
+        return _list_unreached(failed_path, format_error(error), paths, hook_state)
     raise BadModel(
         describe_error(error, place=f" in {failed_path}" if failed_path else ""), where=source
     ) from error
 
 
 def _list_unreached(
-    failed_path: str, reason: str, paths: Sequence[str], watch: _HookState
+    failed_path: str, reason: str, paths: Sequence[str], hook_state: _HookState
 ) -> Iterator[tuple[str, str]]:
     """Yields the module that failed and the modules that were not reached, each with a reason."""
     yield failed_path, f"failed here: {reason}"
     for path in paths:
-        if path in watch.reason_by_path:
-            yield path, watch.reason_by_path[path]
-        elif path != failed_path and not watch.calls[path]:
+        if path in hook_state.reason_by_path:
+            yield path, hook_state.reason_by_path[path]
+        elif path != failed_path and not hook_state.calls[path]:
             yield path, f"not reached: the model failed in {failed_path}"
 
 

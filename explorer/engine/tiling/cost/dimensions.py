@@ -104,7 +104,7 @@ def count_operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[i
     )
 
 
-def find_refetch_loops(order: str, grid: tuple[int, int, int], depends: str) -> str:
+def find_refetch_loops(order: str, grid: tuple[int, int, int], operand_loops: str) -> str:
     """Returns the loops that fetch every tile of an operand again.
 
     The product of their trips is the number of fetches of each tile. A tile is fetched when a loop that it
@@ -114,13 +114,15 @@ def find_refetch_loops(order: str, grid: tuple[int, int, int], depends: str) -> 
     Args:
         order: Loops from the outermost to the innermost.
         grid: Trips of m, k and n.
-        depends: Loops that the operand depends on.
+        operand_loops: Loops that the operand depends on.
     """
     trips = dict(zip("mkn", grid, strict=True))
     repeated_loops = [loop for loop in order if trips[loop] > 1]
-    depending = [index for index, loop in enumerate(repeated_loops) if loop in depends]
+    fetch_indices = [index for index, loop in enumerate(repeated_loops) if loop in operand_loops]
     return (
-        "".join(loop for loop in repeated_loops[: depending[-1]] if loop not in depends) if depending else ""
+        "".join(loop for loop in repeated_loops[: fetch_indices[-1]] if loop not in operand_loops)
+        if fetch_indices
+        else ""
     )
 
 

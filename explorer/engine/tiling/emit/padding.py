@@ -23,8 +23,8 @@ _STAGED_ROWS = 256
 
 def tile_extents(size: int, tile: int, padded: bool) -> list[int]:
     """Returns the lengths of the tiles along an axis of `size` elements."""
-    full, remainder = divmod(size, tile)
-    return [tile] * full + ([tile if padded else remainder] if remainder else [])
+    full_count, remainder = divmod(size, tile)
+    return [tile] * full_count + ([tile if padded else remainder] if remainder else [])
 
 
 def pad_operand(
@@ -44,7 +44,7 @@ def pad_to_whole_tiles(
 ) -> str:
     """Pads a matrix to whole tiles along both axes."""
     pads_after: list[str] = []
-    needed = False
+    needs_padding = False
     for axis_index, (axis, size) in enumerate(zip(axes, tile, strict=True)):
         if axis in site.dynamic:
             # ONNX's Mod has the sign of the divisor, so this is the distance to the next multiple
@@ -58,12 +58,12 @@ def pad_to_whole_tiles(
             pads_after.append(
                 builder.add("Mod", (negative_length, tile_size), f"{label}_missing_{axis_index}")
             )
-            needed = True
+            needs_padding = True
         else:
             missing = -int(getattr(site, axis)) % size
             pads_after.append(builder.integers((missing,), f"{label}_missing_{axis_index}"))
-            needed = needed or bool(missing)
-    if not needed:
+            needs_padding = needs_padding or bool(missing)
+    if not needs_padding:
         return x
     pads = builder.concat([builder.integers((0, 0), f"{label}_before"), *pads_after], 0, f"{label}_pads")
     return builder.add("Pad", (x, pads), f"{label}_padded")
@@ -83,9 +83,9 @@ def read_padded_block(matrix: Array, k: int, n: int, height: int, width: int) ->
     # distances first makes the transposition five times faster.
     for first in range(0, part.shape[1], _STAGED_ROWS):
         rows = part[:, first : first + _STAGED_ROWS].T
-        stage = np.empty((len(rows), rows.shape[1] + ODD_BYTES // part.itemsize), part.dtype)[
+        staged_rows = np.empty((len(rows), rows.shape[1] + ODD_BYTES // part.itemsize), part.dtype)[
             :, : rows.shape[1]
         ]
-        np.copyto(stage, rows)
-        np.copyto(block[: rows.shape[1], first : first + len(rows)], stage.T)
+        np.copyto(staged_rows, rows)
+        np.copyto(block[: rows.shape[1], first : first + len(rows)], staged_rows.T)
     return block

@@ -16,13 +16,13 @@ from explorer.facts.values import Histogram
 
 
 def compute_from_codes(
-    numbers: Numbers, kind: np.dtype[Any], bins: int, levels: Sequence[float], cancel: Cancel
+    numbers: Numbers, dtype: np.dtype[Any], bins: int, levels: Sequence[float], cancel: Cancel
 ) -> dict[str, Any]:
     """Computes the figures of a tensor with elements of one or two bytes, as fields of `TensorStats`.
 
     Such elements have at most 65,536 different values.
     """
-    counts = CodeCounts(kind)
+    counts = CodeCounts(dtype)
     for chunk in read_chunks(numbers, cancel):
         counts.add(chunk)
     return compute_from_counts(
@@ -33,10 +33,10 @@ def compute_from_codes(
 class CodeCounts:
     """Number of occurrences of each value of a type of one or two bytes."""
 
-    def __init__(self, kind: np.dtype[Any]) -> None:
-        self.kind = kind
-        self._code = np.dtype(np.uint8 if kind.itemsize == 1 else np.uint16)
-        self._counts = np.zeros(1 << (8 * kind.itemsize), np.int64)
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self._code = np.dtype(np.uint8 if dtype.itemsize == 1 else np.uint16)
+        self._counts = np.zeros(1 << (8 * dtype.itemsize), np.int64)
 
     def add(self, values: Array) -> None:
         """Counts the values of a flat array."""
@@ -47,7 +47,7 @@ class CodeCounts:
         """Returns the values that occur, as float64, and their numbers of occurrences."""
         codes = np.flatnonzero(self._counts)
         with np.errstate(invalid="ignore"):
-            values = codes.astype(self._code).view(np.bool_ if self.kind.kind == "b" else self.kind)
+            values = codes.astype(self._code).view(np.bool_ if self.dtype.kind == "b" else self.dtype)
             return values.astype(np.float64), self._counts[codes]
 
 
@@ -65,35 +65,35 @@ def compute_from_counts(
         levels: Levels of the quantiles.
     """
     nan, inf = int(counts[np.isnan(values)].sum()), int(counts[np.isinf(values)].sum())
-    finite = np.isfinite(values)
+    is_finite = np.isfinite(values)
     # -0.0 and 0.0 have two codes but are one value
-    numeric, value_index = np.unique(values[finite], return_inverse=True)
-    merged = np.zeros(numeric.size, np.int64)
-    np.add.at(merged, value_index, counts[finite])
+    numeric, value_index = np.unique(values[is_finite], return_inverse=True)
+    merged_counts = np.zeros(numeric.size, np.int64)
+    np.add.at(merged_counts, value_index, counts[is_finite])
     if zeros:
-        numeric, merged = _add_zeros(numeric, merged, zeros)
-    total = int(merged.sum())
+        numeric, merged_counts = _add_zeros(numeric, merged_counts, zeros)
+    total = int(merged_counts.sum())
     if not total:
         return {**NOTHING, "zeros": 0.0, "nan": nan, "inf": inf}
-    mean = math.fsum(numeric * merged) / total
-    variance = math.fsum((numeric - mean) ** 2 * merged) / total
-    cumulative = np.cumsum(merged)
+    mean = math.fsum(numeric * merged_counts) / total
+    variance = math.fsum((numeric - mean) ** 2 * merged_counts) / total
+    cumulative = np.cumsum(merged_counts)
     low, high = float(numeric[0]), float(numeric[-1])
     edges = compute_edges(low, high, bins)
-    filled = np.zeros(bins, np.int64)
-    np.add.at(filled, find_intervals(numeric, edges), merged)
+    bin_counts = np.zeros(bins, np.int64)
+    np.add.at(bin_counts, find_intervals(numeric, edges), merged_counts)
     return {
         "minimum": low,
         "maximum": high,
         "mean": mean,
         "std": math.sqrt(variance),
-        "zeros": int(merged[numeric == 0].sum()) / elements,
+        "zeros": int(merged_counts[numeric == 0].sum()) / elements,
         "nan": nan,
         "inf": inf,
         "quantiles": compute_quantiles(
             total, lambda rank: float(numeric[np.searchsorted(cumulative, rank, side="right")]), levels
         ),
-        "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),
+        "histogram": Histogram(tuple(edges.tolist()), tuple(bin_counts.tolist())),
     }
 
 

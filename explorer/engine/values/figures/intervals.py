@@ -63,15 +63,15 @@ def convert_to_ordered(values: Array) -> Array:
     return keys
 
 
-def convert_from_ordered(keys: Array, kind: np.dtype[Any]) -> Array:
+def convert_from_ordered(keys: Array, dtype: np.dtype[Any]) -> Array:
     """Converts ordered integers back to numbers of a type."""
-    top = keys.dtype.type(1 << (8 * kind.itemsize - 1))
+    top = keys.dtype.type(1 << (8 * dtype.itemsize - 1))
     bits: Array = keys
-    if kind.kind == "i":
+    if dtype.kind == "i":
         bits = keys ^ top
-    elif kind.kind == "f":
+    elif dtype.kind == "f":
         bits = np.where(keys & top != 0, keys ^ top, ~keys)
-    return bits.view(kind)
+    return bits.view(dtype)
 
 
 def compute_edges(low: float, high: float, bins: int) -> Array:

@@ -48,7 +48,7 @@ class WideStatistics:
 
     Args:
         numbers: The tensor.
-        kind: Type of the numbers in slabs.
+        dtype: Type of the numbers in slabs.
         bins: Number of intervals of the histogram.
         levels: Levels of the quantiles.
         cancel: Function called at every slab; True cancels.
@@ -57,23 +57,23 @@ class WideStatistics:
         nan, inf, zeros: Number of NaN, infinite and zero elements.
         low, high: Smallest and largest finite number.
         collected: Finite numbers, if they are sorted.
-        sorting: Whether the numbers are sorted instead of counted.
+        is_sorted: Whether the numbers are sorted instead of counted.
         upper: Number of finite numbers by their upper 16 bits, if they are counted.
     """
 
     def __init__(
-        self, numbers: Numbers, kind: np.dtype[Any], bins: int, levels: Sequence[float], cancel: Cancel
+        self, numbers: Numbers, dtype: np.dtype[Any], bins: int, levels: Sequence[float], cancel: Cancel
     ) -> None:
         self.numbers = numbers
         self.levels = levels
-        self.kind = kind
+        self.dtype = dtype
         self.bins = bins
         self.cancel = cancel
         self.nan = self.inf = 0
         self.zeros = numbers.unstored_zeros
         self.low, self.high = math.inf, -math.inf
         self.collected: list[Array] = []
-        self.sorting = numbers.elements <= _MAX_SORTED
+        self.is_sorted = numbers.elements <= _MAX_SORTED
         self.upper = np.zeros(1 << 16, np.int64)
 
     def compute_figures(self) -> Mapping[str, Any]:
@@ -89,20 +89,20 @@ class WideStatistics:
         else:
             deviation = math.sqrt(squares / count)
         edges = compute_edges(self.low, self.high, self.bins)
-        filled = np.zeros(self.bins, np.int64)
+        bin_counts = np.zeros(self.bins, np.int64)
         target_ranks = sorted(
             {rank for _, low, high, _ in list_ranks(count, self.levels) for rank in (low, high)}
         )
-        if self.sorting:
+        if self.is_sorted:
             values = np.sort(np.concatenate(self.collected)) if self.collected else np.zeros(0)
             if self.numbers.unstored_zeros:
                 zero_index = int(np.searchsorted(values, 0))
                 values = np.insert(values, zero_index, np.zeros(self.numbers.unstored_zeros, values.dtype))
             numeric = values.astype(np.float64)
-            filled += np.bincount(find_intervals(numeric, edges), minlength=self.bins)
+            bin_counts += np.bincount(find_intervals(numeric, edges), minlength=self.bins)
             order = {rank: float(numeric[rank]) for rank in target_ranks}
         else:
-            order = self.select(target_ranks, edges, filled)
+            order = self.select(target_ranks, edges, bin_counts)
         return {
             **figures,
             "minimum": self.low,
@@ -110,13 +110,13 @@ class WideStatistics:
             "mean": mean,
             "std": deviation,
             "quantiles": compute_quantiles(count, order.__getitem__, self.levels),
-            "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),
+            "histogram": Histogram(tuple(edges.tolist()), tuple(bin_counts.tolist())),
         }
 
     def read_finite(self) -> Iterator[Array]:
         """Yields all finite numbers, a chunk at a time."""
         for chunk in read_chunks(self.numbers, self.cancel):
-            if self.kind.kind != "f":
+            if self.dtype.kind != "f":
                 yield chunk
                 continue
             is_finite = np.isfinite(chunk)
@@ -130,9 +130,9 @@ class WideStatistics:
         count, mean, squares = self.numbers.unstored_zeros, 0.0, 0.0
         if count:
             self.low = self.high = 0.0
-            self.upper[int(convert_to_ordered(np.zeros(1, self.kind))[0]) >> self.shift] += count
+            self.upper[int(convert_to_ordered(np.zeros(1, self.dtype))[0]) >> self.shift] += count
         for chunk in read_chunks(self.numbers, self.cancel):
-            if self.kind.kind == "f":
+            if self.dtype.kind == "f":
                 is_finite = np.isfinite(chunk)
                 if not is_finite.all():
                     nan = int(np.isnan(chunk).sum())
@@ -144,7 +144,7 @@ class WideStatistics:
             self.zeros += chunk.size - int(np.count_nonzero(chunk))
             self.low = min(self.low, float(chunk.min()))
             self.high = max(self.high, float(chunk.max()))
-            if self.sorting:
+            if self.is_sorted:
                 self.collected.append(np.array(chunk))
             else:
                 upper = (convert_to_ordered(chunk) >> self.shift).astype(np.intp)
@@ -163,20 +163,20 @@ class WideStatistics:
     @property
     def shift(self) -> int:
         """Number of bits below the upper 16 bits."""
-        return 8 * self.kind.itemsize - 16
+        return 8 * self.dtype.itemsize - 16
 
-    def select(self, target_ranks: Sequence[int], edges: Array, filled: Array) -> dict[int, float]:
+    def select(self, target_ranks: Sequence[int], edges: Array, bin_counts: Array) -> dict[int, float]:
         """Finds the numbers at some ranks, and completes the histogram.
 
         Args:
             target_ranks: The ranks, ascending.
             edges: Edges of the histogram.
-            filled: Counts of the histogram, to which the function adds.
+            bin_counts: Counts of the histogram, to which the function adds.
 
         Returns:
             The number at each rank.
         """
-        crosses_edge = self.fill_histogram(edges, filled)
+        crosses_edge = self.fill_histogram(edges, bin_counts)
         cumulative = np.cumsum(self.upper)
         prefix = {rank: int(np.searchsorted(cumulative, rank, side="right")) for rank in target_ranks}
         rank_in_prefix = {rank: rank - int(cumulative[p] - self.upper[p]) for rank, p in prefix.items()}
@@ -184,7 +184,7 @@ class WideStatistics:
         has_prefix[list(prefix.values())] = True
         shift = self.shift
         while shift:
-            prefixes = np.array(sorted(set(prefix.values())), dtype=f"u{self.kind.itemsize}")
+            prefixes = np.array(sorted(set(prefix.values())), dtype=f"u{self.dtype.itemsize}")
             counts = np.zeros((prefixes.size, 1 << 16), np.int64)
             is_first = shift == self.shift
             for chunk in self.read_finite():
@@ -192,12 +192,12 @@ class WideStatistics:
                 upper = (keys >> self.shift).astype(np.intp)
                 if is_first:
                     boundary_numbers = chunk[crosses_edge[upper]].astype(np.float64)
-                    filled += np.bincount(find_intervals(boundary_numbers, edges), minlength=self.bins)
+                    bin_counts += np.bincount(find_intervals(boundary_numbers, edges), minlength=self.bins)
                 self.count_digits(keys[has_prefix[upper]], prefixes, shift, counts, 1)
             if self.numbers.unstored_zeros:
-                zero = convert_to_ordered(np.zeros(1, self.kind))
+                zero = convert_to_ordered(np.zeros(1, self.dtype))
                 if is_first and crosses_edge[int(zero[0]) >> self.shift]:
-                    filled[find_intervals(np.zeros(1), edges)] += self.numbers.unstored_zeros
+                    bin_counts[find_intervals(np.zeros(1), edges)] += self.numbers.unstored_zeros
                 self.count_digits(zero, prefixes, shift, counts, self.numbers.unstored_zeros)
             shift -= 16
             index_by_prefix = {int(p): position for position, p in enumerate(prefixes)}
@@ -208,31 +208,31 @@ class WideStatistics:
                 prefix[rank] = p << 16 | digit
             # free 7 MiB before the next round allocates as much
             del counts
-        keys = np.array(list(prefix.values()), dtype=f"u{self.kind.itemsize}")
+        keys = np.array(list(prefix.values()), dtype=f"u{self.dtype.itemsize}")
         return dict(
-            zip(prefix, convert_from_ordered(keys, self.kind).astype(np.float64).tolist(), strict=True)
+            zip(prefix, convert_from_ordered(keys, self.dtype).astype(np.float64).tolist(), strict=True)
         )
 
-    def fill_histogram(self, edges: Array, filled: Array) -> Array:
+    def fill_histogram(self, edges: Array, bin_counts: Array) -> Array:
         """Fills the histogram with all numbers whose upper 16 bits determine their interval.
 
         Returns:
             For each value of the upper 16 bits, whether its numbers cross an edge and must be counted one by
             one.
         """
-        upper = np.flatnonzero(self.upper).astype(f"u{self.kind.itemsize}")
+        upper = np.flatnonzero(self.upper).astype(f"u{self.dtype.itemsize}")
         low = upper << upper.dtype.type(self.shift)
         high = low | upper.dtype.type((1 << self.shift) - 1)
         first, last = (
-            find_intervals(convert_from_ordered(k, self.kind).astype(np.float64), edges) for k in (low, high)
+            find_intervals(convert_from_ordered(k, self.dtype).astype(np.float64), edges) for k in (low, high)
         )
         is_inside = first == last
-        np.add.at(filled, first[is_inside], self.upper[upper[is_inside]])
+        np.add.at(bin_counts, first[is_inside], self.upper[upper[is_inside]])
         crosses_edge = np.zeros(1 << 16, np.bool_)
         crosses_edge[upper[~is_inside]] = True
         return crosses_edge
 
-    def count_digits(self, keys: Array, prefixes: Array, shift: int, counts: Array, times: int) -> None:
+    def count_digits(self, keys: Array, prefixes: Array, shift: int, counts: Array, weight: int) -> None:
         """Counts the 16 bits below `shift` of all keys whose upper bits are in `prefixes`.
 
         Args:
@@ -240,29 +240,29 @@ class WideStatistics:
             prefixes: Values of the upper bits, ascending.
             shift: Number of bits below `prefixes`.
             counts: Counts by prefix and digit, to which the function adds.
-            times: Number of times that each key counts.
+            weight: Number of times that each key counts.
         """
         upper = keys >> keys.dtype.type(shift)
         indices = np.searchsorted(prefixes, upper)
         indices[indices == prefixes.size] = 0
         matches = prefixes[indices] == upper
         digits = (keys[matches] >> keys.dtype.type(shift - 16)) & keys.dtype.type(0xFFFF)
-        np.add.at(counts, (indices[matches], digits.astype(np.intp)), times)
+        np.add.at(counts, (indices[matches], digits.astype(np.intp)), weight)
 
 
-def _merge_moments(count: int, mean: float, squares: float, added: Array) -> tuple[int, float, float]:
-    """Returns count, mean and sum of squared deviations after the numbers `added` are added."""
+def _merge_moments(count: int, mean: float, squares: float, new_numbers: Array) -> tuple[int, float, float]:
+    """Returns count, mean and sum of squared deviations after the numbers `new_numbers` are added."""
     with np.errstate(over="ignore", invalid="ignore"):
-        size = added.size
-        added_mean = float(added.mean())
-        deviations = added - added_mean
-        added_squares = float(deviations @ deviations)
+        size = new_numbers.size
+        new_mean = float(new_numbers.mean())
+        deviations = new_numbers - new_mean
+        new_squares = float(deviations @ deviations)
         if not count:
-            return size, added_mean, added_squares
-        gap = added_mean - mean
+            return size, new_mean, new_squares
+        mean_difference = new_mean - mean
         total = count + size
         return (
             total,
-            mean + gap * (size / total),
-            squares + added_squares + gap * gap * (count * (size / total)),
+            mean + mean_difference * (size / total),
+            squares + new_squares + mean_difference * mean_difference * (count * (size / total)),
         )

@@ -80,9 +80,9 @@ def compute_cells(
         extremes = np.where(np.fmax(-smallest, greatest) == greatest, greatest, smallest)
         for row_index, row in zip(part.indices[0], extremes, strict=True):
             cell_row_values = largest[(row_index - rows[0]) * cell_rows // len(rows)]
-            old = cell_row_values[cell_indices]
-            is_larger = np.isnan(old) | (np.abs(row) > np.abs(old))
-            cell_row_values[cell_indices] = np.where(is_larger, row, old)
+            previous = cell_row_values[cell_indices]
+            is_larger = np.isnan(previous) | (np.abs(row) > np.abs(previous))
+            cell_row_values[cell_indices] = np.where(is_larger, row, previous)
     return largest
 
 
@@ -105,7 +105,7 @@ def find_outliers(
         return ()
     shape = sliced.numbers.shape
     # (distance, negated flat position, value): the negation sorts equal distances by position
-    best: list[tuple[float, int, float]] = []
+    outliers: list[tuple[float, int, float]] = []
     position = 0
     for part in split_selection(Selection(tuple(range(size) for size in shape))):
         stop_if(cancel)
@@ -117,12 +117,12 @@ def find_outliers(
             if distances.size > count
             else range(distances.size)
         )
-        best += [
+        outliers += [
             (float(distances[i]), -(position + int(i)), float(values[i]))
             for i in candidates
             if distances[i] >= 0
         ]
-        best = heapq.nlargest(count, best)
+        outliers = heapq.nlargest(count, outliers)
         position += values.size
     return tuple(
         Outlier(
@@ -130,7 +130,7 @@ def find_outliers(
             value,
             distance / std if std else None,
         )
-        for distance, negated_position, value in best
+        for distance, negated_position, value in outliers
     )
 
 

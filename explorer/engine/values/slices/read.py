@@ -55,10 +55,10 @@ def _gather(numbers: Numbers, flat_indices: Array) -> Array:
     """Returns the numbers at these flat indices, or fewer numbers if some are missing."""
     order = np.argsort(flat_indices, kind="stable")
     sorted_indices = flat_indices[order]
-    ends = [*(np.flatnonzero(np.diff(sorted_indices) > _GAP) + 1).tolist(), sorted_indices.size]
+    group_ends = [*(np.flatnonzero(np.diff(sorted_indices) > _GAP) + 1).tolist(), sorted_indices.size]
     pieces: list[Array] = []
     first = 0
-    for end in ends:
+    for end in group_ends:
         start, stop = int(sorted_indices[first]), int(sorted_indices[end - 1]) + 1
         slabs = (
             select_elements(numbers.slabs(), start, stop)
@@ -99,8 +99,8 @@ def dequantize_selection(codes: Array, scales: Scales, selection: Selection) -> 
         raise BadModel(f"it has {scale.size:,} scales, but another number of parts") from None
     centered = codes.astype(np.int64) - zeros if codes.dtype.name.startswith(("int", "uint")) else codes
     with np.errstate(over="ignore", invalid="ignore"):
-        wide = np.promote_types(scale.dtype, np.float32)
-        numbers: Array = (centered.astype(wide) * steps.astype(wide)).astype(scales.number_type)
+        wide_type = np.promote_types(scale.dtype, np.float32)
+        numbers: Array = (centered.astype(wide_type) * steps.astype(wide_type)).astype(scales.number_type)
     return numbers, steps, zeros
 
 

@@ -182,7 +182,7 @@ def _convert_to_python(values: Array) -> tuple[Any, ...]:
 def _write(
     sliced: SlicedTensor,
     selection: Selection,
-    kind: np.dtype[Any],
+    file_type: np.dtype[Any],
     output: str,
     overwrite: bool,
     cancel: Cancel,
@@ -192,11 +192,11 @@ def _write(
         output_files.write_atomically(output, overwrite=overwrite) as temporary,
         output_files.open_binary(temporary) as file,
     ):
-        header = {"descr": kind.str, "fortran_order": False, "shape": selection.shape}
+        header = {"descr": file_type.str, "fortran_order": False, "shape": selection.shape}
         np.lib.format.write_array_header_2_0(file, header)
         for part in split_selection(selection):
             stop_if(cancel)
-            file.write(np.ascontiguousarray(sliced.read_values(part).astype(kind, copy=False)).data)
+            file.write(np.ascontiguousarray(sliced.read_values(part).astype(file_type, copy=False)).data)
 
 
 def _compare(
@@ -219,20 +219,20 @@ def _compare(
     """
     old_values = before.read_values(shown_part)
     ulps_apart = compute_ulps(old_values, values)
-    equal = elements = finite = 0
-    largest_gap, sum_of_squares, largest_ulps = 0.0, 0.0, -1
+    equal = elements = finite_count = 0
+    largest_difference, sum_of_squares, largest_ulps = 0.0, 0.0, -1
     for part in split_selection(selection):
         stop_if(cancel)
         old, new = before.read_values(part).reshape(-1), sliced.read_values(part).reshape(-1)
         elements += old.size
-        gap = _subtract(old, new)
+        differences = _subtract(old, new)
         is_nan_in_both = np.isnan(_widen_numbers(old)) & np.isnan(_widen_numbers(new))
-        equal += int(np.count_nonzero((gap == 0) | is_nan_in_both))
-        finite_gap = gap[np.isfinite(gap)]
-        if finite_gap.size:
-            finite += finite_gap.size
-            largest_gap = max(largest_gap, float(np.abs(finite_gap).max()))
-            sum_of_squares += float(np.vdot(finite_gap, finite_gap).real)
+        equal += int(np.count_nonzero((differences == 0) | is_nan_in_both))
+        finite_differences = differences[np.isfinite(differences)]
+        if finite_differences.size:
+            finite_count += finite_differences.size
+            largest_difference = max(largest_difference, float(np.abs(finite_differences).max()))
+            sum_of_squares += float(np.vdot(finite_differences, finite_differences).real)
         if (part_ulps := compute_ulps(old, new)) is not None and part_ulps.size:
             largest_ulps = max(largest_ulps, int(part_ulps.max()))
     return ValuesBefore(
@@ -244,8 +244,8 @@ def _compare(
         None if ulps_apart is None else tuple(None if n < 0 else n for n in ulps_apart.reshape(-1).tolist()),
         equal,
         elements,
-        largest_gap if finite else None,
-        (sum_of_squares / finite) ** 0.5 if finite else None,
+        largest_difference if finite_count else None,
+        (sum_of_squares / finite_count) ** 0.5 if finite_count else None,
         largest_ulps if largest_ulps >= 0 else None,
     )
 
