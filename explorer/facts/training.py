@@ -120,7 +120,7 @@ class TrainingMoment(Fact, frozen=True):
         inputs: Bytes of the batch.
         activations: Bytes of tensors that the forward pass produced and still holds, and of those that
             checkpointing recomputed.
-        gradients: Bytes of the gradients of the parameters.
+        gradients: Bytes of the gradients of the parameters, and of inputs that require a gradient.
         temporary: Bytes of gradients of activations, and of workspaces that are tensors.
         live_bytes: Sum of the six figures above.
     """

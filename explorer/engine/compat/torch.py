@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import sys
 import threading
 import weakref
@@ -137,6 +138,28 @@ def is_compiled(value: Any) -> bool:
         parts = vars(value)
         return "_orig_mod" in parts.get("_modules", ()) or parts.get("_compiled_call_impl") is not None
     return hasattr(value, "_torchdynamo_orig_callable")
+
+
+def find_running_compiled_function() -> str | None:
+    """Returns the name of the innermost function of `torch.compile` that runs in this thread, or None.
+
+    Assumes: a result of `torch.compile` is a function `compile_wrapper` of `torch._dynamo.eval_frame`, whose
+        variable `fn` is the original.
+    Seen: torch 2.15.
+    Otherwise: None, and the memory of a training step counts as that of eager execution, without a mark.
+    """
+    if _EVALUATION not in sys.modules:
+        return None
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "compile_wrapper" and frame.f_globals.get("__name__") == _EVALUATION:
+            return getattr(frame.f_locals.get("fn"), "__name__", "a function")
+        frame = frame.f_back
+    return None
+
+
+_EVALUATION = "torch._dynamo.eval_frame"
 
 
 # -- tensors
@@ -1108,6 +1131,60 @@ def changes_saved_tensors() -> bool:
     get_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     hooks = None if get_hooks is None else get_hooks(True)
     return hooks is not None and any(hook.__module__ != "torch.autograd.graph" for hook in hooks)
+
+
+_HOOKS = torch.autograd.graph.saved_tensors_hooks
+_push_hooks = _HOOKS.__enter__
+
+
+class _HookMode(threading.local):
+    """Creates the function mode in which hooks run in this thread, or None."""
+
+    create: Callable[[], AbstractContextManager[Any]] | None = None
+
+
+_HOOK_MODE = _HookMode()
+
+
+def _enter_hooks(self: Any) -> None:
+    create = _HOOK_MODE.create
+    if create is None:
+        return _push_hooks(self)
+
+    def run_in_mode(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(hook)
+        def run(value: Any) -> Any:
+            with create():
+                return hook(value)
+
+        return run
+
+    hooks = self.pack_hook, self.unpack_hook
+    self.pack_hook, self.unpack_hook = map(run_in_mode, hooks)
+    try:
+        return _push_hooks(self)
+    finally:
+        self.pack_hook, self.unpack_hook = hooks
+
+
+_HOOKS_IN_MODE = Replacement(lambda: [(_HOOKS, "__enter__", _enter_hooks)])
+
+
+@contextmanager
+def saved_tensors_hooks_in(create_mode: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Runs the hooks for saved tensors that code in this thread sets in a mode. Autograd calls them outside.
+
+    Assumes: `saved_tensors_hooks.__enter__` hands the attributes `pack_hook` and `unpack_hook` to autograd.
+    Seen: torch 2.15.
+    Otherwise: a hook that moves a tensor to the CPU copies it, so more memory is counted than is needed.
+    """
+    previous = _HOOK_MODE.create
+    with _HOOKS_IN_MODE.replaced():
+        _HOOK_MODE.create = create_mode
+        try:
+            yield
+        finally:
+            _HOOK_MODE.create = previous
 
 
 # -- sparse tensors

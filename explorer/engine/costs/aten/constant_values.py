@@ -37,6 +37,8 @@ def choose_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     elif name == "aten::arange":
         numbers = [a for a in args if isinstance(a, (int, float))]
         keep_values = len(numbers) == len(args) and sum(map(abs, numbers[:2])) <= MAX_KEPT_ELEMENTS
+    elif name == "aten::scalar_tensor":
+        keep_values = True
     elif name == "aten::linspace":
         keep_values = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MAX_KEPT_ELEMENTS
     elif name in _FILLING_OPERATORS:

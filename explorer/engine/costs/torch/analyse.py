@@ -95,7 +95,7 @@ def examine(
     with_values = loaded.reads_values and gradients is None
     model = loaded.build_for_inspection() if with_values else loaded.meta()
     bound_inputs = bind(loaded, input_shapes, dims)
-    args, kwargs = bound_inputs.build_arguments(device="meta")
+    args, kwargs = bound_inputs.build_arguments(device="meta", with_gradients=gradients is not None)
     with loaded.quiet():
         return examine_module(
             model,

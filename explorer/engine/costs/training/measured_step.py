@@ -51,7 +51,7 @@ def measure_step(
         BadModel: The step fails.
     """
     model = copy.deepcopy(loaded.materialise()).train(train)
-    args, kwargs = bound_inputs.build_arguments(device="cpu")
+    args, kwargs = bound_inputs.build_arguments(device="cpu", with_gradients=True)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     torch_optimizer = create_state(OPTIMIZERS[optimizer](trained), trained)
     existing = [*model.parameters(), *model.buffers(), *(t for _, t in walk_tensors([args, kwargs]))]

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
-from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -30,17 +29,21 @@ from explorer.engine.compat.torch import (
     DispatchMode,
     attention_by,
     buffers_of,
+    find_running_compiled_function,
     find_running_step,
     is_about_devices,
     is_compiled,
     parameters_of,
     read_sparse_parts,
+    saved_tensors_hooks_in,
     step_number,
     storage_key,
 )
 from explorer.engine.costs.aten import device_questions, dispatch, kernels, storages
 from explorer.engine.costs.aten.constant_values import choose_device, is_new_floating_point
 from explorer.engine.costs.aten.data_dependent import VALUES_BESIDE
+from explorer.engine.costs.torch.branch_outcomes import MAX_DECISION_RUNS
+from explorer.engine.costs.torch.data_dependence import MAX_QUESTIONS
 from explorer.engine.costs.training.memory import Allocation, MemoryChange, compute_moments
 from explorer.engine.costs.training.mixed_values import call_without_values, is_mixed, run_on_zeros
 from explorer.engine.formats.torch_module import jagged
@@ -125,42 +128,102 @@ def measure_step_memory(
         *(("eval", True), ("eval", False)),
     )
     for mode, keeps_values in attempts:
-        args, kwargs = bound_inputs.build_arguments(device="meta", max_kept_elements=_MAX_KEPT_ELEMENTS)
-        input_tensors = [t for _, t in walk_tensors([args, kwargs])]
-        if any(map(jagged.is_strided, input_tensors)):
-            raise SimulationError(jagged.STRIDED)
-        size = int(input_tensors[0].shape[0]) if input_tensors and input_tensors[0].dim() else None
+        simulate = partial(_simulate_restoring, loaded, bound_inputs, optimizer, mode, checkpoints)
         try:
-            with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):
-                if mode == "train":
-                    model.train()
-                fact = _simulate(
-                    *(model, args, kwargs, optimizer, size, mode, checkpoints), keeps_values=keeps_values
-                )
-                fact = replace(fact, assumption=_describe_compiled_part(loaded.original()))
-                limits = _describe_limits(model, failure if mode == "eval" else "")
-                return fact, (*filter(None, (fact.assumption,)), *limits)
+            fact, function = _simulate_branches(simulate, keeps_values)
         except ExplorerError:
             raise
         except Exception as error:
             failure = failure or format_error(error)
-        finally:
-            model.zero_grad(set_to_none=True)
-            for _, parameter in find_unregistered_parameters(list_modules(model)):
-                parameter.grad = None
+            continue
+        compiled = _describe_compiled_part(loaded.original(), function)
+        fact = replace(fact, assumption=compiled or fact.assumption)
+        limits = _describe_limits(model, failure if mode == "eval" else "")
+        return fact, (*filter(None, (fact.assumption,)), *limits)
     raise SimulationError(failure)
 
 
-def _describe_compiled_part(model: nn.Module) -> str:
-    """Returns the assumption about a part that `torch.compile` has compiled, or '' if there is none."""
-    modules = list_modules(model)
-    path = next((path for path, module in modules.items() if is_compiled(module)), None)
-    if path is not None:
-        name = path or "the model"
-    else:
-        functions = [f for f in (type(m).forward for m in modules.values()) if isinstance(f, FunctionType)]
-        names = ((f, n) for f in functions for n in f.__code__.co_names if is_compiled(f.__globals__.get(n)))
-        name = next((name for _, name in names), "")
+def _simulate_restoring(
+    loaded: LoadedModule,
+    bound_inputs: BoundInputs,
+    optimizer: Optimizer,
+    mode: Literal["train", "eval"],
+    checkpoints: Sequence[str],
+    watch: _AllocationObserver,
+) -> StepMemory:
+    """Simulates a step of the model, and restores its modules afterwards."""
+    model = loaded.meta()
+    args, kwargs = bound_inputs.build_arguments(
+        device="meta", max_kept_elements=_MAX_KEPT_ELEMENTS, with_gradients=True
+    )
+    tensors = [t for _, t in walk_tensors([args, kwargs])]
+    if any(map(jagged.is_strided, tensors)):
+        raise SimulationError(jagged.STRIDED)
+    batch = int(tensors[0].shape[0]) if tensors and tensors[0].dim() else None
+    try:
+        with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):
+            if mode == "train":
+                model.train()
+            return _simulate(model, args, kwargs, optimizer, batch, mode, checkpoints, watch)
+    finally:
+        model.zero_grad(set_to_none=True)
+        for _, parameter in find_unregistered_parameters(list_modules(model)):
+            parameter.grad = None
+
+
+def _simulate_branches(
+    simulate: Callable[[_AllocationObserver], StepMemory], keeps_values: bool
+) -> tuple[StepMemory, str]:
+    """Simulates a step, and again with other branches if branches depend on values.
+
+    Returns:
+        The step that needs more memory, and the name of a compiled function that ran, or ''.
+    """
+    steps: list[StepMemory] = []
+    failure: Exception | None = None
+    for answer in (False, True):
+        answers: tuple[bool, ...] = ()
+        for _ in range(MAX_DECISION_RUNS):
+            watch = _AllocationObserver(keeps_values, answers, answer)
+            try:
+                steps.append(simulate(watch))
+            except ExplorerError:
+                raise
+            except Exception as error:
+                failure = failure or error
+                # after the failure of a check of the model, the last branch goes the other way
+                if len(watch.answers) <= len(answers):
+                    break
+                answers = (*watch.answers[:-1], not watch.answers[-1])
+                continue
+            break
+        if not watch.answers:
+            break
+    if not steps:
+        assert failure is not None
+        raise failure
+    step = max(steps, key=lambda step: (step.peak_bytes, step.kept_bytes))
+    figures = {(step.peak_bytes, step.kept_bytes) for step in steps}
+    if len(watch.answers) > 1 or failure is not None or len(figures) > 1:
+        step = replace(step, assumption=_BRANCHES)
+    return step, watch.compiled_function
+
+
+_BRANCHES = (
+    "assumed: the outcome of branches that depend on values; of the outcomes that were tried, the one that"
+    " needs more memory is counted"
+)
+
+
+def _describe_compiled_part(model: nn.Module, function: str) -> str:
+    """Returns the assumption about a part that `torch.compile` has compiled, or '' if there is none.
+
+    Args:
+        model: The original model.
+        function: Name of a compiled function that ran, or ''.
+    """
+    path = next((path for path, module in list_modules(model).items() if is_compiled(module)), None)
+    name = function if path is None else path or "the model"
     return (
         f"assumed: {name} keeps what it would keep without torch.compile, whose code may keep other tensors"
         if name
@@ -195,19 +258,18 @@ def _simulate(
     batch: int | None,
     mode: Literal["train", "eval"],
     checkpoints: Sequence[str],
-    *,
-    keeps_values: bool,
+    watch: _AllocationObserver,
 ) -> StepMemory:
     """Runs forward, backward and optimizer on shapes; raises SimulationError if no gradient is computed."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise SimulationError("no parameter is trained")
-    watch = _AllocationObserver(keeps_values)
     for path, module in model.named_modules():
         for stored_tensor in (*parameters_of(module).values(), *buffers_of(module).values()):
             if stored_tensor is not None:
                 watch.record_existing(stored_tensor, "parameters", path)
-    for _, input_tensor in walk_tensors([args, kwargs]):
+    inputs = [input_tensor for _, input_tensor in walk_tensors([args, kwargs])]
+    for input_tensor in inputs:
         watch.record_existing(input_tensor, "inputs", "")
     torch_optimizer = create_state(OPTIMIZERS[optimizer](trained), trained)
     owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
@@ -220,6 +282,7 @@ def _simulate(
         stack.enter_context(_observe_modules(model, watch, checkpoints))
         stack.enter_context(storages.watch_storages(lambda method: None))
         stack.enter_context(kernels.keep_casts())
+        stack.enter_context(saved_tensors_hooks_in(_CpuKernels))
         stack.enter_context(_CpuKernels())
         stack.enter_context(attention_by(_run_attention))
         stack.enter_context(watch)
@@ -236,10 +299,10 @@ def _simulate(
         del result, differentiable_results
         kept_bytes = forward_bytes - (bytes_with_result - watch.live)
         watch.phase, watch.stack = "backward", [""]
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)  # unlike `loss.backward()`, code in it runs in `_CpuKernels`
         del loss
-        for parameter in trained:
-            if parameter.grad is not None:
+        for parameter in (*trained, *inputs):
+            if parameter.is_leaf and parameter.grad is not None:
                 watch.rename(parameter.grad, "gradients", owners.get(id(parameter), ""))
         watch.phase = "step"
         watch.record_change(Allocation("temporary", "", 0))
@@ -270,8 +333,12 @@ class _AllocationObserver(DispatchMode):
 
     Args:
         keeps_values: Whether floating-point tensors that the model creates on the CPU keep their values.
+        first_answers: Answers to the first queries whether a tensor without values is true.
+        answer: Answer to the other queries.
 
     Attributes:
+        answers: The answers to the queries so far.
+        compiled_function: Name of a function of `torch.compile` that ran, or ''.
         phase: Phase of the step.
         stack: Paths of the running modules, innermost last.
         start: Allocations that exist before the step.
@@ -280,9 +347,11 @@ class _AllocationObserver(DispatchMode):
         recomputed_macs: MACs that the backward pass recomputes for checkpoints.
     """
 
-    def __init__(self, keeps_values: bool = True) -> None:
+    def __init__(self, keeps_values: bool, first_answers: Sequence[bool], answer: bool) -> None:
         super().__init__()
-        self._keeps_values = keeps_values
+        self._keeps_values, self._first_answers, self._answer = keeps_values, first_answers, answer
+        self.answers: list[bool] = []
+        self.compiled_function = ""
         self.phase: Phase = "forward"
         self.stack = [""]
         self.start: list[Allocation] = []
@@ -371,6 +440,9 @@ class _AllocationObserver(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.name().partition(".")[0]
+        self.compiled_function = self.compiled_function or find_running_compiled_function() or ""
+        if name in _QUERIES and args[0].is_meta and (name != _READ or args[0].dtype is torch.bool):
+            return self._answer_query()
         if name.startswith("aten::_to_copy") and args[0].is_meta and "device" in kwargs:
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
@@ -400,6 +472,14 @@ class _AllocationObserver(DispatchMode):
         if self.phase == "backward" and len(self.stack) > 1:
             self.recomputed_macs += dispatch.compute_cost(func, args, kwargs, outputs).macs or 0
         return outputs
+
+    def _answer_query(self) -> bool:
+        number = len(self.answers)
+        if number >= MAX_QUESTIONS:
+            raise RuntimeError("a loop whose end depends on values does not end on shapes")
+        answer = self._first_answers[number] if number < len(self._first_answers) else self._answer
+        self.answers.append(answer)
+        return answer
 
 
 def _run_operator(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -510,6 +590,10 @@ class _CpuKernels(TorchFunctionMode):
                 raise
         return call_without_values(run, args, kwargs)
 
+
+_READ = "aten::_local_scalar_dense"
+_QUERIES = (_READ, "aten::is_nonzero", "aten::equal")
+"""Operators that may ask whether a tensor is true."""
 
 _MAX_KEPT_ELEMENTS = 1 << 16
 """Maximum number of elements of an integer input that keeps its values, because a model may compare them."""

@@ -45,7 +45,7 @@ class BoundInputs(Struct, frozen=True):
     example: Example | None = None
 
     def build_arguments(
-        self, *, device: str, seed: int = 0, max_kept_elements: int = 0
+        self, *, device: str, seed: int = 0, max_kept_elements: int = 0, with_gradients: bool = False
     ) -> tuple[list[Any], dict[str, Any]]:
         """Creates positional and keyword arguments for a call of the model.
 
@@ -59,6 +59,7 @@ class BoundInputs(Struct, frozen=True):
             seed: Seed of the random values.
             max_kept_elements: Maximum number of elements of an integer or boolean tensor that keeps its
                 values.
+            with_gradients: Whether a tensor requires a gradient if the user's tensor does.
         """
         arguments: list[torch.Tensor] = []
         generator = torch.Generator().manual_seed(seed)
@@ -94,6 +95,10 @@ class BoundInputs(Struct, frozen=True):
                 arguments.append(torch.rand(shape, generator=generator, dtype=torch.float32).to(dtype))
             else:
                 arguments.append(torch.randint(0, 2, shape, generator=generator).to(dtype))
+        if with_gradients:
+            for argument, example in zip(arguments, example_tensors, strict=True):
+                if example is not None and example.requires_grad:
+                    argument.requires_grad_()
         return self.pack_arguments(arguments)
 
     def pack_arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:

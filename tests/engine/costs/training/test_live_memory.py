@@ -151,6 +151,102 @@ def test_a_sparse_gradient_of_a_bag_has_a_row_for_each_index() -> None:
     assert step.peak_bytes == pytest.approx(step.measured.peak_bytes, rel=0.02)
 
 
+class MovesSaved(nn.Module):
+    """Keeps what autograd saves on the CPU, and a part of it in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(11, 7), nn.Linear(7, 13)
+
+    def forward(self, x: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu():
+            y = self.one(x).sigmoid().cos()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.bfloat16(), lambda t: t.float()):
+            return self.two(y).tanh().exp()
+
+
+class Relations(nn.Module):
+    """Correlations and covariances of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Linear(9, 5)
+
+    def forward(self, x: Any) -> Any:
+        y = self.features(x)
+        return torch.corrcoef(y), torch.cov(y.T, correction=0)
+
+
+def needs_gradient(*shape: int) -> Any:
+    return torch.zeros(shape, requires_grad=True)
+
+
+class Pull(nn.Module):
+    """An energy between points and a learned table, and a factor without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(6, 3))
+
+    def forward(self, points: Any, factor: Any) -> Any:
+        return (points[:, None] - self.table).pow(2).sum(-1).exp() * factor
+
+
+@pytest.mark.parametrize(
+    ("make", "make_inputs"),
+    [
+        (lambda: nn.Linear(5, 3), lambda: (needs_gradient(7, 5),)),
+        (Pull, lambda: (needs_gradient(8, 3), torch.zeros(8, 6))),
+        (Pull, lambda: (torch.zeros(8, 3), needs_gradient(8, 6))),
+        (MovesSaved, lambda: (torch.zeros(6, 11),)),
+        (Relations, lambda: (torch.zeros(5, 9),)),
+    ],
+)
+def test_inputs_with_gradients_and_hooks_need_what_they_need_in_a_real_step(
+    make: Any, make_inputs: Any
+) -> None:
+    kept, peak = run_step(make(), make_inputs())
+    with Session(make(), inputs=make_inputs(), cache=False) as session:
+        step = session.training_memory().steps[0]
+    assert (step.counted, step.assumption) == ("autograd", "")
+    assert (step.kept_bytes, step.peak_bytes) == (kept, peak)
+
+
+def test_the_gradient_of_an_input_is_counted_as_a_gradient() -> None:
+    model, inputs = nn.Linear(50, 30), needs_gradient(70, 50)
+    with Session(model, inputs=inputs, cache=False) as session:
+        step = session.training_memory(measured=True).steps[0]
+        assert session.training().backward_macs == 2 * 70 * 50 * 30
+    assert step.moments[-1].gradients == 4 * (30 * 50 + 30 + 70 * 50)
+    assert step.measured is not None
+    assert step.measured.peak_bytes >= step.peak_bytes
+    assert inputs.grad is None
+
+
+class Checks(nn.Module):
+    """Refuses numbers that are not finite, and takes another way for large ones if `branches`."""
+
+    def __init__(self, branches: bool) -> None:
+        super().__init__()
+        self.product, self.branches = nn.Linear(9, 16), branches
+
+    def forward(self, x: Any) -> Any:
+        y = self.product(x)
+        assert torch.isfinite(y).all()
+        if y.isnan().any():
+            raise ValueError("not a number")
+        return y.exp().sin().cos() if self.branches and y.mean() > 3 else y.exp()
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_memory_that_depends_on_values_is_an_assumption(branches: bool) -> None:
+    with Session(Checks(branches), inputs=torch.zeros(5, 9), cache=False) as session:
+        step = session.training_memory().steps[0]
+    assert step.counted == "autograd"
+    assert step.assumption.startswith("assumed: the outcome of branches")
+    assert step.kept_bytes == 5 * 16 * 4 * (2 if branches else 1)
+
+
 @torch.compile
 def doubled(x: Any) -> Any:
     return x * 2
@@ -165,6 +261,30 @@ class CallsCompiled(nn.Module):
         return doubled(self.product(x))
 
 
+def call_doubled(x: Any) -> Any:
+    return doubled(x)
+
+
+class CallsThrough(CallsCompiled):
+    def forward(self, x: Any) -> Any:
+        return call_doubled(self.product(x))
+
+
+class HoldsCompiled(CallsCompiled):
+    def __init__(self) -> None:
+        super().__init__()
+        self.after = [doubled]
+
+    def forward(self, x: Any) -> Any:
+        return self.after[0](self.product(x))
+
+
+def hook_compiled() -> Any:
+    model = nn.Linear(3, 3)
+    model.register_forward_hook(lambda module, inputs, output: doubled(output))
+    return model
+
+
 def compile_in_place() -> Any:
     model = nn.Sequential(nn.Linear(3, 3), nn.GELU())
     model[1].compile()
@@ -177,6 +297,9 @@ def compile_in_place() -> Any:
         (lambda: torch.compile(nn.Sequential(nn.Linear(3, 3), nn.GELU())), "the model"),
         (compile_in_place, "1"),
         (CallsCompiled, "doubled"),
+        (CallsThrough, "doubled"),
+        (HoldsCompiled, "doubled"),
+        (hook_compiled, "doubled"),
     ],
 )
 def test_the_memory_of_a_compiled_part_is_an_assumption(make: Any, name: str, capsys: Any) -> None:
