@@ -50,7 +50,7 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
 
 
 def _get_declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
-    """Returns the declared kind of an attribute (or that of its value), and whether it is required."""
+    """Returns the declared kind of an attribute, or else its value's, and whether it is required."""
     node = target.node
     operator = get_signature(model, node.domain, node.op, target.scope.opsets, node.overload)
     declared = None if operator is None else operator.attributes.get(name)
@@ -94,23 +94,23 @@ def _parse_float(text: str) -> float:
     return value
 
 
-_READERS: Mapping[str, Callable[[str], Any]] = {"int": _parse_int, "float": _parse_float, "text": str}
+_PARSERS: Mapping[str, Callable[[str], Any]] = {"int": _parse_int, "float": _parse_float, "text": str}
 
 
 def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
     """Returns the text of a step, parsed as a value of this kind."""
     item_kind = kind.removesuffix("s")
-    reader = _READERS.get(item_kind)
-    if reader is None:
+    parse = _PARSERS.get(item_kind)
+    if parse is None:
         raise Misuse(
             f"'{step.attribute}' of {node.op} is a {kind}", where=FLAG, hint="no text can express it"
         )
     try:
         if kind != item_kind:
-            return tuple([reader(text) for text in _list_members(step.to)])
+            return tuple([parse(text) for text in _list_members(step.to)])
         if kind == "int" and step.attribute in ("to", "dtype", "output_dtype"):
             return _parse_type_code(step.to)
-        return reader(step.to.strip() if kind != "text" else step.to)
+        return parse(step.to.strip() if kind != "text" else step.to)
     except ValueError:
         expected = {"ints": "whole numbers: 2,2", "floats": "numbers: 0.5,1", "int": "a whole number"}
         raise Misuse(
@@ -121,7 +121,11 @@ def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
 
 
 def _list_members(text: str) -> list[str]:
-    """Returns the members of a list, which is separated by commas or written in JSON."""
+    """Returns the members of a list, which is separated by commas or written in JSON.
+
+    Raises:
+        ValueError: The JSON is invalid, or a member is neither a number nor a text.
+    """
     if text.lstrip().startswith("["):
         members = json.loads(text)
         if not all(

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
 from explorer.engine.edit.rename import rename_values
-from explorer.engine.edit.scopes import Body, GraphScope, list_results, replace_body, replace_nodes
+from explorer.engine.edit.scopes import Body, GraphScope, list_output_names, replace_body, replace_nodes
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Graph, Model, Node
 from explorer.engine.shapes import Inference, InputShapes
-from explorer.engine.shapes.subgraphs import list_subgraphs as views
+from explorer.engine.shapes.subgraphs import list_subgraphs
 from explorer.facts import TensorInfo
 from explorer.facts.split.edit import EditStep
 
@@ -55,7 +55,7 @@ def delete(
     scope, node = target.scope, target.node
     body = scope.body
     remaining = [*body.nodes[: target.index], *body.nodes[target.index + 1 :]]
-    read_names = {name for node in remaining for name in list_reads(node)} | set(list_results(body))
+    read_names = {name for node in remaining for name in list_reads(node)} | set(list_output_names(body))
     used_outputs = [name for name in node.outputs if name and name in read_names]
     edited = _drop_unused(body, remaining, node)
     if not used_outputs:
@@ -74,7 +74,11 @@ def _find_replacement_input(
     sizes: Mapping[str, int] | None,
     input_shapes: InputShapes | None,
 ) -> str:
-    """Returns the input that can replace the only output that is read."""
+    """Returns the input that can replace the only output that is read.
+
+    Raises:
+        Misuse: Several outputs are read, or no single input can replace the output.
+    """
     node = target.node
     if len(used_outputs) > 1:
         raise Misuse(
@@ -124,7 +128,7 @@ def _collect_visible_types(
     inference = Inference(model, sizes, input_shapes)
     if not scope.path:
         return inference.main.values
-    for view in views(model, inference):
+    for view in list_subgraphs(model, inference):
         if view.path == scope.path:
             return view.shapes
     return {}
@@ -143,10 +147,13 @@ def _rewire(body: Body, target: FoundNode, output: str, replacement: str) -> Bod
     """Makes the nodes of a body read `replacement` instead of `output`.
 
     If `output` is an output of the body, it keeps its name, and `replacement` is renamed instead.
+
+    Raises:
+        Misuse: Neither name may change.
     """
-    if output not in list_results(body):
+    if output not in list_output_names(body):
         return rename_values(body, {output: replacement}, FLAG)
-    if replacement in list_results(body) or all(replacement not in node.outputs for node in body.nodes):
+    if replacement in list_output_names(body) or all(replacement not in node.outputs for node in body.nodes):
         raise Misuse(
             f"{target.node.op} {target.text} cannot be deleted: it computes the output '{output}' from"
             f" '{replacement}', and both names must stay",
@@ -162,7 +169,7 @@ def _drop_unused(body: Body, nodes: Sequence[Node], deleted: Node) -> Body:
     edited = replace_nodes(body, nodes)
     if not isinstance(edited, Graph):
         return edited
-    read_names = {name for node in nodes for name in list_reads(node)} | set(list_results(edited))
+    read_names = {name for node in nodes for name in list_reads(node)} | set(list_output_names(edited))
     read_names |= {value.name for value in edited.inputs}
     unused = {name for name in list_reads(deleted) if name in edited.initializers and name not in read_names}
     initializers = {name: tensor for name, tensor in edited.initializers.items() if name not in unused}

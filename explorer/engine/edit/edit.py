@@ -21,7 +21,7 @@ from explorer.engine.edit.scopes import list_scopes, replace_body
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.shapes import Inference, InputShapes, infer
-from explorer.engine.shapes.subgraphs import list_subgraphs as views
+from explorer.engine.shapes.subgraphs import list_subgraphs
 from explorer.facts import TensorInfo
 from explorer.facts.split.edit import EditStep, TypeChange
 
@@ -83,7 +83,11 @@ def _check_names(model: Model) -> Model:
 
 
 def _correct_types(original_model: Model, edited_model: Model, description: str) -> EditedModel:
-    """Returns the edited model with corrected declarations."""
+    """Returns the edited model with corrected declarations.
+
+    Raises:
+        Misuse: A node that accepted its inputs before the edit no longer does.
+    """
     bare = _drop_declarations(edited_model)
     inference, original = Inference(bare), infer(original_model)
     shapes = inference.main
@@ -112,7 +116,7 @@ def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
     ]
     if not declaring:
         return model
-    types_by_path = {view.path: view.shapes for view in views(bare, inference)}
+    types_by_path = {view.path: view.shapes for view in list_subgraphs(bare, inference)}
     for path in declaring:
         scope = next(candidate for candidate in list_scopes(model) if candidate.path == path)
         body, types = scope.body, types_by_path.get(path)
@@ -153,6 +157,7 @@ def _is_consistent(value: Value, types: Mapping[str, TensorInfo]) -> bool:
 
 
 def _declare_anew(value: Value, types: Mapping[str, TensorInfo]) -> Value:
+    """Returns a declaration of the inferred type; a size that is an expression is declared as unknown."""
     info = types[value.name]
     shape = info.shape
     if shape is not None:

@@ -80,11 +80,11 @@ def find_values(model: Model, name: str) -> list[FoundValue]:
 
 
 class NoSuchNode(Misuse):
-    """No node has the name."""
+    """Error: no node has the name that the user typed."""
 
 
 def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode:
-    """Returns the only node that matches a name.
+    """Returns the only node that matches a name, or else the node of the layer that `aliases` finds.
 
     Raises:
         NoSuchNode: No node matches.

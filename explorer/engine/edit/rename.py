@@ -47,7 +47,7 @@ from explorer.facts.split.edit import EditStep
 
 FLAG = "--rename"
 
-_INTERPRETED = (10, 16)
+_FIELDS_WITHOUT_NAMES = (10, 16)
 """Fields of a graph without value names: documentation and metadata."""
 
 
@@ -67,6 +67,8 @@ def rename(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
 
 def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
     """Renames all stored tensors of the main graph to numbered names, in the order of the file.
+
+    The name of the step is a pattern with one place for the number, such as 'learned_%d'.
 
     Raises:
         Misuse: The pattern has no single place for the number, or a name is in use.
@@ -239,7 +241,7 @@ def _check_extra(graph: Graph, names: Mapping[str, str], flag: str) -> None:
     """Rejects a new name for a value that an uninterpreted part of the graph refers to."""
     for span in graph.extra:
         encoded = bytes(span.view())
-        if encoded and next(iterate_fields(encoded, 0, len(encoded)))[0] in _INTERPRETED:
+        if encoded and next(iterate_fields(encoded, 0, len(encoded)))[0] in _FIELDS_WITHOUT_NAMES:
             continue
         for name in names:
             if (

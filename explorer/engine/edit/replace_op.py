@@ -15,7 +15,7 @@ from explorer.engine.edit.schemas import Signature, add_domain, find_required_si
 from explorer.engine.edit.scopes import GraphScope, list_scopes, replace_body, replace_nodes
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.shapes import Inference
-from explorer.engine.shapes.subgraphs import list_subgraphs as views
+from explorer.engine.shapes.subgraphs import list_subgraphs
 from explorer.facts import TensorInfo
 from explorer.facts.split.edit import EditStep
 
@@ -38,7 +38,7 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
         raise Misuse(f"'{step.name}' is {_add_article(op)} already", where=FLAG)
     model = _import_domain(model, {target.scope.root for target in targets}, domain, op)
     lost_attributes: dict[str, None] = {}
-    types = {view.path: view.shapes for view in views(model, Inference(model))}
+    types = {view.path: view.shapes for view in list_subgraphs(model, Inference(model))}
     # innermost bodies first, so that an outer body contains the changed inner ones
     for scope in sorted(
         {target.scope.path: target.scope for target in targets}.values(), key=lambda p: -len(p.node_path)
@@ -75,7 +75,7 @@ def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
         FoundNode(scope, index) for scope in list_scopes(model) for index in range(len(scope.body.nodes))
     ]
     operator_name = name.removeprefix("op:")
-    by_op = [node_ref for node_ref in all_nodes if _parse_operator(node_ref.node) == operator_name]
+    by_op = [node_ref for node_ref in all_nodes if _name_operator(node_ref.node) == operator_name]
     by_name = [] if operator_name != name and by_op else find_nodes(model, name)
     if by_op and by_name:
         raise Misuse(
@@ -88,11 +88,11 @@ def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
     try:
         return [find_node(model, name, FLAG, aliases)]
     except NoSuchNode as error:
-        hint = suggest_name(name, {_parse_operator(node_ref.node) for node_ref in all_nodes}) or error.hint
+        hint = suggest_name(name, {_name_operator(node_ref.node) for node_ref in all_nodes}) or error.hint
         raise Misuse(f"no node or operator is called '{name}'", where=FLAG, hint=hint) from None
 
 
-def _parse_operator(node: Node) -> str:
+def _name_operator(node: Node) -> str:
     return f"{node.domain}::{node.op}" if node.domain else node.op
 
 
@@ -105,8 +105,7 @@ def _replace_node(
     if not minimum <= count <= maximum:
         accepted = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
         raise Misuse(
-            f"{operator.name} takes {accepted} inputs, and '{node.label}'{scope.text} has {count}",
-            where=FLAG,
+            f"{operator.name} takes {accepted} inputs, and '{node.label}'{scope.text} has {count}", where=FLAG
         )
     if output_count > operator.outputs:
         raise Misuse(
@@ -143,11 +142,11 @@ def _check_types(
             raise Misuse(
                 f"{operator.name} takes no {info.dtype}, as '{name}' of '{node.label}'{scope.text} is",
                 where=FLAG,
-                hint=f"it takes {_word_types(allowed)}",
+                hint=f"it takes {_format_types(allowed)}",
             )
 
 
-def _word_types(allowed: Iterable[str]) -> str:
+def _format_types(allowed: Iterable[str]) -> str:
     names = sorted(type_name.removeprefix("tensor(").removesuffix(")") for type_name in allowed)
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 

@@ -43,7 +43,7 @@ class Signature(Struct, frozen=True):
 def get_signature(
     model: Model, domain: str, op: str, opsets: Mapping[str, int], overload: str = ""
 ) -> Signature | None:
-    """Returns the signature of an operator or of a function of the model; None if it is not declared."""
+    """Returns the signature of an operator or a model's function; None if it is undeclared or deprecated."""
     function = model.functions.get((domain, op, overload))
     if function is not None:
         return _build_function_signature(function)
@@ -66,15 +66,15 @@ def get_signature(
 def find_required_signature(
     model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: str
 ) -> Signature:
-    """Like `get_signature`, for an operator that must exist.
+    """Returns the signature of an operator, as `get_signature` does; `flag` is the option to name in errors.
 
     Raises:
-        Misuse: The model's opsets do not contain it.
+        Misuse: The model's opsets do not contain the operator.
     """
     signature = get_signature(model, domain, op, opsets)
     if signature is None:
-        names = [name for (domain_text, name), _ in _list_versions().items() if domain_text == domain]
-        names += [name for domain_text, name, _ in model.functions if domain_text == domain]
+        names = [name for space, name in _list_versions() if space == domain]
+        names += [name for space, name, _ in model.functions if space == domain]
         domain_text = f" of '{domain}'" if domain else ""
         prefix = f"the model's operator set {opsets[domain]}{domain_text} has no" if domain in opsets else ""
         prefix = prefix or f"no operator set{domain_text} has an"

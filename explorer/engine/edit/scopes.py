@@ -91,7 +91,7 @@ def _replace_inner(outer: Body, node_path: Sequence[tuple[int, str]], body: Body
 
 
 def replace_nodes(body: Body, nodes: Sequence[Node]) -> Body:
-    """Returns a body with these nodes instead."""
+    """Returns a body with `nodes` in place of its own."""
     return replace(body, nodes=tuple(nodes))
 
 
@@ -103,7 +103,7 @@ def list_sources(body: Body) -> set[str]:
     return {value.name for value in body.inputs} | set(body.initializers) | set(sparse)
 
 
-def list_results(body: Body) -> list[str]:
+def list_output_names(body: Body) -> list[str]:
     """Returns the names of a body's outputs."""
     return list(body.outputs) if isinstance(body, Function) else [value.name for value in body.outputs]
 

@@ -1,8 +1,8 @@
 """Passes of users: functions from an `onnx.ModelProto` to an `onnx.ModelProto`, with a name and options.
 
-A pass comes from a Python file, which runs only with `--trust`, or from an installed package with an entry
-point of the group `explorer.passes`. `explorer.passes.graph_pass` declares it. A package's code is imported
-only when one of its passes is applied.
+A pass comes from a Python file, which runs only with `--trust`, from an installed package with an entry point
+of the group `explorer.passes`, or from the running program. `explorer.passes.graph_pass` declares it. A
+package's code is imported only when its passes are listed or applied.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ _collected: contextvars.ContextVar[dict[str, DeclaredPass] | None] = contextvars
     "passes of the file being loaded", default=None
 )
 
-
 _DECLARED: dict[str, DeclaredPass] = {}
 """Passes that a program or a notebook declared itself, by name; a later one replaces an earlier one."""
 
@@ -72,7 +71,7 @@ class DeclaredPass(Struct, frozen=True):
 
 
 def declare(function: Callable[..., Any], name: str, summary: str) -> None:
-    """Declares a function as a pass, and registers it if a file with passes is being loaded.
+    """Declares a function as a pass of the file being loaded, or else as a pass of this program.
 
     Raises:
         Misuse: The name is not valid or already taken, or the arguments of the function are not valid.
@@ -167,7 +166,7 @@ def _read_option(parameter: inspect.Parameter, annotation: Any, name: str) -> Pa
 
 
 def find_pass(name: str, path: str | None, *, trust: bool) -> DeclaredPass:
-    """Finds a pass in a file or in the installed packages.
+    """Finds a pass in a file, in the installed packages, or among those that this program declared.
 
     Args:
         name: Name of the pass.
@@ -199,7 +198,7 @@ def find_pass(name: str, path: str | None, *, trust: bool) -> DeclaredPass:
 
 
 def has_command(name: str, path: str | None) -> bool:
-    """Whether a command can apply a pass; a pass that a notebook declared has none."""
+    """Whether a command can apply a pass. No command can apply a pass that a notebook declared."""
     return path is not None or any(point.name == name for point in entry_points(group=GROUP))
 
 

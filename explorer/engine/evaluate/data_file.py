@@ -28,8 +28,8 @@ TABLE = "the table"
 _MAX_LINE_LENGTH = 16 << 20
 """Maximum length of a line of a table, in characters."""
 
-
 Width = Callable[[], int | None]
+"""Function that returns the number of elements in a sample of the model's input, or None if unknown."""
 
 
 class SampleArray(Struct, frozen=True):
@@ -97,12 +97,14 @@ class DataFile(Struct, frozen=True):
         inputs = [name for name in self.parts if name != self.labels]
         names = [spec.name for spec in specs]
         pairs = dict(word.split("=", 1) for word in named if "=" in word and word not in inputs)
-        plain = [word for word in named if word not in pairs and ("=" not in word or word in inputs)]
+        positional_names = [
+            word for word in named if word not in pairs and ("=" not in word or word in inputs)
+        ]
         if self.table:
             part_names = dict.fromkeys(names[:1], TABLE)
         elif named:
             free = [name for name in names if name not in pairs]
-            part_names = pairs | dict(zip(free, plain, strict=False))
+            part_names = pairs | dict(zip(free, positional_names, strict=False))
         elif set(names) <= set(inputs):
             part_names = {name: name for name in names}
         else:
@@ -157,15 +159,14 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
         path: Path of an .npz, .npy or .csv.
         labels: Array or column with the labels; by default an array with a usual name, or the last column.
         inputs: Columns of a table that are inputs.
-        width: Function that returns the number of elements in a sample of the model's input, or None if
-            unknown. A table with exactly as many columns has no labels.
+        width: Elements in a sample of the model's input. A table with as many columns has no labels.
 
     Raises:
-        Misuse: The file cannot be read, or lacks such an array or column.
+        Misuse: The file cannot be read, holds no samples of numbers, or lacks such an array or column.
     """
     if path.lower().endswith((".csv", ".tsv", ".txt")):
         return _open_table(path, labels, inputs, width)
-    entries = samples.headers(path)
+    entries = samples.read_headers(path)
     entries = {name or "x": entry for name, entry in entries.items()}
     counts = {name: entry.array_shape[0] for name, entry in entries.items() if entry.array_shape}
     if unusable := [
@@ -194,8 +195,8 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     return DataFile(path, sample_count, parts, label_name)
 
 
-def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> DataFile:
-    """Like `read`, for samples that must all fit in memory.
+def read_within_memory(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> DataFile:
+    """Opens a data file like `read`, and checks that all samples fit in memory together.
 
     Raises:
         Misuse: `read` fails, or the samples need more memory than there is.
@@ -211,11 +212,11 @@ def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> 
 
 def _choose_reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterator[Array]]:
     sample_entry = replace(entry, shape=entry.array_shape[1:], count=entry.array_shape[0])
-    return lambda: samples.pieces(path, sample_entry)
+    return lambda: samples.iterate_samples(path, sample_entry)
 
 
 def _can_convert(source: np.dtype[Any], target_name: str) -> bool:
-    """Whether numbers may be converted: floats to floats, integers to wider integers."""
+    """Whether numbers may be converted: floats to floats of any width, integers to wider integers."""
     target = np.dtype(target_name) if target_name in _NUMPY else np.dtype(np.float32)
     if source.kind == "f":
         return target.kind == "f"
@@ -286,7 +287,7 @@ def _open_table(path: str, labels: str, inputs: Sequence[str], width: Width) -> 
 
 
 def _iterate_lines(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Returns the non-empty lines, with their numbers, split into cells."""
+    """Yields the non-empty lines as pairs of the line number (from 1) and the cells."""
     try:
         with input_files.open_text(path, encoding="utf-8-sig", newline="") as file:
             head = file.readline(1 << 20)
@@ -316,7 +317,7 @@ def _iterate_bounded_lines(file: TextIO, path: str) -> Iterator[str]:
 
 
 def _iterate_numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
-    """Returns the numbers of each line."""
+    """Yields the numbers of each line from the index `first` on; `names` are the columns."""
     for number, line in islice(_iterate_lines(path), first, None):
         try:
             yield np.array([float(cell) for cell in line])

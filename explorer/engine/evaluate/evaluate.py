@@ -44,9 +44,9 @@ def evaluate(
         Cancelled: `cancel` returned true.
     """
     began = time.perf_counter()
-    _assign(file, models, named)
+    _assign_parts(file, models, named)
     metrics: Sequence[Metrics] = ()
-    agreements, scored_task, finished, outputs = [Agreement() for _ in models[1:]], task, 0, 0
+    agreements, scored_task, finished, output_size = [Agreement() for _ in models[1:]], task, 0, 0
     for samples in file.batches(batch):
         stop_if(cancel)
         if on_progress is not None:
@@ -58,7 +58,7 @@ def evaluate(
         )
         for agreement, model, output in zip(agreements, models[1:], predictions[1:], strict=True):
             _add_agreement(agreement, predictions[0], output, labels, models[0], model)
-        outputs = outputs or _get_output_size(predictions[0], labels, scored_task)
+        output_size = output_size or _get_output_size(predictions[0], labels, scored_task)
         if labels is not None:
             metrics = metrics or [create_metrics(scored_task) for _ in models]
             for metric, output in zip(metrics, predictions, strict=True):
@@ -76,13 +76,15 @@ def evaluate(
         used_parts,
         file.labels,
         batch,
-        outputs,
-        tuple(_score(model, index, metrics, agreements, scored_task) for index, model in enumerate(models)),
+        output_size,
+        tuple(
+            _build_score(model, index, metrics, agreements, scored_task) for index, model in enumerate(models)
+        ),
         time.perf_counter() - began,
     )
 
 
-def _assign(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -> None:
+def _assign_parts(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -> None:
     """Assigns every model its parts of the data.
 
     Raises:
@@ -98,7 +100,7 @@ def _assign(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -
             model.parts = file.assigned(model.inputs, named, model.name)
 
 
-def _score(
+def _build_score(
     model: Predictor, index: int, metrics: Sequence[Metrics], agreements: Sequence[Agreement], task: Task
 ) -> ModelScore:
     """Returns the score of the model at an index, from its metrics."""
@@ -129,12 +131,12 @@ def _add_agreement(
 
 
 def _compute_agreement(agreement: Agreement, task: Task) -> ModelAgreement:
-    classifies = task != "regression"
+    is_classification = task != "regression"
     return ModelAgreement(
         agreement.snr_db,
         agreement.cosine,
         agreement.rms,
         agreement.largest_error,
-        agreement.top1 if classifies else None,
-        agreement.top5 if classifies else None,
+        agreement.top1 if is_classification else None,
+        agreement.top5 if is_classification else None,
     )

@@ -42,9 +42,10 @@ def _is_one_hot(labels: Array) -> bool:
 
 
 def score_choices(output: Array, labels: Array | None) -> Array:
-    """Scores with the classes on the last axis: [rows, classes].
+    """Returns the scores of an output with the classes on the last axis: [rows, classes].
 
-    The classes are the axis that the labels lack: [N, classes, H, W] for labels [N, H, W].
+    The classes are the axis that the labels lack: [N, classes, H, W] for labels [N, H, W]. Without such an
+    axis, they are the last axis.
     """
     label_shape = None if labels is None else labels.shape
     if label_shape is not None and output.ndim > 2 and label_shape == (output.shape[0], *output.shape[2:]):
@@ -164,7 +165,16 @@ def _list_frequent_pairs(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[in
 
 
 class NumberMetrics(Struct):
-    """Accumulated metrics of a regression; sums are kept per element of a sample, as R2 needs them."""
+    """Accumulated metrics of a regression.
+
+    Attributes:
+        elements: Numbers of finite outputs, by element of a sample.
+        undefined: Number of NaN or Inf in the outputs.
+        squares: Sums of squared errors, by element of a sample.
+        absolute: Sum of absolute errors.
+        spread: Sums of squared deviations of the labels from their mean, by element of a sample.
+        mean: Means of the labels, by element of a sample.
+    """
 
     elements: Any = 0
     undefined: int = 0
@@ -186,9 +196,9 @@ class NumberMetrics(Struct):
         predicted, true = predicted.reshape(len(predicted), -1), true.reshape(len(true), -1)
         is_finite = np.isfinite(predicted)
         self.undefined += int(np.count_nonzero(~is_finite))
-        gap = np.where(is_finite, predicted - true, 0)
-        self.squares = self.squares + (gap**2).sum(axis=0)
-        self.absolute += float(np.abs(gap).sum())
+        error = np.where(is_finite, predicted - true, 0)
+        self.squares = self.squares + (error**2).sum(axis=0)
+        self.absolute += float(np.abs(error).sum())
         # Chan, Golub and LeVeque's update of the sum of squared deviations from a running mean
         count = is_finite.sum(axis=0)
         mean = np.where(is_finite, true, 0).sum(axis=0) / np.maximum(count, 1)

@@ -26,7 +26,7 @@ ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
 }
 """Activations, with the attributes (and defaults) that become parameters of the fused operator."""
 
-_NAMES = ("activation_alpha", "activation_beta")
+_GEMM_PARAMETERS = ("activation_alpha", "activation_beta")
 
 
 def fuse(work: FoldingGraph) -> None:
@@ -58,7 +58,7 @@ def _read_parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None
 def _fuse_node(producer: Node, node: Node, parameters: tuple[float, ...]) -> Node:
     attributes: dict[str, Any] = {**producer.attributes, "activation": node.op}
     if producer.op == "Gemm":
-        attributes |= zip(_NAMES, parameters, strict=False)
+        attributes |= zip(_GEMM_PARAMETERS, parameters, strict=False)
     elif parameters:
         attributes["activation_params"] = parameters
     return Node(

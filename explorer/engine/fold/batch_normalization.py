@@ -57,7 +57,10 @@ class NotFoldable(Exception):
 
 
 def fold(work: FoldingGraph) -> None:
-    """Folds every BatchNormalization into the product before it, else into the products after it."""
+    """Folds each BatchNormalization into the product before it, else into the products after it.
+
+    If neither is possible, the reasons are recorded.
+    """
     for index, node in work.iterate_candidates("BatchNormalization"):
         try:
             affine = _read_affine(work, node)

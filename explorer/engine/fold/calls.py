@@ -24,6 +24,7 @@ MAX_NODES = 100_000
 """Maximum number of nodes after inlining; a file of a few hundred bytes can describe billions."""
 
 Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
 
 
 def inline_calls(model: Model, domains: Collection[str]) -> Model:
@@ -50,7 +51,7 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
         return model
     bodies = [body for function in functions.values() for body in _list_bodies(function.nodes)]
     if any(name in used_names for body in bodies for name in _list_own_names(body)):
-        return model  # names inside the body would clash
+        return model  # a body's own names would hide values of the main graph
     expansion = _InlinedNodes(functions, used_names)
     for node in list_stored_nodes(model.graph.nodes):
         expansion.add(node)
@@ -91,7 +92,7 @@ class _InlinedNodes:
     """Collects the inlined nodes and the used names."""
 
     def __init__(self, functions: Mapping[Key, Function], used_names: set[str]) -> None:
-        self.functions, self.taken = functions, used_names
+        self.functions, self.used_names = functions, used_names
         self.nodes: list[Node] = []
 
     def add(self, node: Node) -> None:
@@ -112,7 +113,7 @@ class _InlinedNodes:
             called_node = substitute_attributes(inner, values)
             for output in called_node.outputs:
                 if output and output not in names:
-                    names[output] = create_free_name(f"{node.label}/{output}", self.taken)
+                    names[output] = create_free_name(f"{node.label}/{output}", self.used_names)
             name = f"{node.label}/{called_node.label}"
             inputs = [names.get(value, "") for value in called_node.inputs]
             new = called_node.replace_values(
@@ -142,14 +143,14 @@ def _rename_outer(body: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def _list_own_names(body: Graph) -> Iterator[str]:
-    """Returns the names of the values that a body defines."""
+    """Yields the names of the values that a body defines."""
     yield from (value.name for value in body.inputs)
     yield from body.initializers
     yield from (name for node in list_stored_nodes(body.nodes) for name in node.outputs if name)
 
 
 def _list_bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
-    """Returns all bodies of the nodes, including nested bodies."""
+    """Yields all bodies of the nodes, including nested bodies."""
     for node in list_stored_nodes(nodes):
         for _, body in list_bodies(node):
             yield body

@@ -1,8 +1,8 @@
 """Constant folding: replaces nodes whose result never changes by the tensors that they compute.
 
 The runtime computes the tensors, so they equal its own results bit for bit. A node stays if its result is
-much larger than its inputs, such as an Expand of a number to a mask, or a Cast of small weights to a wider
-dtype.
+larger than its inputs and than 64 KiB, such as an Expand of a number to a mask, or a Cast of small weights to
+a wider dtype.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _SMALL_RESULT = 64 << 10
 """Maximum bytes of a result that is stored for inputs of any size."""
 
 _ROUNDING_OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+"""Operators that stay, because a folded one would change the stored form of a quantized weight."""
 
 Types = Mapping[str, TensorInfo]
 
 
 def fold(work: FoldingGraph) -> None:
-    """Replaces nodes that depend only on constants by their stored results."""
+    """Replaces nodes that depend only on constants by their stored results, or records why a node stays."""
     shape_values: dict[str, Tensor] = {}
     folded_nodes: dict[int, Node] = {}
     producers: dict[str, int] = {}
@@ -49,7 +50,7 @@ def fold(work: FoldingGraph) -> None:
         folded_nodes[index] = node
         producers |= {name: index for name in node.outputs if name}
         if node.op == "Shape":
-            shape_values[node.outputs[0]] = _read_sizes(node, work.types)
+            shape_values[node.outputs[0]] = _compute_shape(node, work.types)
     results = [
         name
         for name in producers
@@ -124,7 +125,7 @@ def _count_stored_bytes(info: TensorInfo | None) -> int | None:
     return Tensor("", str(info.dtype), tuple(sizes), None).nbytes if is_known else None
 
 
-def _read_sizes(node: Node, types: Types) -> Tensor:
+def _compute_shape(node: Node, types: Types) -> Tensor:
     """Returns the result of a Shape node whose input has fixed sizes."""
     shape = [int(size) for size in types[node.inputs[0]].shape or () if size is not None]
     start, end = node.attributes.get("start", 0), node.attributes.get("end")

@@ -1,8 +1,8 @@
-"""Fold passes: return a smaller model, the folded nodes, and the reason why other nodes stay.
+"""Fold passes: return a smaller model, the folded nodes, and the reason why other candidates stay.
 
 onnxruntime's optimizer and onnxsim also fold. However, their rewrites cannot be proved one by one, they do
-not explain why a node stays, and they hold every weight in memory. Here values are computed in float64 and
-rounded once.
+not explain why a node stays, and they hold every weight in memory. Here the new weights of a folded
+BatchNormalization are computed in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -141,14 +141,14 @@ def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
     )
 
 
-_DONE = {"identity": "removed", "stored": "stored"}
+_PARTICIPLES = {"identity": "removed", "stored": "stored"}
 
 
 def describe_folding(kind: str, folded: Sequence[FoldedNode]) -> str:
     """Returns a summary: '20 BatchNormalization folded into 20 Conv', '3 Identity, 1 Dropout removed'."""
     ops = ", ".join(f"{count:,} {op}" for op, count in Counter(node.op for node in folded).most_common())
-    if kind in _DONE:
-        return f"{ops} {_DONE[kind]}"
+    if kind in _PARTICIPLES:
+        return f"{ops} {_PARTICIPLES[kind]}"
     if kind == "constants":
         return f"{many_text(len(folded), 'node')} of constants computed: {ops}"
     into = Counter({name: node.op_into for node in folded for name in node.into}.values())
@@ -166,7 +166,7 @@ def _count_nodes(model: Model) -> int:
 
 
 def _list_all_graphs(model: Model) -> Iterator[Graph]:
-    """Returns the main graph, the functions as graphs, and all bodies in them."""
+    """Yields the main graph, the functions as graphs, and all bodies in them."""
     yield from list_graphs(model.graph)
     for function in model.functions.values():
         yield from list_graphs(_build_graph(function))

@@ -10,7 +10,7 @@ _INFERENCE_OPSET = 7
 
 
 def fold(work: FoldingGraph) -> None:
-    """Removes every Identity, and every Dropout that is never in training mode."""
+    """Removes each Identity, and each Dropout in inference, or records the reason why the node stays."""
     for index, node in work.iterate_candidates("Identity", "Dropout"):
         reason = _explain_remaining(work, node) if node.op == "Dropout" else ""
         reason = reason or _bypass_node(work, index, node)

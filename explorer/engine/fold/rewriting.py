@@ -241,7 +241,7 @@ class FoldingGraph:
             reader: Index of the node that reads it.
             old: Name of the tensor that it replaces, or ''.
             base: Name to use if `old` is ''.
-            size: Magnitude of the summed terms, as in `sizes`.
+            size: Magnitude of the summed terms, as in `magnitudes`.
 
         Returns:
             The name of the new tensor.

@@ -3,7 +3,7 @@
 Code that reads a graph may use `node.inputs[1]` of a MatMul without a check, because `formats.onnx.validate`
 rejects a model in which a MatMul has one input. The numbers are the minimum over the schemas of onnx and
 onnxruntime. Optional and repeated inputs do not count. For the same reason, code may use
-`node.attributes["equation"]` of an Einsum, and take the pads of a Conv for integers.
+`node.attributes["equation"]` of an Einsum without a check, and assume that the pads of a Conv are integers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Blocked channels: the number of channels that an onnxruntime `ReorderInput` writes, from later weights."""
+"""Blocked channels: finds the number of channels that an onnxruntime `ReorderInput` writes.
+
+`ReorderInput` and the convolutions of the domain `NCHWC` store channels in blocks of 8 or 16.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Semantics(Protocol):
 
 
 class ValueScope(dict[str, Any]):
-    """Values by name. A name that is missing in this scope is looked up in the enclosing scope."""
+    """Values by name. A missing name is converted from `constants`, or looked up in the enclosing scope."""
 
     def __init__(
         self, parent: ValueScope | None = None, constants: Mapping[str, Tensor] | None = None
@@ -104,7 +104,7 @@ class Interpreter:
         Args:
             nodes: Nodes in topological order.
             scope: Scope with their inputs.
-            bindings: Attributes of the function call, if the nodes are the function's body.
+            bindings: Attributes of the call and defaults of the function, if the nodes are a function's body.
             keep: Names of values that are read after the run. Every other value is dropped after its last
                 use. None keeps all values.
         """

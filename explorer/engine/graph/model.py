@@ -248,10 +248,12 @@ class Tensor(Struct, frozen=True):
         return count, self.payload.size if self.payload is not None else 0
 
     def array(self) -> np.ndarray[Any, Any]:
-        """Returns the values as a read-only array, mapped if they are in a file; 4-bit types are unpacked.
+        """Returns the values as a read-only array, mapped if they are in a file.
+
+        Integers below 8 bits are unpacked to int8, other types below 8 bits to one byte per number.
 
         Raises:
-            BadModel: There is no data, its size is wrong, or numpy lacks the type.
+            BadModel: There is no data, its size is wrong, or the tensor holds strings or omits its zeros.
         """
         import numpy as np
 
@@ -292,20 +294,16 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Node:
-    """One operator. Attributes of a node from a file are decoded at first access."""
+    """One operator. Attributes of a node from a file are decoded at first access.
+
+    Of a node from a file, `record` is the encoded NodeProto and `decode` returns the attributes. Nodes with
+    the same bytes in `alike` have equal attributes; None if unknown.
+    """
 
     __slots__ = (
-        "_attributes",
-        "alike",
-        "domain",
-        "inputs",
-        "metadata",
-        "name",
-        "op",
-        "outputs",
-        "overload",
+        "_attributes", "alike", "domain", "inputs", "metadata", "name", "op", "outputs", "overload",
         "record",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -330,7 +328,6 @@ class Node:
         self.metadata: Mapping[str, str] = metadata or _NONE
         self.record = record
         self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = decode or attributes or _NONE
-        # nodes with the same bytes have equal attributes; None if unknown
         self.alike = b"" if alike is None and not (decode or attributes) else alike
 
     @property

@@ -16,30 +16,35 @@ class NodeWires:
         constants: Names of values that are known before a run.
 
     Attributes:
-        maker: Index of the node that produces a value, by name.
+        producers: Index of the node that produces a value, by name.
         reads: Names of the values that each node reads.
-        constant: Whether all inputs of a node are known before a run.
+        is_constant: For each node, whether all its inputs are known before a run.
     """
 
     def __init__(self, nodes: Sequence[Node], constants: Collection[str]) -> None:
-        self.maker = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
+        self.producers = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
         self.reads = [tuple(dict.fromkeys(list_reads(node))) for node in nodes]
-        self.constant: list[bool] = []
+        self.is_constant: list[bool] = []
         for names in self.reads:
-            is_constant = (self.constant[self.maker[n]] if n in self.maker else n in constants for n in names)
-            self.constant.append(all(is_constant))
+            are_known = (
+                self.is_constant[self.producers[n]] if n in self.producers else n in constants for n in names
+            )
+            self.is_constant.append(all(are_known))
 
     def find_nodes_between(self, outputs: Iterable[str], inputs: Collection[str]) -> set[int]:
-        """Returns the indices of the nodes on the paths from the values `inputs` to the values `outputs`."""
-        indices = {self.maker[value] for value in outputs if value in self.maker}
+        """Returns the indices of the nodes that compute `outputs` from the values `inputs`.
+
+        The search goes backward from `outputs`. It passes no value in `inputs` and no constant node.
+        """
+        indices = {self.producers[value] for value in outputs if value in self.producers}
         pending = [*indices]
         while pending:
             for name in self.reads[pending.pop()]:
-                index = self.maker.get(name)
+                index = self.producers.get(name)
                 if index is None or name in inputs or index in indices:
                     continue
-                # a constant node was folded, so it is on no path
-                if not self.constant[index]:
+                # a runtime folds a constant node before the run
+                if not self.is_constant[index]:
                     indices.add(index)
                     pending.append(index)
         return indices

@@ -13,7 +13,7 @@ from explorer.engine.graph.model import Model, Node, list_bodies
 RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
-"""Operators with different results for the same inputs; Dropout is one in training mode only."""
+"""Operators with different results in each run. Dropout is absent: it is random in training mode only."""
 
 NOT_SHARED = "it draws random numbers, which differ in each run"
 """Reason, shown to the user, why a value is not compared."""
@@ -50,7 +50,10 @@ def list_all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _draws_random(model: Model, node: Node) -> bool:
-    """Whether a node draws random numbers, without the nodes in its bodies."""
+    """Whether a node draws random numbers, without the nodes in its bodies.
+
+    A Dropout does if its training mode is true or computed.
+    """
     if node.domain:
         return False
     if node.op != "Dropout" or len(node.inputs) < 3 or not node.inputs[2]:

@@ -18,7 +18,7 @@ from explorer.engine.graph.model import Graph, Node, Tensor, list_bodies
 class NodeRun(Node):
     """A run of nodes without attributes that differ only by name.
 
-    As a node it has the inputs and outputs of all of them.
+    Its own `inputs` and `outputs` are those of all its nodes.
 
     Args:
         op: Operator of the nodes.
@@ -54,10 +54,10 @@ class NodeRun(Node):
 
     def build_nodes(self) -> Iterator[Node]:
         """Builds the individual nodes."""
-        for inputs, output, name, label_key in zip(
+        for inputs, output, name, label in zip(
             zip(*self.wires, strict=True), self.outputs, self.names, self.labels, strict=True
         ):
-            metadata = {**self.metadata, self.label_key: label_key}
+            metadata = {**self.metadata, self.label_key: label}
             yield Node(self.op, inputs, (output,), name=name, domain=self.domain, metadata=metadata)
 
 
@@ -108,7 +108,7 @@ def list_stored_nodes(nodes: Sequence[Node]) -> Sequence[Node]:
 
 
 def list_value_names(graph: Graph) -> Iterator[str]:
-    """Returns every value name in a graph and in the graphs inside it."""
+    """Yields every value name in a graph and in the graphs inside it."""
     yield from graph.initializers
     for value in (*graph.inputs, *graph.outputs, *graph.values):
         yield value.name
@@ -165,7 +165,7 @@ class Tensors(Mapping[str, Tensor]):
         self.bundles = bundles
         self._all: dict[str, Tensor] | None = None
 
-    def _build_single(self) -> dict[str, Tensor]:
+    def _build_all(self) -> dict[str, Tensor]:
         if self._all is None:
             self._all = dict(self.single)
             for bundle in self.bundles:
@@ -173,10 +173,10 @@ class Tensors(Mapping[str, Tensor]):
         return self._all
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._build_single()[name]
+        return self._build_all()[name]
 
     def __len__(self) -> int:
-        return len(self._build_single())
+        return len(self._build_all())
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._build_single())
+        return iter(self._build_all())

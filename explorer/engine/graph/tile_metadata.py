@@ -1,4 +1,4 @@
-"""Metadata of a tiled model: the site of each node, and the plans stored in the model.
+"""Metadata of a tiled model: the site (tiled matmul) of each node, and the plans stored in the model.
 
 A tiled model can be tiled again, for example first its convolutions and then other layers with another tile.
 Its metadata then contains both plans.
@@ -21,7 +21,7 @@ SITE_KEY = "tile_hw.site"
 """Metadata key of a node: the site that it belongs to."""
 
 MNK_KEY = "tile_hw.mnk"
-"""Metadata key of a tile product: its indices as 'm,k,n'."""
+"""Metadata key of a tile product: its tile's indices along the rows, depth and columns, as 'm,k,n'."""
 
 PLAN_KEY = "tile_hw.plan"
 """Metadata key of a model: the last plan as JSON, so that a tiled file can be verified without other files.

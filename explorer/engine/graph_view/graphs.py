@@ -28,7 +28,7 @@ class ModelGraphs:
 
     def draw(
         self,
-        examined: AnalysisResult,
+        result: AnalysisResult,
         source: str,
         row: int | None = None,
         *,
@@ -53,7 +53,7 @@ class ModelGraphs:
                 )
         if steps is not None and row is None:
             raise Misuse("steps are counted from a layer", where="--steps", hint="add --layer LAYER")
-        tree = self._get_tree(examined, source).replace_overlay(outside)
+        tree = self._get_tree(result, source).replace_overlay(outside)
         spans = [
             (row_or_span, tree.ends[row_or_span]) if isinstance(row_or_span, int) else row_or_span
             for row_or_span in unfold
@@ -63,7 +63,7 @@ class ModelGraphs:
         )
 
     def compute_node_figures(
-        self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str, outside: Overlay | None
+        self, result: AnalysisResult, opened: OpenedModel, source: str, figure: str, outside: Overlay | None
     ) -> NodeFigures:
         """Returns a figure of every node, by the names that the program Model Explorer uses for nodes.
 
@@ -80,7 +80,7 @@ class ModelGraphs:
         model: Any = opened
         if opened.format == "torch.export" or hasattr(opened, "loaded"):
             return _read_program_figures(model, source, figure)
-        tree = self._get_tree(examined, source)
+        tree = self._get_tree(result, source)
         graph: Graph | None = model.model.graph if opened.is_graph else None
         row_by_node = dict(
             _list_leaves_by_tensor(tree) if graph is None else _list_nodes_by_name(graph, tree.layers)
@@ -94,16 +94,16 @@ class ModelGraphs:
             source, graph.name if graph else "", figure, figures, len(row_by_node) - len(figures)
         )
 
-    def _get_tree(self, examined: AnalysisResult, source: str) -> TreeRows:
-        if self._last is None or self._last[0] is not examined:
-            flow = examined.flow
+    def _get_tree(self, result: AnalysisResult, source: str) -> TreeRows:
+        if self._last is None or self._last[0] is not result:
+            flow = result.flow
             if flow is None:
-                order = examined.schedule
+                order = result.schedule
                 reason = (
                     order.incomplete_reason or "it is unknown which layers read the tensors of each layer"
                 )
                 raise Misuse(reason, where=source, hint=order.hint)
-            self._last = examined, TreeRows(examined.analysis.layers, flow)
+            self._last = result, TreeRows(result.analysis.layers, flow)
         return self._last[1]
 
 

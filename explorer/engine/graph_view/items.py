@@ -58,7 +58,7 @@ class BoxDraft(Struct):
         return self.get_rows_span(tree) if self.is_part else (self.rows[0], tree.ends[self.rows[0]])
 
     def list_content_rows(self, tree: TreeRows) -> Iterator[int]:
-        """Returns the rows that replace the box when it is opened."""
+        """Yields the rows that replace the box when it is opened."""
         return iter(self.rows) if self.is_part else tree.list_children(self.rows[0])
 
 
@@ -155,9 +155,9 @@ def _draft_run(rows: list[int]) -> Iterator[BoxDraft]:
         yield BoxDraft(tuple(rows), is_run=len(rows) > 1)
 
 
-def group_drafts(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
-    """Combines neighboring drafts into at most `most` drafts."""
-    group_size = -(-len(drafts) // most)
+def group_drafts(drafts: Sequence[BoxDraft], max_count: int) -> list[BoxDraft]:
+    """Combines neighboring drafts into at most `max_count` drafts."""
+    group_size = -(-len(drafts) // max_count)
     groups = [drafts[start : start + group_size] for start in range(0, len(drafts), max(1, group_size))]
     return [
         group[0] if len(group) == 1 else BoxDraft(tuple([row for draft in group for row in draft.rows]))
@@ -190,12 +190,12 @@ def open_by_level(
         for index, draft in enumerate(current):
             # tiles and runs of groups are opened only on request
             can_open = draft.is_sum or (len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled)
-            inside = draft_siblings(tree, draft.list_content_rows(tree), opened) if can_open else []
-            if inside and len(following) + len(inside) + len(current) - index - 1 <= MAX_BOXES:
-                following += inside
+            content = draft_siblings(tree, draft.list_content_rows(tree), opened) if can_open else []
+            if content and len(following) + len(content) + len(current) - index - 1 <= MAX_BOXES:
+                following += content
             else:
                 following.append(draft)
-                closed_count += bool(inside)
+                closed_count += bool(content)
         if len(following) == len(current) and not closed_count:
             break
         if depth is None and len(following) > MAX_AUTOMATIC_BOXES:
@@ -224,23 +224,23 @@ def unfold_drafts(
         opened_spans: Spans of the groups that were opened, to which the function adds.
     """
     unfolded: list[BoxDraft] = []
-    room, closed_count = MAX_BOXES - len(drafts), 0
+    boxes_left, closed_count = MAX_BOXES - len(drafts), 0
     pending = [*reversed(drafts)]
     while pending:
         draft = pending.pop()
         span = draft.get_opening_span(tree)
-        inside: list[BoxDraft] = []
+        content: list[BoxDraft] = []
         if opened.opens(span):
-            inside = _draft_content(tree, draft, opened)
-        if len(inside) - 1 > room and room > 0:
-            inside = group_drafts(inside, min(MAX_AUTOMATIC_BOXES, room + 1))
-        elif len(inside) - 1 > room:
-            inside = []
+            content = _draft_content(tree, draft, opened)
+        if len(content) - 1 > boxes_left and boxes_left > 0:
+            content = group_drafts(content, min(MAX_AUTOMATIC_BOXES, boxes_left + 1))
+        elif len(content) - 1 > boxes_left:
+            content = []
             closed_count += 1
-        if inside:
+        if content:
             opened_spans.append(span)
-            room -= len(inside) - 1
-            pending += reversed(inside)
+            boxes_left -= len(content) - 1
+            pending += reversed(content)
         else:
             unfolded.append(draft)
     if closed_count:
@@ -250,10 +250,10 @@ def unfold_drafts(
 
 def _draft_content(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
     """Returns drafts of the content of a box. If the content is a single group, its content is returned."""
-    inside = draft_siblings(tree, draft.list_content_rows(tree), opened)
-    while len(inside) == 1 and inside[0].get_opening_span(tree)[1] > inside[0].rows[0] + 1:
-        inside = draft_siblings(tree, inside[0].list_content_rows(tree), opened)
-    return inside
+    content = draft_siblings(tree, draft.list_content_rows(tree), opened)
+    while len(content) == 1 and content[0].get_opening_span(tree)[1] > content[0].rows[0] + 1:
+        content = draft_siblings(tree, content[0].list_content_rows(tree), opened)
+    return content
 
 
 def _describe_closed(groups: int) -> str:
@@ -262,7 +262,10 @@ def _describe_closed(groups: int) -> str:
 
 
 def draft_neighborhood(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
-    """Returns drafts of a layer or group and of the layers up to `steps` edges away."""
+    """Returns drafts of a layer or group and of the layers up to `steps` edges away, at most `MAX_BOXES`.
+
+    Of the readers of one tensor, only the first `MAX_READERS` count.
+    """
     flow, own_rows = tree.flow, range(row, tree.ends[row])
     near_rows: set[int] = set()
     last_rows: Sequence[int] = own_rows

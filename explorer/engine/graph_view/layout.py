@@ -50,7 +50,7 @@ class Layout(Struct, frozen=True):
 
     Attributes:
         places: Position of each box.
-        routes: Points (x, y) of each edge; empty for an edge without room.
+        routes: Points (x, y) of each edge; empty for an edge beyond `MAX_CHAIN`.
         width, height: Size of the drawing in cells.
     """
 
@@ -134,9 +134,9 @@ def _compute_ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     for source in range(count):
         for target in readers[source]:
             ranks[target] = max(ranks[target], ranks[source] + 1)
-    with_inputs = {target for _, target in edges}
+    targets = {target for _, target in edges}
     for source in range(count):
-        if source not in with_inputs and readers[source]:
+        if source not in targets and readers[source]:
             ranks[source] = min(ranks[target] for target in readers[source]) - 1
     return ranks
 
@@ -150,11 +150,11 @@ def _choose_chains(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> di
     for source, target in edges:
         if ranks[target] > ranks[source] + 1:
             last_rank[source] = max(last_rank.get(source, 0), ranks[target])
-    room = MAX_CHAIN
+    points_left = MAX_CHAIN
     chains = {}
     for source in sorted(last_rank, key=lambda source: last_rank[source] - ranks[source]):
-        room -= last_rank[source] - ranks[source] - 1
-        if room < 0:
+        points_left -= last_rank[source] - ranks[source] - 1
+        if points_left < 0:
             break
         chains[source] = last_rank[source]
     return chains

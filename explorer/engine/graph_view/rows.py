@@ -44,7 +44,7 @@ class TreeRows:
         depths = layers.depths if isinstance(layers, LeafRows) else [layer.depth for layer in layers]
         self.ends = _find_ends(depths)
         self._sums: dict[tuple[int, ...], dict[str, int | None]] = {}
-        hidden = self._find_idle_rows()
+        hidden = self._find_hidden_rows()
         self.shown = array("q", [0])
         total = self.leaves = 0
         for row, end in enumerate(self.ends):
@@ -107,8 +107,8 @@ class TreeRows:
         one_to_one = layer.calls == len(outputs) and len(layer.inputs) == len(layer.outputs) == 1
         return layer.calls if one_to_one else 1
 
-    def _find_idle_rows(self) -> bytearray:
-        """Returns for each row whether it only processes constants and shapes.
+    def _find_hidden_rows(self) -> bytearray:
+        """Returns for each row, as 0 or 1, whether it is hidden: it only processes constants and shapes.
 
         A value that depends on an input of the model is data, unless it only depends on the size of the
         input. If no row reads data, all rows are visible.
@@ -138,12 +138,12 @@ class TreeRows:
 def _find_ends(depths: Sequence[int]) -> array[int]:
     """Returns for each row the index after its last descendant."""
     ends = array("q", bytes(8 * len(depths)))
-    open_: list[int] = []
+    open_rows: list[int] = []
     for row, depth in enumerate(depths):
-        while open_ and depths[open_[-1]] >= depth:
-            ends[open_.pop()] = row
-        open_.append(row)
-    for row in open_:
+        while open_rows and depths[open_rows[-1]] >= depth:
+            ends[open_rows.pop()] = row
+        open_rows.append(row)
+    for row in open_rows:
         ends[row] = len(depths)
     return ends
 

@@ -49,6 +49,7 @@ A port is a box for an object outside the drawing: an input or output of the mod
 """
 
 MAX_EDGES = 3_000
+"""Maximum number of edges of a drawing. The longest edges beyond it are left out."""
 MAX_INSIDE = 6_000
 """Maximum number of boxes of a drawing, including those inside its boxes."""
 
@@ -95,7 +96,7 @@ def draw(
     """
     stop_if(cancel)
     route = None if between is None else find_route(tree, *between)
-    visible = () if between is None else tuple([(at, tree.ends[at]) for at in between])
+    visible = () if between is None else tuple([(end_row, tree.ends[end_row]) for end_row in between])
     opened = OpenedGroups(unfold, visible)
     notes: list[str] = []
     path = "" if row is None else tree.layers[row].path
@@ -151,7 +152,7 @@ class _Drawing(Struct):
         boxes: The boxes.
         edges: First tensor of each edge, and number of its tensors, by the indices of its two boxes.
         seen_tensors: Source, target and tensor id of all tensors that were added.
-        lit: Highlighted edges.
+        lit: Highlighted edges, by the indices of their two boxes.
         ports: Index of the box of each object outside the drawing, by kind and identity.
         omitted_ports: Number of ports that had no room.
     """
@@ -268,7 +269,7 @@ def _count_folded(tree: TreeRows, row: int | None) -> int:
     """Returns the number of leaves that the drawing hides because they only hold constants or shapes."""
     if row is None:
         return tree.leaves - tree.shown[-1]
-    leaves = sum(tree.ends[at] == at + 1 for at in range(row, tree.ends[row]))
+    leaves = sum(tree.ends[inner] == inner + 1 for inner in range(row, tree.ends[row]))
     return leaves - tree.count_leaves(row)
 
 

@@ -26,6 +26,8 @@ Array = np.ndarray[Any, Any]
 class SeededGraph:
     """A graph under construction; most methods return the name of the value that they produce.
 
+    In all methods, `scope` is the prefix of a node's name, and `path` the prefix of the names of its weights.
+
     Args:
         name: Name of the graph; each name has its own random numbers.
         seed: Seed of the random numbers.
@@ -39,7 +41,7 @@ class SeededGraph:
         self.outputs: list[onnx.ValueInfoProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.names: dict[str, int] = {}
-        self.bits = np.random.PCG64(zlib.crc32(name.encode()) + seed)
+        self.generator = np.random.PCG64(zlib.crc32(name.encode()) + seed)
 
     def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
         """Adds an input of the graph."""
@@ -54,7 +56,7 @@ class SeededGraph:
 
     def draw_uniform(self, shape: Sequence[int], low: float, high: float) -> Array:
         """Draws uniform random numbers of 24 bits, which float32 represents exactly."""
-        raw = np.asarray(self.bits.random_raw(math.prod(shape)), dtype=np.uint64)
+        raw = np.asarray(self.generator.random_raw(math.prod(shape)), dtype=np.uint64)
         unit = (raw >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
         return (np.float32(low) + unit * np.float32(high - low)).reshape(shape)
 

@@ -16,6 +16,7 @@ from explorer.engine.make.builder import SeededGraph, Shape
 _MAX_BYTES = 1 << 31
 """Maximum bytes of weights; protobuf parsers reject larger messages."""
 _LAYER = re.compile(r"(?!0)(\d+)x(?!0)(\d+)|bn(?!0)(\d+)|(relu|sigmoid|tanh|softmax)")
+"""A layer of an mlp. Groups: inputs and outputs of a product, features of a batch norm, activation."""
 _ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softmax": "Softmax"}
 
 EXAMPLES = (
@@ -110,7 +111,7 @@ def _make_attention(net: SeededGraph, sizes: str, options: str, _: int | str) ->
     _check_size(net, 4 * width * width)
     x = net.input("x", [batch, length, width])
 
-    def dense(name: str, value: str) -> str:
+    def add_dense(name: str, value: str) -> str:
         weight = net.weight(f"{name}.weight", (width, width), width)
         return net.op(
             "Add",
@@ -121,12 +122,12 @@ def _make_attention(net: SeededGraph, sizes: str, options: str, _: int | str) ->
 
     split = [batch, length, heads, width // heads]
 
-    def by_head(name: str, perm: Sequence[int]) -> str:
-        value = net.op("Reshape", f"/{name}", dense(name, x), net.constant(f"/{name}", split, np.int64))
+    def add_heads(name: str, perm: Sequence[int]) -> str:
+        value = net.op("Reshape", f"/{name}", add_dense(name, x), net.constant(f"/{name}", split, np.int64))
         return net.op("Transpose", f"/{name}", value, perm=perm)
 
-    query = by_head("query", [0, 2, 1, 3])
-    scores = net.op("MatMul", "", query, by_head("key", [0, 2, 3, 1]))
+    query = add_heads("query", [0, 2, 1, 3])
+    scores = net.op("MatMul", "", query, add_heads("key", [0, 2, 3, 1]))
     scores = net.op("Div", "", scores, net.constant("", math.sqrt(width // heads), np.float32))
     if option_values["causal"]:
         fill = numpy_helper.from_array(np.array([-np.inf], np.float32))
@@ -135,10 +136,10 @@ def _make_attention(net: SeededGraph, sizes: str, options: str, _: int | str) ->
         scores = net.op("Add", "", scores, mask)
     weights = net.op("Softmax", "", scores, axis=-1)
     context = net.op(
-        "Transpose", "", net.op("MatMul", "", weights, by_head("value", [0, 2, 1, 3])), perm=[0, 2, 1, 3]
+        "Transpose", "", net.op("MatMul", "", weights, add_heads("value", [0, 2, 1, 3])), perm=[0, 2, 1, 3]
     )
     context = net.op("Reshape", "", context, net.constant("", [batch, length, width], np.int64))
-    net.output(dense("out", context), "y", [batch, length, width])
+    net.output(add_dense("out", context), "y", [batch, length, width])
 
 
 def _make_mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
@@ -184,7 +185,6 @@ _KINDS: Mapping[str, Callable[[SeededGraph, str, str, int | str], None]] = {
     "attention": _make_attention,
     "mlp": _make_mlp,
 }
-
 
 _SIZED = frozenset(("linear", "attention"))
 """Kinds whose sizes include the batch."""

@@ -39,7 +39,7 @@ class Integer(NumberFormat, frozen=True):
 
     @property
     def writing(self) -> Writing:
-        """'linear', because QuantizeLinear supports all of them."""
+        """'linear', because QuantizeLinear supports every width of `Integer`."""
         return "linear"
 
     @property
@@ -93,7 +93,7 @@ class Integer(NumberFormat, frozen=True):
         return codes
 
     def of_steps(self, steps: Array, grid: Grid) -> Array:
-        """Returns the values of `steps`, computed in place if possible."""
+        """Returns `steps` times the scale as float32. A float32 array is changed in place."""
         values = steps.astype(np.float32, copy=False)
         values *= reshape_for_tensor(grid.scale, steps.shape, grid)
         return values

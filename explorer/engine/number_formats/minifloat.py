@@ -23,7 +23,7 @@ SLAB = 1 << 18
 """Number of elements computed at a time, which limits intermediate values to a few MiB."""
 
 MAX_EXPONENT, MAX_MANTISSA = 7, 14
-"""Maximum numbers of bits. Libraries round larger formats differently: they take the exponent from a log."""
+"""Maximum numbers of bits. Beyond them, libraries disagree: they compute the exponent with a logarithm."""
 
 
 class Half(NumberFormat, frozen=True):

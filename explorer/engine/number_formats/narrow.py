@@ -107,7 +107,7 @@ def _sum_magnitudes(values: Array) -> float:
 
 
 def _find_ternary_scale(values: Array) -> float:
-    """Returns the scale with the least squared error, as `Ternary.fitted` explains."""
+    """Returns the scale with the least squared error; a gain is the (sum)**2 / n of `Ternary.fitted`."""
     ordered = np.abs(values)
     ordered.sort()
     best_gain, scale, total = 0.0, 0.0, 0.0

@@ -64,9 +64,8 @@ class NumberFormat(Struct, frozen=True):
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns the grid for values between `low` and `high`.
 
-        Both are float32, of shape () or with one entry for each index of `axis`.
-
-        A format that is not `scaled` has scale 1.
+        Both are float32, of shape () or with one entry for each index of `axis`. With `symmetric`, zero
+        points do not depend on the values. A format that is not `scaled` ignores the range.
         """
         scale = np.ones((), np.float32)
         return Grid(scale, np.zeros((), np.int32))
@@ -81,7 +80,7 @@ class NumberFormat(Struct, frozen=True):
             axis: Axis with one scale per index, or None for a single scale.
             block: Number of elements along `axis` that share a scale, or 0. With blocks, the scales have the
                 shape of `values` with `axis` divided by `block`, rounded up.
-            symmetric: Whether zero points stay 0.
+            symmetric: Whether zero points do not depend on the values.
         """
         if not self.scaled:
             return self.grid(values, values)
@@ -96,7 +95,7 @@ class NumberFormat(Struct, frozen=True):
         raise NotImplementedError
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """Returns the values rounded to the format as float32; values out of range saturate.
+        """Returns the values rounded to the format, as float32; in most formats, large values saturate.
 
         NaN stays NaN. `axis` is the axis of a block format's own blocks, which is the depth of a product.
         """
@@ -131,7 +130,7 @@ def reshape_for_tensor(values: Array, shape: tuple[int, ...], grid: Grid) -> Arr
 
 
 def scale_grid(scale: Array, axis: int | None, zero: Array | None = None) -> Grid:
-    """Returns the grid with these scales. A scale too small for float32 becomes 1, as exact for zeros."""
+    """Returns the grid with these scales; 1 replaces a scale of 0 or below the normal numbers of float32."""
     scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
     return Grid(scale, np.zeros(scale.shape, np.int32) if zero is None else zero, axis)
 

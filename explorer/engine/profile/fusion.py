@@ -96,7 +96,7 @@ class _Scope:
         }
         self.index_by_name = {node.name: index for index, node in enumerate(self.nodes)}
         self.edges = NodeWires(self.nodes, set(original.initializers) - defaults)
-        self.producers = self.edges.maker
+        self.producers = self.edges.producers
         self.readers: dict[str, list[int]] = {}
         for index, names in enumerate(self.edges.reads):
             for name in names:

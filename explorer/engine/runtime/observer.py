@@ -24,19 +24,11 @@ _ASSUMED_BYTES = BUDGET // 8
 """Assumed bytes of a value of unknown size."""
 
 WIDER = {
-    "bfloat16": "float32",
-    "float8_e4m3fn": "float32",
-    "float8_e4m3fnuz": "float32",
-    "float8_e5m2": "float32",
-    "float8_e5m2fnuz": "float32",
-    "float8_e8m0fnu": "float32",
-    "float6_e2m3fn": "float32",
-    "float6_e3m2fn": "float32",
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), "float32"),
+    **dict.fromkeys(("bfloat16", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn"), "float32"),
     "float4_e2m1fn": "float32",
-    "int4": "int8",
-    "uint4": "uint8",
-    "int2": "int8",
-    "uint2": "uint8",
+    **dict.fromkeys(("int4", "int2"), "int8"),
+    **dict.fromkeys(("uint4", "uint2"), "uint8"),
 }
 """Types that onnxruntime does not return, and for each a wider type that represents all its values."""
 
@@ -46,7 +38,7 @@ class Observer:
 
     Args:
         model: The model to run.
-        values: Values to return, with their types if known.
+        values: Values to return (inputs, too), with their types if known.
         label: Name of the model in messages.
 
     Raises:

@@ -32,7 +32,8 @@ from explorer.engine.runtime.reference import Evaluator, has_bfloat16
 
 Array = np.ndarray[Any, Any]
 
-_MESSAGE = 300
+_MAX_MESSAGE = 300
+"""Maximum number of characters of onnxruntime's message in an error."""
 
 MAX_OPTIMIZED = 4096
 """Maximum number of nodes for which graph optimization is enabled.
@@ -74,7 +75,10 @@ def expose(model: Model, names: Sequence[str]) -> Model:
 
 
 def weights_folder(model: Model) -> str:
-    """Returns the folder in which onnxruntime looks for weights, with symbolic links resolved."""
+    """Returns the folder in which onnxruntime looks for weights.
+
+    It is the model's folder, or the folder of the file with the largest weight if that lies outside.
+    """
     folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
     spans = [t.payload for t in model.graph.initializers.values() if isinstance(t.payload, FileSpan)]
     if not spans:
@@ -84,7 +88,7 @@ def weights_folder(model: Model) -> str:
     return folder if os.path.commonpath([root, path]) == root else os.path.dirname(path)
 
 
-def _harmful_passes(model: Model) -> Sequence[str]:
+def _list_harmful_passes(model: Model) -> Sequence[str]:
     """Returns the optimizer passes that break a DequantizeLinear without a zero point.
 
     The result is empty if the model has no such node.
@@ -158,7 +162,7 @@ class RuntimeSession:
         model_bytes = encode_skeleton(model, folder=folder)
         reasons: list[str] = []
         is_optimized = optimize and len(model.graph.nodes) <= MAX_OPTIMIZED
-        harmful = _harmful_passes(model) if is_optimized else ()
+        harmful = _list_harmful_passes(model) if is_optimized else ()
         for name, level in _LEVELS if is_optimized else _LEVELS[-1:]:
             options.graph_optimization_level = level
             self.level = name if is_optimized else ""
@@ -197,16 +201,16 @@ class RuntimeSession:
         return dict(zip(output_names, results, strict=True))
 
     def types(self) -> dict[str, str | None]:
-        """Returns the element type of every output in numpy's spelling, or None if it is not numeric."""
+        """Returns the element type of every output in numpy's spelling; None if it is not a tensor."""
         if isinstance(self._session, Evaluator):
             return dict(self._declared)
         return {o.name: _TYPES.get(o.type) for o in self._session.get_outputs()}
 
 
 def shorten_error(error: BaseException) -> str:
-    """Returns an onnxruntime error in one line, without prefix and source locations.
+    """Returns an onnxruntime error in one line of limited length, without prefix and source locations.
 
     If no text is left, the result is the class of the error.
     """
     text = printable(read_message(error)).rstrip(". ")
-    return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."
+    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 3] + "..."

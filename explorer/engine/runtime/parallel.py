@@ -233,7 +233,7 @@ def compute_pieces(compute: Callable[[_T], object], pieces: Sequence[_T]) -> Non
 def _find_loaded_pools(modules: int) -> ThreadpoolController:
     """Finds the thread pools of the loaded libraries.
 
-    Only new modules add a pool, so the 2 ms search is cached.
+    Only new modules add a pool. The result of the 2 ms search is therefore cached by the number of modules.
     """
     return ThreadpoolController()
 

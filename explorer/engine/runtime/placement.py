@@ -19,7 +19,7 @@ from explorer.facts import Analysis, Layer, TensorInfo
 from explorer.facts.external.placement import Boundary, FusedLayers, Partition, Placement
 from explorer.settings.columns import sum_tensor_bytes
 
-Work = tuple[Node, tuple[int, ...]]
+Replacement = tuple[Node, tuple[int, ...]]
 """A node of the optimized graph, and the indices of the original nodes that it replaces."""
 
 
@@ -37,14 +37,18 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
         BadModel: onnxruntime cannot load the model.
         MissingExtra: The installed onnxruntime does not report its assignment.
     """
-    runtime, available = provider_assignment.runtime()
+    runtime, available = provider_assignment.describe_runtime()
     provider_order = provider_assignment.resolve_providers(providers)
-    assignment = provider_assignment.assignment(model, provider_order, scratch=scratch)
+    assignment = provider_assignment.read_assignment(model, provider_order, scratch=scratch)
     edges = _GraphEdges(model)
-    works = [] if assignment.nodes is None else _match_optimized_nodes(edges, assignment.nodes)
-    providers_by_call = _call_providers(edges, assignment)
-    mixed_calls = {at: several for at, several in providers_by_call.items() if len(several) > 1}
-    provider_by_node = _providers_by_node(edges, assignment, works, providers_by_call)
+    replacements = [] if assignment.nodes is None else _match_optimized_nodes(edges, assignment.nodes)
+    providers_by_call = _find_call_providers(edges, assignment)
+    mixed_calls = {
+        index: call_providers
+        for index, call_providers in providers_by_call.items()
+        if len(call_providers) > 1
+    }
+    provider_by_node = _list_providers_by_node(edges, assignment, replacements, providers_by_call)
     rows = _LayerRows(analysis, edges.nodes)
     boundaries = _list_boundaries(edges, provider_by_node, rows)
     counts: dict[str, int] = {}
@@ -61,7 +65,7 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
         tuple(boundaries),
         sum(boundary.bytes or 0 for boundary in boundaries),
         sum(boundary.bytes is None for boundary in boundaries),
-        tuple(_fused_layers(assignment, works, provider_by_node, rows)),
+        tuple(_list_fused_layers(assignment, replacements, provider_by_node, rows)),
         rows.paths([at for at, provider in enumerate(provider_by_node) if not provider])
         if assignment.nodes
         else (),
@@ -77,40 +81,40 @@ class _GraphEdges(NodeWires):
         self.input_names = {value.name for value in model.graph.required_inputs} | model.defaults
         super().__init__(self.nodes, model.graph.initializers.keys() - self.input_names)
 
-    def producers(self, index: int) -> set[int]:
+    def list_predecessors(self, index: int) -> set[int]:
         """Returns the indices of the nodes that compute the inputs of a node."""
-        return {self.maker[name] for name in self.reads[index] if name in self.maker}
+        return {self.producers[name] for name in self.reads[index] if name in self.producers}
 
 
-def _match_optimized_nodes(edges: _GraphEdges, optimized_nodes: Sequence[Node]) -> list[Work]:
+def _match_optimized_nodes(edges: _GraphEdges, optimized_nodes: Sequence[Node]) -> list[Replacement]:
     """Returns the nodes of an optimized graph, each with the original nodes that it replaces."""
     optimized_names = {name for node in optimized_nodes for name in (*node.outputs, *node.inputs)}
-    works: list[Work] = []
+    replacements: list[Replacement] = []
     for node in optimized_nodes:
-        works.append((node, tuple(sorted(edges.find_nodes_between(node.outputs, optimized_names)))))
-    return works
+        replacements.append((node, tuple(sorted(edges.find_nodes_between(node.outputs, optimized_names)))))
+    return replacements
 
 
-def _providers_by_node(
+def _list_providers_by_node(
     edges: _GraphEdges,
     assignment: Assignment,
-    works: Sequence[Work],
+    replacements: Sequence[Replacement],
     providers_by_call: Mapping[int, Sequence[str]],
 ) -> list[str]:
     """Returns the provider of each node, or '' if the node does not run or its provider is unknown."""
     provider_by_node = [assignment.providers.get(node_name(index), "") for index in range(len(edges.nodes))]
     for index, call_providers in providers_by_call.items():
         provider_by_node[index] = call_providers[0]
-    for node, work in works:
+    for node, replaced in replacements:
         provider = assignment.providers.get(node.name, "") or next(
-            (provider_by_node[index] for index in work if provider_by_node[index]), ""
+            (provider_by_node[index] for index in replaced if provider_by_node[index]), ""
         )
-        for index in work:
+        for index in replaced:
             provider_by_node[index] = provider_by_node[index] or provider
     return provider_by_node
 
 
-def _call_providers(edges: _GraphEdges, assignment: Assignment) -> dict[int, tuple[str, ...]]:
+def _find_call_providers(edges: _GraphEdges, assignment: Assignment) -> dict[int, tuple[str, ...]]:
     """Returns the providers of the nodes that replaced each function call, by the index of the call."""
     node_by_value = {name: node for node in assignment.nodes or () for name in node.outputs if name}
     providers_by_call: dict[int, tuple[str, ...]] = {}
@@ -122,16 +126,16 @@ def _call_providers(edges: _GraphEdges, assignment: Assignment) -> dict[int, tup
         while pending:
             for name in pending.pop().inputs:
                 node = node_by_value.get(name)
-                if node is not None and name not in edges.maker and id(node) not in nodes:
+                if node is not None and name not in edges.producers and id(node) not in nodes:
                     nodes[id(node)] = node
                     pending.append(node)
-        node_providers = [_provider_of(node.name, assignment) for node in nodes.values()]
+        node_providers = [_find_provider(node.name, assignment) for node in nodes.values()]
         if distinct_providers := tuple(dict.fromkeys(filter(None, node_providers))):
             providers_by_call[index] = distinct_providers
     return providers_by_call
 
 
-def _provider_of(name: str, assignment: Assignment) -> str:
+def _find_provider(name: str, assignment: Assignment) -> str:
     """Returns the provider of a node by its name, or '' if unknown.
 
     onnxruntime names a fused node NAME/FUSION/ after one of its parts.
@@ -143,11 +147,11 @@ def _provider_of(name: str, assignment: Assignment) -> str:
 
 def _list_partitions(edges: _GraphEdges, provider_by_node: Sequence[str]) -> list[tuple[str, list[int]]]:
     """Returns the partitions in execution order: the provider and the indices of its nodes."""
-    missing_inputs = [len(edges.producers(index)) for index in range(len(provider_by_node))]
+    missing_inputs = [len(edges.list_predecessors(index)) for index in range(len(provider_by_node))]
     readers: list[list[int]] = [[] for _ in missing_inputs]
     for index in range(len(provider_by_node)):
-        for maker in edges.producers(index):
-            readers[maker].append(index)
+        for predecessor in edges.list_predecessors(index):
+            readers[predecessor].append(index)
     ready: dict[str, list[int]] = {}
     for index, count in enumerate(missing_inputs):
         if not count:
@@ -193,23 +197,26 @@ def _list_boundaries(edges: _GraphEdges, provider_by_node: Sequence[str], rows: 
     boundaries = []
     for (name, target), readers in readers_by_value.items():
         info = rows.tensors.get(name)
-        maker = rows.paths([edges.maker[name]])[0] if name in edges.maker else ""
+        producer = rows.paths([edges.producers[name]])[0] if name in edges.producers else ""
         shape, size = (None, None) if info is None else (info.shape, sum_tensor_bytes((info,)))
         boundaries.append(
-            Boundary(name, shape, maker, provider_by_value[name], target, rows.paths(readers), size)
+            Boundary(name, shape, producer, provider_by_value[name], target, rows.paths(readers), size)
         )
     return boundaries
 
 
-def _fused_layers(
-    assignment: Assignment, works: Sequence[Work], provider_by_node: Sequence[str], rows: _LayerRows
+def _list_fused_layers(
+    assignment: Assignment,
+    replacements: Sequence[Replacement],
+    provider_by_node: Sequence[str],
+    rows: _LayerRows,
 ) -> Iterator[FusedLayers]:
     index_by_name = {node_name(index): index for index in range(len(provider_by_node))}
     for names in assignment.compiled:
         indices = [index_by_name[name] for name in names if name in index_by_name]
         if len(indices) > 1:
             yield FusedLayers("compiled graph", provider_by_node[indices[0]], rows.paths(indices))
-    for node, replaced in works:
+    for node, replaced in replacements:
         if len(replaced) > 1:
             yield FusedLayers(node.op, provider_by_node[replaced[0]], rows.paths(replaced))
 
@@ -263,7 +270,7 @@ class _LayerRows:
         assignment: Assignment,
         mixed_calls: Mapping[int, tuple[str, ...]],
     ) -> dict[int, str]:
-        """Returns the short provider names of each row.
+        """Returns the short provider names of each row, separated by commas, by the row's id.
 
         A row has the provider of its node, or of its node in a body if known. A group lists the providers of
         all its rows.
@@ -277,29 +284,32 @@ class _LayerRows:
             for index, row in enumerate(self._rows)
             if row is not None and index in mixed_calls
         }
-        bodies = dict(self._bodies(assignment))
+        bodies = dict(self._iterate_body_providers(assignment))
         names_by_row: dict[int, dict[str, None]] = {}
         containing_provider: dict[int, str] = {}  # provider of the node that contains a row
         for row in self._layers:
             inherited = containing_provider.get(-1 if row.parent is None else row.parent, "")
             containing_provider[row.id] = bodies.get(row.id) or provider_by_row.get(row.id) or inherited
         for row in reversed(list(self._layers)):
-            mine = names_by_row.setdefault(row.id, {})
+            names = names_by_row.setdefault(row.id, {})
             if containing_provider[row.id] and (not row.group or row.id in provider_by_row):
-                mine.update(dict.fromkeys(mixed_calls_by_row.get(row.id, (containing_provider[row.id],))))
+                names.update(dict.fromkeys(mixed_calls_by_row.get(row.id, (containing_provider[row.id],))))
             if row.parent is not None:
-                names_by_row.setdefault(row.parent, {}).update(mine)
+                names_by_row.setdefault(row.parent, {}).update(names)
         order = {name: index for index, name in enumerate(dict.fromkeys(filter(None, provider_by_node)))}
         return {
-            index: ", ".join(
+            row_id: ", ".join(
                 _shorten_provider(name)
                 for name in sorted(names, key=lambda name: order.get(name, len(order)))
             )
-            for index, names in names_by_row.items()
+            for row_id, names in names_by_row.items()
         }
 
-    def _bodies(self, assignment: Assignment) -> Iterator[tuple[int, str]]:
-        """Yields the providers of rows inside bodies, for body nodes that match exactly one row."""
+    def _iterate_body_providers(self, assignment: Assignment) -> Iterator[tuple[int, str]]:
+        """Yields the id and the provider of rows inside bodies, for body nodes that match exactly one row.
+
+        The carrier of a row is the row whose node contains the body.
+        """
         rows_by_carrier: dict[int, dict[tuple[str, str], list[int]]] = {}
         carriers = {
             row.id for row, node in zip(self._rows, self._nodes, strict=True) if row and list_bodies(node)
@@ -317,19 +327,19 @@ class _LayerRows:
                 carrier_by_row[row.id] = carrier
         for index, (carrier_row, node) in enumerate(zip(self._rows, self._nodes, strict=True)):
             rows = {} if carrier_row is None else rows_by_carrier.get(carrier_row.id, {})
-            for name, inner in _nodes_inside(node, node_name(index)) if rows else ():
+            for name, inner in _iterate_body_nodes(node, node_name(index)) if rows else ():
                 row_ids = rows.get((inner.outputs[0], inner.op), []) if inner.outputs else []
                 if len(row_ids) == 1 and name in assignment.providers:
                     yield row_ids[0], assignment.providers[name]
 
 
-def _nodes_inside(node: Node, name: str) -> Iterator[tuple[str, Node]]:
+def _iterate_body_nodes(node: Node, name: str) -> Iterator[tuple[str, Node]]:
     """Yields the nodes of all bodies, with their names in `provider_assignment`."""
     for body_index, (_, body) in enumerate(list_bodies(node)):
         for node_index, body_node in enumerate(body.nodes):
             inner_name = body_node_name(name, body_index, node_index)
             yield inner_name, body_node
-            yield from _nodes_inside(body_node, inner_name)
+            yield from _iterate_body_nodes(body_node, inner_name)
 
 
 def _shorten_provider(provider: str) -> str:

@@ -95,11 +95,9 @@ def _build_plain_nodes(nodes: Any) -> Any:
                 name = create_free_name(f"{node.name}#{occurrences[node.name]}", used_names)
                 plain_node = plain_node.replace_values(node.inputs, node.outputs, name)
         plain_nodes.append(plain_node)
-    return (
-        nodes
-        if all(a is b for a, b in zip(originals, plain_nodes, strict=True))
-        else combine_nodes(plain_nodes)
-    )
+    if all(a is b for a, b in zip(originals, plain_nodes, strict=True)):
+        return nodes
+    return combine_nodes(plain_nodes)
 
 
 def _build_plain_node(node: Node) -> Node:
@@ -133,7 +131,7 @@ def _read_dense_bytes(span: FileSpan) -> bytes:
     import numpy as np  # opening a model must not wait for numpy
 
     values, shape, _ = read_sparse(span)
-    indices = _build_indices(span)
+    indices = _read_indices(span)
     numbers = values.array().reshape(-1)
     count = math.prod(shape)
     if indices is None or numbers.dtype != get_numpy_type(values.dtype):
@@ -156,7 +154,8 @@ def _read_dense_bytes(span: FileSpan) -> bytes:
     return dense.tobytes()
 
 
-def _build_indices(span: FileSpan) -> Tensor | None:
+def _read_indices(span: FileSpan) -> Tensor | None:
+    """Returns the indices of a sparse tensor, or None if its record has none."""
     reader = TensorReader(span.source)
     for number, wire_type, _, start, end in iterate_fields(reader.data, span.offset, span.offset + span.size):
         if number == 2 and wire_type == 2:

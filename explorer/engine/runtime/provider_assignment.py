@@ -34,7 +34,7 @@ class Assignment(Struct, frozen=True):
     """The way in which onnxruntime runs the nodes of a graph.
 
     Attributes:
-        providers: Provider of each node, by the name that `assignment` gave the node.
+        providers: Provider of each node, by the name that `read_assignment` gave the node.
         compiled: Groups of node names that a provider runs as one compiled graph.
         nodes: Nodes of the optimized graph, or None if unknown.
         is_optimized: Whether the graph was optimized.
@@ -51,7 +51,7 @@ class Assignment(Struct, frozen=True):
 def resolve_providers(names: Sequence[str]) -> tuple[str, ...]:
     """Resolves provider names, such as 'cuda' or 'CUDAExecutionProvider'.
 
-    Without names, returns all available providers.
+    Without names, returns all available providers. The CPU provider is always included.
 
     Raises:
         Misuse: onnxruntime does not have one of the providers.
@@ -72,7 +72,7 @@ def resolve_providers(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*providers, HOST]))
 
 
-def runtime() -> tuple[str, tuple[str, ...]]:
+def describe_runtime() -> tuple[str, tuple[str, ...]]:
     """Returns the name and version of onnxruntime, and the providers that are available on this machine."""
     return f"onnxruntime {onnxruntime.__version__}", tuple(onnxruntime.get_available_providers())
 
@@ -90,7 +90,7 @@ def body_node_name(outer_name: str, body_index: int, node_index: int) -> str:
     return f"{outer_name}.{body_index}.{node_index}"
 
 
-def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assignment:
+def read_assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assignment:
     """Loads a graph in onnxruntime and reads which provider runs each node.
 
     Args:
@@ -125,7 +125,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
             optimized_nodes: Sequence[Node] | None = reader.read(target).graph.nodes
         except BadModel:  # onnxruntime cannot write a graph with compiled nodes
             session = _load_session(model_bytes, folder, providers, level)
-            optimized_nodes = _basic_nodes(model_bytes, folder, target)
+            optimized_nodes = _read_basic_nodes(model_bytes, folder, target)
     parts = session.get_provider_graph_assignment_info()
     names_by_part = [(part.ep_name, [node.name for node in part.get_nodes()]) for part in parts]
     session_providers = session.get_providers()
@@ -138,7 +138,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     )
 
 
-def _basic_nodes(model_bytes: bytes, folder: str, target: str) -> Sequence[Node] | None:
+def _read_basic_nodes(model_bytes: bytes, folder: str, target: str) -> Sequence[Node] | None:
     """Returns the nodes after the optimizations common to all providers, or None if unknown."""
     try:
         _load_session(model_bytes, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)

@@ -21,6 +21,7 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import Shape
 
 InputShapes = Mapping[str, tuple[str | None, Shape]]
+"""Element type (None for the declared one) and shape of inputs, by name."""
 
 _INDEX_PRESERVING = frozenset((
     "Cast", "Clip", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
@@ -29,6 +30,7 @@ _INDEX_PRESERVING = frozenset((
 """Operators that pass an index on unchanged."""
 
 _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
+"""Operators that index a table, with the default of their attribute `axis`."""
 
 
 class ContradictsDeclaration(Misuse):
@@ -196,7 +198,7 @@ def _plan_input(
             why="texts that the model knows, and others",
             words=_collect_texts(model),
         )
-    rule = choose_rule(value.name, dtype, shape, lambda: _table_height(model, value.name))
+    rule = choose_rule(value.name, dtype, shape, lambda: _find_table_height(model, value.name))
     # a mask of one element must keep that element
     return RandomInput(value.name, dtype, shape, 1, 2) if rule.is_mask and prod(shape) <= 1 else rule
 
@@ -258,7 +260,7 @@ def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
 def draw_any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
     """Draws values from the type alone.
 
-    Floats are normal, 8-bit integers cover their full range, and other integers are 0 or 1.
+    Floats are normal, 8-bit integers cover their full range, and other integers and booleans are 0 or 1.
     """
     numpy_type = get_numpy_type(dtype)
     if numpy_type.kind in "iu":
@@ -270,7 +272,7 @@ def draw_any_values(generator: np.random.Generator, dtype: str, shape: tuple[int
     return np.asarray(generator.standard_normal(shape)).astype(numpy_type)
 
 
-def _table_height(model: Model, name: str) -> int:
+def _find_table_height(model: Model, name: str) -> int:
     """Returns the smallest number of rows over all tables that the value indexes, or 0 for no table."""
     heights: list[int] = []
     shapes = {v.name: v.shape for v in (*model.graph.values, *model.graph.inputs)}
@@ -301,7 +303,8 @@ _MAX_WORDS = 4096
 def _collect_texts(model: Model) -> tuple[str, ...]:
     """Collects texts in the attributes of a model's nodes, such as the keys of a LabelEncoder.
 
-    The texts in `_UNKNOWN_TEXTS` are added.
+    The texts in `_UNKNOWN_TEXTS` are added. Of a model with more than `_MAX_WORDS` texts, only the first are
+    returned.
     """
     texts: dict[str, None] = {}
     nodes = [node for graph in list_graphs(model.graph) for node in graph.nodes]

@@ -16,7 +16,7 @@ NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfl
 
 
 def has_bfloat16(model: Model) -> bool:
-    """Whether a node of the main graph computes with bfloat16, or a model input or output has that type.
+    """Whether a model input or output is bfloat16, or a node other than Cast reads a stored bfloat16 tensor.
 
     onnxruntime can handle a bfloat16 tensor that is only stored and cast, such as a quantized weight.
     """

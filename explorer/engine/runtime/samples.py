@@ -88,7 +88,7 @@ def random_samples(
     rules = plan_inputs(model, dims, input_shapes)
     seeds = range(seed, seed + count)
     seed_text = f"seed {seed}" if count == 1 else f"seeds {seed} to {seed + count - 1}"
-    return Samples(f"random inputs, {seed_text}", count, lambda: (draw(rules, at) for at in seeds))
+    return Samples(f"random inputs, {seed_text}", count, lambda: (draw(rules, s) for s in seeds))
 
 
 def read_samples(
@@ -120,13 +120,13 @@ def read_samples(
         for v in model.graph.required_inputs
         for dtype, shape in (overrides.get(v.name, (None, v.shape)),)
     ]
-    files = [_SampleFile(name, specs) for name in _sample_files(path)]
+    files = [_SampleFile(name, specs) for name in _list_sample_files(path)]
     count = sum(file.count for file in files)
     text = f"{os.path.basename(os.path.normpath(path))}, {count:,} sample{'s' * (count != 1)}"
     return Samples(text, count, lambda: (feeds for file in files for feeds in file))
 
 
-def _sample_files(path: str) -> list[str]:
+def _list_sample_files(path: str) -> list[str]:
     try:
         names = sorted(name for name in input_files.list_names(path) if name.endswith(_SUFFIXES))
     except (NotADirectoryError, FileNotFoundError):
@@ -169,7 +169,7 @@ class _SampleFile:
 
     def __init__(self, path: str, specs: Sequence[InputSpec]) -> None:
         self.path = path
-        entry_by_name = headers(path)
+        entry_by_name = read_headers(path)
         inputs = {spec.name for spec in specs}
         if inputs <= entry_by_name.keys():
             # a data set may hold other arrays, such as labels
@@ -202,14 +202,14 @@ class _SampleFile:
             )
 
     def __iter__(self) -> Iterator[Feeds]:
-        parts = {name: self._input_samples(name, entry) for name, entry in self.entries.items()}
+        parts = {name: self._iterate_input(name, entry) for name, entry in self.entries.items()}
         for _ in range(self.count):
             yield {name: next(part) for name, part in parts.items()}
 
-    def _input_samples(self, name: str, entry: ArrayEntry) -> Iterator[Array]:
+    def _iterate_input(self, name: str, entry: ArrayEntry) -> Iterator[Array]:
         """Yields the samples of one input. A single sample is repeated without end."""
         index = 0
-        for index, value in enumerate(pieces(self.path, entry)):
+        for index, value in enumerate(iterate_samples(self.path, entry)):
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise Misuse(
                     f"the input '{printable(name)}' has NaN or Inf in sample {index + 1:,}", where=self.path
@@ -232,11 +232,9 @@ def _divide(entry: ArrayEntry, shape: Shape | None) -> ArrayEntry:
     if shape is None or len(array_shape) - len(shape) not in (0, 1):
         return single_sample
     if len(array_shape) > len(shape):
-        return (
-            replace(entry, shape=array_shape[1:], count=array_shape[0])
-            if _matches_shape(array_shape[1:], shape)
-            else single_sample
-        )
+        if _matches_shape(array_shape[1:], shape):
+            return replace(entry, shape=array_shape[1:], count=array_shape[0])
+        return single_sample
     rows = count_run_rows(array_shape, shape, 1)
     if rows is None:
         return single_sample
@@ -247,7 +245,7 @@ def _matches_shape(sizes: tuple[int, ...], shape: Shape) -> bool:
     return all(size == d or not isinstance(d, int) for size, d in zip(sizes, shape, strict=True))
 
 
-def headers(path: str) -> dict[str, ArrayEntry]:
+def read_headers(path: str) -> dict[str, ArrayEntry]:
     """Reads the headers of the arrays in a file, by name ('' for a file with one array).
 
     Raises:
@@ -287,7 +285,7 @@ def _read_header(name: str, file: IO[bytes]) -> ArrayEntry:
     return ArrayEntry(name, dtype, fortran, tuple(int(size) for size in shape))
 
 
-def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
+def iterate_samples(path: str, entry: ArrayEntry) -> Iterator[Array]:
     """Yields the samples of an array in order, reading one at a time."""
     if entry.fortran and entry.count > 1:
         # the first axis varies fastest, so samples are not contiguous

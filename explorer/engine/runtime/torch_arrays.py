@@ -41,6 +41,8 @@ def convert_to_tensor(value: Array) -> torch.Tensor:
 def convert_to_array(tensor: torch.Tensor) -> Array:
     """Converts a tensor to an array, with types of ml_dtypes if numpy has no equivalent.
 
+    A tensor of torch's quantized types is dequantized.
+
     Raises:
         Misuse: Neither numpy nor ml_dtypes has the type.
     """

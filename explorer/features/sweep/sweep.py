@@ -142,7 +142,7 @@ def sweep_trainings(
         _check_take(*take, len(combinations))
     module = session.module_digest()  # raises MissingExtra without torch
     # check the data before its digest, which takes long for large files
-    data_file.read_to_hold(data, labels=training.get("labels", ""), inputs=training.get("inputs", ()))
+    data_file.read_within_memory(data, labels=training.get("labels", ""), inputs=training.get("inputs", ()))
     samples = compute_fingerprint([data], cancel)
     source, options = build_open_arguments(models)
     words = shlex.join(write_opening_words(models.options))

@@ -44,7 +44,7 @@ def train_module(
         require("lightning", models.source)
     from explorer.engine.evaluate.train import TrainingOptions, train  # imports torch and lightning
 
-    file = data_file.read_to_hold(data, labels=labels, inputs=inputs)
+    file = data_file.read_within_memory(data, labels=labels, inputs=inputs)
     bound_module, specs = module_inputs(opened, file, inputs)
     sources = file.assigned(specs, inputs, models.source)
     parts = [(spec, sources[spec.name]) for spec in specs]
