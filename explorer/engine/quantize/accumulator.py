@@ -1,9 +1,9 @@
 """Accumulator width: bits that a sum of integer products needs.
 
 There are two bounds: one for arbitrary weights and one for the stored weights. A product is (weight code -
-zero point) x (input code - zero point). The sum begins with the bias. For stored weights, the bound is tight:
-an input reaches it that has the largest code where the weight is positive and the smallest code where it is
-negative. In any order of summation, no partial sum exceeds the bound.
+zero point) x (input code - zero point). The sum begins with the bias. The bound for stored weights is tight:
+the input with the largest code where the weight is positive, and with the smallest code where it is negative,
+has that sum. In any order of summation, no partial sum exceeds the bound.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _SUMMED_OVER_ALL = ("Conv", "Conv1d", "Conv2d", "Conv3d")
 """Operators whose sums cover all axes of the weight except the axis of the output channels."""
 
 _MATRICES = ("Gemm", "MatMul", "FusedMatMul", "Linear")
+"""Operators whose sums cover the depth axis of the weight only."""
 
 
 class WeightSums:
@@ -48,11 +49,9 @@ class WeightSums:
     @staticmethod
     def is_supported(choice: LayerChoice, get_grid: GetGrid) -> bool:
         """Return whether a layer sums integer products, with one scale for each sum."""
-        layer, weights, inputs = (
-            choice.layer,
-            choice.layer.operands_of("weight"),
-            choice.layer.operands_of("input"),
-        )
+        layer = choice.layer
+        weights = choice.layer.operands_of("weight")
+        inputs = choice.layer.operands_of("input")
         is_product = layer.op in (*_SUMMED_OVER_ALL, *_MATRICES) and len(weights) == len(inputs) == 1
         if not (is_product and isinstance(choice.weight, Integer) and isinstance(choice.input, Integer)):
             return False
@@ -74,8 +73,8 @@ class WeightSums:
         zero = int(self.get_grid(choice, choice.layer.operands_of("input")[0]).zero.reshape(-1)[0])
         least, largest = inputs.least - zero, inputs.largest - zero
         below, above = self._sum_slabs(self.negative_sums), self._sum_slabs(self.positive_sums)
-        start = _read_bias(choice, self.get_grid, below.size)
-        low, high = below * largest + above * least + start, above * largest + below * least + start
+        bias = _read_bias(choice, self.get_grid, below.size)
+        low, high = below * largest + above * least + bias, above * largest + below * least + bias
         channel = int(np.argmax(np.maximum(high, -low)))
         zeros = self.get_grid(choice, choice.layer.operands_of("weight")[0]).zero
         ends = weight.least - int(zeros.max()), weight.largest - int(zeros.min())

@@ -67,20 +67,24 @@ def build_answer(
     by_output = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
     by_path = {row.path: row.macs for row in rows if not row.group}
 
-    def macs(layer: QuantizableLayer) -> int | None:
+    def find_macs(layer: QuantizableLayer) -> int | None:
         is_inner = layer.is_nested and layer.name in by_path
         return by_path[layer.name] if is_inner else by_output.get(layer.node.outputs[0])
 
     measured = layers or {}
     quantized_layers = [
         _build_layer(
-            choice, get_grid, macs(choice.layer), measured.get(choice.layer.node.outputs[0]), weights=weights
+            choice,
+            get_grid,
+            find_macs(choice.layer),
+            measured.get(choice.layer.node.outputs[0]),
+            weights=weights,
         )
         for choice in choices
     ]
     kinds = Counter(layer.op for layer in quantized_layers)
     changed = Counter(layer.op for layer in quantized_layers if not layer.reason)
-    rank = [
+    losses = [
         (loss, layer.name) for layer in quantized_layers if (loss := _compute_output_snr(layer)) is not None
     ]
     return Quantization(
@@ -95,7 +99,7 @@ def build_answer(
             for name, agreement in (outputs or {}).items()
             if agreement.elements or agreement.nonfinite
         ),
-        worst=min(rank)[1] if rank else "",
+        worst=min(losses)[1] if losses else "",
         accumulator_bits=accumulator_bits,
         overflows=tuple(
             layer.name
@@ -107,6 +111,7 @@ def build_answer(
 
 
 def _compute_output_snr(layer: QuantizedLayer) -> float | None:
+    """Return the signal-to-noise ratio of a layer's output, or of its weight if the model did not run."""
     return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
 
 
@@ -117,10 +122,10 @@ def _build_output(name: str, agreement: Agreement) -> OutputAgreement:
 
 
 def _build_layer(
-    choice: LayerChoice, get_grid: GetGrid, count: int | None, errors: LayerErrors | None, *, weights: bool
+    choice: LayerChoice, get_grid: GetGrid, macs: int | None, errors: LayerErrors | None, *, weights: bool
 ) -> QuantizedLayer:
     layer = choice.layer
-    formats = _format(choice, "weight"), _format(choice, "input")
+    formats = _get_format(choice, "weight"), _get_format(choice, "input")
     original_bits = Bits(
         *(None if b is None else float(b) for b in (_get_bits(choice, "weight"), _get_bits(choice, "input")))
     )
@@ -136,7 +141,7 @@ def _build_layer(
         if measures_weight and WeightSums.is_supported(choice, get_grid)
         else None
     )
-    lost = (
+    weight_agreement = (
         measure_weight_errors(choice, get_grid, sums.add if sums is not None else None)
         if measures_weight
         else None
@@ -154,15 +159,15 @@ def _build_layer(
         granularity=_describe_granularity(choice, get_grid),
         bits=bits,
         bits_before=original_bits,
-        weight_max_error=None if lost is None else lost.largest_error,
-        weight_rms_error=None if lost is None else lost.rms,
-        weight_snr_db=None if lost is None else lost.snr_db,
+        weight_max_error=None if weight_agreement is None else weight_agreement.largest_error,
+        weight_rms_error=None if weight_agreement is None else weight_agreement.rms,
+        weight_snr_db=None if weight_agreement is None else weight_agreement.snr_db,
         input_snr_db=None if errors is None else errors.input.snr_db,
         output_snr_db=None if errors is None else errors.output.snr_db,
         saturated=errors.saturated / errors.inputs if errors is not None and errors.inputs else None,
-        macs=count,
-        bitops_before=_compute_bitops(choice, count, (None, None)),
-        bitops=_compute_bitops(choice, count, formats),
+        macs=macs,
+        bitops_before=_compute_bitops(choice, macs, (None, None)),
+        bitops=_compute_bitops(choice, macs, formats),
         weight_bytes_before=sum(
             operand.tensor.nbytes for operand in stored_weights.values() if operand.tensor
         ),
@@ -174,7 +179,7 @@ def _build_layer(
     )
 
 
-def _format(choice: LayerChoice, part: Part) -> NumberFormat | None:
+def _get_format(choice: LayerChoice, part: Part) -> NumberFormat | None:
     return None if choice.reason else getattr(choice, part)
 
 
@@ -185,7 +190,7 @@ def _get_dtype(operand: Operand) -> str:
 
 def _format_part_name(choice: LayerChoice, part: Part) -> str:
     """Return the name of a part's format, the element type of an unchanged part, or '' for a missing part."""
-    operands, fmt = choice.layer.operands_of(part), _format(choice, part)
+    operands, fmt = choice.layer.operands_of(part), _get_format(choice, part)
     return fmt.name if fmt is not None else _get_dtype(operands[0]) if operands else ""
 
 
@@ -198,7 +203,7 @@ def _get_bits(choice: LayerChoice, part: Part) -> int | None:
 def _compute_bitops(
     choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]
 ) -> int | None:
-    """Return MACs x bits of a weight x bits of an input.
+    """Return MACs x bits of a weight x bits of an input, or None if the MACs are unknown.
 
     Without a weight, the other input counts in its place.
 
@@ -212,16 +217,16 @@ def _compute_bitops(
         for part, fmt in zip(parts, formats, strict=True)
     )
     inputs = inputs or 32
-    between = min(choice.layer.activation_macs, macs or 0)
+    activation_macs = min(choice.layer.activation_macs, macs or 0)
     if macs is None:
         return None
     # bits are multiples of 1/4, so the product is exact up to 2^49 MACs
-    return round((macs - between) * ((weight or inputs) * inputs)) + between * 32 * 32
+    return round((macs - activation_macs) * ((weight or inputs) * inputs)) + activation_macs * 32 * 32
 
 
 def _describe_granularity(choice: LayerChoice, get_grid: GetGrid) -> str:
     """Return the part of a weight that shares a scale ('channel', 'block 32'), or '' without scales."""
-    weight = _format(choice, "weight")
+    weight = _get_format(choice, "weight")
     operands = choice.layer.operands_of("weight")
     if weight is None or not operands:
         return ""
@@ -245,7 +250,7 @@ def _count_stored_bytes(choice: LayerChoice, operand: Operand, get_grid: GetGrid
     bias).
     """
     assert operand.tensor is not None
-    fmt = _format(choice, operand.part)
+    fmt = _get_format(choice, operand.part)
     if fmt is None:
         return operand.tensor.nbytes
     code_bytes = math.ceil(operand.tensor.elements * fmt.bits / 8)
@@ -275,7 +280,7 @@ def _sum_bytes(
         for operand in choice.layer.operands:
             if operand.tensor is not None:
                 # a tensor shared by an embedding and a matrix product may be stored in two formats
-                fmt = _format(choice, operand.part)
+                fmt = _get_format(choice, operand.part)
                 copy = (fmt, operand.axes, operand.channel) if fmt is not None else None
                 copies = bytes_of_copies.setdefault(operand.stored, {})
                 copies[copy] = _count_stored_bytes(choice, operand, get_grid)

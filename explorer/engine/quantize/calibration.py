@@ -24,6 +24,8 @@ from explorer.engine.runtime.samples import Samples
 from explorer.facts.quantize import Calibrator
 
 Range = tuple[float, float]
+"""Lowest and highest number that a format must cover."""
+
 Key = TypeVar("Key", bound=Hashable)
 
 HALF_INTERVALS = 4096
@@ -67,7 +69,7 @@ class ValueDistribution:
         low, high: Minimum and maximum of the finite numbers. Before the first number, they are infinity and
             -infinity.
         counts: Number of elements in each interval between two neighboring `edges`.
-        zeros: Number of zeros. Every format represents zero exactly.
+        zeros: Number of zeros, which every format represents exactly. Counted only with a histogram.
         nan: Number of NaNs. Neither NaNs nor infinities enter the range.
     """
 
@@ -115,7 +117,7 @@ class ValueDistribution:
 
     @property
     def edges(self) -> Array:
-        """Ends of the intervals: `2 HALF + 1` float64 numbers."""
+        """Ends of the intervals: 2 x `HALF_INTERVALS` + 1 float64 numbers."""
         return np.arange(-HALF_INTERVALS, HALF_INTERVALS + 1) * (self.top / HALF_INTERVALS)
 
     def _grow(self, largest: float) -> None:
@@ -180,13 +182,7 @@ def calibrate_ranges(
 
         observe_values(model, names, samples, take_value, step)
 
-    return calibrate_ranges_of_runs(
-        uses,
-        observe,
-        samples.text,
-        calibrator,
-        percentile,
-    )
+    return calibrate_ranges_of_runs(uses, observe, samples.text, calibrator, percentile)
 
 
 def calibrate_ranges_of_runs(
@@ -264,23 +260,23 @@ def _choose_by_entropy(distribution: ValueDistribution, use: RangeUse, percentil
     inside the threshold at the resolution of the format's levels.
     https://on-demand.gputechconf.com/gtc/2017/presentation/s7310-8-bit-inference-with-tensorrt.pdf
     """
-    one_sided = distribution.low >= 0
+    is_one_sided = distribution.low >= 0
     has_negative_codes = use.symmetric and getattr(use.format, "signed", True)
-    levels = 1 << (use.format.bits - (one_sided and has_negative_codes))
+    levels = 1 << (use.format.bits - (is_one_sided and has_negative_codes))
     # TensorRT uses 16 intervals for each of 256 levels
     counts = distribution.nonzero.reshape(-1, 2).sum(1)
     half = counts.size // 2
-    if one_sided:
+    if is_one_sided:
         counts = counts[half:]
     used_count = min(
         math.floor(max(-distribution.low, distribution.high) / distribution.top * half) + 1, half
     )
-    min_width = levels if one_sided else levels // 2
+    min_width = levels if is_one_sided else levels // 2
     if min_width >= used_count:
         return distribution.low, distribution.high
 
     def compute_divergence_at(width: int) -> float:
-        first, last = (0, width) if one_sided else (half - width, half + width)
+        first, last = (0, width) if is_one_sided else (half - width, half + width)
         inner_counts = counts[first:last].astype(np.float64)
         starts = -(-np.arange(levels) * inner_counts.size // levels)
         nonempty_counts = np.add.reduceat((inner_counts > 0).astype(np.float64), starts)
@@ -329,8 +325,8 @@ def _choose_by_squared_error(distribution: ValueDistribution, use: RangeUse, per
     def compute_error(low: float, high: float) -> float:
         ends = np.float32(low), np.float32(high)
         grid = use.format.grid(*map(np.asarray, ends), symmetric=use.symmetric)
-        gap = use.format.rounded(middles, grid).astype(np.float64) - middles
-        return float(counts @ (gap * gap))
+        difference = use.format.rounded(middles, grid).astype(np.float64) - middles
+        return float(counts @ (difference * difference))
 
     low, high = distribution.low, distribution.high
     factors = [step / _TRIED_RANGES for step in range(_TRIED_RANGES, 0, -1)]

@@ -22,7 +22,7 @@ from explorer.facts import Layer
 from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
 from explorer.settings.filter import build_matcher, is_query
 
-VALUES = (*PARTS, "granularity", "symmetric", "block", "on")
+RULE_SETTINGS = (*PARTS, "granularity", "symmetric", "block", "on")
 """Names of the settings that a rule can set."""
 
 WrittenForm = Literal["qdq", "chain", "qoperator", "function", "nbits"]
@@ -47,10 +47,11 @@ class LayerChoice(Struct, frozen=True):
         block: Number of weights along K, the summed axis, that share a scale, or 0 for no blocks.
         form: Form in which the layer is written; 'auto' is already resolved.
         unsaturated: Whether pairs of products must fit 16 bits, as in `QuantizeSpec`.
-        rounds: Names of values in a chain that are rounded to this layer's input format.
+        rounded_values: Names of values in a chain that are rounded to this layer's input format.
         scale_sources: For each value in a chain that shares the scale of another value, the name of the other
             value.
-        origins: Origin of each setting in `VALUES`: 'npu.toml:12', 'command line', or '' for the default.
+        origins: Origin of each setting in `RULE_SETTINGS`: 'npu.toml:12', 'command line', or '' for the
+            default.
         reason: Reason why the layer is unchanged, or '' if at least one part takes a format.
     """
 
@@ -63,7 +64,7 @@ class LayerChoice(Struct, frozen=True):
     block: int = 0
     form: WrittenForm = "qdq"
     unsaturated: bool = False
-    rounds: tuple[str, ...] = ()
+    rounded_values: tuple[str, ...] = ()
     scale_sources: Mapping[str, str] = {}
     origins: Mapping[str, str] = {}
     reason: str = ""
@@ -119,7 +120,7 @@ def choose(
     if not layers:
         raise Misuse("no layer multiplies or holds weights", hint="there is nothing to quantize")
     rules, unselected = Rules(spec.rules), _explain_unselected(layers, spec, rows)
-    for part, name, origin in _list_named_formats(spec):  # one that no layer takes is checked, too
+    for part, name, origin in _list_named_formats(spec):  # including formats that no layer takes
         if name is not None and (part, name) != ("bias", "auto"):
             _format_by_name(part, name, _describe_location(origin, "--to"))
     return check_choices([_choose_for_layer(layer, spec, rules, unselected) for layer in layers])
@@ -164,7 +165,7 @@ _SHORT_ORIGINS = {"chosen by hand": "hand"}
 def _choose_for_layer(
     layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], unselected: Mapping[int, str]
 ) -> LayerChoice:
-    values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
+    values: dict[str, Any] = {value: getattr(spec, value, None) for value in RULE_SETTINGS}
     origins = apply_rules(values, spec.origins, rules.find_matching(layer.name, layer.op, layer.sizes))
     is_on, unselected_reason = values.pop("on"), unselected.get(id(layer), "")
     reason = layer.reason
@@ -200,8 +201,8 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
         del formats["bias"]  # no integer accumulator has the scale of this bias
     if not formats:
         missing_part = next((part for part in ("weight", "bias") if parts.get(part)), "")
-        why = f"it has no stored {missing_part}" if missing_part else "none of its parts is selected"
-        return replace(choice, reason=why)
+        reason = f"it has no stored {missing_part}" if missing_part else "none of its parts is selected"
+        return replace(choice, reason=reason)
     choice = replace(choice, **formats)
     dtype = layer.operands[0].dtype
     if dtype != "float32" and (cast := next((f.name for f in formats.values() if f.writing == "cast"), "")):
@@ -261,9 +262,8 @@ def _explain_no_qoperator(choice: LayerChoice) -> str:
     if (dtype := layer.operands[0].dtype) != "float32":
         return f"a QOperator needs float32 inputs and outputs, not {dtype}"
     alpha, beta = _get_gemm_factors(layer)
-    has_factors = beta != 1 or (
-        alpha != 1 and layer.operands_of("bias")
-    )  # QGemm multiplies the bias by alpha, too
+    # QGemm multiplies the bias by alpha, too
+    has_factors = beta != 1 or (alpha != 1 and layer.operands_of("bias"))
     if layer.op == "Gemm" and (not layer.operands_of("weight") or layer.operands[0].tensor or has_factors):
         return "QGemm needs a stored weight on the right, beta = 1, and with a bias alpha = 1"
     factor_types = [fmt.element_type for o in layer.operands if (fmt := getattr(choice, o.part)) is not None]
@@ -335,6 +335,7 @@ def _explain_unselected(
 
 
 def _describe_location(origin: str, option: str) -> str:
+    """Return the place to name in an error: a line of a file or option in `origin`, else `option`."""
     return origin if ":" in origin or origin.startswith("--") else option
 
 

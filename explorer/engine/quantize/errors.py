@@ -314,11 +314,11 @@ def describe_calibrator_loss(
         snr_db: Signal-to-noise ratio in dB of each output with this calibrator, by name.
         minmax_outputs: Outputs of the same model with minmax, on the same samples.
     """
-    for usual in minmax_outputs:
-        ratio = snr_db.get(usual.name)
-        if ratio is not None and usual.snr_db is not None and usual.snr_db - ratio >= _LOSS_NOTE_DB:
+    for output in minmax_outputs:
+        ratio = snr_db.get(output.name)
+        if ratio is not None and output.snr_db is not None and output.snr_db - ratio >= _LOSS_NOTE_DB:
             return (
-                f"calibrator {calibrator} gives {ratio:.1f} dB at '{usual.name}',"
-                f" minmax {usual.snr_db:.1f} dB on the same samples",
+                f"calibrator {calibrator} gives {ratio:.1f} dB at '{output.name}',"
+                f" minmax {output.snr_db:.1f} dB on the same samples",
             )
     return ()

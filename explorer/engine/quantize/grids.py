@@ -22,7 +22,10 @@ Ranges = Mapping[RangeUse, Range]
 
 
 def list_range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
-    """Return the values whose ranges the layers need from calibration, each with its format."""
+    """Return the values with formats that need a calibrated range, each one mapped to itself.
+
+    `calibrate_ranges` returns the ranges by the keys of such a mapping.
+    """
     return {use: use for choice in choices for use in _list_uses(choice)}
 
 
@@ -35,7 +38,7 @@ def _list_uses(choice: LayerChoice) -> Iterator[RangeUse]:
         yield RangeUse(choice.scale_sources.get(operand.value, operand.value), fmt, symmetric)
     if choice.form == "qoperator":
         yield RangeUse(choice.layer.node.outputs[0], fmt, symmetric)
-    for value in choice.rounds:
+    for value in choice.rounded_values:
         yield RangeUse(choice.scale_sources.get(value, value), fmt, symmetric)
 
 
@@ -83,7 +86,7 @@ class Grids:
         grid = choose_weight_grid(
             operand,
             choice.weight,
-            channel=choice.granularity == "channel",
+            per_channel=choice.granularity == "channel",
             symmetric=choice.symmetric_of("weight"),
             block=choice.block,
         )
@@ -102,7 +105,7 @@ class Grids:
         assert choice.bias is not None
         if choice.bias is not BIAS:
             return choose_weight_grid(
-                operand, choice.bias, channel=False, symmetric=choice.symmetric_of("bias")
+                operand, choice.bias, per_channel=False, symmetric=choice.symmetric_of("bias")
             )
         weight = choice.layer.operands_of("weight")[0]
         input_scale, weight_scale = (

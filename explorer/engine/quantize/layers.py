@@ -50,7 +50,7 @@ class Operand(Struct, frozen=True):
         tensor: Stored tensor, or None for an activation.
         stored: Name of the stored tensor: the initializer's name, or the value name of the Constant.
         axes: Axes of the stored tensor in the order in which the node reads them.
-        chain: Nodes between the stored tensor and the value, such as a Transpose.
+        intermediates: Nodes between the stored tensor and the value, such as a Transpose.
         dtype: Element type that the layer reads and computes in.
     """
 
@@ -63,7 +63,7 @@ class Operand(Struct, frozen=True):
     tensor: Tensor | None = None
     stored: str = ""
     axes: tuple[int, ...] = ()
-    chain: tuple[Node, ...] = ()
+    intermediates: tuple[Node, ...] = ()
     dtype: str = "float32"
 
     @property
@@ -163,25 +163,26 @@ def find_layers(
 
 
 def _list_nested_layers(
-    nodes: Sequence[Node], place: str, container: str, model: Model, initializers: Mapping[str, Tensor]
+    nodes: Sequence[Node], path: str, container: str, model: Model, initializers: Mapping[str, Tensor]
 ) -> Iterator[QuantizableLayer]:
-    """Yield the layers in a nested graph or a function. They are listed, but not quantized.
+    """Yield the layers in a nested graph or a function, with the reason why they are not quantized.
 
-    A Gather is a layer only if its table is stored.
+    `path` is the prefix of their names, and `container` describes the graph in the reason. A Gather is a
+    layer only if its table is stored.
     """
     for node in list_stored_nodes(nodes):
         if node.key in model.functions:
             if node.domain != DOMAIN:
                 body_nodes = model.functions[node.key].nodes
-                yield from _list_nested_layers(body_nodes, f"{place}/{node.label}", container, model, {})
+                yield from _list_nested_layers(body_nodes, f"{path}/{node.label}", container, model, {})
         elif (node.domain, node.op) in _KINDS and (node.op != "Gather" or _is_table(node, initializers)):
             yield QuantizableLayer(
-                node, f"{place}/{node.label}", reason=f"it stands in {container}", is_nested=True
+                node, f"{path}/{node.label}", reason=f"it stands in {container}", is_nested=True
             )
         for branch, body in list_bodies(node):
             tables = {**initializers, **body.initializers}
             yield from _list_nested_layers(
-                body.nodes, f"{place}/{node.label}/{branch}", container, model, tables
+                body.nodes, f"{path}/{node.label}/{branch}", container, model, tables
             )
 
 
@@ -218,11 +219,9 @@ def _read_layer(
             reason = REPLACEABLE if constants.replaceable else str(error)
             return QuantizableLayer(node, node.label, reason=reason)
         # a Gather holds weights only if its table is stored
-        return (
-            QuantizableLayer(node, node.label, operands, needs_selection=node.op == "Gather")
-            if operands
-            else None
-        )
+        if operands:
+            return QuantizableLayer(node, node.label, operands, needs_selection=node.op == "Gather")
+        return None
     if node.op in _INTEGERS:
         return QuantizableLayer(node, node.label, reason="it computes with integers already")
     if node.op in NOT_MATRIX and node.domain in ("", "com.microsoft"):
@@ -250,7 +249,11 @@ def _check_operands(
     shapes: Mapping[str, TensorInfo],
     constant_names: Collection[str],
 ) -> None:
-    """Reject operands that are already quantized, are not floats, or have no data."""
+    """Reject operands that are already quantized, are not floats, have no data, or are all constant.
+
+    Raises:
+        _NotQuantizable: The reason.
+    """
     factors = [operand for operand in operands if operand.part != "bias"]
     if len(factors) > 1 and operands[0].input_index == 0 and all(operand.tensor for operand in factors):
         raise _NotQuantizable("both operands are constant: a runtime folds it away")
@@ -284,14 +287,19 @@ def _read_operand(
     channel: int | None = None,
     depth: int | None = None,
 ) -> Operand:
+    """Return an operand of a node. A 'weight' whose value is not stored becomes an 'input'.
+
+    Raises:
+        _NotQuantizable: A caller of the model may replace the stored weight.
+    """
     resolved = constants.resolve(value)
     if part == "weight" and constants.replaceable:
         raise _NotQuantizable(REPLACEABLE)
     if resolved is None or value in constants.derived:
         # `_check_operands` rejects a value that a DequantizeLinear produces
         return Operand("input" if part == "weight" else part, index, value, channel, depth)
-    tensor, stored_name, axes, chain = resolved
-    return Operand(part, index, value, channel, depth, 0, tensor, stored_name, axes, chain)
+    tensor, stored_name, axes, intermediates = resolved
+    return Operand(part, index, value, channel, depth, 0, tensor, stored_name, axes, intermediates)
 
 
 def _read_bias(node: Node, constants: Constants, index: int) -> tuple[Operand, ...]:

@@ -10,7 +10,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.calibration import Range, RangeUse, ValueDistribution
 from explorer.engine.quantize.errors import add_outputs
-from explorer.engine.quantize.integers.bias_correction import read_axes
+from explorer.engine.quantize.integers.bias_correction import find_channel_axes
 from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import FLOATS, find_layers
 from explorer.engine.quantize.runs import get_sample_infos, observe_values
@@ -48,9 +48,9 @@ class OriginalRuns:
         self.samples = samples
         value_infos = shapes.infer(model).values
         layers = find_layers(model, value_infos, {})
-        read = {operand.value for layer in layers for operand in layer.operands_of("input")}
-        self.means = ChannelMeans(read_axes(layers))
-        self._distributions = {name: ValueDistribution(fine=fine) for name in sorted(read)}
+        input_names = {operand.value for layer in layers for operand in layer.operands_of("input")}
+        self.means = ChannelMeans(find_channel_axes(layers))
+        self._distributions = {name: ValueDistribution(fine=fine) for name in sorted(input_names)}
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
         for info in get_sample_infos(model, [*self._distributions], samples):
             if info.dtype not in FLOATS:
@@ -80,7 +80,7 @@ class OriginalRuns:
                 yet.
             uses: Values with their formats.
             calibrator: Rule for a range.
-            percentile: Share of numbers inside the range in per cent.
+            percentile: Share of numbers inside the range in percent.
             step: Callback for progress and cancellation.
 
         Raises:

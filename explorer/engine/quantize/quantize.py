@@ -23,7 +23,6 @@ from explorer.facts import TensorInfo
 _IR_VERSIONS = ((21, 10), (19, 9), (13, 7), (10, 5))
 """Pairs of an operator set version and the ONNX IR version released with it."""
 
-
 _WRITERS: Mapping[str, Callable[[LayerChoice, Grids, Additions], None]] = {
     "nbits": nbits.write,
     "qoperator": qoperator.write,
@@ -49,7 +48,9 @@ def quantize_model(
     """
     additions, graph = Additions(model, shapes), model.graph
     choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
-    choice_by_rounded_value = {value: choice for choice in choice_by_node.values() for value in choice.rounds}
+    choice_by_rounded_value = {
+        value: choice for choice in choice_by_node.values() for value in choice.rounded_values
+    }
     for node in list_stored_nodes(graph.nodes):
         choice = choice_by_node.get(id(node))
         if choice is None:
@@ -57,7 +58,10 @@ def quantize_model(
         else:
             _WRITERS.get(choice.form, qdq.write)(choice, grids, additions)
     bypassed = {
-        id(node) for choice in choice_by_node.values() for o in choice.layer.operands for node in o.chain
+        id(node)
+        for choice in choice_by_node.values()
+        for o in choice.layer.operands
+        for node in o.intermediates
     }
     nodes, used_names = drop_unused_nodes(additions.nodes, [value.name for value in graph.outputs], bypassed)
     initializers = {
@@ -106,14 +110,17 @@ def _read_rounded_inputs(
 
 
 def collect_kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
-    """Return the names of the model's outputs and of all values that a node reads without a format."""
+    """Return the names of the model's outputs, and of all values that some node reads unquantized."""
     choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
     nodes = [
         _drop_rounded_inputs(node, choice_by_node[id(node)]) if id(node) in choice_by_node else node
         for node in list_stored_nodes(model.graph.nodes)
     ]
     bypassed = {
-        id(node) for choice in choice_by_node.values() for o in choice.layer.operands for node in o.chain
+        id(node)
+        for choice in choice_by_node.values()
+        for o in choice.layer.operands
+        for node in o.intermediates
     }
     return frozenset(drop_unused_nodes(nodes, [value.name for value in model.graph.outputs], bypassed)[1])
 

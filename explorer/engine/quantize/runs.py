@@ -99,7 +99,7 @@ def _get_value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]
     return shapes.infer(model, None, {n: (get_element_type(a), a.shape) for n, a in first.items()}).values
 
 
-def _walk_producers(wiring: GraphProducers, starts: Iterable[int], follow_all: bool) -> Iterator[int]:
+def _iterate_producers(wiring: GraphProducers, starts: Iterable[int], follow_all: bool) -> Iterator[int]:
     """Yield the given nodes and their producers; without `follow_all`, only producers of constants."""
     visited, queue = set(starts), list(starts)
     while queue:
@@ -121,7 +121,8 @@ def _split_into_stages(
 ) -> list[_Stage]:
     """Split the graph into stages.
 
-    Returns an empty list if one stage suffices or a type between stages is unknown.
+    Returns an empty list if one stage suffices, if the type of a value between stages is unknown, or if
+    onnxruntime does not return it.
     """
     wiring, initializers = GraphProducers(model), model.graph.initializers
     if not value_names <= wiring.input_dependent:
@@ -130,7 +131,7 @@ def _split_into_stages(
     def count_bytes(node_index: int) -> int:
         read_names = {
             name
-            for node in _walk_producers(wiring, [node_index], follow_all=False)
+            for node in _iterate_producers(wiring, [node_index], follow_all=False)
             for name in wiring.reads[node]
         }
         observed = [
@@ -142,7 +143,7 @@ def _split_into_stages(
             map(estimate_bytes, observed)
         )
 
-    needed_indices = _walk_producers(
+    needed_indices = _iterate_producers(
         wiring, [wiring.producer[name] for name in value_names if name in wiring.producer], follow_all=True
     )
     live_indices = [
@@ -162,9 +163,11 @@ def _split_into_stages(
     names_read_later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
-        nodes = [wiring.nodes[index] for index in sorted(_walk_producers(wiring, group, follow_all=False))]
+        nodes = [wiring.nodes[index] for index in sorted(_iterate_producers(wiring, group, follow_all=False))]
         read_names = {
-            name for index in _walk_producers(wiring, group, follow_all=False) for name in wiring.reads[index]
+            name
+            for index in _iterate_producers(wiring, group, follow_all=False)
+            for name in wiring.reads[index]
         }
         produced = {name for index in group for name in wiring.nodes[index].outputs if name}
         received = (read_names & wiring.input_dependent) - produced

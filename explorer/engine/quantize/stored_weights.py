@@ -51,7 +51,7 @@ def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
         values: Array = session.run({})[output.name]
         return values
 
-    def scales() -> Array:
+    def compute_scales() -> Array:
         values = read_numbers(numbers)
         if node.domain == microscaling.DOMAIN:
             return _compute_block_scales(node, values)
@@ -60,9 +60,9 @@ def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
     points = model.graph.initializers[node.inputs[2]].array() if node.op == "IntQuant" else np.zeros(1)
     zero_points = np.broadcast_to(points, numbers.shape)
 
-    def codes() -> Array:
+    def compute_codes() -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
-            code_values = run_function() / scales() + zero_points.astype(np.float32)
+            code_values = run_function() / compute_scales() + zero_points.astype(np.float32)
         return np.rint(code_values).astype(np.int64) if node.op == "IntQuant" else code_values
 
     kind = "int64" if node.op == "IntQuant" else "float32"
@@ -73,8 +73,8 @@ def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
         else _build_computed_numbers(numbers, lambda: zero_points.astype(np.int64), None, "int64")
     )
     coded = StoredCodes(
-        _build_computed_numbers(numbers, codes, None, kind),
-        _build_computed_numbers(numbers, scales, None),
+        _build_computed_numbers(numbers, compute_codes, None, kind),
+        _build_computed_numbers(numbers, compute_scales, None),
         None,
         zero_point,
     )
@@ -89,6 +89,7 @@ def read_numbers(numbers: Numbers) -> Array:
 def _build_computed_numbers(
     numbers: Numbers, make: Callable[[], Array], coded: StoredCodes | None, dtype: str = "float32"
 ) -> Numbers:
+    """Return numbers of the same name and shape, computed by `make` when they are first read."""
     return replace(
         numbers,
         dtype=dtype,

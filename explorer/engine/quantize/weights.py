@@ -20,7 +20,7 @@ _SLAB_ELEMENTS = 1 << 18
 """Number of elements processed at a time, so that they stay in the processor's cache."""
 
 _THREAD_ELEMENTS = 1 << 22
-"""Number of elements that each of two threads computes at a time."""
+"""Number of elements of a part of a weight, which one thread encodes."""
 
 _MIN_SCALE = 1e-30
 """Smallest scale of a weight of zeros. With a smaller one, the product of two scales underflows float32."""
@@ -30,14 +30,14 @@ _MAX_BLOCK = 128
 
 
 def choose_weight_grid(
-    operand: Operand, fmt: NumberFormat, *, channel: bool, symmetric: bool, block: int = 0
+    operand: Operand, fmt: NumberFormat, *, per_channel: bool, symmetric: bool, block: int = 0
 ) -> Grid:
     """Choose the grid of a stored weight from its range.
 
     Args:
         operand: The weight.
         fmt: Number format of the weight.
-        channel: Whether each output channel has its own scale. A weight without channels has one scale.
+        per_channel: Whether each output channel has its own scale. A weight without channels has one scale.
         symmetric: Whether zero points are fixed, as in `NumberFormat.grid`.
         block: Number of elements along the depth that share a scale. 0, or at least the depth, means no
             blocks.
@@ -45,7 +45,7 @@ def choose_weight_grid(
     Raises:
         BadModel: The weight holds NaN or infinity.
     """
-    axis, block = find_scale_axis(operand, channel=channel, block=block)
+    axis, block = find_scale_axis(operand, per_channel=per_channel, block=block)
     assert operand.tensor is not None
     values = read_floats(operand)
     if not fmt.scaled:
@@ -75,12 +75,12 @@ def convert_to_layer_dtype(values: Array, operand: Operand) -> Array:
     return values if operand.dtype == "float32" else values.astype(operand.dtype)
 
 
-def find_scale_axis(operand: Operand, *, channel: bool, block: int) -> tuple[int | None, int]:
+def find_scale_axis(operand: Operand, *, per_channel: bool, block: int) -> tuple[int | None, int]:
     """Return the axis along which a stored weight has several scales, and its block length, as in `Grid`."""
     rank = len(operand.shape)
     if block and operand.depth is not None and operand.shape[operand.depth] > block:
         return operand.depth % rank, block
-    if channel and operand.channel is not None:
+    if per_channel and operand.channel is not None:
         return operand.channel % rank, 0
     return None, 0
 
@@ -215,6 +215,7 @@ def _count_rows_per_slab(operand: Operand, block: int, elements: int) -> int:
 
 
 def _slice_grid(grid: Grid, rank: int, start: int, stop: int) -> Grid:
+    """Return the part of a grid for the rows `start` to `stop` of the weight's first axis."""
     if grid.axis is None or (grid.axis % rank and not grid.block):
         return grid
     if grid.block and grid.axis % rank == 0:

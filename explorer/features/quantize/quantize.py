@@ -30,7 +30,7 @@ from explorer.engine.quantize.answer import build_answer
 from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import add_outputs, describe_calibrator_loss, run_errors
 from explorer.engine.quantize.grids import Grids, exclude_nonfinite, list_range_uses
-from explorer.engine.quantize.integers.bias_correction import correct_biases, read_axes
+from explorer.engine.quantize.integers.bias_correction import correct_biases, find_channel_axes
 from explorer.engine.quantize.integers.chains import link_chains
 from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import Sizes, find_layers, inline_layers
@@ -158,7 +158,7 @@ class Quantizer:
         samples = self._samples(plan.model, request)
         notes += self._check_folding(next(iter(samples)))
         ranges, uses = {}, list_range_uses(plan.choices)
-        axes = read_axes([choice.layer for choice in plan.choices]) if spec.bias_correction else {}
+        axes = find_channel_axes([choice.layer for choice in plan.choices]) if spec.bias_correction else {}
         channel_means = ChannelMeans(axes) if axes else None
         if uses:
             report_progress = partial(report, on_progress, cancel, "calibrating")

@@ -46,7 +46,7 @@ def add_log_of_two(body: FunctionBody, x: str, label: str) -> str:
 def add_step(body: FunctionBody, x: str, least_exponent: str, last_bit: str) -> str:
     """Add the distance between neighboring floats of a format at `x`.
 
-    The distance is 2 to the power of the exponent of `x`, but at least `least_exponent`, plus `last_bit`.
+    The distance is 2 ** (max(exponent of x, `least_exponent`) + `last_bit`).
     """
     exponent = body.op("Floor", "exponent", add_log_of_two(body, body.op("Abs", "magnitude", x), "magnitude"))
     reached = body.op("Max", "exponent_or_least", exponent, least_exponent)

@@ -28,7 +28,7 @@ def build_function(fmt: Microscaling, opset: int) -> Function:
     least_exponent = body.real(1 - fmt.element.bias, "least_exponent")
     step = add_step(body, clipped, least_exponent, body.real(-fmt.element.mantissa, "last_bit"))
     near = body.op("Mul", "near", body.op("Round", "code", body.op("Div", "steps", clipped, step)), step)
-    restored = _reshape(body, "joined", body.op("Mul", "rounded", near, scale), sizes["filled"])
+    restored = _reshape(body, "joined", body.op("Mul", "rounded", near, scale), sizes["padded_shape"])
     starts, axes = body.integers((0,), "starts"), body.integers((1,), "axes")
     unfilled = body.op("Slice", "kept", restored, starts, sizes["length"], axes)
     _reshape(body, "Y", unfilled, sizes["shape"])
@@ -36,7 +36,11 @@ def build_function(fmt: Microscaling, opset: int) -> Function:
 
 
 def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
-    """Reshape X to (outer, blocks, 32, inner), and return it with the sizes needed to restore X."""
+    """Reshape X to (outer, blocks, 32, inner), and return it with the values needed to restore X.
+
+    The values are the shape of X ('shape'), the length of its axis ('length'), and its shape as (outer,
+    padded length, inner) ('padded_shape').
+    """
     axis = body.add("Constant", (), "axis", attributes={"value_int": AttributeRef("axis", INTEGER)})
     sizes, one, zero = body.op("Shape", "sizes", "X"), body.integers((1,), "one"), body.integers((0,), "none")
     # the axis as a nonnegative index
@@ -51,12 +55,18 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
     block = body.integers((BLOCK,), "block")
     short = body.op("Mod", "short", body.op("Neg", "minus_length", length), block)
     padded_length = body.op("Add", "whole", length, short)
-    rows = body.concat((outer, length, inner), 0, "rows_sizes")
-    filled = body.concat((outer, padded_length, inner), 0, "filled_sizes")
-    cut = body.concat((outer, body.op("Div", "count", padded_length, block), block, inner), 0, "blocks_sizes")
+    row_shape = body.concat((outer, length, inner), 0, "rows_sizes")
+    padded_shape = body.concat((outer, padded_length, inner), 0, "filled_sizes")
+    block_shape = body.concat(
+        (outer, body.op("Div", "count", padded_length, block), block, inner), 0, "blocks_sizes"
+    )
     pads = body.concat((zero, zero, zero, zero, short, zero), 0, "pads")
-    padded = body.op("Pad", "padded", _reshape(body, "rows", "X", rows), pads)
-    return _reshape(body, "blocks", padded, cut), {"shape": sizes, "length": length, "filled": filled}
+    padded = body.op("Pad", "padded", _reshape(body, "rows", "X", row_shape), pads)
+    return _reshape(body, "blocks", padded, block_shape), {
+        "shape": sizes,
+        "length": length,
+        "padded_shape": padded_shape,
+    }
 
 
 def _reshape(body: FunctionBody, label: str, data: str, sizes: str) -> str:

@@ -21,8 +21,8 @@ from explorer.engine.quantize.weights import iterate_slabs
 _OPERATORS = frozenset(("Conv", "Gemm"))
 
 
-def read_axes(layers: Sequence[QuantizableLayer]) -> dict[str, int]:
-    """Return the inputs of layers with a correctable bias, each with the axis of its channels."""
+def find_channel_axes(layers: Sequence[QuantizableLayer]) -> dict[str, int]:
+    """Return the channel axis (negative) of each input, by name, of layers with a correctable bias."""
     return {
         operand.value: operand.depth
         for layer in layers
@@ -54,30 +54,31 @@ def correct_biases(
 
 
 def _correct_bias(choice: LayerChoice, grids: Grids, channel_means: ChannelMeans) -> LayerChoice:
+    """Return a choice with a corrected bias, or unchanged if the means of its input do not fit its weight."""
     layer = choice.layer
     if choice.reason or choice.weight is None or choice.bias is None or not _is_correctable(layer):
         return choice
-    (weight,), (bias,), (read, *_) = (layer.operands_of(part) for part in ("weight", "bias", "input"))
-    mean = channel_means.mean_of(read.value)
+    (weight,), (bias,), (activation, *_) = (layer.operands_of(part) for part in ("weight", "bias", "input"))
+    mean = channel_means.mean_of(activation.value)
     grids.find_operand_grid(choice, bias)  # computed first, so that the scales fit the original bias
     if mean is None or weight.channel is None or weight.depth is None:
         return choice
     grid, errors = grids.find_operand_grid(choice, weight), []
     rank = len(weight.shape)
-    first = weight.channel % rank == 0
-    if not first and rank != 2:
+    is_channel_first = weight.channel % rank == 0
+    if not is_channel_first and rank != 2:
         return choice
     for values, part in iterate_slabs(weight, grid):
         errors.append(choice.weight.rounded(values, part) - values)
     error = np.concatenate(errors).astype(np.float64)
-    error = error if first else error.T
+    error = error if is_channel_first else error.T
     error = error.reshape(*error.shape[:2], -1).sum(axis=2)
     channels, depth = error.shape
     groups = mean.size // max(depth, 1)
     if depth * groups != mean.size or channels % max(groups, 1) or bias.shape != (channels,):
         return choice
-    by_group = np.repeat(mean.reshape(groups, depth), channels // groups, axis=0)
-    values = read_bias(bias).astype(np.float64) - (error * by_group).sum(axis=1)
+    mean_by_channel = np.repeat(mean.reshape(groups, depth), channels // groups, axis=0)
+    values = read_bias(bias).astype(np.float64) - (error * mean_by_channel).sum(axis=1)
     numbers = values.astype(np.float32)
     if not np.isfinite(numbers).all():
         return choice

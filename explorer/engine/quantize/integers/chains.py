@@ -41,14 +41,14 @@ class _Chains:
     """The values of a graph that are rounded because they are in a chain.
 
     Attributes:
-        rounds: For each such value, the choice whose input format it takes.
+        rounded_values: For each such value, by name, the choice whose input format it takes.
         sources: For each value that keeps another value's scale, the name of the other value.
     """
 
     def __init__(
         self, model: Model, choices: Sequence[LayerChoice], shapes: Mapping[str, TensorInfo]
     ) -> None:
-        self.rounds: dict[str, LayerChoice] = {}
+        self.rounded_values: dict[str, LayerChoice] = {}
         self.sources: dict[str, str] = {}
         self._shapes, self._stored_names = shapes, model.graph.initializers.keys()
         self._nodes = [*list_stored_nodes(model.graph.nodes)]
@@ -61,6 +61,7 @@ class _Chains:
                 captured |= _read_names(body.nodes)
         self._outputs = {value.name for value in model.graph.outputs}
         produced = {name for node in self._nodes for name in node.outputs}
+        # values that only nodes of this graph read, so that rounding them has no other effect
         self._free = produced - captured - self._outputs
         layers = {id(choice.layer.node): choice for choice in choices if _is_link(choice)}
         for node in self._nodes:
@@ -70,7 +71,7 @@ class _Chains:
                     self._round(self._skip_activation(node.outputs[0]), choice)
             elif not node.domain and node.op in _ROUNDED:
                 self._round_operator(node)
-            elif not node.domain and node.op in _PASSING and node.inputs[0] in self.rounds:
+            elif not node.domain and node.op in _PASSING and node.inputs[0] in self.rounded_values:
                 self._keep_scale(node)
 
     def _will_become_gemm(self, node: Node) -> bool:
@@ -82,23 +83,25 @@ class _Chains:
         return product == node.outputs[0] and bias in self._stored_names
 
     def _round_operator(self, node: Node) -> None:
-        read = [name for name in node.inputs if name]
-        choice = next((self.rounds[name] for name in read if name in self.rounds), None)
-        if choice is None or not all(self._can_round(name) for name in (*read, node.outputs[0])):
+        """Round all inputs and the output of an operator, if one of its inputs is rounded already."""
+        input_names = [name for name in node.inputs if name]
+        choice = next((self.rounded_values[n] for n in input_names if n in self.rounded_values), None)
+        if choice is None or not all(self._can_round(name) for name in (*input_names, node.outputs[0])):
             return
-        for name in read:
+        for name in input_names:
             self._round(name, choice)
         self._round(self._skip_activation(node.outputs[0]), choice)
 
     def _keep_scale(self, node: Node) -> None:
+        """Round the output of an operator with the scale of its input."""
         source, output = node.inputs[0], node.outputs[0]
         if len([name for name in node.outputs if name]) == 1 and self._can_round(output):
-            self._round(output, self.rounds[source])
+            self._round(output, self.rounded_values[source])
             self.sources[output] = self.sources.get(source, source)
 
     def _round(self, value: str, choice: LayerChoice) -> None:
         if self._can_round(value):
-            self.rounds.setdefault(value, choice)
+            self.rounded_values.setdefault(value, choice)
 
     def _can_round(self, value: str) -> bool:
         info = self._shapes.get(value)
@@ -148,10 +151,10 @@ def link_chains(
         return tuple(choices)
     chains = _Chains(model, choices, shapes)
     values: dict[int, list[str]] = defaultdict(list)
-    for value, choice in chains.rounds.items():
+    for value, choice in chains.rounded_values.items():
         values[id(choice.layer.node)].append(value)
     return tuple(
-        replace(choice, rounds=tuple(values[id(choice.layer.node)]), scale_sources=chains.sources)
+        replace(choice, rounded_values=tuple(values[id(choice.layer.node)]), scale_sources=chains.sources)
         if choice.form == "chain"
         else choice
         for choice in choices

@@ -21,7 +21,7 @@ class ChannelMeans:
         self._sums: dict[str, tuple[Array, int]] = {}
 
     def add(self, name: str, value: Array) -> None:
-        """Add one sample of a value. Values without an axis are ignored."""
+        """Add one sample of a value. Values without a channel axis are ignored."""
         axis = self.axes.get(name)
         if axis is None or value.ndim < -axis:
             return

@@ -61,5 +61,5 @@ def _find_largest_pairs(rows: Array) -> Array:
     slab = np.moveaxis(rows.astype(np.float32, copy=False), 1, -1).reshape(len(rows), -1)
     slab = np.pad(slab, ((0, 0), (0, slab.shape[1] % 2)))
     pairs = slab.reshape(len(slab), -1, 2)
-    signed = (np.maximum(side, 0).sum(axis=2).max(axis=1, initial=0) for side in (pairs, -pairs))
-    return np.asarray(np.maximum(*signed))
+    largest_by_sign = (np.maximum(side, 0).sum(axis=2).max(axis=1, initial=0) for side in (pairs, -pairs))
+    return np.asarray(np.maximum(*largest_by_sign))

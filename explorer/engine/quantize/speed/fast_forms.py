@@ -99,16 +99,14 @@ def resolve_fast_form(
         op: _find_nearest_row([row for row in forms if row.operator == op], *target) for op in {*operators}
     }
     known_here = [row for row in nearest.values() if row is not None]
-    row = min(
-        known_here, key=lambda row: (row.time, row.operator), default=None
-    )  # the operator with the largest gain decides
+    row = min(known_here, key=lambda row: (row.time, row.operator), default=None)
     if row is None:
         return Resolution(plain, ("no fast form of int8 is known for these operators: QDQ is written",))
     changed = {
         name: getattr(row, name) for name in ("weight", "input", "form", "unsaturated", "bias_correction")
     }
     fast_spec = replace(spec, **changed)
-    return Resolution(fast_spec, (_note(row, *target),))
+    return Resolution(fast_spec, (_describe_row(row, *target),))
 
 
 def shorten_version(version: str) -> str:
@@ -116,26 +114,26 @@ def shorten_version(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _number(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
 def _find_nearest_row(rows: Sequence[FastForm], instructions: str, version: str) -> FastForm | None:
-    """Return the row for this processor, else for its architecture, else for any.
+    """Return the row for this processor, else for its architecture, else for any; None without rows.
 
-    Ties go by the nearest version.
+    Ties go to the nearest version.
     """
-    make = instructions[:3]
+    architecture = instructions[:3]  # 'avx2' and 'avx512' are of the architecture 'avx'
 
-    def compare_versions(row: FastForm) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:
-        own_version, row_version = _number(version), _number(row.onnxruntime)
+    def rank_row(row: FastForm) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:
+        own_version, row_version = _parse_version(version), _parse_version(row.onnxruntime)
         gap = tuple(abs(a - b) for a, b in zip(own_version, row_version, strict=False))
-        return row.instructions != instructions, row.instructions[:3] != make, gap, row_version
+        return row.instructions != instructions, row.instructions[:3] != architecture, gap, row_version
 
-    return min(rows, key=compare_versions, default=None)
+    return min(rows, key=rank_row, default=None)
 
 
-def _note(row: FastForm, instructions: str, version: str) -> str:
+def _describe_row(row: FastForm, instructions: str, version: str) -> str:
     """Return a note on the table row of a choice."""
     form_text = f"int8 as {row.form} of {row.weight} weights and {row.input} inputs"
     measured_on, target = (row.instructions, row.onnxruntime), (instructions, version)

@@ -103,7 +103,7 @@ def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeK
         Counts of layers by kernel, and the operator of each layer by its name.
     """
     quantized = [choice for choice in choices if not choice.reason]
-    about: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "runtime": f"onnxruntime {onnxruntime.__version__}",
         "instructions": processor.find_instruction_set(),
         "layers": len(quantized),
@@ -114,12 +114,12 @@ def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeK
             _create_session(model, path)
             nodes = [*list_stored_nodes(reader.read(path).graph.nodes)]
     except (NotLoaded, BadModel) as problem:
-        return RuntimeKernels(**about, problem=str(problem)), {}
+        return RuntimeKernels(**fields, problem=str(problem)), {}
     operators = {choice.layer.name: op for choice in quantized if (op := _find_operator(choice, nodes))}
-    read = [op for op in operators.values() if op in INTEGER_KERNELS | _FLOAT_KERNELS]
-    counts = tuple(KernelCount(op, count, op in INTEGER_KERNELS) for op, count in Counter(read).most_common())
+    kernels = [op for op in operators.values() if op in INTEGER_KERNELS | _FLOAT_KERNELS]
+    counts = tuple(KernelCount(op, n, op in INTEGER_KERNELS) for op, n in Counter(kernels).most_common())
     integer_layers = sum(kernel.layers for kernel in counts if kernel.integer)
-    return RuntimeKernels(**about, integer_layers=integer_layers, kernels=counts), operators
+    return RuntimeKernels(**fields, integer_layers=integer_layers, kernels=counts), operators
 
 
 def _find_operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
@@ -175,16 +175,16 @@ def run_times(
     try:
         sessions = [_create_session(model) for model in (original, quantized)]
         samples: list[list[float]] = [[], []]
-        warm = [_time_run(session, feeds, check) for session in sessions]
-        least, largest = (1, 1) if max(warm) > _LONG_RUN else _ROUNDS
-        until = time.perf_counter() + _TIMED_SECONDS
-        while len(samples[0]) < least or (len(samples[0]) < largest and time.perf_counter() < until):
+        warm_up_times = [_time_run(session, feeds, check) for session in sessions]
+        least, largest = (1, 1) if max(warm_up_times) > _LONG_RUN else _ROUNDS
+        deadline = time.perf_counter() + _TIMED_SECONDS
+        while len(samples[0]) < least or (len(samples[0]) < largest and time.perf_counter() < deadline):
             for times, session in zip(samples, sessions, strict=True):
                 times.append(_time_run(session, feeds, check))
     except NotLoaded as problem:
         return str(problem)
-    lows, middles = [min(times) for times in samples], [statistics.median(times) for times in samples]
-    return RunTimes(lows[0], lows[1], middles[0], middles[1], len(samples[0]))
+    minima, medians = [min(times) for times in samples], [statistics.median(times) for times in samples]
+    return RunTimes(minima[0], minima[1], medians[0], medians[1], len(samples[0]))
 
 
 def _time_run(session: Any, feeds: Mapping[str, Array], check: Callable[[], None]) -> float:
@@ -192,6 +192,6 @@ def _time_run(session: Any, feeds: Mapping[str, Array], check: Callable[[], None
     began = time.perf_counter()
     try:
         session.run(None, dict(feeds))
-    except Exception as error:  # as above
+    except Exception as error:  # onnxruntime's own classes share no base below Exception
         raise NotLoaded(f"onnxruntime does not run it: {shorten_error(error)}") from None
     return time.perf_counter() - began

@@ -43,13 +43,16 @@ def compare_modules(before: ModuleSide, after: ModuleSide) -> DiffFact:
     Weights, buffers and input roundings are compared by value. A layer without a row computes the same.
     """
     rows: list[NodeDiff] = []
-    fates: defaultdict[str, Counter[bool]] = defaultdict(Counter)
+    changes_by_kind: defaultdict[str, Counter[bool]] = defaultdict(Counter)
     new_modules = dict(after.module.named_modules())
     for path, layer, kind in _list_layers(before.module):
         row = _compare_layer(path, layer, new_modules[path], kind, before, after)
-        fates[kind][row is not None] += 1
+        changes_by_kind[kind][row is not None] += 1
         rows += [] if row is None else [row]
-    summary = [OpDiff(op, counts.total(), counts[True], counts[False], 0, 0) for op, counts in fates.items()]
+    summary = [
+        OpDiff(op, counts.total(), counts[True], counts[False], 0, 0)
+        for op, counts in changes_by_kind.items()
+    ]
     return DiffFact(
         before=before.info.model.source,
         after=after.info.model.source,
@@ -97,7 +100,7 @@ def _compare_layer(
     for tensor_name, a, b in differing:
         if a.dim() > 1 and "weight" in tensor_name:
             agreement.add(*map(convert_to_array, (a, b) if new_format is not None else (b, a)))
-    snr_text = _word_snr(agreement)
+    snr_text = _format_snr(agreement)
     became = ""
     if old_format is None and new_format is not None:
         became = f"{new_format.described}{snr_text}"
@@ -123,7 +126,7 @@ def _list_roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
     return [(h.format.name, h.scale, h.zero, h.depth) for h in hooks if isinstance(h, InputRounding)]
 
 
-def _word_snr(agreement: Agreement) -> str:
+def _format_snr(agreement: Agreement) -> str:
     """Return the signal-to-noise ratio of rounded weights as text, or '' if it is unknown or infinite."""
     snr = agreement.snr_db if agreement.elements else None
     return "" if snr is None or not math.isfinite(snr) else f", {snr:.1f} dB"

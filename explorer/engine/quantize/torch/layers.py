@@ -73,9 +73,8 @@ def list_layer_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type
         kind = next((candidate for candidate in _KINDS if isinstance(layer, candidate)), None)
         if kind is None or (attention_prefixes and path.startswith(attention_prefixes)):
             continue
-        if (
-            kind is nn.MultiheadAttention
-        ):  # its projections are not layers of their own: it reads their weights directly
+        # attention reads the weights of its projections directly, so they are not layers of their own
+        if kind is nn.MultiheadAttention:
             attention_prefixes = (*attention_prefixes, f"{path}." if path else "")
         yield path, layer, kind
 
@@ -90,7 +89,7 @@ def record_runs(
 ) -> Callable[[], None]:
     """Record runs of a layer in `runs`. Return a function that stops the recording."""
 
-    def note(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def record_call(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         x = get_input(args, kwargs)
         dtype = str(x.dtype).removeprefix("torch.") if isinstance(x, torch.Tensor) else ""
         sizes = None
@@ -100,7 +99,7 @@ def record_runs(
             layer, args, kwargs
         )
 
-    return layer.register_forward_hook(note, with_kwargs=True).remove  # type: ignore[no-any-return]
+    return layer.register_forward_hook(record_call, with_kwargs=True).remove  # type: ignore[no-any-return]
 
 
 def _count_attention_macs(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
@@ -151,7 +150,7 @@ def build_layer(
     """
     name, op = path or type(layer).__name__, kind.__name__
     node = Node(op, [f"{name} (input)"], [name], name)
-    if reason := _format_problem(layer, kind, run, types):
+    if reason := _explain_unquantizable(layer, kind, run, types):
         return build_unquantized_layer(path, node, reason)
     operands = list(_list_operands(layer, kind, name))
     parameters = {operand.input_index: operand.stored for operand in operands if operand.tensor is not None}
@@ -181,7 +180,9 @@ def build_unquantized_layer(path: str, node: Node, reason: str) -> ModuleLayer:
     return ModuleLayer(QuantizableLayer(node, node.label, reason=reason), path, {})
 
 
-def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]) -> str:
+def _explain_unquantizable(
+    layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]
+) -> str:
     """Return the reason why a layer cannot take a format, or '' if it can."""
     if kind is nn.Bilinear:
         return "Bilinear multiplies three tensors; only a product of two takes a number format"
@@ -197,9 +198,11 @@ def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, typ
         return "its weight is not a parameter"
     if any(isinstance(tensor, UninitializedParameter) for tensor in weights):
         return "its shape is not known before it has run"
-    odd = next((t for t in weights if format_dtype(t.dtype) not in types or t.layout != torch.strided), None)
-    if odd is not None:
-        return f"its type is {format_dtype(odd.dtype)}, but only {types[0]} can be quantized"
+    unsupported = next(
+        (t for t in weights if format_dtype(t.dtype) not in types or t.layout != torch.strided), None
+    )
+    if unsupported is not None:
+        return f"its type is {format_dtype(unsupported.dtype)}, but only {types[0]} can be quantized"
     if any(not tensor.numel() for tensor in weights):
         return "it is empty"
     if run is None:
@@ -239,8 +242,8 @@ def _build_weight_operand(
     parameter = layer.get_parameter(name)
     shape = tuple(parameter.shape)
 
-    def values() -> Iterator[memoryview]:
+    def read_bytes() -> Iterator[memoryview]:
         yield parameter.detach().cpu().contiguous().numpy().data.cast("B")
 
-    tensor = Tensor(name, "float32", shape, ComputedPayload(parameter.nbytes, values))
+    tensor = Tensor(name, "float32", shape, ComputedPayload(parameter.nbytes, read_bytes))
     return Operand(part, index, name, channel, depth, 0, tensor, name, tuple(range(len(shape))))

@@ -68,14 +68,14 @@ def calibrate_ranges(
     uses = list_range_uses(choices)
     if not uses:
         return {}
-    read = {use.value for use in uses}
+    value_names = {use.value for use in uses}
 
     def observe(take: Callable[[str, Array], None]) -> None:
         modules = dict(module.named_modules())
         with ExitStack() as stack:
             for module_layer in layers:
                 (value,) = module_layer.layer.node.inputs
-                if value in read:
+                if value in value_names:
 
                     def observe_layer(_: nn.Module, args: Any, kwargs: Any, value: str = value) -> None:
                         take(value, convert_to_array(get_input(args, kwargs)))
@@ -129,22 +129,23 @@ def quantize_copy(
                 *(operand.stored, fmt, block_axis, grid.axis, grid.scale.tobytes(), grid.zero.tobytes()),
             )
             owner, _, name = module_layer.parameters[operand.input_index].rpartition(".")
-            holder = layer.get_submodule(owner)
+            owner_module = layer.get_submodule(owner)
             if torchao and choose_weight_storage(choice, operand, grid) == TORCHAO:
                 key = *key, TORCHAO
                 make_parameter = partial(build_torchao_parameter, cast(Integer, fmt), operand, grid)
             else:
                 make_parameter = partial(
-                    _round_parameter, holder.get_parameter(name), choice, operand, fmt, get_grid
+                    _round_parameter, owner_module.get_parameter(name), choice, operand, fmt, get_grid
                 )
             if key not in parameter_by_key:
                 parameter_by_key[key] = make_parameter()
-            setattr(holder, name, parameter_by_key[key])
+            setattr(owner_module, name, parameter_by_key[key])
 
 
 def _round_parameter(
     old: nn.Parameter, choice: LayerChoice, operand: Operand, fmt: NumberFormat, get_grid: GetGrid
 ) -> nn.Parameter:
+    """Return a float32 parameter with the rounded numbers of an operand, on the device of `old`."""
     values = np.empty(operand.shape, np.float32)
     start, block_axis = 0, -1 if operand.depth is None else operand.depth
     for slab, grid in iterate_slabs(operand, get_grid(choice, operand)):

@@ -46,23 +46,25 @@ def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[Modu
     module_layers = []
     for path, layer, kind in _list_modules(module):
         stored_forms = {id(p): form for part in layer.modules() for p, form in read_own_forms(part).items()}
-        packed = next((form.dtype for form in stored_forms.values() if form.dtype not in FLOATS), "")
-        run = _run_from_row(layer, kind, by_path.get(path))
-        stack = kind is type(layer) and _holds_stacks(layer)
-        if packed:
-            module_layers.append(_build_unquantized_layer(path, kind, f"it is stored as {packed}"))
+        unsupported_dtype = next(
+            (form.dtype for form in stored_forms.values() if form.dtype not in FLOATS), ""
+        )
+        run = _build_run(layer, kind, by_path.get(path))
+        has_stacks = kind is type(layer) and _holds_stacks(layer)
+        if unsupported_dtype:
+            module_layers.append(_build_unquantized_layer(path, kind, f"it is stored as {unsupported_dtype}"))
         elif kind is nn.MultiheadAttention:
             module_layers.append(
                 _build_unquantized_layer(
                     path, kind, "its products of two activations are known only during a run"
                 )
             )
-        elif stack and run is None:
+        elif has_stacks and run is None:
             module_layers.append(_build_unquantized_layer(path, kind, "it does not run with these inputs"))
         else:
             module_layer = (
                 _build_experts_layer(path, layer, names)
-                if stack
+                if has_stacks
                 else build_layer(path, layer, kind, run, names, FLOATS)
             )
             module_layers.append(_apply_stored_dtypes(module_layer, layer, stored_forms))
@@ -98,7 +100,7 @@ def _holds_stacks(layer: nn.Module) -> bool:
     )
 
 
-def _run_from_row(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> LayerRun | None:
+def _build_run(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> LayerRun | None:
     """Derive the run data of a layer from its row, or return None if the layer did not run."""
     if row is None or not row.calls:
         return None
@@ -167,7 +169,9 @@ def build_shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
     shape: tuple[int, ...] = ()
     axis, block = None, 0
     if operand.part == "weight" and fmt.scaled:
-        axis, block = find_scale_axis(operand, channel=choice.granularity == "channel", block=choice.block)
+        axis, block = find_scale_axis(
+            operand, per_channel=choice.granularity == "channel", block=choice.block
+        )
     if axis is not None and block:
         shape = tuple([-(-n // block) if index == axis else n for index, n in enumerate(operand.shape)])
     elif axis is not None:

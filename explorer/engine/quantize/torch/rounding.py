@@ -96,8 +96,8 @@ def _compute_power_of_two(exponent: Tensor) -> Tensor:
 _ROUNDERS: Mapping[type[NumberFormat], Callable[[InputRounding, Any, Tensor], Tensor]] = {
     Binary: _round_to_binary,
     Integer: _round_to_integers,
-    Half: lambda how, fmt, x: x.to(getattr(torch, fmt.name)).to(torch.float32),
-    Minifloat: lambda how, fmt, x: _round_to_nearest(fmt, x / how.scale) * how.scale,
+    Half: lambda rounding, fmt, x: x.to(getattr(torch, fmt.name)).to(torch.float32),
+    Minifloat: lambda rounding, fmt, x: _round_to_nearest(fmt, x / rounding.scale) * rounding.scale,
     Microscaling: _round_in_blocks,
 }
 """Rounding function of each format family. A subclass comes before its base class."""

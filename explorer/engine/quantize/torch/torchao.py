@@ -29,6 +29,7 @@ _LAYERS = frozenset(("Linear", "Conv2d", "Embedding"))
 """Layers that torchao supports with an integer weight."""
 
 _MAX_BITS = 8
+"""Bits of torchao's codes, which it stores in one byte each."""
 
 
 def choose_weight_storage(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
@@ -60,9 +61,9 @@ def build_torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Pa
         codes[start : start + len(slab)] = fmt.codes(slab, part).astype(np.int16) - middle
         start += len(slab)
     if grid.block:  # block scales have the weight's shape, divided by the block length along the axis
-        sizes = [grid.block if start == grid.axis else 1 for start in range(len(operand.shape))]
+        sizes = [grid.block if axis == grid.axis else 1 for axis in range(len(operand.shape))]
     else:
-        sizes = [1 if start == grid.axis else size for start, size in enumerate(operand.shape)]
+        sizes = [1 if axis == grid.axis else size for axis, size in enumerate(operand.shape)]
     counts = [size // block_size for size, block_size in zip(operand.shape, sizes, strict=True)]
 
     def build_tensor(values: Any, dtype: Any) -> torch.Tensor:

@@ -41,12 +41,12 @@ class Additions:
         self.opsets: dict[str, int] = {}
         self.values: list[Value] = []
         self._types = dict(types)
-        self._taken = set(list_value_names(model.graph))
+        self._used_names = set(list_value_names(model.graph))
         self._names_by_key: dict[Hashable, str] = {}
 
     def create_name(self, name: str) -> str:
         """Return `name`, with a number appended if another value has it."""
-        return create_free_name(name, self._taken)
+        return create_free_name(name, self._used_names)
 
     def get_or_add(self, key: Hashable, add: Callable[[], str]) -> str:
         """Return the name of the value for a key. The first call adds the value with `add`."""
@@ -124,8 +124,8 @@ class Additions:
         self.stored.update({tensor.name: tensor for tensor in function_call.tensors})
         if shape is not None:
             self.values += (*function_call.values, Value(name, "float32", shape))
-        self._taken.update(o for node in function_call.nodes for o in node.outputs)
-        self._taken.update(tensor.name for tensor in function_call.tensors)
+        self._used_names.update(o for node in function_call.nodes for o in node.outputs)
+        self._used_names.update(tensor.name for tensor in function_call.tensors)
         function = build_function(fmt, self.opset)
         if function is not None:
             self.functions[function.key] = function

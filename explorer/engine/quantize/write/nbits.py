@@ -60,9 +60,9 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
         additions.get_or_add(key, lambda: additions.store(_build_code_tensor(operand, fmt, grid))),
     ]
     inputs.append(additions.store_numbers(f"{operand.stored}_scales", np.ascontiguousarray(grid.scale)))
-    moved = MIDDLE if fmt.signed else 0
-    if (grid.zero + moved != MIDDLE).any():
-        inputs.append(additions.store(_build_zero_points(operand, grid.zero + moved)))
+    offset = MIDDLE if fmt.signed else 0
+    if (grid.zero + offset != MIDDLE).any():
+        inputs.append(additions.store(_build_zero_points(operand, grid.zero + offset)))
     bias = names[2] if len(names) > 2 else ""
     if bias and additions.find_shape(node.inputs[2]) == (n,) and not is_bias_added(choice):
         inputs, bias = [*inputs, *[""] * (_BIAS - len(inputs)), bias], ""
@@ -92,9 +92,10 @@ def _build_code_tensor(operand: Operand, fmt: Integer, grid: Grid) -> Tensor:
 
 
 def _encode_rows(operand: Operand, fmt: Integer, grid: Grid, padding: int) -> Iterator[memoryview]:
-    moved = MIDDLE if fmt.signed else 0
+    """Yield the packed codes of the weight, with `padding` zeros after each row."""
+    offset = MIDDLE if fmt.signed else 0
     for values, part in iterate_slabs(operand, grid):
-        codes = (fmt.codes(values, part).astype(np.int16) + moved).astype(np.uint8)
+        codes = (fmt.codes(values, part).astype(np.int16) + offset).astype(np.uint8)
         yield memoryview(pack_codes(np.pad(codes, ((0, 0), (0, padding))), 4))
 
 

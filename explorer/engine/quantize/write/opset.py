@@ -26,7 +26,6 @@ _TYPE_OPSETS = {"int8": 10, "uint8": 10, "int32": 10, "float16": 6, "bfloat16": 
 _CHANNEL_OPSET, _FLOAT8_OPSET, _NARROW_OPSET = 13, 19, 21
 """Lowest operator sets with scales along an axis; with float8; with blocks and integers of 4 or 16 bits."""
 
-
 _MIN_WITHHELD_BYTES = 1024
 """Size in bytes from which a tensor is withheld from the converter."""
 
@@ -57,14 +56,13 @@ def _find_lowest_opset(choice: LayerChoice) -> int:
 
 
 def raise_opset(model: Model, opset: int) -> Model:
-    """Convert the model to a later operator set.
+    """Convert the model to a later operator set, with its function calls inlined.
 
     Raises:
         Misuse: The model cannot be converted.
     """
-    from onnx.onnx_cpp2py_export import (
-        version_converter,
-    )  # imported here because it takes 50 ms and few models need it
+    # the import takes 50 ms, and few models need it
+    from onnx.onnx_cpp2py_export import version_converter
 
     model = inline_calls(model, OPERATORS)
     problem = f"these formats need opset {opset}, and opset {model.opset} of the model cannot be raised"
@@ -87,10 +85,10 @@ def raise_opset(model: Model, opset: int) -> Model:
         with output_files.open_binary(path) as file:
             file.write(converted)
         raised_model = validate(reader.read(path))
-    origins = {node.outputs[:1]: node.metadata for node in model.graph.nodes}
+    metadata_by_output = {node.outputs[:1]: node.metadata for node in model.graph.nodes}
     for node in raised_model.graph.nodes:
-        if not node.metadata and origins.get(node.outputs[:1]):
-            node.metadata, node.record = origins[node.outputs[:1]], None
+        if not node.metadata and metadata_by_output.get(node.outputs[:1]):
+            node.metadata, node.record = metadata_by_output[node.outputs[:1]], None
     initializers = {
         name: model.graph.initializers.get(name, tensor)
         for name, tensor in raised_model.graph.initializers.items()

@@ -44,7 +44,7 @@ def convert_operands(
             if operand.part == "weight" and _has_float_activation(choice):
                 grid = _prevent_fusion(operand, grid)
             is_call = is_function_call(choice, operand.part) or _will_drop_clip(operand, fmt, grid, additions)
-            write_operand = _write_call if is_call else _OPERANDS[operand.part]
+            write_operand = _write_call if is_call else _WRITERS_BY_PART[operand.part]
             inputs[operand.input_index] = _wrap_in_casts(
                 write_operand, is_call, operand, fmt, grid, additions
             )
@@ -69,13 +69,13 @@ def _wrap_in_casts(
     source = operand.value
     if is_activation or is_call:
         shape = additions.find_shape(source) if is_activation else operand.shape
-        operand = replace(operand, value=_cast(source, "float32", f"{source}_float32", shape, additions))
+        operand = replace(operand, value=_add_cast(source, "float32", f"{source}_float32", shape, additions))
     shape = additions.find_shape(source) if is_activation else operand.shape
     float_value = write_operand(operand, fmt, grid, additions)
-    return _cast(float_value, operand.dtype, f"{float_value}_{operand.dtype}", shape, additions)
+    return _add_cast(float_value, operand.dtype, f"{float_value}_{operand.dtype}", shape, additions)
 
 
-def _cast(value: str, dtype: str, target: str, shape: Shape | None, additions: Additions) -> str:
+def _add_cast(value: str, dtype: str, target: str, shape: Shape | None, additions: Additions) -> str:
     def make() -> str:
         cast_value = additions.add("Cast", (value,), target, attributes=_cast_attributes(dtype))
         if shape is not None:
@@ -224,7 +224,7 @@ def _cast_attributes(dtype: str) -> Mapping[str, Any]:
     return {"to": get_dtype_code(dtype)}
 
 
-_OPERANDS: Mapping[str, _WriteOperand] = {
+_WRITERS_BY_PART: Mapping[str, _WriteOperand] = {
     "input": write_activation,
     "weight": _write_weight,
     "bias": _write_bias,

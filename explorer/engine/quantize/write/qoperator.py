@@ -24,16 +24,16 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     for operand in choice.layer.operands:
         if operand.part != "bias":
             inputs += _write_codes(choice, operand, grids, additions)
-    added = is_bias_added(choice)
-    biases = () if added else choice.layer.operands_of("bias")
+    has_add = is_bias_added(choice)
+    biases = () if has_add else choice.layer.operands_of("bias")
     bias = [store_bias(operand, grids.find_operand_grid(choice, operand), additions) for operand in biases]
     attributes = {name: value for name, value in node.attributes.items() if name != "beta"}
     fields: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
     if node.op == "Gemm":
-        product = additions.create_name(f"{node.outputs[0]}_unbiased") if added else node.outputs[0]
+        product = additions.create_name(f"{node.outputs[0]}_unbiased") if has_add else node.outputs[0]
         additions.nodes.append(Node("QGemm", (*inputs, *bias), (product,), domain=DOMAIN, **fields))
         additions.opsets[DOMAIN] = 1
-        if added:
+        if has_add:
             additions.nodes.append(
                 Node("Add", (product, node.inputs[2]), node.outputs, name=f"{product}/Add")
             )
