@@ -138,7 +138,7 @@ def _list_rows(
     pairing = pair_nodes(inlined_before, inlined_after, report_phase, cancel)
     has_nested_sites = bool(find_nested_sites(inlined_before) or find_nested_sites(inlined_after))
     folded_models = pairing.before.model, pairing.after.model
-    rows = [*_list_opset_rows(*folded_models, _find_silent_domains(pairing, has_nested_sites))]
+    rows = [*_list_opset_rows(*folded_models, _find_ignored_domains(pairing, has_nested_sites))]
     for row, op in _list_input_rows(pairing):
         tally.count_row(row, op)
         rows += [row] if row else []
@@ -186,7 +186,7 @@ def list_graph_changes(pairing: NodePairing) -> list[NodeDiff]:
     has_nested_sites = bool(find_nested_sites(before) or find_nested_sites(after))
     input_output_rows = (*_list_input_rows(pairing), *_list_output_rows(pairing))
     return [
-        *_list_opset_rows(before, after, _find_silent_domains(pairing, has_nested_sites)),
+        *_list_opset_rows(before, after, _find_ignored_domains(pairing, has_nested_sites)),
         *(row for row, _ in input_output_rows if row is not None),
     ]
 
@@ -248,6 +248,7 @@ class _Tally:
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, op: str, status: str, count: int = 1) -> None:
+        """Counts nodes of an operator with a status: 'changed', 'added', 'removed' or 'unchanged'."""
         self.counts[op][status] += count
 
     def count_row(self, row: NodeDiff | None, op: str) -> None:
@@ -340,11 +341,7 @@ def _list_tiled_rows(
         site_nodes[1] | find_helper_nodes(second, [None] * len(second.nodes), site_nodes[1]).keys(),
     )
     matching = match(
-        first,
-        second,
-        forms,
-        excluded_nodes=site_and_helper_nodes,
-        known_pairs=[*input_pairs, *outputs],
+        first, second, forms, excluded_nodes=site_and_helper_nodes, known_pairs=[*input_pairs, *outputs]
     )
     describer = Describer(first, second, forms, matching, set(input_pairs))
     rows = _list_node_rows(first, second, matching, describer, sites, site_nodes, _Tally(), report_phase)
@@ -373,6 +370,7 @@ def _find_outer_values(side: DefUse) -> set[str]:
 
 
 def _add_path(path: tuple[str, ...], name: str | None) -> str | None:
+    """Returns a name in a body with the body's path before it, unless the name has the path already."""
     return name if name is None or name.startswith(path[0]) else join_path(path, name)
 
 
@@ -526,7 +524,7 @@ def _describe_source_change(a: str, b: str, describer: Describer) -> list[str]:
     return [f"comes from {label_before} -> {label_after}"]
 
 
-def _find_silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[str]:
+def _find_ignored_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[str]:
     """Returns the domains to ignore because other rows cover them: tiling, quantizers, fused activations.
 
     `has_nested_sites` tells whether bodies contain tiled sites.
@@ -544,12 +542,12 @@ def _find_silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozen
     return frozenset(domains)
 
 
-def _list_opset_rows(before: Model, after: Model, silent_domains: Collection[str]) -> Iterator[NodeDiff]:
-    """Yields a row for each changed opset of a domain that nodes use, without `silent_domains`."""
+def _list_opset_rows(before: Model, after: Model, ignored_domains: Collection[str]) -> Iterator[NodeDiff]:
+    """Yields a row for each changed opset of a domain that nodes use, without `ignored_domains`."""
     used_domains = _list_domains(before) | _list_domains(after)
     for domain in dict.fromkeys((*before.opsets, *after.opsets)):
         version_before, version_after = before.opsets.get(domain), after.opsets.get(domain)
-        if version_before == version_after or domain not in used_domains or domain in silent_domains:
+        if version_before == version_after or domain not in used_domains or domain in ignored_domains:
             continue
         name = domain or "ai.onnx"
         text = f"opset {version_before or 'none'} -> {version_after or 'none'}"

@@ -33,6 +33,7 @@ apart."""
 _WINDOWED = frozenset(
     {"AveragePool", "Conv", "ConvInteger", "ConvTranspose", "FusedConv", "LpPool", "MaxPool", "QLinearConv"}
 )
+"""Operators with a kernel window, whose schemas lack the defaults in `_WINDOW_DEFAULTS`."""
 _UNFUSED = {fused: op for op, fused in FUSED.items()}
 
 _WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
@@ -181,10 +182,8 @@ class Describer(Struct):
         differences = []
         if self.function_differs(first.key):
             differences.append(f"function {first.op} differs")
-        outputs_before, outputs_after = (
-            [bool(name) for name in first.outputs],
-            [bool(name) for name in second.outputs],
-        )
+        outputs_before = [bool(name) for name in first.outputs]
+        outputs_after = [bool(name) for name in second.outputs]
         if outputs_before != outputs_after and sum(outputs_before) != sum(outputs_after):
             differences.append(f"outputs {sum(outputs_before)} -> {sum(outputs_after)}")
         return differences + [difference.text for difference in self.list_attribute_changes(first, second)]
@@ -427,6 +426,7 @@ def get_default(model: Model, node: Node, name: str, example: Any) -> Any:
 
 
 def _describe_attribute(value: Any, is_set: bool, digits: int) -> str:
+    """Describes an attribute; `is_set` is False for a default value that the node omits."""
     if value is None:
         return "not given"
     text = _describe_value(value, digits)

@@ -26,7 +26,10 @@ _ALWAYS_FOLDED = frozenset({"BatchNormalization", "Dropout", "Identity"})
 def find_foldable(
     side: DefUse, partners: Sequence[int | None], excluded_nodes: set[int], opposite: DefUse
 ) -> set[int]:
-    """Returns the indices of unpaired nodes that another tool may have folded in the other graph."""
+    """Returns the indices of unpaired nodes that another tool may have folded in the other graph.
+
+    These are constant nodes and operators that `engine.fold` can fold.
+    """
     fused = {node.op for node in opposite.nodes} & set(FUSED.values())
     ops = _ALWAYS_FOLDED | (ACTIVATIONS.keys() if fused else set())
     foldable_positions: set[int] = set()
@@ -61,7 +64,7 @@ _CHECK_TEXT = {
     "activation": ", with the same parameters",
 }
 """Text about the checks that every node of a row passed, by kind of rewrite."""
-_COUNTED_KINDS = ("batchnorm", "activation")
+_INDEPENDENT_KINDS = ("batchnorm", "activation")
 """Kinds of rewrites whose rows omit the nodes that the other graph rewrote differently."""
 
 
@@ -110,7 +113,7 @@ class SideFolds(Struct, eq=False):
             if not nodes:
                 continue
             text = describe_folding(kind, nodes)
-            is_checked = kind in _COUNTED_KINDS or all(
+            is_checked = kind in _INDEPENDENT_KINDS or all(
                 self.folding.kinds[number] != kind for number in self.differing
             )
             first = nodes[0]
@@ -126,7 +129,7 @@ class SideFolds(Struct, eq=False):
 
 
 def locate_replacement(text: str, is_second: bool) -> str:
-    """Adds to the text about replaced nodes where the replacement is.
+    """Returns a text about replaced nodes, which names the graph with the replacement if it is the first.
 
     Nodes of the first graph are replaced in the second graph. A reader of a diff expects this order, so the
     text names the graph only if nodes of the second graph (`is_second`) are replaced in the first.

@@ -21,13 +21,13 @@ Form = tuple[Any, ...]
 _MAX_SAMPLED_WHOLE = 4096
 """Maximum size in bytes of a payload whose sample is the entire payload."""
 
-_SAMPLE_COUNT = 8
-_SAMPLE_BYTES = 64
+_SAMPLE_COUNT, _SAMPLE_BYTES = 8, 64
+"""Number of samples of a larger payload, and bytes of each, at equal distances."""
 _CHUNK_BYTES = 1 << 20
 
 
 class Forms:
-    """Canonical forms of both models of a diff, with a common numbering.
+    """Canonical forms of both models of a diff, with a common numbering: equal forms have the same integer.
 
     Args:
         cancel: Callback between chunks of weights; the comparison stops when it returns True.
@@ -54,15 +54,15 @@ class Forms:
 
     def function(self, model: Model, key: tuple[str, str, str]) -> int:
         """Returns the integer of a local function, including the functions that it calls."""
-        memo = id(model), key
-        if memo not in self._functions:
+        memo_key = id(model), key
+        if memo_key not in self._functions:
             self._referenced.append(model)
             body = model.functions[key]
             form = self._encode_body(model, body.nodes, body.inputs, body.outputs, {}, [])
             opsets = tuple(sorted(body.opsets.items()))
             remaining_fields = body.attributes, self._encode_mapping(model, body.defaults, {}, []), opsets
-            self._functions[memo] = self.number(("function", form, *remaining_fields))
-        return self._functions[memo]
+            self._functions[memo_key] = self.number(("function", form, *remaining_fields))
+        return self._functions[memo_key]
 
     def attributes(self, model: Model, node: Node) -> int:
         """Returns the integer of a node's attributes, or -1 without any. Captured names are ignored."""

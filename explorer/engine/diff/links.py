@@ -58,7 +58,7 @@ class RowLinks(Struct, eq=False):
 
 
 class TreePlaces(Struct, frozen=True, eq=False):
-    """Positions of the rows of a tree.
+    """Where the rows of a tree are: paths, parents and subtrees.
 
     Attributes:
         rows: Row index and kind, by path.
@@ -159,9 +159,9 @@ def link_rows(
 def _add_links(
     links: RowLinks,
     pairing: NodePairing,
-    row_of: tuple[Callable[[int], int | None], Callable[[int], int | None]],
+    row_by_node: tuple[Callable[[int], int | None], Callable[[int], int | None]],
 ) -> None:
-    """Adds the rows of paired and of unpaired nodes to `links`; `row_of` maps node indices to rows."""
+    """Adds the rows of paired and of unpaired nodes to `links`; `row_by_node` maps node indices to rows."""
     fold_texts_before, fold_texts_after = (
         folds.describe_absorbing_nodes() if folds is not None else {} for folds in pairing.folds
     )
@@ -172,7 +172,7 @@ def _add_links(
             fold_text = fold_texts_before.get(a) or fold_texts_after.get(b)
             if status in ("same", "renamed") and fold_text:
                 status, text = "folded", fold_text
-            links.add_pair(row_of[0](a), row_of[1](b), status, text)
+            links.add_pair(row_by_node[0](a), row_by_node[1](b), status, text)
     partners = pairing.matching.before, pairing.matching.after
     absorbed_activations = pairing.find_absorbed_activations()
     for side, graph in enumerate((pairing.before, pairing.after)):
@@ -182,7 +182,7 @@ def _add_links(
             else {}
         )
         for i, partner in enumerate(partners[side]):
-            row_index = row_of[side](i)
+            row_index = row_by_node[side](i)
             if partner is None and i not in pairing.excluded_nodes[side] and row_index is not None:
                 links.covered[side].add(row_index)
                 links.unpaired_texts[side][row_index] = (
@@ -194,17 +194,17 @@ def _map_nodes_to_rows(nodes: Sequence[Node], places: Mapping[str, tuple[int, st
     """Maps node indices to rows by path: the node's label, with a suffix '#2' for a repeated label."""
     label_counts: Counter[str] = Counter()
     used_rows: set[int] = set()
-    row_of: dict[int, int] = {}
+    row_by_node: dict[int, int] = {}
     for i, node in enumerate(nodes):
         label = node.label
         label_counts[label] += 1
         for number in range(label_counts[label], label_counts[label] + 2):
             row, kind = places.get(label if number == 1 else f"{label}#{number}", (-1, ""))
             if row >= 0 and row not in used_rows and kind != "Module":
-                row_of[i] = row
+                row_by_node[i] = row
                 used_rows.add(row)
                 break
-    return row_of
+    return row_by_node
 
 
 def build_row_graph(
@@ -222,7 +222,7 @@ def build_row_graph(
     nodes: list[Node] = []
     rows: list[int] = []
 
-    def name(value: FlowingValue) -> str:
+    def get_name(value: FlowingValue) -> str:
         if id(value) not in names:
             value_info = value.info()
             if flow is not None and value.maker >= 0:
@@ -235,13 +235,14 @@ def build_row_graph(
         return names[id(value)]
 
     for index, end in enumerate(ends):
-        outputs = [name(value) for value in (flow.made.get(index, ()) if flow else ())]
-        if (
-            end > index + 1 and not outputs
-        ):  # skip groups; loops and branches also contain layers, but have outputs
+        outputs = [get_name(value) for value in (flow.made.get(index, ()) if flow else ())]
+        # skip groups; loops and branches also contain layers, but have outputs
+        if end > index + 1 and not outputs:
             continue
         layer = layers[index]
-        input_names = [name(v) for v in (flow.read.get(index, ()) if flow else ()) if v.source != "unknown"]
+        input_names = [
+            get_name(v) for v in (flow.read.get(index, ()) if flow else ()) if v.source != "unknown"
+        ]
         weights = [_store(tensors, w, f"{layer.path}.{w.name}") for w in layer.weights]
         attributes = dict(layer.attributes)
         nodes.append(Node(layer.kind, [*input_names, *weights], outputs, layer.path, attributes=attributes))
@@ -251,6 +252,7 @@ def build_row_graph(
 
 
 def _store(tensors: dict[str, Tensor], info: TensorInfo, name: str) -> str:
+    """Adds a tensor without data to `tensors` and returns its name; an unknown size becomes 0."""
     shape = tuple(size if isinstance(size, int) else 0 for size in info.shape or ())
     tensors[name] = Tensor(name, info.dtype or "float32", shape, None)
     return name

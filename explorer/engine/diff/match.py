@@ -28,7 +28,7 @@ Colors = tuple[Mapping[int, int], Mapping[int, int]]
 """Colors of the nodes of the first and of the second graph, by node index."""
 
 _ABSENT, _STORED, _OPEN = -1, -2, -3
-"""Colors of inputs that no node of the graph computes: absent, a weight, or unknown."""
+"""Colors of values without a known counterpart: an absent input, a weight, or any other value."""
 
 
 class Matching:
@@ -98,9 +98,8 @@ def match(
         report_phase("matching structure")
         matcher.match_by_structure(kind)
     if matcher.has_unmatched():
-        matcher.match_by_name(
-            lambda node: node.name, same_operator=True, check_numbered=False
-        )  # no match contradicts the names
+        # no match contradicts the names, so numbered names count as well
+        matcher.match_by_name(lambda node: node.name, same_operator=True, check_numbered=False)
         matcher.match_constants()
         matcher.match_replacements()
     return matcher.matching.swap_graphs() if is_swapped else matcher.matching
@@ -144,6 +143,7 @@ class _Matcher:
         ]
 
     def has_unmatched(self) -> bool:
+        """Whether both sides have nodes that may still get a partner."""
         return bool(self.list_unmatched(0)) and bool(self.list_unmatched(1))
 
     def match_by_name(
@@ -173,6 +173,7 @@ class _Matcher:
             self.matching.add(a, b)
 
     def has_same_names(self, a: int, b: int) -> bool:
+        """Whether two nodes have the same operator, names of inputs and outputs, and samples of weights."""
         before, after = self.sides
         first, second = before.nodes[a], after.nodes[b]
         if (first.key, first.outputs, before.input_names[a]) != (
@@ -229,10 +230,8 @@ class _Matcher:
         colors = signatures
         for depth in range(_REFINEMENT_ROUNDS + 1):
             if depth:
-                open_before, open_after = (
-                    self.filter_unmatched(0, colors[0]),
-                    self.filter_unmatched(1, colors[1]),
-                )
+                open_before = self.filter_unmatched(0, colors[0])
+                open_after = self.filter_unmatched(1, colors[1])
                 if not open_before or not open_after:
                     return
                 colors = self.refine_colors(0, open_before), self.refine_colors(1, open_after)
@@ -273,7 +272,7 @@ class _Matcher:
         return self.matching.after if side else self.matching.before
 
     def has_unique_weight(self, a: int, kind: str) -> bool:
-        """Whether the weights of a node suffice to match it, without its neighbors."""
+        """Whether a node has a weight of several elements whose content `kind` compares."""
         if kind != "everything":
             return False
         before = self.sides[0]
@@ -282,6 +281,7 @@ class _Matcher:
         )
 
     def add_pairs(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Pairs the nodes of each pair that are both still unpaired."""
         for a, b in pairs:
             if self.matching.before[a] is None and self.matching.after[b] is None:
                 self.matching.add(a, b)
@@ -399,6 +399,7 @@ class _Matcher:
     def group_readers(
         self, side: int, name: str, signatures: Mapping[int, int]
     ) -> dict[tuple[int, int], list[int]]:
+        """Groups the unpaired readers of a value by their signature and the input slot that reads it."""
         partners = self.get_partners(side)
         groups: dict[tuple[int, int], list[int]] = {}
         for i, slot in self.sides[side].users.get(name, ()):

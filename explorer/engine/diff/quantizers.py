@@ -35,27 +35,21 @@ def compute_quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array
     attribute = node.attributes.get
     if node.domain == MX_DOMAIN:
         number_format = format_of(node.op) if node.op in microscaling.EXAMPLES else None
-        return (
-            None
-            if number_format is None
-            else number_format.rounded(x, number_format.fitted(x), int(attribute("axis", -1)))
-        )
+        if number_format is None:
+            return None
+        return number_format.rounded(x, number_format.fitted(x), int(attribute("axis", -1)))
     if not parameters:
         return None
-    scale, parameter_values = (
-        parameters[0],
-        [float(values.reshape(-1)[0]) for values in parameters[1:] if values.size],
-    )
+    scale = parameters[0]
+    parameter_values = [float(values.reshape(-1)[0]) for values in parameters[1:] if values.size]
     if node.op == "BipolarQuant":
         return np.where(x >= 0, scale, -scale)
     if attribute("rounding_mode", "ROUND") not in ("ROUND", b"ROUND"):
         return None
     if node.op == "IntQuant" and len(parameters) == 3:
-        signed, narrow, half = (
-            bool(attribute("signed", 1)),
-            int(attribute("narrow", 0)),
-            2.0 ** (parameter_values[1] - 1),
-        )
+        signed = bool(attribute("signed", 1))
+        narrow = int(attribute("narrow", 0))
+        half = 2.0 ** (parameter_values[1] - 1)
         smallest, largest = (narrow - half, half - 1) if signed else (0.0, 2 * half - 1 - narrow)
         with np.errstate(all="ignore"):
             codes: Array = np.rint(np.clip(x / scale + parameters[1], smallest, largest)) - parameters[1]
@@ -64,9 +58,8 @@ def compute_quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array
     if node.op == "FloatQuant" and len(parameters) == 5:
         with np.errstate(all="ignore"):
             scaled = x / scale
-            exponents = np.maximum(
-                np.frexp(scaled)[1] - 1, 1 - int(parameter_values[2])
-            )  # smaller values are subnormal
+            # numbers below the smallest exponent are subnormal
+            exponents = np.maximum(np.frexp(scaled)[1] - 1, 1 - int(parameter_values[2]))
             step = np.ldexp(np.float64(1), exponents - int(parameter_values[1]))
             rounded_values: Array = (
                 np.clip(np.rint(scaled / step) * step, -parameters[4], parameters[4]) * scale

@@ -34,7 +34,7 @@ OPERATORS = (TILES, *QUANTIZERS)
 MATMUL_NBITS = "MatMulNBits"
 """Operator for a MatMul or Gemm whose weight is stored in blocks of 2 to 8 bits; a bias is the last input."""
 
-_INTEGER = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul", "QGemm": "Gemm"}
+_FLOAT_OPERATORS = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul", "QGemm": "Gemm"}
 """Float operator of each QOperator layer. These layers read, compute and write integers."""
 
 _INPUT_POSITIONS: Mapping[str, tuple[int, ...]] = {
@@ -52,9 +52,9 @@ _NARROW_TYPES = ("float16", "bfloat16", "float8", "float4", "float6")
 
 _MULTIPLYING = frozenset((
     "Attention", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "GRU", "Gather", "Gemm", "LSTM", "MatMul",
-    "MultiHeadAttention", "RNN", *_INTEGER,
+    "MultiHeadAttention", "RNN", *_FLOAT_OPERATORS,
 ))  # fmt: skip
-"""Layers that own the rounding of their inputs. For other readers, the producer of the value owns it."""
+"""Layers to which the rounding of an input belongs. For other readers, it belongs to the value's producer."""
 
 _SLAB = 1 << 20
 """Number of elements of a weight that are compared at a time."""
@@ -183,15 +183,14 @@ def _find_integer_layers(side: DefUse) -> dict[int, RoundedNode]:
     """Finds the QOperator layers; returns the rounding of their inputs and output by node index."""
     layers: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
-        if node.op not in _INTEGER:
+        if node.op not in _FLOAT_OPERATORS:
             continue
         layer = layers[i] = RoundedNode()
         axis = 0 if node.op == "QLinearConv" or node.attributes.get("transB") else 1
         for slot, position in enumerate(_INPUT_POSITIONS[node.op]):
             codes = _get_input(node, position)
-            if (
-                slot == 2 and codes in side.stored
-            ):  # the scale of a bias follows from the scales of the two operands
+            # the scale of a bias follows from the scales of the two operands
+            if slot == 2 and codes in side.stored:
                 layer.inputs[slot] = Rounding(codes, side.stored[codes].dtype, ())
             elif slot < 2 and codes:
                 scale, zero = _get_input(node, position + 1), _get_input(node, position + 2)
@@ -204,11 +203,11 @@ def _find_integer_layers(side: DefUse) -> dict[int, RoundedNode]:
 
 def _convert_to_float_node(node: Node) -> Node:
     """Converts a QOperator layer to its float operator; returns other nodes unchanged."""
-    if node.op not in _INTEGER:
+    if node.op not in _FLOAT_OPERATORS:
         return node
     defaults = {"beta": 1.0} if node.op == "QGemm" else {}
     attributes = {**defaults, **node.attributes}
-    op, ends = _INTEGER[node.op], (node.inputs, node.outputs)
+    op, ends = _FLOAT_OPERATORS[node.op], (node.inputs, node.outputs)
     return Node(op, *ends, name=node.name, attributes=attributes, metadata=node.metadata)
 
 
@@ -225,7 +224,7 @@ def _find_roundings(side: DefUse) -> dict[str, Rounding]:
     """Finds the roundings in a graph, by name of the rounded value; joins consecutive roundings."""
     by_value: dict[str, Rounding] = {}
     for i, node in enumerate(side.nodes):
-        rounding = _read_rounding(side, i, node) or _cast_back(side, i, node, by_value)
+        rounding = _read_rounding(side, i, node) or _read_cast_back(side, i, node, by_value)
         if rounding is None:
             continue
         inner = by_value.get(rounding.source)
@@ -241,7 +240,7 @@ def _find_roundings(side: DefUse) -> dict[str, Rounding]:
     }
 
 
-def _cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Rounding]) -> Rounding | None:
+def _read_cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Rounding]) -> Rounding | None:
     """Returns the rounding of a value that is cast to float32, rounded, and cast back to its float type."""
     inner = roundings.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
     if inner is None or _read_element_type(node, "to") not in ("float16", "float64"):
@@ -263,42 +262,39 @@ def _read_rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
     if not node.inputs:
         return None
     source = node.inputs[0]
-    place = side.producer.get(source)
-    producer = side.nodes[place[0]] if place is not None else None
+    producer_slot = side.producer.get(source)
+    producer = side.nodes[producer_slot[0]] if producer_slot is not None else None
     if node.domain in QUANTIZERS:
         name = _read_quantizer(side, node)
-        named_scale = (
-            name.startswith(("fixed", "float")) or len(node.inputs) < 2
-        )  # the name of the format gives the scale
-        return Rounding(source, name, (i,), scale="" if named_scale else node.inputs[1])
+        # the name of a fixed-point or float format gives the scale
+        is_scale_in_name = name.startswith(("fixed", "float")) or len(node.inputs) < 2
+        return Rounding(source, name, (i,), scale="" if is_scale_in_name else node.inputs[1])
     if node.op == "DequantizeLinear":
         scale, zero = (*node.inputs[1:3], "", "")[:2]
         fields = {"scale": scale, "zero": zero, "axis": int(node.attributes.get("axis", 1))}
         fields["block"] = int(node.attributes.get("block_size", 0))
         if source in side.stored:
             return Rounding(source, side.stored[source].dtype, (i,), **fields)  # type: ignore[arg-type]
-        if producer is not None and place is not None and producer.op == "QuantizeLinear":
+        if producer is not None and producer_slot is not None and producer.op == "QuantizeLinear":
             zero_point = side.stored.get(_get_input(producer, 2))
             code_dtype = (
                 _read_element_type(producer, "output_dtype") if zero_point is None else zero_point.dtype
             )
-            return Rounding(producer.inputs[0], code_dtype or "uint8", (place[0], i))
-        if producer is not None and producer.op in _INTEGER:
+            return Rounding(producer.inputs[0], code_dtype or "uint8", (producer_slot[0], i))
+        if producer is not None and producer.op in _FLOAT_OPERATORS:
             return Rounding(source, _get_code_type(side, zero), (i,))
     if node.op == "QuantizeLinear":
         users = side.users.get(node.outputs[0], ())
-        if any(side.nodes[user].op in _INTEGER for user, _ in users):
+        if any(side.nodes[user].op in _FLOAT_OPERATORS for user, _ in users):
             return Rounding(source, _get_code_type(side, _get_input(node, 2)), (i,))
     if node.op == "Cast" and not node.domain and _read_element_type(node, "to") == "float32":
         if source in side.stored and side.stored[source].dtype.startswith(_NARROW_TYPES):
             return Rounding(source, side.stored[source].dtype, (i,))
-        if producer is not None and place is not None and producer.op == "Cast" and producer.inputs:
+        if producer is not None and producer_slot is not None and producer.op == "Cast" and producer.inputs:
             narrow = _read_element_type(producer, "to")
-            return (
-                Rounding(producer.inputs[0], narrow, (place[0], i))
-                if narrow.startswith(_NARROW_TYPES)
-                else None
-            )
+            if narrow.startswith(_NARROW_TYPES):
+                return Rounding(producer.inputs[0], narrow, (producer_slot[0], i))
+            return None
     return None
 
 
@@ -368,18 +364,15 @@ def find_absorbed_activations(
     Returns:
         Index of the node that rounds the value, by node index of the activation.
     """
-    quantized_graph = DefUse(
-        rounded.side.model
-    )  # unlike rounded.side, its nodes still read the rounded values
+    quantized_graph = DefUse(rounded.side.model)  # unlike rounded.side, its nodes read the rounded values
     nodes, output_names = quantized_graph.nodes, {value.name for value in quantized_graph.outputs}
     quantizer_by_activation: dict[int, int] = {}
     for index, node in enumerate(original.nodes):
         if node.domain or node.op not in ABSORBED or partners[index] is not None:
             continue
         source = original.producer.get(node.inputs[0])
-        while (
-            source is not None and source[0] in quantizer_by_activation
-        ):  # skip earlier activations, such as a Relu before a Clip
+        # skip earlier activations, such as a Relu before a Clip
+        while source is not None and source[0] in quantizer_by_activation:
             source = original.producer.get(original.nodes[source[0]].inputs[0])
         layer_index = None if source is None else partners[source[0]]
         limits = _read_limits(original, node)
@@ -388,7 +381,7 @@ def find_absorbed_activations(
         layer, name = nodes[layer_index], nodes[layer_index].outputs[source[1]]
         quantizer_indices = (
             [layer_index]
-            if layer.op in _INTEGER
+            if layer.op in _FLOAT_OPERATORS
             else [reader for reader, _ in quantized_graph.users.get(name, ())]
         )
         if (
@@ -430,7 +423,7 @@ def _read_constant(side: DefUse, name: str) -> Any:
 
 def _covers_integer_range(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
     """Whether rounding gives the same integers with and without clipping the value to the limits."""
-    slot = {"QuantizeLinear": 1, "QGemm": 7}.get(node.op, 6 if node.op in _INTEGER else 0)
+    slot = {"QuantizeLinear": 1, "QGemm": 7}.get(node.op, 6 if node.op in _FLOAT_OPERATORS else 0)
     scale, zero = _get_input(node, slot), _get_input(node, slot + 1)
     if (
         not slot

@@ -83,6 +83,7 @@ def collect_site_nodes(sites: Sequence[SitePair]) -> tuple[set[int], set[int]]:
 
 
 def _group_sites(side: DefUse, excluded_nodes: set[int]) -> dict[str, list[int]]:
+    """Returns the node indices of each tiled site, by the site's name."""
     groups: dict[str, list[int]] = {}
     for i, node in enumerate(side.nodes):
         site = node.metadata.get(SITE_KEY) if node.metadata else None
@@ -141,6 +142,7 @@ def _find_output(side: DefUse, members: Sequence[int]) -> str:
 
 
 def _make_signature(side: DefUse, members: Sequence[int], forms: Forms) -> list[tuple[object, ...]]:
+    """Returns a value that is equal for sites with the same nodes and shapes of weights."""
     return sorted(
         (
             side.nodes[i].name,

@@ -95,7 +95,7 @@ class _Tree:
         layers: Layers, in pre-order; a row is an index into this list.
         sides: Path, kind and figures of each row.
         parent: Parent of each row, or -1 at the top level.
-        group: Whether each row is a group.
+        is_group: Whether each row is a group.
         tiled: Rows that are tiled.
         end: Index after the last descendant of each row.
         children: Children of each row; key -1 has the rows at the top level.
@@ -105,14 +105,14 @@ class _Tree:
         self.layers = layers
         self.sides: list[RowSide] = []
         self.parent: list[int] = []
-        self.group: list[bool] = []
+        self.is_group: list[bool] = []
         self.tiled: set[int] = set()
         for layer in layers:
             output = layer.outputs[0].shape if layer.outputs else None
             figures = [getattr(layer, name) for name in FIGURES]
             self.sides.append(RowSide(layer.id, layer.path, layer.name, layer.kind_text, output, *figures))
             self.parent.append(-1 if layer.parent is None else layer.parent)
-            self.group.append(layer.group)
+            self.is_group.append(layer.group)
             if layer.tiled:
                 self.tiled.add(layer.id)
         self.end = list(range(1, len(self.sides) + 1))
@@ -173,9 +173,11 @@ class _Merge:
         votes: dict[int, Counter[int]] = {}
         for a, b in self.partner.items():
             votes.setdefault(before.parent[a], Counter())[after.parent[b]] += 1
-        paths = {side.path: row_index for row_index, side in enumerate(after.sides) if after.group[row_index]}
+        paths = {
+            side.path: row_index for row_index, side in enumerate(after.sides) if after.is_group[row_index]
+        }
         for row_index in range(len(before.sides) - 1, -1, -1):
-            if not before.group[row_index]:
+            if not before.is_group[row_index]:
                 continue
             candidates = votes.pop(row_index, Counter())
             candidates.pop(-1, None)
@@ -236,11 +238,11 @@ class _Merge:
 
     def _is_uncovered_layer(self, row: int, side: int) -> bool:
         """Whether a row is a layer (not a group) that the diff does not cover."""
-        return row not in self.links.covered[side] and not (self.after if side else self.before).group[row]
+        return row not in self.links.covered[side] and not (self.after if side else self.before).is_group[row]
 
     def _can_pair(self, a: int, b: int) -> bool:
         """Whether an equal name is sufficient to pair two rows. It is not for layers that the diff covers."""
-        if self.before.group[a] or self.after.group[b]:
+        if self.before.is_group[a] or self.after.is_group[b]:
             return True
         return a not in self.links.covered[0] and b not in self.links.covered[1]
 
@@ -253,8 +255,8 @@ class _Merge:
         before, after = row.before, row.after
         if before is not None and after is not None and row.status not in SAME:
             return True
-        has_layer_before = before is not None and not self.before.group[before.id]
-        return has_layer_before or (after is not None and not self.after.group[after.id])
+        has_layer_before = before is not None and not self.before.is_group[before.id]
+        return has_layer_before or (after is not None and not self.after.is_group[after.id])
 
     def rows(self) -> list[RowPair]:
         """Returns every row of both trees once, in pre-order."""
@@ -306,7 +308,7 @@ class _Merge:
                     a is not None and a in self.links.sites
                 )
                 is_tiled_site = is_tiled_site or (
-                    states[index][0] == "quantized" and b is not None and self.after.group[b]
+                    states[index][0] == "quantized" and b is not None and self.after.is_group[b]
                 )
                 open_until = depth + 1 if is_tiled_site else 0
         rows: list[RowPair] = []
@@ -347,7 +349,7 @@ class _Merge:
             return ("merged" if a in before.tiled else "tiled"), f"{side_before.kind} -> {side_after.kind}"
         if side_before.kind != side_after.kind:
             return "changed", f"{side_before.kind} -> {side_after.kind}"
-        if not before.group[a]:
+        if not before.is_group[a]:
             first, second = before.layers[a].attributes, after.layers[b].attributes
             changes = [
                 f"attribute {name} {first.get(name, 'not given')} -> {second.get(name, 'not given')}"
