@@ -113,22 +113,27 @@ def find(
     """
     readers = [c for c in CONVERTERS if format in c.sources]
     if not readers:
-        kinds = ", ".join(dict.fromkeys(name for c in CONVERTERS for name in c.sources))
+        names = ", ".join(dict.fromkeys(name for c in CONVERTERS for name in c.sources))
         raise Misuse(
-            f"a model of the format {format} cannot be converted", where=source, hint=f"these can: {kinds}"
+            f"a model of the format {format} cannot be converted",
+            where=source,
+            hint=f"these can: {names}",
         )
-    can = [c for c in readers if not c.module or module is not False]
-    converter = _find_by_ending(can, target)
+    usable_converters = [c for c in readers if not c.module or module is not False]
+    converter = _find_by_ending(usable_converters, target)
     if converter is None and module is False and _find_by_ending(readers, target) is not None:
         _refuse_module(format, source)
     if converter is None:
-        listed = ", ".join(f"{c.about} ({', '.join(c.endings)})" for c in can)
+        listed = ", ".join(f"{c.about} ({', '.join(c.endings)})" for c in usable_converters)
         ending = os.path.splitext(target)[1]
         ending_text = f"'{ending}'" if ending else "a file without an ending"
         raise Misuse(
             f"{format} cannot be converted to {ending_text}", where=target, hint=f"it can become {listed}"
         )
-    if module is None and len({c.function for c in can if target.lower().endswith(c.endings)}) > 1:
+    if (
+        module is None
+        and len({c.function for c in usable_converters if target.lower().endswith(c.endings)}) > 1
+    ):
         return converter  # several converters match: the opened source decides
     for option, flag in _FLAGS.items():
         if getattr(options, option) and option not in converter.options:
@@ -176,7 +181,7 @@ def _refuse_module(format: str, source: str) -> None:
     raise Misuse("an nn.Module can be built from it only by running its code", where=source, hint=hint)
 
 
-def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def list_target_formats(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Lists the formats that a model can be converted to: a description and the file endings of each."""
     module = hasattr(opened, "loaded")
     return tuple(

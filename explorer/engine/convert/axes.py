@@ -43,7 +43,7 @@ class OpenAxes(Struct, frozen=True):
     other_inputs: tuple[BoundInputs, ...] = ()
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether any dimension is open."""
         return bool(self.sizes)
 
@@ -55,6 +55,8 @@ def resolve(
     names: Sequence[str],
 ) -> OpenAxes:
     """Selects the dimensions that stay open, their sizes during export, and the further sizes to test.
+
+    `loaded.bound` becomes the inputs at the sizes for the export.
 
     Args:
         loaded: Source model.
@@ -107,7 +109,7 @@ def resolve(
 
 def build_dynamic_shapes(loaded: LoadedModule, axes: OpenAxes) -> Any:
     """Returns `dynamic_shapes` for torch.export, by argument name, or None if no dimension is open."""
-    if not axes.open:
+    if not axes.is_open:
         return None
     from torch.export import Dim
 
@@ -128,7 +130,7 @@ def describe_inputs(axes: OpenAxes) -> tuple[TensorInfo, ...]:
 
 def list_notes(axes: OpenAxes) -> tuple[str, ...]:
     """Returns notes about the open dimensions, for the report."""
-    if not axes.open:
+    if not axes.is_open:
         return ()
     sizes = ", ".join(f"{name}={size}" for name, size in axes.sizes.items())
     if not axes.other_inputs:
@@ -163,6 +165,7 @@ def _normalize_axis(info: TensorInfo, axis: int) -> int:
 
 
 def _list_sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]) -> dict[str, int]:
+    """Returns the size of each open dimension by name; refuses a name with two sizes."""
     sizes: dict[str, int] = {}
     for info, axes in zip(infos, inputs, strict=True):
         for axis, name in axes.items():

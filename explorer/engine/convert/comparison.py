@@ -125,10 +125,8 @@ def prove(
             if len(names) == len(source_outputs.draws[0])
             else tuple(_number_names(source_outputs.draws[0]))
         )
-        source_outputs, result_outputs = (
-            replace(source_outputs, names=output_names),
-            replace(result_outputs, names=_match_names(output_names, result_outputs.draws[0])),
-        )
+        source_outputs = replace(source_outputs, names=output_names)
+        result_outputs = replace(result_outputs, names=_match_names(output_names, result_outputs.draws[0]))
         references_by_name = [dict(zip(output_names, values, strict=True)) for values in references]
         noise = run.Noise(no_float64_reason or float64_note, depth)
         case_evidence = run.compare(source_outputs, result_outputs, references_by_name, noise)
@@ -213,9 +211,7 @@ def _summarize(
     if not evidence:
         raise BadModel("the model gives no tensor: nothing can be compared", hint=NO_VERIFY_HINT)
     return Verification(
-        **decide_verdict(
-            Grounds(model_outputs=evidence, draws=len(seeds))
-        ),  # evidence of runs of whole models only
+        **decide_verdict(Grounds(model_outputs=evidence, draws=len(seeds))),
         before=job.source,
         after=job.target,
         seeds=seeds,
@@ -260,15 +256,15 @@ def _plan_inputs(
         )
     if bound_inputs.example is not None:
         pairs = zip(input_plans, bound_inputs.example.list_tensors(), strict=True)
-        input_plans = [_keep_given_integers(plan, given) for plan, given in pairs]
+        input_plans = [_keep_user_integers(plan, tensor) for plan, tensor in pairs]
     return tuple(input_plans)
 
 
-def _keep_given_integers(plan: RandomInput, given: Any) -> RandomInput:
-    """Returns the plan of an input, with the values of the user's tensor if these are integers."""
-    if tuple(given.shape) != plan.shape or given.is_floating_point() or given.is_complex():
+def _keep_user_integers(plan: RandomInput, tensor: Any) -> RandomInput:
+    """Returns the plan of an input, with the values of the user's tensor if it has integers of that shape."""
+    if tuple(tensor.shape) != plan.shape or tensor.is_floating_point() or tensor.is_complex():
         return plan
-    return replace(plan, low=0, high=0, why="as given", values=convert_to_array(given))
+    return replace(plan, low=0, high=0, why="as given", values=convert_to_array(tensor))
 
 
 def _plan_input(name: str, dtype: str, shape: tuple[int, ...], index_limit: int) -> RandomInput:

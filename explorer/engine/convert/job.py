@@ -94,7 +94,10 @@ class ConversionJob(Struct, frozen=True):
 
 
 class ConversionResult(Struct, frozen=True):
-    """File written to `ConversionJob.path`, and its comparison; see `facts.conversion.Conversion`."""
+    """The conversion of a model to `ConversionJob.path`, and its comparison with the source.
+
+    `how` names the tool, `stored` compares tensor bytes, and `unknown` pairs a skipped value with the reason.
+    """
 
     how: str
     opset: int | None = None

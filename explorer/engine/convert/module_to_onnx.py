@@ -36,7 +36,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     loaded: LoadedModule = job.opened.loaded
     options = job.options
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
-    # as in torch, the names behind those of the inputs are for the weights
+    # as in torch, the names after those of the inputs are for the weights
     input_count = len(bound_inputs.inputs)
     weights = options.input_names[input_count:]
     names = _choose_names(
@@ -54,7 +54,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             options.output_names, [info.name for info in output_infos], "--output-names", "output"
         )
     _check_names(loaded, names, outputs)
-    sizes = (
+    output_axes = (
         {axis: d for axis, d in enumerate(info.shape or ()) if isinstance(d, str)} for info in output_infos
     )
     request = onnx_export.ExportRequest(
@@ -64,7 +64,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         outputs=outputs,
         weights=weights,
         axes=open_axes.inputs,
-        output_axes=tuple(sizes),
+        output_axes=tuple(output_axes),
         shapes=axes.build_dynamic_shapes(loaded, open_axes),
     )
     export_result = onnx_export.export(loaded, bound_inputs, job.path, job.on_progress, request)
@@ -185,7 +185,7 @@ def _make_runner(
 
 
 def _list_branch_notes(model: Model, condition_values: Mapping[str, set[bool]]) -> tuple[str, ...]:
-    """Notes about conditions of which the comparison ran only one branch, or an unknown branch."""
+    """Returns notes about conditions of which the comparison ran only one branch, or an unknown branch."""
     if not condition_values:
         return ()
     inner = sum(node.op == "If" for graph in list_graphs(model.graph) for node in graph.nodes)
@@ -215,7 +215,7 @@ def _make_input_planner(
     feed_names = {value.name for value in model.graph.required_inputs}
     source_names = {file_name: name for name, file_name in names.items() if file_name in feed_names}
 
-    def describe_input(bound_inputs: BoundInputs) -> dict[str, RandomInput]:
+    def plan_random_inputs(bound_inputs: BoundInputs) -> dict[str, RandomInput]:
         shapes = {
             names[i.name]: (None, i.shape or ()) for i in bound_inputs.inputs if names[i.name] in feed_names
         }
@@ -224,4 +224,4 @@ def _make_input_planner(
             for d in plan_inputs(model, {}, shapes)
         }
 
-    return describe_input
+    return plan_random_inputs

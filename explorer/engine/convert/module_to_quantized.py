@@ -285,8 +285,8 @@ def quantize_module(
     calibration = samples.text if measured or list_range_uses(choice.choices) else ""
     fact = _add_module_figures(fact, spec, choices, grids)
     fact = replace(fact, output=output or "", calibration=calibration, seconds=time.perf_counter() - started)
-    by_value = {use.value: limits for use, limits in calibrated.items()}
-    return QuantizedModule(quantized, opened.copy_with(twin), fact, by_value)
+    range_by_value = {use.value: limits for use, limits in calibrated.items()}
+    return QuantizedModule(quantized, opened.copy_with(twin), fact, range_by_value)
 
 
 def _add_module_figures(

@@ -110,16 +110,16 @@ def to_torch(
 
 def _count_rows_of_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
     """Counts the rows of each call of a layer in a run on the meta device, or if that fails, the CPU."""
-    failed: Exception | None = None
+    failure: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:
             args, kwargs = bound_inputs.build_arguments(device=device)
             with silence(), torch.random.fork_rng(devices=[]):
                 return record_rows_of_calls(model(), args, kwargs)
         except Exception as error:
-            failed = error
-    assert failed is not None
-    raise BadModel(f"the model failed: {format_error(failed)}", where=loaded.source)
+            failure = error
+    assert failure is not None
+    raise BadModel(f"the model failed: {format_error(failure)}", where=loaded.source)
 
 
 def _prove(

@@ -58,7 +58,6 @@ def convert(job: ConversionJob) -> ConversionResult:
 
 _TRACED = "a trace records one run with these inputs: branches that depend on values or sizes are fixed"
 
-
 _JIT: Any = torch.jit
 """`torch.jit` as Any, because its functions have no type annotations."""
 

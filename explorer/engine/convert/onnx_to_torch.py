@@ -123,11 +123,11 @@ def _build_specification(model: Model, symbols: Sequence[str]) -> Any:
     Torch infers the limits of each dimension: for example, a table of 64 positions limits a sequence to 64.
     """
     auto = torch.export.Dim.AUTO
-    open_ = [
+    open_axes = [
         {axis: auto for axis, d in enumerate(v.shape or ()) if d in symbols}
         for v in model.graph.required_inputs
     ]
-    return {"inputs": tuple(open_)}
+    return {"inputs": tuple(open_axes)}
 
 
 def _list_open_dimensions(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
@@ -169,7 +169,7 @@ def _build_result(
     method: str,
     model: Model,
     input_plans: Sequence[RandomInput],
-    open_: Mapping[str, str],
+    open_names: Mapping[str, str],
     evidence: Verification | None,
     notes: tuple[str, ...],
 ) -> ConversionResult:
@@ -179,7 +179,7 @@ def _build_result(
         shape = value.shape
         if value.name in sizes and shape is not None:
             pairs = zip(shape, sizes[value.name], strict=True)
-            shape = tuple(d if d in open_ else size for d, size in pairs)
+            shape = tuple(d if d in open_names else size for d, size in pairs)
         return TensorInfo(value.name, value.dtype, shape, "declared")
 
     if evidence is not None and is_quantized(model):

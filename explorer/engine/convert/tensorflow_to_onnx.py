@@ -34,10 +34,8 @@ Feeds = Mapping[str, Array]
 _SIGNATURE = "serving_default"
 """Name of the SavedModel's function that TensorFlow serves."""
 
-
 _CODE = ("Lambda", "__lambda__", "function")
 """Class names in a Keras description that stand for code, which Keras imports by module and name."""
-
 
 _MAX_DESCRIPTION = 1 << 28
 """Maximum size of a description of layers, in bytes."""

@@ -42,7 +42,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     Raises:
         MissingExtra: tf2onnx or TensorFlow is not installed.
         BadModel: tf2onnx cannot write this model.
-        Cancelled: `job.cancel` said so.
+        Cancelled: The user canceled (`job.cancel`).
     """
     tensorflow, tf2onnx = load_packages(job)
     model, notes = write_onnx(job, partial(tf2onnx.from_tflite, job.source))

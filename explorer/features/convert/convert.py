@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
-from explorer.engine.convert import kinds, write
+from explorer.engine.convert import list_target_formats, write
 from explorer.engine.convert.job import ConversionJob
 from explorer.facts.conversion import ConversionOptions
 from explorer.session.methods.facade import Facade
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def conversions(session: Facade) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the formats that the opened model can be converted to: name and file extensions of each."""
-    return kinds(session.parts.models.open_state())
+    return list_target_formats(session.parts.models.open_state())
 
 
 def convert(

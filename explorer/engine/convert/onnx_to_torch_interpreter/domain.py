@@ -48,7 +48,7 @@ def can_run(domain: str, op: str) -> bool:
 class TorchDomain(Struct):
     """Operations on torch tensors for `graph.interpreter.Interpreter`.
 
-    Sizes are arrays of `shape_arithmetic`.
+    Values are tensors, lists of tensors, or arrays of `shape_arithmetic` for sizes.
 
     Attributes:
         constants: Function that returns the value of an initializer or a Constant.
@@ -83,9 +83,9 @@ class TorchDomain(Struct):
             name = f"{node.domain}.{node.op}" if node.domain else node.op
             raise BadModel(f"operator {printable(name)} has no counterpart in torch here")
         call = OperatorCall(node, attributes, self.opsets.get(node.domain, 0), self.device)
-        host_places = _HOST_INPUTS.get(node.op, ()) if not node.domain else ()
+        host_indices = _HOST_INPUTS.get(node.op, ()) if not node.domain else ()
         inputs = [
-            a if index in host_places else convert_to_tensor(a, self.device) for index, a in enumerate(args)
+            a if index in host_indices else convert_to_tensor(a, self.device) for index, a in enumerate(args)
         ]
         while inputs and inputs[-1] is None:
             inputs.pop()
@@ -115,6 +115,7 @@ class TorchDomain(Struct):
         self.checked_nodes.add(id(call.node))
 
     def _compute_on_host(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+        """Returns the result of shape arithmetic as an array, or None if torch must run the node."""
         if node.op in ("Shape", "Size") and isinstance(args[0], torch.Tensor):
             sizes = list(args[0].shape)
             if node.op == "Shape":

@@ -107,7 +107,7 @@ def _mean(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return x.mean(axes, keepdim=keep) if axes else x
 
 
-def _extremum(function: Callable[..., Tensor]) -> Callable[[Tensor, list[int], bool], Tensor]:
+def _make_extremum(function: Callable[..., Tensor]) -> Callable[[Tensor, list[int], bool], Tensor]:
     def fold(x: Tensor, axes: list[int], keep: bool) -> Tensor:
         if x.dtype == torch.bool:
             return function(x.to(torch.uint8), axes, keepdim=keep).bool() if axes else x
@@ -164,7 +164,7 @@ def _dropout(call: OperatorCall, x: Tensor, ratio: Any = None, training: Any = N
     return (x, torch.ones_like(x, dtype=torch.bool))[: call.output_count]
 
 
-def _fold_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+def _make_fold_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     return lambda call, *args: reduce(function, args)
 
 
@@ -226,9 +226,9 @@ _SPECIAL: Mapping[str, Rule] = {
     "IsInf": _is_infinite,
     "LeakyRelu": lambda call, x: functional.leaky_relu(x, call.get("alpha", 0.01)),
     "LogSoftmax": _make_softmax_rule(torch.log_softmax),
-    "Max": _fold_rule(torch.maximum),
+    "Max": _make_fold_rule(torch.maximum),
     "Mean": lambda call, *args: reduce(torch.add, args) / len(args),
-    "Min": _fold_rule(torch.minimum),
+    "Min": _make_fold_rule(torch.minimum),
     "Mod": lambda call, a, b: torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b),
     "PRelu": lambda call, x, slope: torch.where(x < 0, x * slope, x),
     "Pow": lambda call, a, b: torch.pow(a, b).to(a.dtype),
@@ -236,16 +236,16 @@ _SPECIAL: Mapping[str, Rule] = {
     "ReduceL2": _make_reduction_rule(_l2_norm),
     "ReduceLogSum": _make_reduction_rule(lambda x, axes, keep: torch.log(_sum(x, axes, keep))),
     "ReduceLogSumExp": _make_reduction_rule(lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep)),
-    "ReduceMax": _make_reduction_rule(_extremum(torch.amax)),
+    "ReduceMax": _make_reduction_rule(_make_extremum(torch.amax)),
     "ReduceMean": _make_reduction_rule(_mean),
-    "ReduceMin": _make_reduction_rule(_extremum(torch.amin)),
+    "ReduceMin": _make_reduction_rule(_make_extremum(torch.amin)),
     "ReduceProd": _make_reduction_rule(_product),
     "ReduceSum": _make_reduction_rule(_sum),
     "ReduceSumSquare": _make_reduction_rule(lambda x, axes, keep: _sum(x * x, axes, keep)),
     "Selu": _selu,
     "Shrink": _shrink,
     "Softmax": _make_softmax_rule(torch.softmax),
-    "Sum": _fold_rule(torch.add),
+    "Sum": _make_fold_rule(torch.add),
     "Swish": lambda call, x: x * torch.sigmoid(call.get("alpha", 1.0) * x),
     "ThresholdedRelu": lambda call, x: torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x)),
 }

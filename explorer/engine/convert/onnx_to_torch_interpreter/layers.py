@@ -146,11 +146,11 @@ def _read_ceil_window(
     for size, k, s, d, b, e in zip(
         x.shape[2:], kernel, strides, dilations, pad_before, pad_after, strict=True
     ):
-        reach = d * (k - 1) + 1
-        window_count = -(-(size + b + e - reach) // s) + 1
+        window_size = d * (k - 1) + 1
+        window_count = -(-(size + b + e - window_size) // s) + 1
         if (window_count - 1) * s >= size + b:  # a window must not start in the padding at the end
             window_count -= 1
-        ends.append(max((window_count - 1) * s + reach - size - b, e))
+        ends.append(max((window_count - 1) * s + window_size - size - b, e))
     return strides, dilations, pad_before, ends
 
 
@@ -191,7 +191,7 @@ def _average_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel = list(call.get("kernel_shape"))
     strides, dilations, pad_before, pad_after = _read_ceil_window(call, x, kernel)
     _, _, _, pad_after_exact = _read_window(call, x, kernel)
-    ones = torch.ones_like(x[:1, :1])
+    ones = torch.ones_like(x[:1, :1])  # the sum of its windows is the number of elements in each window
     if call.get("count_include_pad", 0):
         ones = _pad(ones, pad_before, pad_after_exact, 1.0)
         ones = _pad(

@@ -117,43 +117,43 @@ class OnnxModule(nn.Module):
         sizes = self._sizes.get(id(tensor))
         if sizes is not None:
             return sizes
-        holder, name = self._tensor_places[id(tensor)]
-        return getattr(holder, name)
+        owner, name = self._tensor_places[id(tensor)]
+        return getattr(owner, name)
 
     def _register(
         self, name: str, value: torch.Tensor, is_persistent: bool, *, is_trained: bool
     ) -> tuple[nn.Module, str]:
         """Registers a tensor: as a parameter if it is a trained weight, else as a buffer."""
-        holder, last = self._find_holder(name)
+        owner, last = self._find_owner(name)
         if (
             is_trained
             and value.is_floating_point()
             and (is_persistent or value.numel() > _MAX_BUFFER_ELEMENTS)
         ):
-            holder.register_parameter(last, nn.Parameter(value))
+            owner.register_parameter(last, nn.Parameter(value))
         else:
-            holder.register_buffer(last, value, persistent=is_persistent)
-        return holder, last
+            owner.register_buffer(last, value, persistent=is_persistent)
+        return owner, last
 
-    def _find_holder(self, name: str) -> tuple[nn.Module, str]:
+    def _find_owner(self, name: str) -> tuple[nn.Module, str]:
         """Finds or creates the submodule for a tensor of this name.
 
         Returns it and the tensor's name in it.
         """
         *path, last = name.split(".")
-        holder: nn.Module = self
+        owner: nn.Module = self
         if all((*path, last)):
             for part in path:
-                submodule = children_of(holder).get(part)
-                if submodule is None and not hasattr(holder, part):
+                submodule = children_of(owner).get(part)
+                if submodule is None and not hasattr(owner, part):
                     submodule = nn.Module()
-                    holder.add_module(part, submodule)
+                    owner.add_module(part, submodule)
                 if submodule is None:
                     break
-                holder = submodule
+                owner = submodule
             else:
-                if not hasattr(holder, last):
-                    return holder, last
+                if not hasattr(owner, last):
+                    return owner, last
         flat = "weight_" + "".join(c if c.isalnum() else "_" for c in name)
         while hasattr(self, flat):
             flat += "_"

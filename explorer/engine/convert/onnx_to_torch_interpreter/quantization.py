@@ -1,7 +1,7 @@
 """Rules for quantized operators, with exact integer sums.
 
 Integer products use int32 where torch supports it (dense matrices), else float64. float64 holds sums of int8
-products up to 2^53 without rounding.
+products up to 2^53 without rounding. In names, s is a scale and z a zero point: sa and za belong to a.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from explorer.engine.convert.onnx_to_torch_interpreter.layers import convolution
 _LIMITS = {2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767), 21: (0, 15), 22: (-8, 7)}
 """Smallest and largest number of a quantized type, by ONNX's type code."""
 _CODES = {torch.uint8: 2, torch.int8: 3, torch.uint16: 4, torch.int16: 5}
+"""ONNX's type code of each quantized type that torch has."""
 
 
 def _broadcast(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
-    """Scales or zero points in a shape that broadcasts to `x`.
+    """Returns scales or zero points in a shape that broadcasts to `x`.
 
     A scale is one number, one number for each index of an axis, or one number for each block of an axis.
     """
@@ -192,10 +193,8 @@ def _qlinear_concat(call: OperatorCall, sy: Tensor, zy: Tensor, *inputs: Tensor)
 
 def _qgemm(call: OperatorCall, *inputs: Any) -> Tensor:
     a, sa, za, b, sb, zb, c, sy, zy = (*inputs, *(None,) * 3)[:9]
-    a_offsets, b_offsets = (
-        _subtract_zero_point(a, za, 1),
-        _subtract_zero_point(b, zb, 0 if call.get("transB", 0) else 1),
-    )
+    a_offsets = _subtract_zero_point(a, za, 1)
+    b_offsets = _subtract_zero_point(b, zb, 0 if call.get("transB", 0) else 1)
     a_offsets = a_offsets.t() if call.get("transA", 0) else a_offsets
     b_offsets = b_offsets.t() if call.get("transB", 0) else b_offsets
     total = _multiply_integers(a_offsets.contiguous(), b_offsets.contiguous())

@@ -59,6 +59,7 @@ def _run_lstm_step(
     activations: Sequence[Activation],
     peepholes: Any,
 ) -> State:
+    """Returns (h, c) after one step. `x` is the projected input with its bias, `rb` the recurrent bias."""
     h, c = state
     i, o, f, g = (x + h @ r.t() + rb).chunk(4, -1)
     p = peepholes.chunk(3) if peepholes is not None else (0, 0, 0)

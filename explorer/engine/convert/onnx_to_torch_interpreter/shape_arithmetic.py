@@ -2,8 +2,8 @@
 
 In ONNX, shapes, indices and axes pass through the same operators as data. If they were tensors, the
 interpreter would have to read their values during the run, and torch.export could not leave a dimension open.
-A Python number can also be a torch symbol, which this arithmetic keeps. The numbers are in numpy object
-arrays: numpy does the indexing and broadcasting, and Python operators do the arithmetic.
+A Python number can also be a torch symbol, which this arithmetic keeps. The numbers are in numpy arrays:
+numpy does the indexing and broadcasting, and Python operators do the arithmetic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from explorer.engine.operators.shape_rules import get_slice
 
 HostArray = np.ndarray[Any, Any]
-"""Object array with Python numbers and torch symbols, which is not on the device of the model."""
+"""Array in host memory: of dtype object (Python numbers and torch symbols), or of integers or booleans."""
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 _INTEGER_TYPES = 6, 7
@@ -108,6 +108,8 @@ def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
 
 
 def _make_reduction_rule(function: Callable[[Any, Any], Any], initial: Any) -> Rule:
+    """Makes a rule that reduces a list. For an array of another rank, the rule returns None."""
+
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
         axes = _read_axes(attributes, args)
         if args[0].ndim != 1 or (axes is not None and axes not in ((0,), (-1,))):

@@ -54,7 +54,7 @@ def make_rebatching(
         if job.verify:
             evidence = _prove(model, rewritten, validate(reader.read(job.path)), batch, job)
         return ConversionResult(
-            how=f"rewriting its batch from {rewritten.old} to {batch}",
+            how=f"rewriting its batch from {rewritten.old_batch} to {batch}",
             opset=model.opset,
             inputs=describe_tensors(rewritten.model.graph.required_inputs),
             outputs=describe_tensors(rewritten.model.graph.outputs),
@@ -107,6 +107,7 @@ def _prove_at_size(
     dims: Mapping[str, int],
     job: ConversionJob,
 ) -> Verification:
+    """Compares the rows at one batch size; the verdict is unproven if runs of the original differ."""
     new_session = RuntimeSession(rewritten_file, label="the written file")
     original_session = RuntimeSession(model, label="the original")
     names = [value.name for value in model.graph.outputs]
@@ -118,7 +119,9 @@ def _prove_at_size(
     def run_original(feeds: Feeds) -> list[Array]:
         parts = [original_session.run(part) for part in _slice_inputs(feeds, filler_inputs, rewritten, size)]
         return [
-            _stack_outputs([part[name] for part in parts], rewritten.batched.get(name), rewritten.old, size)
+            _stack_outputs(
+                [part[name] for part in parts], rewritten.batched.get(name), rewritten.old_batch, size
+            )
             for name in names
         ]
 
@@ -143,14 +146,13 @@ def _prove_at_size(
 def _slice_inputs(
     feeds: Feeds, filler_inputs: Feeds, rewritten: RebatchedModel, size: int
 ) -> Sequence[Feeds]:
-    """Cuts the inputs into slices of the original's batch size.
-
-    Fills the last slice with rows of `filler_inputs`.
+    """Cuts the inputs into slices of the original's batch size, and fills the last with `filler_inputs`.
 
     Repeating rows of the slice itself would hide a mean over the batch, which repeated rows do not change.
     """
     row_indices = [
-        np.arange(start, start + rewritten.old) % (2 * size) for start in range(0, size, rewritten.old)
+        np.arange(start, start + rewritten.old_batch) % (2 * size)
+        for start in range(0, size, rewritten.old_batch)
     ]
     axes = {name: rewritten.batched[name].axis for name in feeds if name in rewritten.batched}
     padded_inputs = {

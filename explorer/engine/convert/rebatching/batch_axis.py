@@ -43,9 +43,9 @@ class BatchAxis(NamedTuple):
 class RewriteError(Exception):
     """The reason why a graph cannot be rewritten, and the index of the node."""
 
-    def __init__(self, why: str, node_index: int = 0) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: str, node_index: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.node_index = node_index
 
 
@@ -82,9 +82,9 @@ class Rewriting(Struct):
     source: str = ""
     opset: int = 0
 
-    def refuse(self, why: str) -> NoReturn:
+    def refuse(self, reason: str) -> NoReturn:
         """Raises a `RewriteError`."""
-        raise RewriteError(why)
+        raise RewriteError(reason)
 
     def get_shape(self, name: str) -> Shape:
         """Returns the shape of a value in the original model.
@@ -196,7 +196,9 @@ class Rewriting(Struct):
         return expanded
 
     def take_first_row(self, name: str, axis: int) -> str:
-        """Returns the first row of a value without a batch, to be broadcast to a batched value.
+        """Returns the name of the first row of a value without a batch, which broadcasts to batched values.
+
+        For an original batch of 1, this is the value itself.
 
         Raises:
             RewriteError: The rows of the value differ.
@@ -211,6 +213,7 @@ class Rewriting(Struct):
         return row
 
     def _check_rows(self, name: str, axis: int) -> None:
+        """Refuses a constant whose rows differ."""
         tensor = self.initializers.get(name)
         array = tensor.array() if tensor is not None and tensor.payload is not None else self.read_array(name)
         if array is None:

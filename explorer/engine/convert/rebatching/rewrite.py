@@ -39,13 +39,13 @@ class RebatchedModel(Struct, frozen=True):
 
     Attributes:
         model: New model.
-        old: Batch size of the original.
+        old_batch: Batch size of the original.
         batched: Batch axes of inputs, values and outputs.
         changed: Names of the nodes and values that were rewritten.
     """
 
     model: Model
-    old: int
+    old_batch: int
     batched: Mapping[str, BatchAxis]
     changed: tuple[str, ...]
 
@@ -62,7 +62,7 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
         Misuse: The model cannot be rewritten safely; the message names the node and the reason.
     """
     inputs = {value.name: value.shape for value in model.graph.required_inputs}
-    input_axes, old = find_input_batches(inputs, axes or {})
+    input_axes, old_batch = find_input_batches(inputs, axes or {})
     declared = {
         d
         for v in (*model.graph.required_inputs, *model.graph.values, *model.graph.outputs)
@@ -76,11 +76,11 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
     last_error: RewriteError | None = None
     for _ in range(_MAX_TRIES):
         state = Rewriting(
-            old, batch, shapes, dict(input_axes), dict(model.graph.initializers), set(used_names), choices,
-            source=next(iter(input_axes)), opset=model.opset,
+            old_batch, batch, shapes, dict(input_axes), dict(model.graph.initializers), set(used_names),
+            choices, source=next(iter(input_axes)), opset=model.opset,
         )  # fmt: skip
         try:
-            return _run(model, state)
+            return _rewrite_graph(model, state)
         except RewriteError as error:
             if last_error is None or error.node_index > last_error.node_index:
                 last_error = error
@@ -93,10 +93,10 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
         choices[-1] += 1
     assert last_error is not None
     hint = "" if axes else "if the batch is another axis of an input, name it: --axis INPUT:AXIS"
-    raise Misuse(f"the batch cannot be rewritten: {last_error.why}", where="rebatch", hint=hint)
+    raise Misuse(f"the batch cannot be rewritten: {last_error.reason}", where="rebatch", hint=hint)
 
 
-def _run(model: Model, rewriting: Rewriting) -> RebatchedModel:
+def _rewrite_graph(model: Model, rewriting: Rewriting) -> RebatchedModel:
     """Rewrites the whole graph with one combination of options at its ambiguous Reshapes.
 
     Raises:
@@ -107,7 +107,7 @@ def _run(model: Model, rewriting: Rewriting) -> RebatchedModel:
         try:
             rewriting.nodes.append(_rewrite_node(model, rewriting, node))
         except RewriteError as error:
-            raise RewriteError(f"{node.op} '{printable(node.label)}': {error.why}", node_index) from None
+            raise RewriteError(f"{node.op} '{printable(node.label)}': {error.reason}", node_index) from None
     for value in graph.outputs:
         if value.name in rewriting.size_values:
             raise RewriteError(

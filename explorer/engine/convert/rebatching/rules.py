@@ -57,6 +57,7 @@ def _broadcast_input(rewriting: Rewriting, node: Node, index: int, axis: int, ba
 
 
 def _set_outputs(rewriting: Rewriting, node: Node, *batches: BatchAxis | None) -> Node:
+    """Records the batch axis of each output, and returns the node."""
     for name, batch in zip(node.outputs, batches, strict=False):
         if name and batch is not None:
             rewriting.batched[name] = batch
@@ -302,9 +303,9 @@ def _change_rank(rewriting: Rewriting, node: Node) -> Node:
     shape = rewriting.get_shape(node.inputs[0])
     if node.op == "Unsqueeze":
         rank = len(shape) + len(axes or ())
-        new = {axis % rank for axis in axes or ()}
-        free = [axis for axis in range(rank) if axis not in new]
-        return _set_outputs(rewriting, node, batch.move_to(free[batch.axis]))
+        added_axes = {axis % rank for axis in axes or ()}
+        kept_axes = [axis for axis in range(rank) if axis not in added_axes]
+        return _set_outputs(rewriting, node, batch.move_to(kept_axes[batch.axis]))
     if not axes:
         axes = [index for index, size in enumerate(shape) if size == 1]
     removed = {axis % len(shape) for axis in axes}
@@ -335,17 +336,13 @@ def _slice(rewriting: Rewriting, node: Node) -> Node:
     rank = len(rewriting.get_shape(node.inputs[0]))
     attributes = node.attributes
     if "starts" in attributes:
-        starts, ends, steps = (
-            list(attributes["starts"]),
-            list(attributes["ends"]),
-            [1] * len(attributes["starts"]),
-        )
+        starts = list(attributes["starts"])
+        ends = list(attributes["ends"])
+        steps = [1] * len(attributes["starts"])
         axes = list(attributes.get("axes") or range(len(starts)))
     else:
-        starts, ends = (
-            rewriting.read_integers(node.inputs[1]) or [],
-            rewriting.read_integers(node.inputs[2]) or [],
-        )
+        starts = rewriting.read_integers(node.inputs[1]) or []
+        ends = rewriting.read_integers(node.inputs[2]) or []
         axes = (rewriting.read_integers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(
             range(len(starts))
         )
@@ -488,6 +485,7 @@ def _einsum(rewriting: Rewriting, node: Node) -> Node:
 
 
 _END = (1 << 63) - 1
+"""End of a Slice that covers an axis of any size: the largest int64."""
 _SECOND_MATRIX_INPUTS = {"QLinearMatMul": 3}
 """Index of the second matrix among the inputs; 1 for other operators."""
 

@@ -72,7 +72,7 @@ class StateDict(NamedTuple):
     versions: Any
     notes: Sequence[str]
     unknown: Sequence[tuple[str, str]] = ()
-    left_count: int = 0
+    skipped_count: int = 0
 
 
 def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
@@ -212,7 +212,7 @@ def read_checkpoint(path: str) -> StateDict:
         versions=convert_to_plain(attributes.get("_metadata")) or state_dict.versions,
         notes=[*notes, *other_values.notes, *state_dict.notes],
         unknown=(*saved_tensors.extra_data, *other_values.unknown),
-        left_count=count,
+        skipped_count=count,
     )
 
 

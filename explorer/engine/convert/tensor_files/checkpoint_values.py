@@ -33,19 +33,9 @@ _PLAIN_CLASSES = ("torch.nn.parameter.Parameter", "torch.Tensor", "torch._tensor
 """Classes of tensors without further attributes."""
 
 _STRUCT_CODES: Mapping[str, str] = {
-    "float16": "e",
-    "float32": "f",
-    "float64": "d",
-    "bool": "?",
-    "int8": "b",
-    "int16": "h",
-    "int32": "i",
-    "int64": "q",
-    "uint8": "B",
-    "uint16": "H",
-    "uint32": "I",
-    "uint64": "Q",
-}
+    "float16": "e", "float32": "f", "float64": "d", "bool": "?", "int8": "b", "int16": "h", "int32": "i",
+    "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
+}  # fmt: skip
 """Codes of the struct module for types of numpy scalars."""
 
 
@@ -73,7 +63,7 @@ def collect_values(root: Any, checkpoint: Checkpoint, prefix: str) -> Checkpoint
     """
     values = CheckpointValues({}, [], [])
     skipped_keys = {name.partition(".")[0] for name in checkpoint.roles}
-    for path, value in _walk_values(root, skipped_keys):
+    for path, value in _iterate_values(root, skipped_keys):
         name = path.removeprefix(f"{prefix}.") if prefix else path
         text = _convert_to_text(value)
         if text is None:
@@ -121,7 +111,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, (TensorSpec, WrappedTensor)) or is_array(value)
 
 
-def _walk_values(root: Any, skipped_keys: set[str]) -> Iterator[tuple[str, Any]]:
+def _iterate_values(root: Any, skipped_keys: set[str]) -> Iterator[tuple[str, Any]]:
     """Yields the path and value of each outermost part without tensors. Modules are skipped."""
     stack: list[tuple[str, Any, int]] = [("", root, 0)]
     first_paths: dict[int, str] = {}
@@ -213,7 +203,7 @@ def _convert_to_json(value: Any, convert_other: Callable[[Any, Callable[[Any], A
     """
     budget, depth = _MAX_VALUES, 0
 
-    def walk(value: Any) -> Any:
+    def convert_inner(value: Any) -> Any:
         nonlocal budget, depth
         budget -= 1
         depth += 1
@@ -223,15 +213,15 @@ def _convert_to_json(value: Any, convert_other: Callable[[Any, Callable[[Any], A
             if value is None or isinstance(value, (str, bool, int, float)):
                 return value
             if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-                return {key: walk(entry) for key, entry in value.items()}
+                return {key: convert_inner(entry) for key, entry in value.items()}
             if isinstance(value, (list, tuple)):
-                return [walk(entry) for entry in value]
-            return convert_other(value, walk)
+                return [convert_inner(entry) for entry in value]
+            return convert_other(value, convert_inner)
         finally:
             depth -= 1
 
     try:
-        return walk(value)
+        return convert_inner(value)
     except ValueError:
         return _NO_JSON
 

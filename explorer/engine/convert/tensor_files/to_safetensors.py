@@ -108,10 +108,10 @@ def _encode_header(tensors: Sequence[BundledTensor], metadata: Mapping[str, str]
 
 
 def _list_header_entries(tensors: Sequence[BundledTensor], metadata: Mapping[str, str]) -> Iterator[str]:
-    def plain(value: object) -> str:
+    def encode(value: object) -> str:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
-    yield f'"__metadata__":{plain(metadata)}'
+    yield f'"__metadata__":{encode(metadata)}'
     offset = 0
     for tensor in tensors:
         entry = {
@@ -120,4 +120,4 @@ def _list_header_entries(tensors: Sequence[BundledTensor], metadata: Mapping[str
             "data_offsets": [offset, offset + tensor.nbytes],
         }
         offset += tensor.nbytes
-        yield f"{plain(tensor.name)}:{plain(entry)}"
+        yield f"{encode(tensor.name)}:{encode(entry)}"

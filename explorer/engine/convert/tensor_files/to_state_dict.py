@@ -121,7 +121,8 @@ def _write_entry(
             report_progress()
 
 
-# pickle of protocol 2, which torch.load(weights_only=True) reads
+# Pickle of protocol 2, which torch.load(weights_only=True) reads. Opcodes: '(' mark, 't' tuple, 'R' call,
+# 'Q' storage, 'u' add pairs, 'b' set state, 'c' global, 'q' and 'h' memo, 'X' text, K/M/J/\x8a integers
 
 
 def _pickle_state_dict(bundle: StateDict, keys: Sequence[int]) -> Iterator[bytes]:

@@ -88,8 +88,8 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
     differing += [(name, f"it is not understood: {why}") for name, why in source.unknown]
     count = f"{many_text(len(source_tensors), 'tensor')}, {bytes_text(nbytes)}"
     verdict = f"equal byte for byte: {count}"
-    if source.left_count:
-        verdict += f"; not compared: {many_text(source.left_count, 'tensor')} beside the model"
+    if source.skipped_count:
+        verdict += f"; not compared: {many_text(source.skipped_count, 'tensor')} beside the model"
     if differing:
         name, why = differing[0]
         verdict = f"different: {len(differing):,} of {count}: '{printable(name)}': {why}"

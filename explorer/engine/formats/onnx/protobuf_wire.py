@@ -121,7 +121,6 @@ def encode_varint(value: int) -> bytes:
 
 _ONE_BYTE = tuple(bytes([n]) for n in range(128))
 
-
 _LEN_TAGS = tuple(encode_varint(number << 3 | 2) for number in range(32))
 
 

@@ -41,7 +41,6 @@ _MAX_ELEMENTS = 1 << 48
 _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and their encodings: packed, or one element per field."""
 
-
 _TYPED_FIELDS = {
     "float32": 4, "complex64": 4, "int64": 7, "float64": 10, "complex128": 10, "uint32": 11, "uint64": 11,
 }  # fmt: skip

@@ -28,15 +28,7 @@ from explorer.engine.graph.arity import (
     REQUIRED_ATTRIBUTES,
     has_type,
 )
-from explorer.engine.graph.model import (
-    CONTROL_FLOW,
-    AttributeRef,
-    Function,
-    Graph,
-    Model,
-    Node,
-    list_bodies,
-)
+from explorer.engine.graph.model import CONTROL_FLOW, AttributeRef, Function, Graph, Model, Node, list_bodies
 
 MAX_EXPANDED = 10_000_000
 """Maximum number of operators after inlining all function calls. The largest real graph, AlexNet in tiles of

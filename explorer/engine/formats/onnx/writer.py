@@ -418,11 +418,9 @@ def _encode_value(value: Value) -> bytes:
     if value.record is not None:
         return bytes(value.record.view())
     body = encode_length_delimited(1, value.name.encode())
-    return (
-        body
-        if value.dtype is None
-        else body + encode_length_delimited(2, encode_tensor_type(value.dtype, value.shape))
-    )
+    if value.dtype is None:
+        return body
+    return body + encode_length_delimited(2, encode_tensor_type(value.dtype, value.shape))
 
 
 def encode_tensor_type(dtype: str, shape: Shape | None) -> bytes:

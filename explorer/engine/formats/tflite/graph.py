@@ -534,13 +534,7 @@ class _ModelBuilder:
             parameters = (*(v.name for v in graph.inputs), *constant_inputs)
             results = tuple(v.name for v in graph.outputs)
             self.functions[key] = Function(
-                DOMAIN,
-                op,
-                parameters,
-                results,
-                graph.nodes,
-                self.opsets,
-                overload=str(number),
+                DOMAIN, op, parameters, results, graph.nodes, self.opsets, overload=str(number)
             )
         attributes = {n: v for n, v in options.items() if n not in (*_CALLS.values(), "name")}
         return Node(
@@ -648,11 +642,9 @@ def _list_subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
     if operator.custom:
         return ()
     subgraph_option = _CALLS.get(operator.op)
-    return (
-        (subgraph_option,)
-        if subgraph_option
-        else _BRANCHES.get(operator.op, ()) or _LOOPS.get(operator.op, ())
-    )
+    if subgraph_option:
+        return (subgraph_option,)
+    return _BRANCHES.get(operator.op, ()) or _LOOPS.get(operator.op, ())
 
 
 def _read_options(operator: TfliteOperator) -> Mapping[str, Any]:

@@ -98,19 +98,9 @@ class TfliteTensor:
     """
 
     __slots__ = (
-        "data",
-        "dtype",
-        "external",
-        "indices",
-        "name",
-        "quantization",
-        "shape",
-        "signature",
-        "sparse",
-        "type",
-        "values",
-        "variable",
-    )
+        "data", "dtype", "external", "indices", "name", "quantization", "shape", "signature", "sparse",
+        "type", "values", "variable",
+    )  # fmt: skip
 
     def __init__(self, table: FlatTable, buffer: tuple[int, int] | None) -> None:
         self.name = name = table.decode_text(3)

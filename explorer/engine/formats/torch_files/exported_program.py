@@ -532,11 +532,9 @@ def _build_stored_tensor(
         )
     dtype = DTYPES[meta["dtype"]]
     shape, strides = (tuple(_number(s) for s in meta[key]) for key in ("sizes", "strides"))
-    first_element, width, storage_bytes = (
-        _number(meta["storage_offset"]),
-        BYTES[dtype],
-        archive.size_of(entry),
-    )
+    first_element = _number(meta["storage_offset"])
+    width = BYTES[dtype]
+    storage_bytes = archive.size_of(entry)
     elements, last = 1, first_element + 1
     for size, stride in zip(shape, strides, strict=True):
         elements *= size

@@ -136,10 +136,8 @@ def _list_image_sizes(model: Any) -> Iterator[tuple[str, Size]]:
 def _list_audio_sizes(model: Any) -> Iterator[tuple[str, Size]]:
     """Yields possible element types and shapes of audio."""
     config = _Config(model, "audio_config")
-    bins, length = (
-        config.get_positive_integer("num_mel_bins"),
-        config.get_positive_integer("max_length", "max_source_positions"),
-    )
+    bins = config.get_positive_integer("num_mel_bins")
+    length = config.get_positive_integer("max_length", "max_source_positions")
     if bins is not None:
         yield "", (1, length or _FRAMES, bins)
     channels = config.get_positive_integer("audio_channels")

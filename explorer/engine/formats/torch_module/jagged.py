@@ -23,7 +23,6 @@ STRIDED = (
 )
 """Reason why a model with a strided nested tensor as input cannot be analyzed."""
 
-
 STRIDED_INSIDE = (
     "the model makes a nested tensor in the strided layout, whose work is not counted;"
     " pass layout=torch.jagged"

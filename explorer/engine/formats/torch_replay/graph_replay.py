@@ -25,7 +25,6 @@ _FORMATS = {
     4: torch.preserve_format,
 }
 
-
 DECIDING: ContextVar[int] = ContextVar("DECIDING", default=0)
 """Unique number of the branch or loop of a program that is running; 0 outside branches and loops."""
 

@@ -29,7 +29,6 @@ DTYPES: tuple[torch.dtype, ...] = (
 )  # fmt: skip
 """Element types by number in TorchScript."""
 
-
 _BITWISE = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor"}
 """Tensor operators by Python's operator method."""
 

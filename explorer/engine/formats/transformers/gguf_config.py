@@ -286,8 +286,6 @@ def _load_name_map(architecture: str, layers: int) -> Any:
     import gguf
 
     number_by_name = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    return (
-        gguf.get_tensor_name_map(number_by_name[architecture], layers)
-        if architecture in number_by_name
-        else None
-    )
+    if architecture in number_by_name:
+        return gguf.get_tensor_name_map(number_by_name[architecture], layers)
+    return None

@@ -492,10 +492,8 @@ def _describe_quantization(config: Mapping[str, Any]) -> str:
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return ""
-    method, bits = (
-        shorten_text(_format_json(setting.get("quant_method", "quantized"))),
-        _read_quantized_bits(config),
-    )
+    method = shorten_text(_format_json(setting.get("quant_method", "quantized")))
+    bits = _read_quantized_bits(config)
     return f"{method}, {bits} bits" if bits else method
 
 
@@ -516,10 +514,8 @@ def _list_contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTens
     """
     notes = []
     embedding = next((t for t in tensors if t.name.endswith(_EMBEDDING_ENDINGS) and len(t.shape) == 2), None)
-    rows, width = (
-        _find_setting(config, _VOCABULARY_SETTINGS, int),
-        _find_setting(config, _WIDTH_SETTINGS, int),
-    )
+    rows = _find_setting(config, _VOCABULARY_SETTINGS, int)
+    width = _find_setting(config, _WIDTH_SETTINGS, int)
     special_rows = _SPECIAL_ROWS.get(str(config.get("model_type")), 0)
     special_text = f" (and {special_rows} special rows)" if special_rows else ""
     if embedding is not None and rows and width and embedding.shape != (rows + special_rows, width):
@@ -570,11 +566,9 @@ def _note_layer_count(count: int | None, tensors: Sequence[StoredTensor]) -> lis
         tensors: All tensors of the model.
     """
     if not count or count > len(tensors):
-        return (
-            [f"config.json declares {count:,} layers, but there are only {len(tensors):,} tensors"]
-            if count
-            else []
-        )
+        if count:
+            return [f"config.json declares {count:,} layers, but there are only {len(tensors):,} tensors"]
+        return []
     lists: dict[str, set[int]] = {}
     for tensor in tensors:
         parts = tensor.name.split(".", 12)

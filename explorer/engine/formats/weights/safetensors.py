@@ -240,7 +240,6 @@ _MAX_FORMS = 1 << 14
 _RELEASE_INTERVAL = 4 << 20
 """Bytes of a header that are parsed before their memory pages are released."""
 
-
 _Form = tuple[str, tuple[int, ...], int, int, str]
 """Type, shape, number of elements (-1 for an impossible shape), bits of an element (0 if unknown), and reason
 why the values cannot be read."""
