@@ -33,14 +33,14 @@ def scan_along_any_axis() -> list[Any]:
         def __init__(self, node: Any, params: Any) -> None:
             super().__init__(node, params)
             untyped_self: Any = self
-            self.along = tuple(untyped_self.scan_output_axes or ())
+            self.output_axes = tuple(untyped_self.scan_output_axes or ())
             untyped_self.scan_output_axes = None
 
         def _run(self, *args: Any, **options: Any) -> Any:
             options.pop("scan_output_axes", None)
             stacked = list(super()._run(*args, **options))
-            first_output = len(stacked) - len(self.along)
-            for index, axis in enumerate(self.along, first_output):
+            first_output = len(stacked) - len(self.output_axes)
+            for index, axis in enumerate(self.output_axes, first_output):
                 stacked[index] = np.moveaxis(stacked[index], 0, axis)
             return tuple(stacked)
 

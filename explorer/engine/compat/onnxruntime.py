@@ -79,7 +79,7 @@ def read_message(error: BaseException) -> str:
     return text or (kind[1].replace("_", " ").lower() if kind is not None else "")
 
 
-def is_of_a_pass(error: BaseException) -> bool:
+def is_optimizer_error(error: BaseException) -> bool:
     """Whether one of onnxruntime's passes made a valid graph invalid.
 
     Assumes: such an error contains one of two sentences.

@@ -211,16 +211,16 @@ def leaves(values: Any) -> list[Any]:
     try:
         from torch.utils._pytree import tree_leaves
     except ImportError:
-        return list(_walk(values))
+        return list(_iterate_leaves(values))
     return tree_leaves(values)
 
 
-def _walk(values: Any) -> Iterator[Any]:
+def _iterate_leaves(values: Any) -> Iterator[Any]:
     if isinstance(values, Mapping):
         values = tuple(values.values())
     if isinstance(values, tuple | list):
         for value in values:
-            yield from _walk(value)
+            yield from _iterate_leaves(value)
     else:
         yield values
 
@@ -624,6 +624,7 @@ _WATCHING = _Watching()
 _CALLS = threading.Lock()
 _watchers = 0
 _elsewhere: list[Callable[[nn.Module], None]] = []
+"""Functions that receive each module that a thread without its own `run` calls."""
 _plain_call: Callable[..., Any] = nn.Module.__call__
 
 
@@ -815,6 +816,8 @@ class _TensorRef:
 class RecordedCalls:
     """The recorded ATen operator calls of a function, which can be repeated with other tensors.
 
+    `calls` has the operator, positional and keyword arguments, and references of the results of each call.
+
     Assumes: a function of torch calls the same operators for tensors of the same shapes and types.
     Seen: torch 2.9 to 2.15.
     Otherwise: an operator rejects the tensors, and the message says that the step does not run on shapes.
@@ -862,7 +865,7 @@ class RecordedCalls:
         last_calls = self._find_last_calls()
         first, _, _, results = self.calls[0]
         # attention that is not fused holds its scaled queries until it ends
-        held = results[0].number if operator_name(first) == "mul" and results[0] is not None else -1
+        kept_number = results[0].number if operator_name(first) == "mul" and results[0] is not None else -1
         for index, (operator, positional, named, results) in enumerate(self.calls):
             arguments, keywords = _fill_tensors(positional, tensors), _fill_tensors(named, tensors)
             outputs = (
@@ -876,20 +879,20 @@ class RecordedCalls:
             del outputs, tensor
             # the function frees a tensor that it no longer needs; only autograd may keep it
             for number in last_calls[index]:
-                if number != held:
+                if number != kept_number:
                     tensors.pop(number, None)
         return _fill_tensors(self.result, tensors)
 
     def _find_last_calls(self) -> list[list[int]]:
         """Returns, for each call, the numbers of the tensors that no later call and no result needs."""
         needed: set[int] = set()
-        _add_places(self.result, needed)
+        _add_references(self.result, needed)
         last_calls: list[list[int]] = []
         for index in range(len(self.calls) - 1, -1, -1):
             operator, positional, named, results = self.calls[index]
             outputs = {result.number for result in results if result is not None}
             sources: set[int] = set()
-            _add_places((positional, named), sources)
+            _add_references((positional, named), sources)
             last_calls.append(sorted((outputs | sources) - needed))
             needed |= outputs | sources
             # a function such as matmul holds its operand while it reads a view or a copy of it
@@ -1048,28 +1051,28 @@ def calls_on_cpu(
         return None
     root.result = map_tensors(result, lambda tensor: tensor.place)  # type: ignore[attr-defined]
     needed_places: set[int] = set()
-    _add_places(root.result, needed_places)
+    _add_references(root.result, needed_places)
     needed_calls = []
     # leaves out calls that autograd makes, which are not part of the function
     for call in reversed(root.calls):
         operator, positional, named, places = call
         output_places = {place.number for place in places if place is not None}
         if output_places & needed_places or schema_of(operator).is_mutable:
-            _add_places((positional, named), needed_places)
+            _add_references((positional, named), needed_places)
             needed_calls.append(call)
     root.calls = needed_calls[::-1]
     return root
 
 
-def _add_places(value: Any, numbers: set[int]) -> None:
+def _add_references(value: Any, numbers: set[int]) -> None:
     """Adds the numbers of all references in `value` to `numbers`."""
     if isinstance(value, _TensorRef):
         numbers.add(value.number)
     elif isinstance(value, tuple | list):
         for part in value:
-            _add_places(part, numbers)
+            _add_references(part, numbers)
     elif isinstance(value, dict):
-        _add_places(tuple(value.values()), numbers)
+        _add_references(tuple(value.values()), numbers)
 
 
 # -- autograd

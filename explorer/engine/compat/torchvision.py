@@ -24,6 +24,7 @@ from explorer.base.tested_versions import read_installed_version
 
 Note = Callable[[str], None]
 Wrap = Callable[[Any, Note], Any]
+"""Function that returns the replacement of a function, from the original and a callback for notes."""
 
 
 def _mask_of_whole_image(original: Any, note: Note) -> Any:
@@ -148,7 +149,7 @@ _LOCK = threading.Lock()
 _users = 0
 _undo: list[Callable[[], None]] = []
 _missing: list[str] = []
-"""Functions of `STAND_INS` that the imported torchvision lacks."""
+"""Attributes of `STAND_INS` that the imported libraries lack."""
 
 
 def _note_assumption(text: str) -> None:
@@ -209,15 +210,15 @@ def part_of(model: nn.Module) -> str:
 def _install() -> None:
     _missing.clear()
     for module, attribute, wrap in STAND_INS:
-        holder: Any = sys.modules.get(module)
-        if holder is None:
+        owner: Any = sys.modules.get(module)
+        if owner is None:
             continue
         *previous, name = attribute.split(".")
         for part_name in previous:
-            holder = getattr(holder, part_name, None)
-        original = getattr(holder, name, None)
+            owner = getattr(owner, part_name, None)
+        original = getattr(owner, name, None)
         if original is None:
             _missing.append(attribute)
             continue
-        setattr(holder, name, _wrap_for_thread(original, wrap(original, _note_assumption)))
-        _undo.append(functools.partial(setattr, holder, name, original))
+        setattr(owner, name, _wrap_for_thread(original, wrap(original, _note_assumption)))
+        _undo.append(functools.partial(setattr, owner, name, original))

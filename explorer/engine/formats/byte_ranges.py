@@ -138,7 +138,7 @@ def find_pieces(
     shared: dict[str, tuple[Piece, ...]] = {}
     for storage, places in by_storage.items():
         distinct = [views[names[0]] for names in places.values()]
-        if not any(view.repeats for view in distinct) and not _touch(distinct):
+        if not any(view.repeats for view in distinct) and not _has_overlap(distinct):
             continue
         pieces_by_view = _cut_pieces(storage, distinct)
         if bounded is not None and (
@@ -157,7 +157,7 @@ def _is_in_many_runs(view: TensorView) -> bool:
     return bool(prod(view.shape)) and _is_coarse(axes[1:] if axes and axes[0][0] == 1 else axes)
 
 
-def _touch(views: Iterable[TensorView]) -> bool:
+def _has_overlap(views: Iterable[TensorView]) -> bool:
     """Whether the spans of any two tensors overlap."""
     end = -1
     for start, span in sorted((view.start, view.span) for view in views):
@@ -173,9 +173,9 @@ def _cut_pieces(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Pi
     for number, view in enumerate(views):
         changes += [(offset, number) for run in _list_contiguous_runs(view) for offset in run]
     changes.sort()
-    # bit n of `inside` is set while tensor n covers the current byte
+    # bit n of `covering` is set while tensor n covers the current byte
     covering, previous = 0, 0
-    parts: dict[int, tuple[int, int]] = {}
+    parts: dict[int, tuple[int, int]] = {}  # first byte and number of bytes, by the set of tensors
     for offset, number in changes:
         if covering and offset > previous:
             begin, size = parts.get(covering, (previous, 0))
@@ -184,7 +184,7 @@ def _cut_pieces(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Pi
         previous = offset
     if sum(mask.bit_count() for mask in parts) > MEMBERS:
         return [() for _ in views]
-    cut: list[list[Piece]] = [[] for _ in views]
+    pieces_by_view: list[list[Piece]] = [[] for _ in views]
     for mask, (begin, size) in parts.items():
         remaining = mask
         while remaining:
@@ -195,5 +195,5 @@ def _cut_pieces(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Pi
             stored_size = (
                 size if view.nbytes == dense_bytes or not dense_bytes else size * view.nbytes // dense_bytes
             )
-            cut[number].append(((storage, "bytes", begin), size // view.width, stored_size))
-    return [tuple(tensor_pieces) for tensor_pieces in cut]
+            pieces_by_view[number].append(((storage, "bytes", begin), size // view.width, stored_size))
+    return [tuple(tensor_pieces) for tensor_pieces in pieces_by_view]

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def list_files_by_text() -> dict[str, str]:
-    """Returns the files of the current folder by what a user may type: the name, and it without its ending.
-
-    The texts are in lower case.
-    """
+    """Returns the files of the current folder by their names, with and without ending, in lower case."""
     try:
         names = [name for name in sorted(os.listdir()) if os.path.isfile(name)]
     except OSError:  # the current folder was removed
@@ -94,6 +91,7 @@ def build_lfs_pointer_error(source: str, head: bytes) -> BadModel:
 
 
 _DIGITS = 19
+"""Maximum number of digits of a size in a pointer."""
 
 
 def open_regular(path: str) -> tuple[int, int]:

@@ -93,7 +93,7 @@ def _shorten(value: Any) -> str:
 
 
 def list_outline_rows(parts: Iterable[ModulePart], notes: Mapping[str, str]) -> Iterator[OutlineRow]:
-    """Returns the outline rows of modules, their tensors and their operators.
+    """Yields the outline rows of modules, their tensors and their operators.
 
     Args:
         parts: Modules in pre-order.

@@ -270,7 +270,7 @@ def bound_note(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
 
 
 def drop_duplicates(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
-    """Returns the tensors, with one tensor for all names of the same stored tensor."""
+    """Returns the tensors, with one tensor for all names of a stored tensor; those with `identity` first."""
     shared = {tensor.identity: tensor for tensor in tensors if tensor.identity is not None}
     return [*shared.values(), *[tensor for tensor in tensors if tensor.identity is None]]
 
@@ -342,7 +342,7 @@ _LINE = 160
 
 
 def list_rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
-    """Returns the rows of the tree of tensor names, in pre-order.
+    """Yields the rows of the tree of tensor names, in pre-order.
 
     Siblings keep the order of the file, except that siblings whose names are numbers are sorted by number:
     a writer that sorts by name puts `layers.10` before `layers.2`.
@@ -410,17 +410,20 @@ def _sort_children(
 ) -> Sequence[tuple[str | tuple[str, str], _Group | StoredTensor]]:
     """Returns the children in order. Numbered ones are sorted and moved to the first one's position."""
     entries = list(children.items())
-    numbers = [index for index, (key, _) in enumerate(entries) if _number(key) is not None]
-    sorted_ = sorted((entries[index] for index in numbers), key=lambda entry: _number(entry[0]) or 0)
-    if not numbers or sorted_ == [entries[index] for index in numbers]:
+    numbers = [index for index, (key, _) in enumerate(entries) if _parse_number(key) is not None]
+    sorted_entries = sorted(
+        (entries[index] for index in numbers), key=lambda entry: _parse_number(entry[0]) or 0
+    )
+    if not numbers or sorted_entries == [entries[index] for index in numbers]:
         return entries
     first, numbered = numbers[0], set(numbers)
     before = entries[:first]
     after = [entry for index, entry in enumerate(entries) if index > first and index not in numbered]
-    return [*before, *sorted_, *after]
+    return [*before, *sorted_entries, *after]
 
 
-def _number(key: str | tuple[str, str]) -> int | None:
+def _parse_number(key: str | tuple[str, str]) -> int | None:
+    """Returns the number that is the name of a child, or None for another name."""
     part = key if isinstance(key, str) else key[0]
     # no writer uses more digits, and int() is slow for many digits
     return int(part) if len(part) < 10 and part.isascii() and part.isdecimal() else None

@@ -156,13 +156,13 @@ class ComputedPayload(Struct, frozen=True):
         size: Number of bytes.
         make: Function that yields buffers whose sizes add up to `size`.
         parts: The same bytes in pieces that can be computed in any order.
-        alone: Whether this piece can be computed in parallel with others.
+        is_independent: Whether this piece can be computed in parallel with others.
     """
 
     size: int
     make: Callable[[], Iterator[memoryview]]
     parts: tuple[ComputedPayload, ...] = ()
-    alone: bool = False
+    is_independent: bool = False
 
     def view(self) -> memoryview:
         """Computes all bytes, and returns them as a copy."""

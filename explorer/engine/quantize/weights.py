@@ -148,7 +148,7 @@ def quantize_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) 
         ComputedPayload(
             count_bytes(start_row, start_row + step),
             partial(_encode_slabs, operand, fmt, grid, start_row, start_row + step),
-            alone=True,
+            is_independent=True,
         )
         for start_row in range(0, row_count, step)
     )

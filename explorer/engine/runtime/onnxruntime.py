@@ -21,7 +21,7 @@ from explorer.engine.compat.onnxruntime import (
     ONE_ZERO_POINT,
     PROPAGATION,
     SIGNED_TO_UNSIGNED,
-    is_of_a_pass,
+    is_optimizer_error,
     read_message,
 )
 from explorer.engine.formats.onnx.writer import encode_skeleton
@@ -174,7 +174,7 @@ class RuntimeSession:
                     return
                 except Exception as error:  # onnxruntime's own classes share no base below Exception
                     reasons.append(shorten_error(error))
-                    if not is_of_a_pass(error):
+                    if not is_optimizer_error(error):
                         break
         raise BadModel(f"onnxruntime cannot load {label}: {reasons[0]}")
 

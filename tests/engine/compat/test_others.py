@@ -58,7 +58,7 @@ def test_without_its_scan_onnx_runs_the_first_axis_and_refuses_others(
 )
 def test_words_of_onnxruntime_in_another_form_are_shown_as_they_are(text: str, said: str) -> None:
     assert of_onnxruntime.read_message(RuntimeError(text)) == said
-    assert not of_onnxruntime.is_of_a_pass(RuntimeError(text))
+    assert not of_onnxruntime.is_optimizer_error(RuntimeError(text))
 
 
 def test_names_of_onnxruntime_in_another_form_are_those_of_nobody() -> None:

@@ -64,9 +64,9 @@ def read_container(value: Value) -> Container | None:
         return None
     encoded = bytes(value.record.view())
     kinds: list[int] = []
-    spot = _find_field(encoded, 0, len(encoded), (2,))
-    while spot is not None and len(kinds) <= MAX_NESTING:
-        inner = _find_field(encoded, spot[1], spot[2], (_TENSOR, *_CONTAINERS))
+    field = _find_field(encoded, 0, len(encoded), (2,))
+    while field is not None and len(kinds) <= MAX_NESTING:
+        inner = _find_field(encoded, field[1], field[2], (_TENSOR, *_CONTAINERS))
         if inner is None:
             return None
         if inner[0] == _TENSOR:
@@ -78,7 +78,7 @@ def read_container(value: Value) -> Container | None:
                 shape = tuple([None if isinstance(size, int) and size < 0 else size for size in sizes])
             return Container(value.name, tuple(kinds), DTYPES[code].name, shape)
         kinds.append(inner[0])
-        spot = _find_field(encoded, inner[1], inner[2], (1,))
+        field = _find_field(encoded, inner[1], inner[2], (1,))
     return None
 
 

@@ -167,7 +167,7 @@ def _list_rows(
 def _list_graph_rows(
     buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
 ) -> Iterator[OutlineRow]:
-    """Returns the rows of a GraphProto in file order.
+    """Yields the rows of a GraphProto in file order.
 
     Args:
         buffer: The mapped file.
@@ -249,6 +249,7 @@ def _read_plain_node(window: bytes, offset: int, end: int, prefix: str) -> Outli
         end_of_field = offset + size
         if end_of_field > end:
             return None
+        # tags: 0x0A input, 0x12 output, 0x1A name, 0x22 operator, 0x3A domain; three others are skipped
         if tag == 0x0A:
             if len(inputs) < _MAX_LISTED_VALUES:
                 inputs.append(window[offset:end_of_field])
@@ -301,7 +302,7 @@ def _release_pages(buffer: mmap.mmap, start: int, stop: int) -> int:
 
 
 def _list_function_rows(buffer: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
-    """Lists the rows of a FunctionProto and its nodes. They appear once, not at each call of the function."""
+    """Yields the rows of a FunctionProto and its nodes: once, not for each call of the function."""
     name = domain = ""
     nodes = 0
     for number, wire, _, content, end in iterate_fields(buffer, start, stop):
@@ -320,7 +321,7 @@ def _list_function_rows(buffer: mmap.mmap, start: int, stop: int) -> Iterator[Ou
 def _list_node_rows(
     buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int
 ) -> Iterator[OutlineRow]:
-    """Returns the row of any NodeProto, followed by the rows of its subgraphs."""
+    """Yields the row of any NodeProto, followed by the rows of its subgraphs."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
@@ -368,7 +369,7 @@ def _read_constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> Outl
 
 
 def _list_body_rows(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
-    """Returns the rows of the subgraphs in one attribute of a control-flow node."""
+    """Yields the rows of the subgraphs in one attribute of a control-flow node."""
     name = ""
     for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 1 and wire == 2:

@@ -339,7 +339,7 @@ class _Reader(TensorReader):
             offset = end + 1
         if offset > end:
             for _ in iterate_fields(self.data, start, stop):
-                pass  # `fields` raises the error for the length that does not fit
+                pass  # `iterate_fields` raises the error for the length that does not fit
         alike, decode = self.read_attributes(encoded, start, attributes, depth) if attributes else (b"", None)
         if kind_key:
             self.kinds[kind_key] = op, domain, overload, alike, decode
@@ -371,7 +371,7 @@ class _Reader(TensorReader):
         return decoder
 
     def read_field(self, offset: int, stop: int) -> tuple[int, int, int, int]:
-        """Returns number, wire type, content (see `fields`) and end of the field whose tag is at `offset`.
+        """Returns number, wire type, content and end of a field (see `iterate_fields`) from its tag's offset.
 
         Raises:
             BadModel: The field does not fit in its message.
@@ -380,7 +380,10 @@ class _Reader(TensorReader):
         return number, wire, first, end
 
     def read_attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
-        """Returns name and value of an AttributeProto. Its numbers are of AttributeProto.AttributeType."""
+        """Returns name and value of an AttributeProto.
+
+        The keys of `single` and `repeated` are numbers of AttributeProto.AttributeType.
+        """
         buffer = self.data
         name, kind, reference = "", 0, ""
         single: dict[int, Any] = {}

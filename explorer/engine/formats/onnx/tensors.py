@@ -79,7 +79,7 @@ def read_sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
 
 
 def list_sparse_spans(graph: Graph) -> Iterator[FileSpan]:
-    """Lists the bytes of a graph's sparse initializers (GraphProto field 15), which stay encoded."""
+    """Yields the bytes of a graph's sparse initializers (GraphProto field 15), which stay encoded."""
     for part in graph.extra:
         for number, wire, _, content, end in iterate_fields(
             part.source.map, part.offset, part.offset + part.size
@@ -207,7 +207,7 @@ class TensorReader:
 
         Args:
             dtype: Element type of the tensor.
-            parts: (field number, wire type, content, end) of each field, as in `fields`.
+            parts: (field number, wire type, content, end) of each field, as in `iterate_fields`.
 
         Raises:
             BadModel: A field does not match the element type.
@@ -220,23 +220,23 @@ class TensorReader:
         if number in (4, 10):
             return Inline(b"".join(bytes(self.data[begin:stop]) for _, _, begin, stop in parts))
         width = DTYPES[get_dtype_code(dtype)].bits
-        unit = max(width // 8, 1)
-        mask = (1 << (8 * unit)) - 1
+        unit_bytes = max(width // 8, 1)
+        mask = (1 << (8 * unit_bytes)) - 1
 
-        def make() -> Iterator[memoryview]:
+        def decode() -> Iterator[memoryview]:
             for _, part_wire, content, stop in parts:
                 if part_wire == 2:
-                    yield from _decode_varints(self.data, content, stop, unit)
+                    yield from _decode_varints(self.data, content, stop, unit_bytes)
                 else:
-                    yield memoryview((content & mask).to_bytes(unit, "little"))
+                    yield memoryview((content & mask).to_bytes(unit_bytes, "little"))
 
         count = 0
         for _, part_wire, content, stop in parts:
             # a varint ends at the first byte below 128
             count += _count_varints(self.data, content, stop) if part_wire == 2 else 1
         if width == 6:  # a varint holds one element, but raw data holds four elements in three bytes
-            return ComputedPayload((count * width + 7) // 8, lambda: _pack_bits(make(), width))
-        return ComputedPayload(count * unit, make)
+            return ComputedPayload((count * width + 7) // 8, lambda: _pack_bits(decode(), width))
+        return ComputedPayload(count * unit_bytes, decode)
 
     def locate_external_data(self, name: str, entries: Mapping[str, str], nbytes: int) -> tuple[Payload, str]:
         """Locates the external data of a tensor. Returns its payload and the file name in the model.
@@ -260,17 +260,17 @@ class TensorReader:
             length = int(entries.get("length", "-1") or "-1")
         except ValueError:
             raise BadModel("offset or length of its external data is not a number", where=where) from None
-        named = os.path.join(self.folder, location)
-        if named not in self.externals:
+        path = os.path.join(self.folder, location)
+        if path not in self.externals:
             try:
-                self.externals[named] = _map_file(target)
+                self.externals[path] = _map_file(target)
             except OSError as error:
                 raise BadModel(
                     f"its external data file '{location}' cannot be read: {error.strerror}",
                     where=where,
                     hint="put it beside the model",
                 ) from None
-        source = self.externals[named]
+        source = self.externals[path]
         length = nbytes if length < 0 else length
         if offset < 0 or offset + length > source.size:
             raise BadModel(
@@ -305,8 +305,8 @@ _DECODE_BYTES = 1 << 16
 """Bytes of packed varints that are decoded at once."""
 
 
-def _decode_varints(buffer: Buffer, start: int, end: int, unit: int) -> Iterator[memoryview]:
-    """Decodes a packed varint field in chunks, each integer as `unit` little-endian bytes."""
+def _decode_varints(buffer: Buffer, start: int, end: int, unit_bytes: int) -> Iterator[memoryview]:
+    """Decodes a packed varint field in chunks, each integer as `unit_bytes` little-endian bytes."""
     import numpy as np
 
     offset = start
@@ -326,7 +326,7 @@ def _decode_varints(buffer: Buffer, start: int, end: int, unit: int) -> Iterator
             part = (encoded[first[longer] + index] & 127).astype(np.uint64)
             values[longer] |= part << np.uint64(7 * index)
         offset += int(last[-1]) + 1
-        yield values.astype(f"<u{unit}").view(np.uint8).data
+        yield values.astype(f"<u{unit_bytes}").view(np.uint8).data
 
 
 _MAX_VARINT_BYTES = 10

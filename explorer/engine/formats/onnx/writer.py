@@ -58,7 +58,8 @@ _MAX_SKELETON_BYTES = 1024
 _MAX_SIZES_BYTES = 1 << 16
 """Maximum bytes of an int64 tensor that stays in the skeleton, because shape inference needs its values."""
 
-_MIN_MAPPED_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
+"""Bytes of a block: smaller chunks are joined to blocks, and larger chunks of zeros become holes."""
 
 _COPY_BYTES = 1 << 24
 """Bytes of a source file that are copied at once."""
@@ -128,7 +129,7 @@ class _Encoder:
             for value in values:
                 parts.add(encode_length_delimited(number, _encode_value(value)))
         initializers = graph.initializers
-        if isinstance(initializers, Tensors) and self.refer is _keep:
+        if isinstance(initializers, Tensors) and self.refer is _store_in_model:
             for bundle in initializers.bundles:
                 parts.add(self.encode_bundle(5, bundle))
             initializers = initializers.single
@@ -157,7 +158,7 @@ class _Encoder:
         for count, read_tensors in bundle.bands:
             last = first + count
             make = functools.partial(_join_heads, heads[first:last], read_tensors)
-            bands.append(ComputedPayload(sum(sizes[first:last]), make, alone=True))
+            bands.append(ComputedPayload(sum(sizes[first:last]), make, is_independent=True))
             first = last
         return ComputedPayload(sum(sizes), functools.partial(_join_heads, heads, bundle.data), tuple(bands))
 
@@ -191,12 +192,12 @@ class _Encoder:
             return _Parts([record if record.size >= _MAX_SKELETON_BYTES else bytes(record.view())])
         parts = _Parts([_encode_head(node)])
         for name, attribute in node.attributes.items():
-            parts.add_message(5, self.attribute(name, attribute))
+            parts.add_message(5, self.encode_attribute(name, attribute))
         return parts
 
-    def attribute(self, name: str, value: Any) -> _Parts:
+    def encode_attribute(self, name: str, value: Any) -> _Parts:
         parts = _Parts([encode_length_delimited(1, name.encode())])
-        kind = _attribute_kind(value)
+        kind = _get_attribute_kind(value)
         if isinstance(value, AttributeRef):
             parts.add(encode_length_delimited(21, value.name.encode()))
             kind = value.kind
@@ -259,7 +260,7 @@ class _Encoder:
             parts.add(encode_length_delimited(9, _encode_opset(domain, version)))
         parts.add(encode_length_delimited(10, function.domain.encode()))
         for name, value in function.defaults.items():
-            parts.add_message(11, self.attribute(name, value))
+            parts.add_message(11, self.encode_attribute(name, value))
         for declared in function.values:
             parts.add(encode_length_delimited(12, _encode_value(declared)))
         if function.overload:
@@ -300,7 +301,7 @@ def _join_heads(
     for head, tensor in zip(heads, read_tensors(), strict=True):
         pieces += (head, tensor)
         size += len(tensor)
-        if size >= _MIN_MAPPED_BYTES:
+        if size >= _BLOCK_BYTES:
             yield memoryview(b"".join(pieces))
             pieces, size = [], 0
     if pieces:
@@ -387,14 +388,14 @@ def _encode_field_text(number: int, word: str) -> str:
     return f"{_encode_field_head(number, len(word))}{word}"
 
 
-def _attribute_kind(value: Any) -> int:
+def _get_attribute_kind(value: Any) -> int:
     """Returns the AttributeProto.AttributeType of a Python value; an empty list counts as integers."""
     if isinstance(value, AttributeRef):
         return 0
     if isinstance(value, (tuple, list)):
         if not value:
             return 7
-        first = _attribute_kind(value[0])
+        first = _get_attribute_kind(value[0])
         return first + 5
     for kind, types in ((1, float), (2, (int, bool)), (3, (str, bytes)), (4, Tensor), (5, Graph)):
         if isinstance(value, types):
@@ -439,7 +440,8 @@ def encode_tensor_type(dtype: str, shape: Shape | None) -> bytes:
     return encode_length_delimited(1, tensor_type)
 
 
-def _keep(_: Tensor) -> None:
+def _store_in_model(_: Tensor) -> None:
+    """Decides that the data of a tensor is stored in the model."""
     return None
 
 
@@ -452,12 +454,13 @@ def _is_sizes(tensor: Tensor) -> bool:
 
 
 def _describe_omitted_data(tensor: Tensor) -> tuple[str, int] | None:
+    """Decides that the data of a tensor is omitted, unless it may hold sizes."""
     return None if _is_sizes(tensor) else ("", 0)
 
 
 def encode(model: Model) -> bytes:
     """Encodes a model with its weights in memory. For small models and tests."""
-    return _join(_Encoder(_keep).encode_model(model))
+    return _join(_Encoder(_store_in_model).encode_model(model))
 
 
 def encode_skeleton(model: Model, *, folder: str | None = None) -> bytes:
@@ -510,7 +513,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         OSError: The file cannot be written; `output_files.write_atomically` turns it into one line.
         Cancelled: `cancel` returned True.
     """
-    parts = _Encoder(_keep).encode_model(model)
+    parts = _Encoder(_store_in_model).encode_model(model)
     if parts.size <= PROTOBUF_LIMIT:
         _write_parts(parts, path, on_progress, cancel)
         return
@@ -588,7 +591,7 @@ def _group_jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
         job.append(part)
         job_bytes += len(part) if isinstance(part, bytes) else part.size
         is_independent = is_independent and is_part_independent
-        if job_bytes >= _MIN_MAPPED_BYTES:
+        if job_bytes >= _BLOCK_BYTES:
             yield job, job_bytes, is_independent
             job, job_bytes, is_independent = [], 0, True
     if job:
@@ -599,7 +602,7 @@ def _split_computed(parts: _Parts) -> Iterator[tuple[Part, bool]]:
     """Splits large parts. Yields each part, and whether it can be computed independently of the others."""
     for part in parts:
         if isinstance(part, ComputedPayload) and part.parts:
-            yield from ((subpart, subpart.alone) for subpart in part.parts)
+            yield from ((subpart, subpart.is_independent) for subpart in part.parts)
         elif isinstance(part, FileSpan):
             for start in range(0, part.size, _COPY_BYTES):
                 yield FileSpan(part.source, part.offset + start, min(_COPY_BYTES, part.size - start)), True
@@ -616,9 +619,9 @@ class _WriterThread:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._work: queue.SimpleQueue[tuple[Iterable[Piece], int] | None] = queue.SimpleQueue()
-        self._room = threading.Semaphore(2)
-        self._failed: Exception | None = None
-        self._given_up = False
+        self._free_slots = threading.Semaphore(2)
+        self._error: Exception | None = None
+        self._is_stopped = False
         self._thread: threading.Thread | None = threading.Thread(target=self._run, daemon=True)
         try:
             self._thread.start()
@@ -630,7 +633,7 @@ class _WriterThread:
         if self._thread is None:
             _write_at(self.descriptor, chunk, offset)
             return
-        self._room.acquire()
+        self._free_slots.acquire()
         self._check()
         self._work.put(((chunk,), offset))
 
@@ -639,7 +642,7 @@ class _WriterThread:
 
         Returns False if two jobs are unfinished, and queues nothing.
         """
-        if self._thread is None or not self._room.acquire(blocking=False):
+        if self._thread is None or not self._free_slots.acquire(blocking=False):
             return False
         self._check()
         self._work.put((pieces, offset))
@@ -648,8 +651,8 @@ class _WriterThread:
     def wait(self) -> None:
         """Waits until the queued chunks are written."""
         for _ in range(2):
-            self._room.acquire()
-        self._room.release(2)
+            self._free_slots.acquire()
+        self._free_slots.release(2)
 
     def finish(self) -> None:
         """Waits until everything is written, ends the thread, and raises its error if it failed."""
@@ -658,7 +661,7 @@ class _WriterThread:
 
     def stop(self) -> None:
         """Discards unwritten chunks and ends the thread; afterwards it no longer uses the file."""
-        self._given_up = True
+        self._is_stopped = True
         self._end()
 
     def _end(self) -> None:
@@ -667,21 +670,21 @@ class _WriterThread:
             self._thread.join()
 
     def _check(self) -> None:
-        if self._failed is not None:
-            raise self._failed
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             pieces, offset = work
             try:
-                for chunk in pieces if self._failed is None else ():
-                    if self._given_up:
+                for chunk in pieces if self._error is None else ():
+                    if self._is_stopped:
                         break
                     _write_at(self.descriptor, chunk, offset)
                     offset += len(chunk)
             except Exception as error:  # `_check` raises it in the calling thread
-                self._failed = error
-            self._room.release()
+                self._error = error
+            self._free_slots.release()
 
 
 def _write_at(descriptor: int, chunk: Piece, offset: int) -> None:
@@ -698,7 +701,7 @@ def _write_at(descriptor: int, chunk: Piece, offset: int) -> None:
 
 def _is_all_zeros(chunk: Piece) -> bool:
     """Whether a chunk is large and all zeros; as a hole in the file it takes no disk space."""
-    if len(chunk) < _MIN_MAPPED_BYTES or any(chunk[:64]) or any(chunk[-64:]):
+    if len(chunk) < _BLOCK_BYTES or any(chunk[:64]) or any(chunk[-64:]):
         return False
     import numpy as np
 
@@ -720,14 +723,14 @@ def _join_batches(chunks: Iterator[bytes | memoryview]) -> Iterator[Piece]:
     """
     block = bytearray()
     for chunk in chunks:
-        if len(chunk) >= _MIN_MAPPED_BYTES:
+        if len(chunk) >= _BLOCK_BYTES:
             if block:
                 yield block
                 block = bytearray()
             yield chunk
             continue
         block += chunk
-        if len(block) >= _MIN_MAPPED_BYTES:
+        if len(block) >= _BLOCK_BYTES:
             yield block
             block = bytearray()
     if block:

@@ -129,15 +129,15 @@ class _ModelBuilder:
     Attributes:
         bodies: Subgraphs read so far, by number.
         sizes: Number of operators and values of a subgraph, including the subgraphs that it runs.
-        opened: Number of operators and values in all converted bodies of IF and WHILE.
-        opening: Whether the current graph is in a body of IF or WHILE.
+        expanded_size: Number of operators and values in all converted bodies of IF and WHILE.
+        is_expanding: Whether the current graph is in a body of IF or WHILE.
         functions: Local functions by key.
         graphs: Graphs of the local functions by key.
-        hoisted: Constants of called functions that become initializers of the main graph, by id of the
-            caller.
-        handed: Names of the constants that a call passes to its function, by subgraph number.
+        called_constants: Constants of called functions that become initializers of the main graph, by id of
+            the caller.
+        passed_constants: Names of the constants that a call passes to its function, by subgraph number.
         decoders: Attribute key and decoder, by kind and place of the options.
-        counted: Prefixes of the subgraphs whose quantized tensors are counted.
+        counted_prefixes: Prefixes of the subgraphs whose quantized tensors are counted.
         symbols: Size of each symbolic dimension.
     """
 
@@ -147,14 +147,14 @@ class _ModelBuilder:
         self.opsets = {DOMAIN: self.file.version, CUSTOM: 1}
         self.bodies: dict[int, _Body] = {}
         self.sizes: dict[int, int] = {}
-        self.opened = 0
-        self.opening = False
+        self.expanded_size = 0
+        self.is_expanding = False
         self.functions: dict[tuple[str, str, str], Function] = {}
         self.graphs: dict[tuple[str, str, str], Graph] = {}
-        self.hoisted: dict[int, dict[str, Tensor]] = {}
-        self.handed: dict[int, tuple[str, ...]] = {}
+        self.called_constants: dict[int, dict[str, Tensor]] = {}
+        self.passed_constants: dict[int, tuple[str, ...]] = {}
         self.decoders: dict[Any, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
-        self.counted: set[str] = set()
+        self.counted_prefixes: set[str] = set()
         self.symbols: dict[str, int] = {}
         self.made_up: dict[str, Tensor] = {}
         self.states: dict[str, int] = {}
@@ -230,11 +230,11 @@ class _ModelBuilder:
             body.runs[number] = runs
             for inner_number in runs:
                 total += self._measure(inner_number, (*callers, subgraph_number))
-            self._check_ends(operator, runs)
+            self._check_value_counts(operator, runs)
         self.sizes[subgraph_number] = min(total, _MAX_SIZE)
         return self.sizes[subgraph_number]
 
-    def _check_ends(self, operator: TfliteOperator, runs: Sequence[int]) -> None:
+    def _check_value_counts(self, operator: TfliteOperator, runs: Sequence[int]) -> None:
         """Checks that an operator has as many inputs and outputs as each subgraph that it runs.
 
         Raises:
@@ -254,7 +254,7 @@ class _ModelBuilder:
     def _collect_called_constants(self, body: _Body) -> dict[str, Tensor]:
         """Returns constants of the functions that a subgraph calls, at any depth, by main-graph name."""
         key = id(body)
-        if key not in self.hoisted:
+        if key not in self.called_constants:
             constants: dict[str, Tensor] = {}
             for number, runs in body.runs.items():
                 for inner in map(self.bodies.__getitem__, runs):
@@ -264,8 +264,8 @@ class _ModelBuilder:
                             (inner.prefix + name, tensor) for name, tensor in inner_constants.items()
                         )
                     constants.update(self._collect_called_constants(inner))
-            self.hoisted[key] = constants
-        return self.hoisted[key]
+            self.called_constants[key] = constants
+        return self.called_constants[key]
 
     # -- values ---------------------------------------------------------------------------------
 
@@ -384,9 +384,9 @@ class _ModelBuilder:
 
     def _count_quantized(self, body: _Body) -> None:
         """Counts the quantized tensors and records the states of a subgraph, once for each subgraph."""
-        if body.prefix in self.counted:
+        if body.prefix in self.counted_prefixes:
             return
-        self.counted.add(body.prefix)
+        self.counted_prefixes.add(body.prefix)
         for number, tensor in enumerate(body.subgraph.tensors):
             if tensor.variable:
                 bits = DTYPES[get_dtype_code(tensor.dtype)].bits if tensor.dtype else 0
@@ -454,19 +454,19 @@ class _ModelBuilder:
         runs = body.runs.get(index)
         if runs is not None:
             if operator.op in _CALLS:
-                return self._call(body, operator, index, inputs, outputs, label)
+                return self._convert_call(body, operator, index, inputs, outputs, label)
             convert = self._convert_if if operator.op in _BRANCHES else self._convert_while
-            if self.opening:
+            if self.is_expanding:
                 # the size of the enclosing body includes this one
                 return convert(body, index, inputs, outputs, label)
             size = sum(self.sizes[n] for n in runs)
-            if self.opened + size <= MAX_OPENED:
-                self.opened += size
-                self.opening = True
+            if self.expanded_size + size <= MAX_OPENED:
+                self.expanded_size += size
+                self.is_expanding = True
                 try:
                     return convert(body, index, inputs, outputs, label)
                 finally:
-                    self.opening = False
+                    self.is_expanding = False
         key, decode = self._share_decoder(operator)
         domain = CUSTOM if operator.custom else DOMAIN
         return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=key)
@@ -481,7 +481,7 @@ class _ModelBuilder:
         key: Any = None
         kind = schema.find_options_table(*operator.kind) if operator.kind is not None else None
         if operator.custom:
-            key = "custom", operator.own
+            key = "custom", operator.custom_options
         elif kind is None or operator.options is None:
             key = "none"
         elif kind.is_flat:
@@ -491,7 +491,9 @@ class _ModelBuilder:
         decoder = self.decoders.get(key)
         if decoder is None:
             if operator.custom:
-                attributes: Mapping[str, Any] = decode_custom_options(self.source.map, *operator.own)
+                attributes: Mapping[str, Any] = decode_custom_options(
+                    self.source.map, *operator.custom_options
+                )
             else:
                 attributes = _read_options(operator)
             options_key = repr(attributes).encode() if attributes else b""
@@ -499,7 +501,7 @@ class _ModelBuilder:
         shared_key, decode = decoder
         return (shared_key if len(shared_key) <= _MAX_KEY_BYTES else None), decode
 
-    def _call(
+    def _convert_call(
         self,
         body: _Body,
         operator: TfliteOperator,
@@ -514,14 +516,17 @@ class _ModelBuilder:
         inner = self.bodies[number]
         op = str(options.get("name") or inner.subgraph.name or operator.op)
         key = DOMAIN, op, str(number)
-        constant_inputs = self.handed.get(number)
+        constant_inputs = self.passed_constants.get(number)
         if constant_inputs is None:
             constant_names = (
                 inner.prefix + name
                 for name, t in zip(inner.names, inner.subgraph.tensors, strict=True)
                 if t.stored
             )
-            constant_inputs = self.handed[number] = (*constant_names, *self._collect_called_constants(inner))
+            constant_inputs = self.passed_constants[number] = (
+                *constant_names,
+                *self._collect_called_constants(inner),
+            )
         # a thousand calls that pass a thousand constants each would be larger than the file
         self.file.budget.spend(len(constant_inputs))
         if key not in self.functions:

@@ -24,7 +24,8 @@ MAX_ENTRIES = 64
 _INT, _UINT, _FLOAT, _KEY, _STRING, _MAP, _VECTOR, _BOOL = 1, 2, 3, 4, 5, 9, 10, 26
 _INDIRECT = {6: _INT, 7: _UINT, 8: _FLOAT}
 _TYPED = {11: _INT, 12: _UINT, 13: _FLOAT, 14: _KEY, 36: _BOOL}
-_FIXED = {16 + at: ((_INT, _UINT, _FLOAT)[at % 3], 2 + at // 3) for at in range(9)}
+_FIXED = {16 + index: ((_INT, _UINT, _FLOAT)[index % 3], 2 + index // 3) for index in range(9)}
+"""Types by number in FlexBuffers: numbers behind an offset, lists of one type, lists of a type and length."""
 _FORMS: Mapping[int, str] = {_INT: "bhiq", _UINT: "BHIQ", _FLOAT: "  fd", _BOOL: "BHIQ"}
 """Format letters of `struct` by type of number; the index is the binary logarithm of the width in bytes."""
 
@@ -34,7 +35,7 @@ class _Unknown(Exception):
 
 
 def decode_custom_options(buffer: Buffer, start: int, size: int) -> dict[str, Any]:
-    """Decodes the options of a custom operator in buffer[at : at + size].
+    """Decodes the options of a custom operator in buffer[start : start + size].
 
     Returns:
         The options by name. If they cannot be decoded, the only entry is `options` with their size as text.

@@ -48,7 +48,7 @@ def _list_facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
 
 
 def _list_rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
-    """Returns the rows of each subgraph: inputs, operators, outputs, then stored tensors and states."""
+    """Yields the rows of each subgraph: inputs, operators, outputs, then stored tensors and states."""
     for index in range(file.count):
         try:
             subgraph = file.read_subgraph(index)
@@ -80,7 +80,7 @@ def _build_operator_row(prefix: str, number: int, operator: TfliteOperator, subg
     name = first_output.name.partition(";")[0] if first_output is not None else ""
     notes = []
     if operator.custom:
-        notes.append(f"custom, options of {operator.own[1]:,} bytes")
+        notes.append(f"custom, options of {operator.custom_options[1]:,} bytes")
     if first_output is not None and first_output.quantization is not None:
         notes.append(f"{first_output.dtype or first_output.type}, {first_output.quantization.text()}")
     return OutlineRow(

@@ -152,10 +152,10 @@ class TfliteOperator:
         outputs: Numbers of the output tensors; -1 for an omitted output.
         kind: Name of the options union, and number of the options table in it; None without options.
         options: Options of a builtin operator, or None.
-        own: Offset and size of the options of a custom operator.
+        custom_options: Offset and size of the options of a custom operator.
     """
 
-    __slots__ = ("custom", "inputs", "kind", "op", "options", "outputs", "own", "version")
+    __slots__ = ("custom", "custom_options", "inputs", "kind", "op", "options", "outputs", "version")
 
     def __init__(self, table: FlatTable, code: tuple[str, bool, int], count: int, size: int) -> None:
         self.op, self.custom, self.version = code
@@ -171,10 +171,10 @@ class TfliteOperator:
             if kind and self.kind is None:
                 self.kind = union, kind
                 self.options = table.read_table(slot + 1)
-        self.own = table.locate_vector(5, 1)
+        self.custom_options = table.locate_vector(5, 1)
         offset = table.number(9, "Q")
         if offset > 1:
-            self.own = _check_bounds(
+            self.custom_options = _check_bounds(
                 offset, table.number(10, "Q"), size, f"the options of an operator {self.op}"
             )
 

@@ -110,8 +110,8 @@ def read(source: str, *, find_offsets: bool = True) -> SavedFile:
     finally:
         os.close(descriptor)
     try:
-        form = _read_legacy if head.startswith(MAGIC) else _read_plain_pickle
-        return form(source, content, size)
+        read_form = _read_legacy if head.startswith(MAGIC) else _read_plain_pickle
+        return read_form(source, content, size)
     except PickleError as error:
         raise build_broken_error(error, source) from error
 
@@ -133,7 +133,7 @@ def _read_zip_archive(source: str, find_offsets: bool) -> SavedFile:
         raise build_broken_error(error, source) from error
     swapped = archive.big_endian
 
-    def place(ref: StorageRef) -> int | None:
+    def find_offset(ref: StorageRef) -> int | None:
         name = f"data/{ref.key}"
         width = BYTES.get(ref.dtype)
         if name not in archive:
@@ -145,7 +145,7 @@ def _read_zip_archive(source: str, find_offsets: bool) -> SavedFile:
         return archive.start_of(name) if find_offsets else 0
 
     base = None if archive.entries["data.pkl"].method else archive.start_of("data.pkl")
-    return SavedFile(source, "zip", root, machine.named, archive.size, place, swapped, base, storages)
+    return SavedFile(source, "zip", root, machine.named, archive.size, find_offset, swapped, base, storages)
 
 
 # -- the legacy form
@@ -165,14 +165,14 @@ def _read_legacy(source: str, content: Content, size: int) -> SavedFile:
         raise PickleError("its layout is not that of torch")
     offsets = _compute_storage_offsets(source, storages, [str(key) for key in order], keys.position, size)
 
-    def place(ref: StorageRef) -> int | None:
+    def find_offset(ref: StorageRef) -> int | None:
         offset = offsets.get(ref.key)
         if offset is None:
             raise BadModel(f"the file lacks the storage '{printable(ref.key)}'", where=source)
         return offset + ref.start * BYTES.get(ref.dtype, 1)
 
     swapped = system.get("little_endian") is False
-    return SavedFile(source, "legacy", root, machine.named, size, place, swapped, 0, storages)
+    return SavedFile(source, "legacy", root, machine.named, size, find_offset, swapped, 0, storages)
 
 
 def _compute_storage_offsets(
@@ -216,7 +216,7 @@ def _compute_storage_offsets(
 
 def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
     """Reads a plain pickle. Each storage in it is a checkpoint in the legacy form, stored as bytes."""
-    inner: dict[str, int | None] = {}
+    offset_by_key: dict[str, int | None] = {}
     storages: dict[str, tuple[str, int]] = {}
 
     def read_storage_bytes(encoded: Any) -> StorageRef:
@@ -229,8 +229,10 @@ def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
         if not isinstance(saved.root, StorageRef):
             raise ValueError("a storage is of an unknown kind")
         offset = saved.find_offset(saved.root)
-        key = str(len(inner))
-        inner[key] = encoded.offset + offset if encoded.content is content and offset is not None else None
+        key = str(len(offset_by_key))
+        offset_by_key[key] = (
+            encoded.offset + offset if encoded.content is content and offset is not None else None
+        )
         storages[key] = saved.root.dtype, saved.root.elements
         return StorageRef(key, saved.root.dtype, saved.root.elements)
 
@@ -241,7 +243,7 @@ def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
     machine = create_lenient_machine(content, more=replacements)
     root = load(machine)
     return SavedFile(
-        source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key), storages=storages
+        source, "pickle", root, machine.named, size, lambda ref: offset_by_key.get(ref.key), storages=storages
     )
 
 
@@ -258,21 +260,10 @@ _MORE_REPLACEMENTS: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "en
 # -- numpy arrays
 
 _KINDS = {
-    "f2": "float16",
-    "f4": "float32",
-    "f8": "float64",
-    "i1": "int8",
-    "i2": "int16",
-    "i4": "int32",
-    "i8": "int64",
-    "u1": "uint8",
-    "u2": "uint16",
-    "u4": "uint32",
-    "u8": "uint64",
-    "b1": "bool",
-    "c8": "complex64",
-    "c16": "complex128",
-}
+    "f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32",
+    "i8": "int64", "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool",
+    "c8": "complex64", "c16": "complex128",
+}  # fmt: skip
 """Element types by numpy's code."""
 
 

@@ -514,7 +514,7 @@ def _is_module(value: Any) -> bool:
 
 
 def _list_members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Returns the members of a container or an object, by name."""
+    """Yields the members of a container or an object as pairs of name and value."""
     if isinstance(value, dict):
         for key, entry in value.items():
             yield _shorten_key(key), entry
@@ -654,9 +654,9 @@ def _list_facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
         "tensors",
         f"{len(reader.tensors):,} in {len(reader.storages):,} storages of {bytes_text(storage_bytes)}",
     )
-    for role, names in _group_by_role(parsed, reader.tensors).items():
-        size = sum(t.nbytes for t in names)
-        yield role, f"{many_text(len(names), 'tensor')}, {bytes_text(size)}, not counted as parameters"
+    for role, tensors in _group_by_role(parsed, reader.tensors).items():
+        size = sum(t.nbytes for t in tensors)
+        yield role, f"{many_text(len(tensors), 'tensor')}, {bytes_text(size)}, not counted as parameters"
     yield from sorted(reader.values, key=lambda pair: pair[0].count("."))
     if reader.unlisted:
         yield "more values", f"{reader.unlisted:,} that are not listed here"

@@ -30,34 +30,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from typing import Any, TypeVar
 
-    Made = TypeVar("Made")
+    Result = TypeVar("Result")
 
     Shape = tuple[int | str | None, ...]
     Tensor = tuple[str, str | None, Shape | None]
 
 DTYPES = {
-    1: "uint8",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "float16",
-    7: "float32",
-    8: "float64",
-    9: "complex32",
-    10: "complex64",
-    11: "complex128",
-    12: "bool",
-    13: "bfloat16",
-    28: "uint16",
-    29: "float8_e4m3fn",
-    30: "float8_e5m2",
-    31: "float8_e4m3fnuz",
-    32: "float8_e5m2fnuz",
-    33: "float8_e8m0fnu",
-    34: "uint32",
-    35: "uint64",
-}
+    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
+    9: "complex32", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16",
+    29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz", 32: "float8_e5m2fnuz",
+    33: "float8_e8m0fnu", 34: "uint32", 35: "uint64",
+}  # fmt: skip
 """Element types by number in the file (ScalarType in torch/_export/serde/schema.py)."""
 
 SYMBOL = re.compile(r"Symbol\('([^']+)'[^()]*\)")
@@ -230,7 +213,7 @@ def read_description(
     return read_graph(archive, make, "export it again with a newer torch")
 
 
-def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint: str) -> Made:
+def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Result], hint: str) -> Result:
     """Reads the graph in an archive, and calls `make` with the parsed JSON.
 
     Args:
@@ -373,11 +356,11 @@ def _record_signature(
     for spec in signature["input_specs"]:
         ((kind, value),) = spec.items()
         if kind in ("parameter", "buffer", "tensor_constant"):
-            value_name, fqn = str(value["arg"]["name"]), str(value[f"{kind}_name"])
-            program.stored_names[value_name] = fqn
+            value_name, stored_name = str(value["arg"]["name"]), str(value[f"{kind}_name"])
+            program.stored_names[value_name] = stored_name
             if kind == "parameter":
-                program.parameters.add(fqn)
-            trained[fqn] = kind == "parameter" and bool(
+                program.parameters.add(stored_name)
+            trained[stored_name] = kind == "parameter" and bool(
                 tensor_values.get(value_name, {}).get("requires_grad")
             )
         elif kind == "user_input":
@@ -412,7 +395,7 @@ def _build_program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any
 
 
 def _list_tensors(arg: Any, tensor_values: Mapping[str, Any]) -> Iterator[Tensor]:
-    """Returns the (name, type, shape) of each tensor in an argument or result."""
+    """Yields the (name, type, shape) of each tensor in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind == "as_tensor" and isinstance(value, dict):
             yield _describe_tensor(str(value["name"]), tensor_values)
@@ -480,13 +463,13 @@ def _read_tensors(
     first: dict[Any, str] = {}
     views: dict[str, TensorView] = {}
     tensors: list[StoredTensor] = []
-    for fqn, path, entry in list_stored_entries(archive):
-        tensor = _build_stored_tensor(archive, fqn, path, entry, trained, find_offsets)
+    for stored_name, path, entry in list_stored_entries(archive):
+        tensor = _build_stored_tensor(archive, stored_name, path, entry, trained, find_offsets)
         if tensor.identity is not None:
             first_name = first.setdefault(tensor.identity, tensor.name)
             if first_name != tensor.name:
                 program.notes[tensor.name] = f"tied to {first_name}"
-        strides = tuple(_number(s) for s in (entry.get("tensor_meta") or {}).get("strides") or ())
+        strides = tuple(_read_size(s) for s in (entry.get("tensor_meta") or {}).get("strides") or ())
         if not is_row_major(tensor.shape, strides):
             program.strides[tensor.name] = strides
             program.notes.setdefault(tensor.name, f"strides {strides}")
@@ -494,7 +477,7 @@ def _read_tensors(
             program.parameters.add(tensor.name)
         width, meta = BYTES.get(tensor.dtype, 0), entry.get("tensor_meta")
         if tensor.identity is not None and meta and width:
-            start, size = _number(meta["storage_offset"]) * width, tensor.elements * width
+            start, size = _read_size(meta["storage_offset"]) * width, tensor.elements * width
             views[tensor.name] = TensorView(path, start, width, tensor.shape, strides, size)
         tensors.append(tensor)
     mark_overlaps(tensors, views)
@@ -502,16 +485,16 @@ def _read_tensors(
 
 
 def list_stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Returns the (name in the state_dict, name of the archive entry, description) of each stored tensor."""
+    """Yields the (name in the state_dict, name of the archive entry, description) of each stored tensor."""
     for folder, kind in (("data/weights/", "weights"), ("data/constants/", "constants")):
         lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{kind}_config.json")]
         for name in lists[:1]:
-            for fqn, entry in json.loads(archive.decode_text(name))["config"].items():
-                yield str(fqn), f"{folder}{entry['path_name']}", entry
+            for stored_name, entry in json.loads(archive.decode_text(name))["config"].items():
+                yield str(stored_name), f"{folder}{entry['path_name']}", entry
 
 
-def _number(described: Mapping[str, Any]) -> int:
-    number = described["as_int"]
+def _read_size(description: Mapping[str, Any]) -> int:
+    number = description["as_int"]
     if type(number) is not int or not 0 <= number < 1 << 62:
         raise ValueError("the size of a tensor is impossible")
     return number
@@ -519,20 +502,20 @@ def _number(described: Mapping[str, Any]) -> int:
 
 def _build_stored_tensor(
     archive: ZipArchive,
-    fqn: str,
+    stored_name: str,
     entry: str,
-    described: Mapping[str, Any],
+    description: Mapping[str, Any],
     trained: Mapping[str, bool],
     find_offsets: bool,
 ) -> StoredTensor:
-    meta = described.get("tensor_meta")
-    if described.get("use_pickle") or not meta:
+    meta = description.get("tensor_meta")
+    if description.get("use_pickle") or not meta:
         return StoredTensor(
-            fqn, "?", (), 0, archive.path, 0, unread="it is stored as a pickle, which was not run"
+            stored_name, "?", (), 0, archive.path, 0, unread="it is stored as a pickle, which was not run"
         )
     dtype = DTYPES[meta["dtype"]]
-    shape, strides = (tuple(_number(s) for s in meta[key]) for key in ("sizes", "strides"))
-    first_element = _number(meta["storage_offset"])
+    shape, strides = (tuple(_read_size(s) for s in meta[key]) for key in ("sizes", "strides"))
+    first_element = _read_size(meta["storage_offset"])
     width = BYTES[dtype]
     storage_bytes = archive.size_of(entry)
     elements, last = 1, first_element + 1
@@ -548,7 +531,15 @@ def _build_stored_tensor(
     identity = (entry, first_element, elements) if elements else None
     nbytes = min(elements * width, storage_bytes)
     return StoredTensor(
-        fqn, dtype, shape, nbytes, archive.path, offset, identity, trained.get(fqn, False), unread
+        stored_name,
+        dtype,
+        shape,
+        nbytes,
+        archive.path,
+        offset,
+        identity,
+        trained.get(stored_name, False),
+        unread,
     )
 
 

@@ -58,13 +58,13 @@ def _skip(size: int) -> Step:
 def _create_long_reader(size: int) -> Callable[[Pickle], int]:
     """Creates a reader of an integer whose length is `size` bytes wide."""
 
-    def value(m: Pickle) -> int:
+    def read(m: Pickle) -> int:
         length = m.number(size)
         if length > DIGITS:
             raise PickleError("a number of it has too many digits")
         return int.from_bytes(m.take(length), "little", signed=True)
 
-    return value
+    return read
 
 
 def _create_text_reader(
@@ -77,7 +77,7 @@ def _create_text_reader(
 def _create_bytes_reader(size: int) -> Callable[[Pickle], Any]:
     """Creates a reader of bytes whose length field has `size` bytes. Long content becomes a `ByteSpan`."""
 
-    def value(m: Pickle) -> Any:
+    def read(m: Pickle) -> Any:
         length = m.number(size)
         if length < MIN_SPAN_BYTES:
             return m.take(length)
@@ -87,7 +87,7 @@ def _create_bytes_reader(size: int) -> Callable[[Pickle], Any]:
         m.position = start + length
         return ByteSpan(m.content, start, length)
 
-    return value
+    return read
 
 
 def _read_int_line(m: Pickle) -> int | bool:
@@ -116,7 +116,7 @@ def _read_double(m: Pickle) -> float:
 def _build_pop_last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
     """Creates a function that pops the last `count` values of the stack."""
 
-    def value(m: Pickle) -> tuple[Any, ...]:
+    def pop(m: Pickle) -> tuple[Any, ...]:
         stack = m.stack
         if len(stack) < count:
             raise PickleError("it takes a value from an empty stack")
@@ -124,7 +124,7 @@ def _build_pop_last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
         del stack[-count:]
         return values
 
-    return value
+    return pop
 
 
 def _build_dict(m: Pickle) -> PickledDict:

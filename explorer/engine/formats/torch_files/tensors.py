@@ -44,19 +44,10 @@ UNREAD_BYTES = {"bits16": 2}
 """Bytes of an element whose numbers are not read; 1 for all others, such as `float4_e2m1fn_x2`."""
 
 RENAMED = {
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "short": "int16",
-    "int": "int32",
-    "long": "int64",
-    "chalf": "complex32",
-    "cfloat": "complex64",
-    "cdouble": "complex128",
-    "qint8": "int8",
-    "quint8": "uint8",
-    "qint32": "int32",
-}
+    "half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32",
+    "long": "int64", "chalf": "complex32", "cfloat": "complex64", "cdouble": "complex128",
+    "qint8": "int8", "quint8": "uint8", "qint32": "int32",
+}  # fmt: skip
 """Element types by their second name in torch; for quantized types, the type of the stored integers."""
 
 _STORAGES = {
@@ -226,7 +217,7 @@ def _describe_tensor(
         raise ValueError("a tensor has no storage")
     # version 3 names the element type; without a name that is known here, the numbers cannot be read
     named = options[2] if len(options) > 2 else None
-    dtype = named if isinstance(named, str) else _name_of(named).removeprefix("torch.") or storage.dtype
+    dtype = named if isinstance(named, str) else _get_qualname(named).removeprefix("torch.") or storage.dtype
     spec = check_spec(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), options[:1] == (True,)))
     # a dictionary of pending operations follows the hooks, and in version 3 also the element type
     pending = next((part for part in options[2:4] if isinstance(part, dict)), {})
@@ -287,7 +278,7 @@ def _is_shape(value: Any) -> bool:
 
 def _describe_subclass(kind: Any, dtype: Any = "", shape: Any = None, *options: Any) -> WrappedTensor:
     """Describes a tensor subclass without values of its own; its state later adds the inner tensors."""
-    wrapped = WrappedTensor(_name_of(kind), dtype if isinstance(dtype, str) else "")
+    wrapped = WrappedTensor(_get_qualname(kind), dtype if isinstance(dtype, str) else "")
     wrapped.shape = tuple(shape) if _is_shape(shape) else None
     wrapped.requires_grad = options[-1:] == (True,)
     return wrapped
@@ -323,7 +314,7 @@ def _describe_device_tensor(values: Any, dtype: Any, device: Any, requires_grad:
 
 def _rebuild_subclass(func: Any, kind: Any, args: Any, state: Any = None) -> Any:
     """Describes an object of a tensor subclass, with its inner tensors and other attributes."""
-    class_name = _name_of(kind)
+    class_name = _get_qualname(kind)
     if isinstance(func, Global) and func.make is not None and isinstance(args, tuple):
         tensor = func.make(*args)
     else:
@@ -357,7 +348,7 @@ def _add_attributes(tensor: Any, kind: str, state: Any) -> Any:
 _PARAMETER = "torch.nn.parameter.Parameter"
 
 
-def _name_of(kind: Any) -> str:
+def _get_qualname(kind: Any) -> str:
     return kind.qualname if isinstance(kind, (Global, ReducedObject)) else ""
 
 

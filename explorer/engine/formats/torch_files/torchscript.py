@@ -235,8 +235,10 @@ class _Reader:
             script_class = self.code.find_class(value.qualname)
             state: Mapping[Any, Any] = value.state if isinstance(value.state, dict) else {}
             children = [(str(k), v) for k, v in state.items() if self.is_module(v)]
-            full = clean_class_name(value.qualname)
-            part = ModulePart(path, full.rpartition(".")[2], depth, has_modules=bool(children), qualname=full)
+            qualname = clean_class_name(value.qualname)
+            part = ModulePart(
+                path, qualname.rpartition(".")[2], depth, has_modules=bool(children), qualname=qualname
+            )
             part.settings = _list_settings(script_class, state)
             part.operators = script_class.calls[:CALLS] if script_class is not None else []
             prefix = f"{path}." if path else ""
@@ -426,17 +428,17 @@ def show_code(source: str, module: str) -> Outline:
     target = read_strictly(archive.read("data.pkl"), source)
     if not reader.is_module(target):
         raise BadModel("it holds no TorchScript module", where=source)
-    done: list[str] = []
+    parent_names: list[str] = []
     for name in module.split(".") if module else ():
         state = target.state if isinstance(target.state, dict) else {}
         children = {str(key): child for key, child in state.items() if reader.is_module(child)}
         if name not in children:
-            prefix = "".join(f"{part}." for part in done)
+            prefix = "".join(f"{part}." for part in parent_names)
             child_paths = [f"{prefix}{child}" for child in children]
             hint = suggest_name(module, child_paths) or f"explorer outline {source} lists the modules"
             raise Misuse("the model has no such module", where=f"--layer {module}", hint=hint)
         target = children[name]
-        done.append(name)
+        parent_names.append(name)
     facts = (
         ("module", module or "(model)"),
         ("class", clean_class_name(target.qualname)),

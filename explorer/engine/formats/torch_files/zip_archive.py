@@ -38,7 +38,8 @@ _CENTRAL = struct.Struct("<4s4B4H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
-_COMMENT = (1 << 16) + _END.size
+_MAX_END_BYTES = (1 << 16) + _END.size
+"""Maximum bytes of the record at the end of an archive, with its comment."""
 
 _MAGIC = b"PK\x03\x04"
 
@@ -55,7 +56,7 @@ class ZipEntry:
         packed: Bytes in the file.
         size: Uncompressed bytes.
         header: File offset of the entry's local header.
-        secret: Whether the entry is encrypted.
+        is_encrypted: Whether the entry is encrypted.
     """
 
     method: int
@@ -63,7 +64,7 @@ class ZipEntry:
     packed: int
     size: int
     header: int
-    secret: bool
+    is_encrypted: bool
 
 
 def _build_broken_error(why: str = "") -> BadModel:
@@ -71,13 +72,13 @@ def _build_broken_error(why: str = "") -> BadModel:
     return BadModel(problem, hint="fetch or save the file again")
 
 
-def _end_of(read: Read, size: int) -> tuple[int, int, int]:
+def _read_end_record(read: Read, size: int) -> tuple[int, int, int]:
     """Reads the record at the end of the archive.
 
     Returns:
         The number of entries, and the length and the file offset of the central directory.
     """
-    start = max(size - _COMMENT, 0)
+    start = max(size - _MAX_END_BYTES, 0)
     tail = read(size - start, start)
     end_offset = tail.rfind(b"PK\x05\x06")
     if end_offset < 0 or end_offset + _END.size > len(tail):
@@ -125,7 +126,7 @@ def read_directory(read: Read, size: int) -> dict[str, ZipEntry]:
     Raises:
         BadModel: The file has no central directory, or it contradicts itself. The error has no path.
     """
-    count, length, offset = _end_of(read, size)
+    count, length, offset = _read_end_record(read, size)
     if count > ENTRIES:
         raise _build_broken_error(f"it claims {count:,} entries")
     if offset + length > size or count * _CENTRAL.size > length:
@@ -245,7 +246,7 @@ class ZipArchive:
         if entry is None:
             raise BadModel(f"the archive has no '{printable(name)}'", where=self.path)
         is_stored = entry.method == _STORED
-        if entry.secret:
+        if entry.is_encrypted:
             raise BadModel(f"'{printable(name)}' is encrypted", where=self.path)
         if is_stored and (entry.size != entry.packed or entry.size > self.size):
             raise BadModel(f"'{printable(name)}' claims more bytes than the file has", where=self.path)

@@ -95,7 +95,9 @@ class _Slabs(Struct):
         # a large weight stays mapped until all its blocks are done, so only one at a time
         is_alone = self.height >= self.weight.K or self.weight.tensor.nbytes <= _MAX_SHARED_BYTES
         return [
-            ComputedPayload(size, functools.partial(self.compute_block, index), alone=is_alone or index > 0)
+            ComputedPayload(
+                size, functools.partial(self.compute_block, index), is_independent=is_alone or index > 0
+            )
             for index in range(len(self.corners))
         ]
 
@@ -287,7 +289,9 @@ class WeightTiles:
         size = self._tiles_per_band * math.prod(self._tile) * self._itemsize
         band_indices = range(len(self.places) // self._tiles_per_band)
         return [
-            ComputedPayload(size, functools.partial(self._read_band, band, in_one_piece=True), alone=True)
+            ComputedPayload(
+                size, functools.partial(self._read_band, band, in_one_piece=True), is_independent=True
+            )
             for band in band_indices
         ]
 
