@@ -292,7 +292,9 @@ def test_computed_weights_are_written_piece_by_piece(tmp_path: Path, piece: int)
 def in_parts(data: bytes, size: int) -> ComputedPayload:
     """A payload whose parts can be made in any order."""
     made = (computed(data[at : at + size], size // 2) for at in range(0, len(data), size))
-    parts = tuple(ComputedPayload(one.size, one.make, alone=at % 3 > 0) for at, one in enumerate(made))
+    parts = tuple(
+        ComputedPayload(one.size, one.make, is_independent=at % 3 > 0) for at, one in enumerate(made)
+    )
     return ComputedPayload(len(data), computed(data, size).make, parts)
 
 
