@@ -318,8 +318,10 @@ def test_a_part_that_cannot_be_written_is_an_error_whichever_thread_has_it(
         yield
 
     size = 2 << 20
-    parts = [ComputedPayload(size, computed(bytes([at]) * size, size).make, alone=True) for at in range(4)]
-    parts[broken] = ComputedPayload(size, breaks, alone=True)
+    parts = [
+        ComputedPayload(size, computed(bytes([at]) * size, size).make, is_independent=True) for at in range(4)
+    ]
+    parts[broken] = ComputedPayload(size, breaks, is_independent=True)
     payload = ComputedPayload(4 * size, lambda: iter(()), tuple(parts))
     with pytest.raises(Misuse, match="the disk is full; nothing was written"):
         write(with_weight(payload, size), str(tmp_path / "m.onnx"))
@@ -343,7 +345,8 @@ def test_a_system_without_another_thread_writes_the_same_file(
 
     size = 2 << 20
     parts = [
-        ComputedPayload(size, computed(bytes([at]) * size, size).make, alone=at % 2 == 0) for at in range(4)
+        ComputedPayload(size, computed(bytes([at]) * size, size).make, is_independent=at % 2 == 0)
+        for at in range(4)
     ]
     model = with_weight(ComputedPayload(4 * size, lambda: iter(()), tuple(parts)), size)
     write(model, str(tmp_path / "two.onnx"))
@@ -369,7 +372,10 @@ def test_both_threads_stop_when_the_writing_is_stopped(tmp_path: Path) -> None:
         threading.Timer(0.2, stopped.set).start()
         return True
 
-    parts = (ComputedPayload(8 << 20, endless, alone=True), ComputedPayload(8 << 20, endless, alone=True))
+    parts = (
+        ComputedPayload(8 << 20, endless, is_independent=True),
+        ComputedPayload(8 << 20, endless, alone=True),
+    )
     payload = ComputedPayload(16 << 20, lambda: iter(()), parts)
     with pytest.raises(Cancelled):
         write(with_weight(payload, 4 << 20), str(tmp_path / "m.onnx"), cancel=cancel)
