@@ -374,7 +374,7 @@ def test_both_threads_stop_when_the_writing_is_stopped(tmp_path: Path) -> None:
 
     parts = (
         ComputedPayload(8 << 20, endless, is_independent=True),
-        ComputedPayload(8 << 20, endless, alone=True),
+        ComputedPayload(8 << 20, endless, is_independent=True),
     )
     payload = ComputedPayload(16 << 20, lambda: iter(()), parts)
     with pytest.raises(Cancelled):
