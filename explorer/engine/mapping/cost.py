@@ -248,11 +248,7 @@ def find_epilogue_level(nest: Nest) -> int:
 
 
 def _list_moves(
-    mapping: SiteMapping,
-    machine: MemoryMachine,
-    nest: Nest,
-    widths: _Widths,
-    single_instance_level: int = -1,
+    mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, single_instance_level: int = -1
 ) -> list[LevelMoves]:
     """Lists the bytes that move at each level.
 
@@ -340,11 +336,7 @@ def _list_epilogue_moves(
 
 
 def _compute_memory_costs(
-    mapping: SiteMapping,
-    machine: MemoryMachine,
-    nest: Nest,
-    widths: _Widths,
-    moves: Sequence[LevelMoves],
+    mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, moves: Sequence[LevelMoves]
 ) -> list[MemoryCost]:
     outermost = 0 if machine.memories[0].size is None else count_compulsory_bytes(mapping)
     costs = []

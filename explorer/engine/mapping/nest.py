@@ -182,11 +182,7 @@ def _find_reduction_level(nest: Nest) -> int | None:
 
 
 def list_core_classes(
-    nest: Nest,
-    level: int,
-    shared_axis: int,
-    multicast_level: int | None,
-    single_instance_level: int = -1,
+    nest: Nest, level: int, shared_axis: int, multicast_level: int | None, single_instance_level: int = -1
 ) -> Iterator[tuple[tuple[Triple, ...], int]]:
     """Yields classes of cores with the same loops, each with the number of its cores.
 

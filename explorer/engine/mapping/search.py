@@ -27,11 +27,7 @@ from msgspec.structs import replace
 from explorer.base.errors import MemoryTooSmall, Misuse
 from explorer.engine.mapping.bounds import ROUNDING, compute_objective_bound
 from explorer.engine.mapping.constraints import Constraints
-from explorer.engine.mapping.cost import (
-    compute_mapping_cost,
-    count_compulsory_bytes,
-    group_memories,
-)
+from explorer.engine.mapping.cost import compute_mapping_cost, count_compulsory_bytes, group_memories
 from explorer.engine.mapping.front import find_front, is_undercut
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Triple
 from explorer.engine.mapping.tile_figures import (
@@ -467,8 +463,7 @@ class _Ranking:
         best_inner = np.zeros(len(indices), dtype=np.int64)
         for number, inner in enumerate(ORDERS):
             ranks = _list_ranking_figures(
-                self._objective,
-                figures.compute(branch.outer, inner, with_cycles=self._objective != "energy"),
+                self._objective, figures.compute(branch.outer, inner, with_cycles=self._objective != "energy")
             )
             if not best:
                 best = ranks
@@ -668,10 +663,7 @@ def _list_with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles
 
 
 def _search_many_levels(
-    mapping: SiteMapping,
-    machine: MemoryMachine,
-    constraints: Constraints,
-    candidates: Sequence[Tiles],
+    mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints, candidates: Sequence[Tiles]
 ) -> tuple[list[MappingCost], int]:
     """Computes the most promising tiles of the first level, and for each the best levels inside.
 

@@ -98,10 +98,7 @@ def _finish(
 
 
 def walk_nest(
-    mapping: SiteMapping,
-    machine: MemoryMachine,
-    inputs: RunInputs,
-    steps: tuple[EpilogueStep, ...] = (),
+    mapping: SiteMapping, machine: MemoryMachine, inputs: RunInputs, steps: tuple[EpilogueStep, ...] = ()
 ) -> RunResult:
     """Runs the loops of a mapping on values, in NumPy.
 
@@ -124,11 +121,7 @@ class _Walker:
     """Runs the loops of one site; the names are those of the C code in `emit_c`."""
 
     def __init__(
-        self,
-        mapping: SiteMapping,
-        machine: MemoryMachine,
-        inputs: RunInputs,
-        steps: tuple[EpilogueStep, ...],
+        self, mapping: SiteMapping, machine: MemoryMachine, inputs: RunInputs, steps: tuple[EpilogueStep, ...]
     ) -> None:
         self.nest = build_nest(mapping, machine)
         self.inputs, self.steps, self.epilogue = inputs, steps, mapping.epilogue

@@ -115,10 +115,7 @@ def create_passes(own_cache: OwnCache, spec: ServingSpec) -> Passes:
 
 @pause_garbage_collector()
 def compute_serving(
-    passes: Passes,
-    spec: ServingSpec,
-    machine: Machine | None = None,
-    measured: MeasuredMachine | None = None,
+    passes: Passes, spec: ServingSpec, machine: Machine | None = None, measured: MeasuredMachine | None = None
 ) -> Serving:
     """Computes the costs of running a language model.
 

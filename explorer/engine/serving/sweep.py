@@ -52,21 +52,22 @@ class ServedModel(Struct, frozen=True):
     Attributes:
         name: The user's name of the model.
         session: Session in which the model is open.
-        content: Function that returns a digest of all inputs of the model's figures.
+        digest_content: Function that returns a digest of all inputs of the model's figures.
         opener: Function that takes this digest and returns a picklable function that opens the model in a
             worker.
         opening: Options that the model is opened with and that its figures depend on.
         words: The options in `opening` as the user types them.
-        stays: Whether the model is an object of the present process, which no other process can open.
+        keep_in_process: Whether the model is an object of the present process, which no other process can
+            open.
     """
 
     name: str
     session: ServingSession
-    content: Callable[[], str]
+    digest_content: Callable[[], str]
     opener: Callable[[str], Callable[[], SweepSession]]
     opening: Mapping[str, Any]
     words: str = ""
-    stays: bool = False
+    keep_in_process: bool = False
 
 
 class ServingTask(Task, frozen=True, kw_only=True):
@@ -199,7 +200,7 @@ def sweep_servings(
     questions = spec.list_questions()
     for dtype, kv in {(question.dtype, question.kv_dtype) for question in questions}:
         resolve_types(replace(spec.base, dtype=dtype, kv_dtype=kv))
-    if (scheduler or (workers or 1) > 1) and any(subject.stays for subject in subjects):
+    if (scheduler or (workers or 1) > 1) and any(subject.keep_in_process for subject in subjects):
         raise Misuse(
             "an nn.Module object stays in its process",
             hint="name it as FILE.py:callable or package.module:callable",
@@ -248,7 +249,7 @@ class _Run:
         state = _ModelState(subject)
         try:
             report(self.on_progress, None, "reading the model")
-            state.content = subject.content()
+            state.content = subject.digest_content()
         except Cancelled:
             raise
         except ExplorerError as error:

@@ -1,4 +1,4 @@
-"""Sweep: many tilings of many models. Missing rows are computed and stored at once.
+"""Sweeps many tilings of many models. Missing rows are computed and stored at once.
 
 The key of a row is a digest of all inputs of its figures. A sweep that was killed therefore continues where
 it stopped, and another sweep into the same file computes only new rows.
@@ -33,10 +33,9 @@ from explorer.host.output_files import check_target
 MAX_ROWS = 100_000
 """Maximum number of rows of one sweep."""
 _WRITE_SECONDS = 0.2
-"""Seconds between two writes of rows without a proof, because each write waits for the disk."""
+"""Minimum seconds between two writes of rows without a proof. Each write waits for the disk."""
 _ROWS_PER_TASK = 256
-"""Maximum number of rows without a proof in one task of a worker: opening the model takes longer than a row.
-"""
+"""Maximum number of rows without a proof in one task of a worker, which opens the model once for all."""
 _PROOF_SECONDS, _PROOF_BYTES_PER_SECOND, _OPENING_SECONDS = 0.15, 1.5e8, 0.3
 """Approximate seconds of a proof, bytes of a model that add a second to it, and seconds to open a model."""
 
@@ -47,25 +46,26 @@ class Subject(Struct, frozen=True):
     Attributes:
         name: The user's name of the model.
         session: Session in which the model is open.
-        files: Function that returns the absolute paths of the model's files, the graph first. It exports a
-            model that is not ONNX.
+        list_files: Function that returns the absolute paths of the model's files, the graph first. It exports
+            a model that is not ONNX.
         opener: Function that takes these paths and returns a picklable function that opens the model in
             another process.
         opening: Options that the model is opened with and that its figures depend on.
-        words: Those options as the user types them.
-        command: Function that returns the command that quantizes the model, or '' if no command can.
-        content: Function that returns a digest of a model that is not read from files, or None. `files` then
-            returns no paths.
+        words: The options in `opening` as the user types them.
+        build_command: Function that returns the command that quantizes the model as requested, or '' if no
+            command can.
+        digest_content: Function that returns a digest of a model that is not read from files, or None for a
+            model that is. If it is set, `list_files` returns no paths.
     """
 
     name: str
     session: SweepSession
-    files: Callable[[], tuple[str, ...]]
+    list_files: Callable[[], tuple[str, ...]]
     opener: Callable[[Sequence[str]], Callable[[], SweepSession]]
     opening: Mapping[str, Any]
     words: str = ""
-    command: Callable[[QuantizeRequest], str] = lambda request: ""
-    content: Callable[[], str] | None = None
+    build_command: Callable[[QuantizeRequest], str] = lambda request: ""
+    digest_content: Callable[[], str] | None = None
 
 
 class _ModelState(Struct):
@@ -108,7 +108,7 @@ def sweep(
         subjects: The models.
         spec: The combinations.
         hardware: The machine, or None for no cycles.
-        order: Order of the loops, as for `cost.plan_cost`.
+        order: Order of the loops, as for `cost.compute_plan_cost`.
         proof: Settings of the proof of each tiled model, or None for figures without tiling.
         output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
             added.
@@ -117,7 +117,7 @@ def sweep(
             each processor if that saves time.
         layers: Whether the answer also lists the products of the models.
         on_progress: Function called with the number of finished rows.
-        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+        cancel: Function called at intervals; the sweep stops when it returns True. Finished rows stay in
             `output`.
 
     Raises:
@@ -133,14 +133,14 @@ def sweep(
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(SweepRow, output)) if output is not None else None
         run = _Run(store, specs, machine, order, proof, on_progress, cancel)
-        works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
-        count = run.spread(works, scheduler, workers)
-        rows = mark_front([row for work in works for row in work.rows])
+        states = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
+        count = run.fill(states, scheduler, workers)
+        rows = mark_front([row for state in states for row in state.rows])
     raise_common_error(rows)
     return Sweep(
         rows=rows,
         hardware=machine,
-        layers=tuple(layer for work in works for layer in _list_layers(work, specs)) if layers else (),
+        layers=tuple(layer for state in states for layer in _list_layers(state, specs)) if layers else (),
         made=run.made,
         kept=run.kept,
         proved=run.proved,
@@ -156,7 +156,7 @@ def check_count(count: int, where: str = "sweep", rows: str = "combinations") ->
     Args:
         count: Number of rows.
         where: Command, for the message.
-        rows: What the rows are, for the message.
+        rows: Plural noun for the rows, for the message.
 
     Raises:
         Misuse: There are more than `MAX_ROWS` rows.
@@ -188,7 +188,7 @@ def read_sweep(path: str) -> Sweep:
 
 
 class _Run:
-    """State of one run of the sweep."""
+    """State of one run of the sweep. `made`, `kept` and `proved` count computed, stored and proved rows."""
 
     def __init__(
         self,
@@ -205,55 +205,61 @@ class _Run:
         self.made = self.kept = self.proved = self.done = self.total = 0
 
     def prepare(self, subject: Subject, *, is_only_model: bool) -> _ModelState:
-        """Returns the stored and blank rows of a model.
+        """Fingerprints a model, and collects its stored rows and blank rows.
 
         Args:
             subject: The model.
             is_only_model: Whether the sweep has no other model.
         """
-        work = _ModelState(subject)
+        state = _ModelState(subject)
         try:
-            work.files = subject.files()
+            state.files = subject.list_files()
             if self.store is not None:
                 report(self.on_progress, None, "reading the model")
-                self._fingerprint(work)
+                self._fingerprint(state)
         except Cancelled:
             raise
         except ExplorerError as error:
             if is_only_model and isinstance(error, MissingExtra):
                 raise
-            work.rows = [replace(self._blank(work, spec, ""), error=str(error)) for spec in self.specs]
-            return work
+            state.rows = [
+                replace(self._build_blank_row(state, spec, ""), error=str(error)) for spec in self.specs
+            ]
+            return state
         opening = {**subject.opening, "order": self.order}
         keys = [
-            compute_key(work.content, opening, spec, self.hardware) if self.store is not None else ""
+            compute_key(state.content, opening, spec, self.hardware) if self.store is not None else ""
             for spec in self.specs
         ]
         rows_by_key = {} if self.store is None else {row.key: row for row in self.store.rows(keys)}
         for index, (key, spec) in enumerate(zip(keys, self.specs, strict=True)):
             row = rows_by_key.get(key)
             # the same content may have another name now
-            current_row = self._blank(work, spec, key) if row is None else replace(row, model=subject.name)
-            work.rows.append(current_row)
+            current_row = (
+                self._build_blank_row(state, spec, key) if row is None else replace(row, model=subject.name)
+            )
+            state.rows.append(current_row)
             # a failed row is tried again, because packages may have been installed since
             if row is None or row.error or self._needs_proof(row):
-                work.remaining.append(index)
-        self.total += len(work.remaining)
-        self.kept += sum(row.products is not None for row in work.rows)
-        return work
+                state.remaining.append(index)
+        self.total += len(state.remaining)
+        self.kept += sum(row.products is not None for row in state.rows)
+        return state
 
-    def _fingerprint(self, work: _ModelState) -> None:
-        digest_content = work.subject.content
-        work.content = work.content or (
-            digest_content() if digest_content is not None else compute_fingerprint(work.files, self.cancel)
+    def _fingerprint(self, state: _ModelState) -> None:
+        """Sets the digest of the model's content, if it is not known yet."""
+        digest_content = state.subject.digest_content
+        state.content = state.content or (
+            digest_content() if digest_content is not None else compute_fingerprint(state.files, self.cancel)
         )
 
-    def _blank(self, work: _ModelState, spec: TileSpec, key: str) -> SweepRow:
+    def _build_blank_row(self, state: _ModelState, spec: TileSpec, key: str) -> SweepRow:
+        """Builds a row of a tiling without figures."""
         return SweepRow(
             key=key,
-            model=work.subject.name,
-            fingerprint=work.content,
-            opening=work.subject.words,
+            model=state.subject.name,
+            fingerprint=state.content,
+            opening=state.subject.words,
             tile=spec.tile,
             edges=spec.edges,
             form=spec.form,
@@ -262,135 +268,139 @@ class _Run:
         )
 
     def _needs_proof(self, row: SweepRow) -> bool:
+        """Whether a proof is requested that differs from the proof of the row."""
         proof = self.proof
         return proof is not None and (row.draws, row.seed) != (proof.draws, proof.seed)
 
-    def spread(self, works: Sequence[_ModelState], scheduler: str | None, workers: int | None) -> int:
-        """Computes the open rows in this process or in workers. Returns the number of workers."""
-        open_works = [work for work in works if work.remaining]
-        if not open_works:
+    def fill(self, states: Sequence[_ModelState], scheduler: str | None, workers: int | None) -> int:
+        """Computes the remaining rows of all models. Returns the number of workers, or 0 for this process."""
+        open_states = [state for state in states if state.remaining]
+        if not open_states:
             return 0
         if scheduler is None:
-            workers = workers or self._choose_worker_count(open_works)
+            workers = workers or self._choose_worker_count(open_states)
             if workers == 1:
-                for work in open_works:
-                    self._compute_in_process(work)
+                for state in open_states:
+                    self._compute_in_process(state)
                 return 0
-        tasks, rows_by_task = self._list_tasks(open_works)
+        tasks, rows_by_task = self._list_tasks(open_states)
 
         def on_result(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
-            work, indices = rows_by_task[id(task)]
+            state, indices = rows_by_task[id(task)]
             if isinstance(outcome, ExplorerError):
                 # not stored: another worker, or a later run, may succeed
                 for index in indices:
-                    work.rows[index] = replace(work.rows[index], error=str(outcome))
+                    state.rows[index] = replace(state.rows[index], error=str(outcome))
             else:
-                self._add_rows(work, indices, [row for row in outcome if isinstance(row, SweepRow)])
-            self._count(len(indices))
+                self._add_rows(state, indices, [row for row in outcome if isinstance(row, SweepRow)])
+            self._report_rows(len(indices))
 
         report(self.on_progress, None, "starting workers")
         return cluster.run_tasks(tasks, on_result, scheduler, workers or 1, self.cancel)
 
-    def _choose_worker_count(self, works: Sequence[_ModelState]) -> int:
+    def _choose_worker_count(self, states: Sequence[_ModelState]) -> int:
         """Returns the number of processes on this machine that save time."""
-        proofs = sum(len(work.remaining) for work in works) if self.proof is not None else 0
-        seconds = _OPENING_SECONDS * len(works)
-        if proofs:
+        proof_count = sum(len(state.remaining) for state in states) if self.proof is not None else 0
+        seconds = _OPENING_SECONDS * len(states)
+        if proof_count:
             seconds += sum(
-                len(work.remaining)
-                * (_PROOF_SECONDS + count_file_bytes(work.files) / _PROOF_BYTES_PER_SECOND)
-                for work in works
+                len(state.remaining)
+                * (_PROOF_SECONDS + count_file_bytes(state.files) / _PROOF_BYTES_PER_SECOND)
+                for state in states
             )
         return suggest_processes(
-            seconds, max(proofs, len(works)), max(count_file_bytes(work.files) for work in works)
+            seconds, max(proof_count, len(states)), max(count_file_bytes(state.files) for state in states)
         )
 
-    def _compute_in_process(self, work: _ModelState) -> None:
-        """Computes the rows of a model in this process. Proofs run in a session of their own."""
+    def _compute_in_process(self, state: _ModelState) -> None:
+        """Computes the rows of a model in this process. Its proofs run in a second session of the model."""
         with contextlib.ExitStack() as stack:
             prover: SweepSession | None = None
             finished: list[int] = []
             last_write = time.perf_counter()
             try:
-                for index in work.remaining:
+                for index in state.remaining:
                     stop_if(self.cancel)
-                    row, spec = work.rows[index], self.specs[index]
+                    row, spec = state.rows[index], self.specs[index]
                     if row.products is None:
-                        row = plan_row(work.subject.session, row, spec, self.hardware, self.order)
+                        row = plan_row(state.subject.session, row, spec, self.hardware, self.order)
                         self.made += 1
                     if self.proof is not None and not row.error:
                         if prover is None:
                             prover = stack.enter_context(
-                                contextlib.closing(work.subject.opener(work.files)())
+                                contextlib.closing(state.subject.opener(state.files)())
                             )
                         row = prove_row(prover, row, spec, self.proof, self.on_progress, self.cancel)
                         self.proved += 1
-                    work.rows[index] = row
+                    state.rows[index] = row
                     finished.append(index)
-                    self._count(1)
+                    self._report_rows(1)
                     if self.proof is not None or time.perf_counter() - last_write > _WRITE_SECONDS:
-                        self._store_rows(work, finished)
+                        self._store_rows(state, finished)
                         last_write = time.perf_counter()
             finally:
-                self._store_rows(work, finished)
+                self._store_rows(state, finished)
 
-    def _store_rows(self, work: _ModelState, finished: list[int]) -> None:
+    def _store_rows(self, state: _ModelState, finished: list[int]) -> None:
         """Stores the rows at the indices in `finished`, and clears the list."""
         if finished and self.store is not None:
-            self.store.add([work.rows[index] for index in finished])
+            self.store.add([state.rows[index] for index in finished])
         finished.clear()
 
     def _list_tasks(
-        self, works: Sequence[_ModelState]
+        self, states: Sequence[_ModelState]
     ) -> tuple[list[Task], dict[int, tuple[_ModelState, list[int]]]]:
-        size = _ROWS_PER_TASK if self.proof is None else 1
+        """Builds the tasks of the remaining rows, and maps the `id` of each to its model and row indices."""
+        rows_per_task = _ROWS_PER_TASK if self.proof is None else 1
         tasks: list[Task] = []
         rows_by_task: dict[int, tuple[_ModelState, list[int]]] = {}
-        for work in works:
-            self._fingerprint(work)
-            opener = work.subject.opener(work.files)
-            for start in range(0, len(work.remaining), size):
-                indices = work.remaining[start : start + size]
+        for state in states:
+            self._fingerprint(state)
+            opener = state.subject.opener(state.files)
+            for start in range(0, len(state.remaining), rows_per_task):
+                indices = state.remaining[start : start + rows_per_task]
                 task = TilingTask(
                     opener=opener,
-                    files=work.files,
-                    fingerprint=work.content,
-                    opening=work.subject.words,
-                    rows=tuple(work.rows[index] for index in indices),
+                    files=state.files,
+                    fingerprint=state.content,
+                    opening=state.subject.words,
+                    rows=tuple(state.rows[index] for index in indices),
                     specs=tuple(self.specs[index] for index in indices),
                     hardware=self.hardware,
                     order=self.order,
                     proof=self.proof,
                 )
                 tasks.append(task)
-                rows_by_task[id(task)] = work, indices
+                rows_by_task[id(task)] = state, indices
         return tasks, rows_by_task
 
-    def _add_rows(self, work: _ModelState, indices: Sequence[int], rows: Sequence[SweepRow]) -> None:
+    def _add_rows(self, state: _ModelState, indices: Sequence[int], rows: Sequence[SweepRow]) -> None:
+        """Sets the rows at the given indices to rows that a worker computed, and stores them."""
         for index, row in zip(indices, rows, strict=True):
-            self.made += work.rows[index].products is None
+            self.made += state.rows[index].products is None
             self.proved += self.proof is not None and not row.error
-            work.rows[index] = row
+            state.rows[index] = row
         if self.store is not None:
             self.store.add(rows)
 
-    def _count(self, rows: int) -> None:
+    def _report_rows(self, rows: int) -> None:
+        """Adds to the number of finished rows, and reports it."""
         self.done += rows
         report(self.on_progress, None, "sweeping", self.done, self.total)
 
 
-def _list_layers(work: _ModelState, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
-    """Yields the products of each model, except models that no combination can tile."""
-    for spec, row in zip(specs, work.rows, strict=True):
+def _list_layers(state: _ModelState, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
+    """Yields the matrix products of a model, or nothing if no combination can tile it."""
+    for spec, row in zip(specs, state.rows, strict=True):
         if row.error:
             continue
-        for site in work.subject.session.plan(spec).sites:
-            yield SweepLayer(work.subject.name, site.name, site.M, site.K, site.N, site.batch, site.calls)
+        for site in state.subject.session.plan(spec).sites:
+            yield SweepLayer(state.subject.name, site.name, site.M, site.K, site.N, site.batch, site.calls)
         return
 
 
 def raise_common_error(rows: Sequence[Row]) -> None:
-    """Raises an error if every row failed with the same error."""
+    """Raises `Misuse` if every row failed with the same error."""
     errors = {row.error for row in rows}
     if len(errors) == 1 and (error := errors.pop()):
         raise Misuse(error)
@@ -398,14 +408,16 @@ def raise_common_error(rows: Sequence[Row]) -> None:
 
 def _describe_hardware(hardware: Hardware) -> str:
     """Describes a machine by its name and its figures."""
-    numbers: dict[str, tuple[Any, Callable[[Any], str]]] = {
+    figures_by_unit: dict[str, tuple[Any, Callable[[Any], str]]] = {
         "MACs/cycle": (hardware.macs_per_cycle, "{:,.12g}".format),
         "B/cycle": (hardware.bytes_per_cycle, "{:,.12g}".format),
         "": (hardware.clock, lambda clock: rate_text(clock, "Hz")),
         "buffer": (hardware.buffer, bytes_text),
         "array": (hardware.array, lambda array: sizes_text(array)),
     }
-    texts_by_unit = {unit: text(value) for unit, (value, text) in numbers.items() if value is not None}
+    texts_by_unit = {
+        unit: text(value) for unit, (value, text) in figures_by_unit.items() if value is not None
+    }
     figures = [f"{text} {unit}".strip() for unit, text in texts_by_unit.items()]
     figures += [] if hardware.double_buffered or not figures else ["single-buffered"]
     return ": ".join(filter(None, (hardware.name, ", ".join(figures))))

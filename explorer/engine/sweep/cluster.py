@@ -1,4 +1,4 @@
-"""Dask cluster: runs tasks on other machines.
+"""Runs tasks on other machines, with a Dask cluster.
 
 Dask gives the task of a dead worker to another worker. Its scheduler and workers start on any machine with
 two commands. All of them trust each other: anyone who reaches the scheduler can run code on every worker, and
@@ -33,7 +33,8 @@ _START_SECONDS = 60.0
 _CHECK_SECONDS = 1.0
 """Seconds between two checks of the workers while no result arrives."""
 
-Look = Callable[[], None]
+CheckCluster = Callable[[], None]
+"""Function that raises an error if the cluster can give no more answers."""
 
 
 def run(tasks: Sequence[Task], on_result: OnResult, *, scheduler: str, cancel: Cancel = None) -> int:
@@ -55,16 +56,16 @@ def run(tasks: Sequence[Task], on_result: OnResult, *, scheduler: str, cancel: C
         Cancelled: `cancel` returned True.
     """
     distributed = require("distributed", scheduler)
-    with silence_logs(), connect(distributed, scheduler, cancel) as (client, look):
-        count = len(workers(client, cancel, scheduler, RESUME_HINT))
-        _collect_results(distributed, client, tasks, on_result, look, scheduler, cancel)
+    with silence_logs(), connect(distributed, scheduler, cancel) as (client, check_cluster):
+        count = len(read_last_seen_times(client, cancel, scheduler, RESUME_HINT))
+        _collect_results(distributed, client, tasks, on_result, check_cluster, scheduler, cancel)
     return count
 
 
 def run_tasks(
     tasks: Sequence[Task], on_result: OnResult, scheduler: str | None, workers: int, cancel: Cancel
 ) -> int:
-    """Runs the tasks on a cluster, or without a scheduler in `workers` processes on this machine."""
+    """Runs the tasks on a cluster, or in `workers` processes on this machine if `scheduler` is None."""
     if scheduler is None:
         return processes.run(tasks, on_result, workers=workers, cancel=cancel)
     return run(tasks, on_result, scheduler=scheduler, cancel=cancel)
@@ -87,17 +88,15 @@ def silence_logs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def connect(
-    distributed: Any, scheduler: str, cancel: Cancel, again: str = RESUME_HINT
-) -> Iterator[tuple[Any, Look]]:
-    """Connects to a running cluster.
-
-    Yields its client, and a function that checks that the cluster has workers.
+    distributed: Any, scheduler: str, cancel: Cancel, retry_hint: str = RESUME_HINT
+) -> Iterator[tuple[Any, CheckCluster]]:
+    """Connects to a running cluster, and yields its client and a function that checks that it has workers.
 
     Args:
         distributed: The package `distributed`.
         scheduler: Address of the scheduler.
         cancel: Function called many times a second; True cancels.
-        again: Hint for the user if the cluster ends.
+        retry_hint: Hint for the user if the cluster ends.
 
     Raises:
         Misuse: No scheduler answers, or it has no workers.
@@ -109,67 +108,68 @@ def connect(
         client = distributed.Client(scheduler, timeout=_ANSWER_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError, TypeError, ImportError) as error:
         reason = " ".join(str(error).split())
-        why = f" ({reason})" if isinstance(error, (ValueError, ImportError)) and reason else ""
-        raise Misuse(f"no scheduler answers there{why}", where=scheduler, hint=hint) from None
+        explanation = f" ({reason})" if isinstance(error, (ValueError, ImportError)) and reason else ""
+        raise Misuse(f"no scheduler answers there{explanation}", where=scheduler, hint=hint) from None
     try:
         _await_worker(client, scheduler, cancel)
         last_seen = time.monotonic()
 
-        def look() -> None:
+        def check_cluster() -> None:
             nonlocal last_seen
-            if workers(client, cancel, scheduler, again):
+            if read_last_seen_times(client, cancel, scheduler, retry_hint):
                 last_seen = time.monotonic()
             elif time.monotonic() - last_seen > _START_SECONDS:
-                raise EngineDied("the scheduler has no workers any more", where=scheduler, hint=again)
+                raise EngineDied("the scheduler has no workers any more", where=scheduler, hint=retry_hint)
 
-        yield client, look
+        yield client, check_cluster
     finally:
         with contextlib.suppress(OSError):  # includes TimeoutError
             client.close(timeout=_CLOSE_SECONDS)
 
 
-def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str, float]:
-    """Returns the addresses of the scheduler's workers, each with the time of its last message.
+def read_last_seen_times(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str, float]:
+    """Asks the scheduler for the addresses of its workers, and the time of the last message of each.
 
-    The time is read from the scheduler's clock.
+    The times are seconds of the scheduler's clock.
 
     Raises:
         EngineDied: The scheduler ended, or does not answer.
     """
     deadline = time.monotonic() + _ANSWER_SECONDS
 
-    def look() -> None:
+    def check_deadline() -> None:
         stop_if(cancel)
         if time.monotonic() > deadline:
             raise EngineDied("the scheduler does not answer, as if it were stopped", where=where, hint=hint)
 
     try:
-        workers_by_address = wait_for_answer(client, client.scheduler.identity(), look)["workers"]
+        workers_by_address = wait_for_answer(client, client.scheduler.identity(), check_deadline)["workers"]
     except OSError:
         raise EngineDied("the scheduler ended", where=where, hint=hint) from None
     return {address: workers_by_address[address]["last_seen"] for address in sorted(workers_by_address)}
 
 
-def wait_for_answer(client: Any, question: Coroutine[Any, Any, Any], look: Look) -> Any:
-    """Waits for the cluster's answer to a question. Dask's own call would wait forever if no answer comes.
+def wait_for_answer(client: Any, request: Coroutine[Any, Any, Any], check_cluster: CheckCluster) -> Any:
+    """Waits for the cluster's answer to a request. Dask's own call would wait forever if no answer comes.
 
     Args:
-        client: Client whose event loop runs the question.
-        question: Coroutine that asks the cluster.
-        look: Function called many times a second; it raises if no answer can come.
+        client: Client whose event loop runs the request.
+        request: Coroutine that sends the request to the cluster.
+        check_cluster: Function called many times a second. It raises an error if no answer can come.
     """
-    answer = asyncio.run_coroutine_threadsafe(question, client.loop.asyncio_loop)
+    answer = asyncio.run_coroutine_threadsafe(request, client.loop.asyncio_loop)
     try:
         while not wait([answer], POLL_SECONDS).done:
-            look()
+            check_cluster()
         return answer.result()
     finally:
         answer.cancel()
 
 
 def _await_worker(client: Any, where: str, cancel: Cancel) -> None:
+    """Waits until the scheduler has a worker, or raises `Misuse`."""
     deadline = time.monotonic() + _START_SECONDS
-    while not workers(client, cancel, where):
+    while not read_last_seen_times(client, cancel, where):
         stop_if(cancel)
         if time.monotonic() > deadline:
             raise Misuse("the scheduler has no workers", where=where, hint=f"start one: dask worker {where}")
@@ -181,10 +181,11 @@ def _collect_results(
     client: Any,
     tasks: Sequence[Task],
     on_result: OnResult,
-    look: Look,
+    check_cluster: CheckCluster,
     where: str,
     cancel: Cancel,
 ) -> None:
+    """Submits the tasks, and calls `on_result` for each as soon as it is finished."""
     run_id = uuid.uuid4().hex[:12]
     tasks_by_future = {
         client.submit(task, key=f"explorer-{run_id}-{index}", pure=False): task
@@ -211,7 +212,7 @@ def _collect_results(
                     last_check = time.monotonic()
                     if client.status != "running":
                         raise EngineDied("the scheduler ended", where=where, hint=RESUME_HINT)
-                    look()
+                    check_cluster()
                 time.sleep(POLL_SECONDS)
     finally:
         with contextlib.suppress(Exception):  # an ended scheduler cannot be reached
@@ -223,7 +224,7 @@ def _read_outcome(
 ) -> tuple[Any, ...] | ExplorerError | None:
     """Returns the records or the error of a finished task.
 
-    The result is None if the records were lost with their worker, and the task runs again.
+    Returns None if the records were lost with their worker. Dask then runs the task again.
     """
     # checked before the status: a worker may have died just after it sent its rows
     if isinstance(result, tuple) and all(isinstance(record, Struct) for record in result):

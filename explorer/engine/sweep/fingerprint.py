@@ -1,4 +1,4 @@
-"""Fingerprint of a model: a digest of its content, independent of its path and name."""
+"""Computes the fingerprint of a model: a digest of its content, independent of its path and name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from explorer.facts import TileSpec, to_json
 from explorer.facts.cost import Hardware
 from explorer.host import input_files
 
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
+"""Bytes of a file that are read at a time."""
 
 
 def list_files(model: Model) -> tuple[str, ...]:
     """Returns the absolute paths of a model's files: the file of the graph, then the sorted weight files."""
     path = os.path.abspath(model.path)
-    bodies = (function.nodes for function in model.functions.values())
+    function_bodies = (function.nodes for function in model.functions.values())
     tensors = (
         *_list_tensors(model.graph),
-        *(tensor for nodes in bodies for tensor in _list_node_tensors(nodes)),
+        *(tensor for nodes in function_bodies for tensor in _list_node_tensors(nodes)),
     )
     weight_files = {
         os.path.join(os.path.dirname(path), tensor.external) for tensor in tensors if tensor.external
@@ -34,11 +35,13 @@ def list_files(model: Model) -> tuple[str, ...]:
 
 
 def _list_tensors(graph: Graph) -> Iterator[Tensor]:
+    """Yields the stored tensors of a graph and of its bodies."""
     yield from graph.initializers.values()
     yield from _list_node_tensors(graph.nodes)
 
 
 def _list_node_tensors(nodes: Iterable[Node]) -> Iterator[Tensor]:
+    """Yields the tensors of Constant nodes, and the stored tensors of the bodies of nodes."""
     for node in nodes:
         if node.op == "Constant":
             yield from (value for value in node.attributes.values() if isinstance(value, Tensor))
@@ -61,7 +64,7 @@ def compute_fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
             with input_files.open_binary(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 digest.update(f"{os.path.basename(path) if index else ''}\0{size}\0".encode())
-                while block := file.read(_BLOCK):
+                while block := file.read(_BLOCK_BYTES):
                     digest.update(block)
                     stop_if(cancel)
         except OSError as error:
@@ -78,10 +81,10 @@ def compute_key(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware
         spec: The tiling. The origins of its settings do not change the key.
         hardware: The machine. Its name and the source of its figures do not change the key.
     """
-    machine = {k: v for k, v in to_json(hardware).items() if k not in ("name", "origin")}
-    # figures do not depend on these settings, and a sweep takes no mapping
-    ignored = ("origins", "config", "accumulator", "mapping", "level")
-    tiling = {name: value for name, value in to_json(spec).items() if name not in ignored}
+    machine = {name: value for name, value in to_json(hardware).items() if name not in ("name", "origin")}
+    # figures do not depend on these settings, and a sweep of tilings has no mapping
+    ignored_settings = ("origins", "config", "accumulator", "mapping", "level")
+    tiling = {name: value for name, value in to_json(spec).items() if name not in ignored_settings}
     for rule in tiling["rules"]:
         rule.pop("origin", None)
     return compute_digest({"model": model, "opening": opening, "tiling": tiling, "machine": machine})

@@ -1,4 +1,4 @@
-"""Sweep of number formats: a stored row for every choice, and a search for a mixed precision."""
+"""Sweeps number formats: stores a row for every choice, and searches for a mixed precision."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FormatTrial(Struct, frozen=True):
 
 
 class FormatTask(Task, frozen=True, kw_only=True):
-    """A row of number formats.
+    """A row of number formats that a worker measures.
 
     The worker keeps the model and the runs of the original model for its next task.
 
@@ -128,13 +128,14 @@ def measure_row(
 
 def _average_weight_bits(quantization: Quantization) -> float | None:
     """Returns the average bits of a weight over all layers that store weights, or None without weights."""
-    bits = count = 0.0
+    total_bits = weight_count = 0.0
     for layer in quantization.layers:
         bits_before, bits_after = layer.bits_before.weight, layer.bits.weight
         if layer.weight_bytes_before and bits_before and bits_after is not None:
-            count_of_layer = layer.weight_bytes_before * 8 / bits_before
-            bits, count = bits + count_of_layer * bits_after, count + count_of_layer
-    return bits / count if count else None
+            layer_weights = layer.weight_bytes_before * 8 / bits_before
+            total_bits += layer_weights * bits_after
+            weight_count += layer_weights
+    return total_bits / weight_count if weight_count else None
 
 
 class _ModelState(Struct):
@@ -176,10 +177,10 @@ def sweep_formats(
         scheduler: Address of a Dask cluster, or None.
         workers: Number of processes on this machine. A search for a mixed precision runs step by step in the
             present process.
-        seconds: Time limit. No row is started after it, and open rows are left out. Rows in other processes
-            are all started.
+        seconds: Time limit in seconds from the first row. No row is started after it, and the answer leaves
+            out the rows that were not started. It does not limit rows in other processes.
         on_progress: Function called with the number of finished rows.
-        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+        cancel: Function called at intervals; the sweep stops when it returns True. Finished rows stay in
             `output`.
 
     Raises:
@@ -196,22 +197,22 @@ def sweep_formats(
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(FormatRow, output)) if output is not None else None
         run = _Run(store, spec, parts_by_format, scheduler, workers, seconds, on_progress, cancel)
-        works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
-        run.fill(works)
+        states = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
+        run.fill(states)
         has_search = not run.open and (spec.bits is not None or spec.snr is not None)
-        mixed = [run.mixed(work) for work in works] if has_search else []
+        searches = [run.search_mixed_precision(state) for state in states] if has_search else []
     rows = mark_format_front(
-        [row for work in works for row in work.rows if row.error or row.seconds is not None]
+        [row for state in states for row in state.rows if row.error or row.seconds is not None]
     )
     raise_common_error(rows)
     return FormatSweep(
         rows,
-        tuple(search for search in mixed if search is not None),
+        tuple(search for search in searches if search is not None),
         made=run.made,
         kept=run.kept,
         open=run.open,
         output=output or "",
-        workers=run.count,
+        workers=run.worker_count,
         seconds=time.perf_counter() - started,
     )
 
@@ -237,7 +238,12 @@ def parse_parts(text: str) -> Mapping[str, str]:
 
 
 class _Run:
-    """State of one run of the sweep."""
+    """State of one run of the sweep.
+
+    Attributes:
+        samples: Digest of the calibration samples, or the number and seed of random inputs.
+        made, kept, open: Number of rows measured, of rows stored before, and of rows past the deadline.
+    """
 
     def __init__(
         self,
@@ -255,17 +261,17 @@ class _Run:
         self.deadline: float | None = None
         self.on_progress, self.cancel = on_progress, cancel
         self.samples = _digest_samples(spec.calibrate) if spec.calibrate else f"{spec.draws} {spec.seed}"
-        self.made = self.kept = self.count = self.done = self.total = self.open = 0
+        self.made = self.kept = self.worker_count = self.done = self.total = self.open = 0
 
     def prepare(self, subject: Subject, *, is_only_model: bool) -> _ModelState:
         """Creates the trials of a model. An unreadable model gets rows with the error."""
-        work = _ModelState(subject, trials=[], rows=[])
-        trials = [FormatTrial("all", name, "", self._spec_with(name)) for name in self.parts_by_format]
+        state = _ModelState(subject, trials=[], rows=[])
+        trials = [FormatTrial("all", name, "", self._build_spec(name)) for name in self.parts_by_format]
         layers_by_format: dict[str, list[str]] = {}
         try:
-            work.files = subject.files()
+            state.files = subject.list_files()
             report(self.on_progress, None, "reading the model")
-            work.content = compute_fingerprint(work.files, self.cancel)
+            state.content = compute_fingerprint(state.files, self.cancel)
             if self.spec.per_layer or self.spec.bits is not None or self.spec.snr is not None:
                 layers_by_format = self._find_layers(subject)
         except Cancelled:
@@ -273,22 +279,23 @@ class _Run:
         except ExplorerError as error:
             if is_only_model:
                 raise
-            work.rows = [replace(self._blank(work, trial), error=str(error)) for trial in trials]
-            return work
+            state.rows = [replace(self._build_blank_row(state, trial), error=str(error)) for trial in trials]
+            return state
         trials_per_layer = 2 if self.spec.per_layer else 1
         layers = sum(map(len, layers_by_format.values()))
         check_count(len(trials) + trials_per_layer * layers, rows="rows")
-        work.trials = [*trials, *self._list_layer_trials(layers_by_format)]
-        return work
+        state.trials = [*trials, *self._list_layer_trials(layers_by_format)]
+        return state
 
-    def _spec_with(self, name: str) -> QuantizeSpec:
+    def _build_spec(self, name: str) -> QuantizeSpec:
+        """Returns the settings of a quantization of all layers to a format."""
         return replace(self.spec.base, **self.parts_by_format[name])
 
     def _find_layers(self, subject: Subject) -> dict[str, list[str]]:
         """Returns the names of the layers that are tried alone in each format."""
         layers_by_format: dict[str, list[str]] = {}
         for name in self.parts_by_format:
-            spec = self._spec_with(name)
+            spec = self._build_spec(name)
             try:
                 choice = subject.session.quantize_choice(
                     spec, as_graph=True, on_progress=self.on_progress
@@ -306,7 +313,7 @@ class _Run:
     def _list_layer_trials(self, layers_by_format: Mapping[str, Sequence[str]]) -> Iterator[FormatTrial]:
         """Yields a trial of each layer alone in each format; with `per_layer`, also of all other layers."""
         for name, layers in layers_by_format.items():
-            spec = self._spec_with(name)
+            spec = self._build_spec(name)
             for layer in layers:
                 yield FormatTrial("only", name, layer, replace(spec, sites=(layer,), ops=()))
             if self.spec.per_layer and len(layers) > 1:
@@ -315,49 +322,51 @@ class _Run:
                     for other_layer in layers
                 )
 
-    def _request(self, trial: FormatTrial) -> QuantizeRequest:
+    def _build_request(self, trial: FormatTrial) -> QuantizeRequest:
+        """Returns the settings of a trial with its calibration and seed."""
         spec = self.spec
         return QuantizeRequest(trial.spec, spec.calibrate, spec.draws, spec.seed)
 
-    def _blank(self, work: _ModelState, trial: FormatTrial) -> FormatRow:
-        subject, request = work.subject, self._request(trial)
+    def _build_blank_row(self, state: _ModelState, trial: FormatTrial) -> FormatRow:
+        """Builds the row of a trial without figures."""
+        subject, request = state.subject, self._build_request(trial)
         typed_request = request
         if trial.spec.rules:
             typed_request = replace(request, spec=QuantizeSpec(rules=trial.spec.rules, config=CONFIG))
         return FormatRow(
-            key=_compute_key(work.content, subject.opening, trial.spec, self.samples),
+            key=_compute_key(state.content, subject.opening, trial.spec, self.samples),
             model=subject.name,
-            fingerprint=work.content,
+            fingerprint=state.content,
             opening=subject.words,
             scope=trial.scope,
             format=trial.format,
             layer=trial.layer,
             config=write_toml(trial.spec),
-            command=subject.command(typed_request),
+            command=subject.build_command(typed_request),
         )
 
-    def fill(self, works: Sequence[_ModelState]) -> None:
-        """Adds the rows of all trials.
+    def fill(self, states: Sequence[_ModelState]) -> None:
+        """Fills the rows of all models, one for each trial.
 
         Rows that are not stored are measured in this process or in workers.
         """
         open_trials: list[tuple[_ModelState, int]] = []
-        for work in works:
-            for index, trial in enumerate(work.trials):
-                row, is_stored = self._find_stored_row(self._blank(work, trial))
-                work.rows.append(row)
+        for state in states:
+            for index, trial in enumerate(state.trials):
+                row, is_stored = self._find_stored_row(self._build_blank_row(state, trial))
+                state.rows.append(row)
                 if not is_stored:
-                    open_trials.append((work, index))
+                    open_trials.append((state, index))
         self.total += len(open_trials)
         if not open_trials:
             return
-        workers = self.workers or (1 if self.scheduler else _worker_count(open_trials))
+        workers = self.workers or (1 if self.scheduler else _choose_worker_count(open_trials))
         if self.scheduler is None and workers == 1:
-            for started_count, (work, index) in enumerate(open_trials):
+            for started_count, (state, index) in enumerate(open_trials):
                 if self._is_late():
                     self.open += len(open_trials) - started_count
                     break
-                work.rows[index] = self._measure(work, work.rows[index], work.trials[index])
+                state.rows[index] = self._measure(state, state.rows[index], state.trials[index])
             return
         self._measure_rows(open_trials, workers)
 
@@ -372,20 +381,20 @@ class _Run:
         }
         return replace(stored_row, **current_fields), True
 
-    def _measure(self, work: _ModelState, row: FormatRow, trial: FormatTrial) -> FormatRow:
+    def _measure(self, state: _ModelState, row: FormatRow, trial: FormatTrial) -> FormatRow:
+        """Measures a row in this process, and stores it."""
         stop_if(self.cancel)
+        session, request = state.subject.session, self._build_request(trial)
         # only the runs of the original model, in the first trial, take long enough to show progress
         on_progress = None if self.done else self.on_progress
-        measured_row = measure_row(
-            work.subject.session, row, self._request(trial), cancel=self.cancel, on_progress=on_progress
-        )
+        measured_row = measure_row(session, row, request, on_progress, self.cancel)
         self._store_row(measured_row)
         return measured_row
 
     def _is_late(self) -> bool:
         """Whether the time limit has passed.
 
-        It starts with the first row, so each run measures at least one.
+        The first call starts the limit, so each run measures at least one row.
         """
         now = time.perf_counter()
         if self.deadline is None and self.seconds is not None:
@@ -393,6 +402,7 @@ class _Run:
         return self.deadline is not None and now >= self.deadline
 
     def _store_row(self, row: FormatRow) -> None:
+        """Stores a measured row, and reports the number of finished rows."""
         if self.store is not None:
             self.store.add([row])
         self.made += not row.error
@@ -403,84 +413,89 @@ class _Run:
         """Measures rows in other processes, on this machine or on a cluster."""
         tasks: list[Task] = []
         trial_by_task: dict[int, tuple[_ModelState, int]] = {}
-        openers = {id(work): work.subject.opener(work.files) for work, _ in open_trials}
-        for work, index in open_trials:
+        openers = {id(state): state.subject.opener(state.files) for state, _ in open_trials}
+        for state, index in open_trials:
             task = FormatTask(
-                opener=openers[id(work)],
-                files=work.files,
-                fingerprint=work.content,
-                opening=work.subject.words,
-                row=work.rows[index],
-                request=self._run_in_worker(work.trials[index]),
+                opener=openers[id(state)],
+                files=state.files,
+                fingerprint=state.content,
+                opening=state.subject.words,
+                row=state.rows[index],
+                request=self._build_worker_request(state.trials[index]),
             )
             tasks.append(task)
-            trial_by_task[id(task)] = work, index
+            trial_by_task[id(task)] = state, index
 
         def on_result(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
-            work, index = trial_by_task[id(task)]
+            state, index = trial_by_task[id(task)]
             if isinstance(outcome, ExplorerError):
                 # not stored: another worker, or a later run, may succeed
-                work.rows[index] = replace(work.rows[index], error=str(outcome))
+                state.rows[index] = replace(state.rows[index], error=str(outcome))
                 return
             for row in outcome:
                 if isinstance(row, FormatRow):
-                    work.rows[index] = row
+                    state.rows[index] = row
                     self._store_row(row)
 
         report(self.on_progress, None, "starting workers")
-        self.count = cluster.run_tasks(tasks, on_result, self.scheduler, workers, self.cancel)
+        self.worker_count = cluster.run_tasks(tasks, on_result, self.scheduler, workers, self.cancel)
 
-    def _run_in_worker(self, trial: FormatTrial) -> QuantizeRequest:
-        request = self._request(trial)
+    def _build_worker_request(self, trial: FormatTrial) -> QuantizeRequest:
+        """Returns the request of a trial with an absolute path, since a worker may run in another folder."""
+        request = self._build_request(trial)
         return (
             replace(request, calibrate=os.path.abspath(request.calibrate)) if request.calibrate else request
         )
 
     # mixed precision
 
-    def mixed(self, work: _ModelState) -> MixedPrecision | None:
-        """Searches for a mixed precision layer by layer.
+    def search_mixed_precision(self, state: _ModelState) -> MixedPrecision | None:
+        """Searches for a mixed precision, one layer per step.
 
-        Each step takes the format that adds the least noise for its savings. The noise of each layer alone
-        decides the order in which layers and formats are tried. Every step is measured, and a step that falls
-        below the minimum SNR is rejected.
+        Each step gives one layer the format that adds the least noise per saved unit of cost. This noise is
+        estimated from the trials of single layers. Every step is measured, and a step that falls below the
+        minimum SNR is rejected.
+
+        Returns:
+            The best choice, or None if no trial of a single layer succeeded or the time limit passed.
         """
         spec = self.spec
         single_layer_rows = {
-            (row.layer, row.format): row for row in work.rows if row.scope == "only" and not row.error
+            (row.layer, row.format): row for row in state.rows if row.scope == "only" and not row.error
         }
         if not single_layer_rows:
             return None
         if spec.cost == "bitops" and any(row.bitops is None for row in single_layer_rows.values()):
             reason = "its BitOPs are not known, so choices cannot be ranked by what they save"
-            return MixedPrecision(work.subject.name, spec.bits, spec.snr, False, "", reason, spec.cost)
+            return MixedPrecision(state.subject.name, spec.bits, spec.snr, False, "", reason, spec.cost)
         format_by_layer: dict[str, str] = {}
         rejected: set[tuple[str, str]] = set()
         while (move := find_next_move(single_layer_rows, format_by_layer, rejected, spec.cost)) is not None:
             layer, name = move
-            trial = self._run_mixed_trial(single_layer_rows, {**format_by_layer, layer: name}, layer)
-            row, is_stored = self._find_stored_row(self._blank(work, trial))
+            trial = self._build_mixed_trial(single_layer_rows, {**format_by_layer, layer: name}, layer)
+            row, is_stored = self._find_stored_row(self._build_blank_row(state, trial))
             if not is_stored:
                 if self._is_late():
                     self.open += 1
                     return None
                 self.total += 1
-                row = self._measure(work, row, trial)
-            work.rows.append(row)
+                row = self._measure(state, row, trial)
+            state.rows.append(row)
             if row.error or (spec.snr is not None and get_worst_snr(row) < spec.snr):
                 rejected.add(move)
                 continue
             format_by_layer[layer] = name
             if spec.bits is not None and get_average_bits(row) <= spec.bits:
                 break
-        return choose_outcome(work.subject.name, work.rows, spec)
+        return choose_outcome(state.subject.name, state.rows, spec)
 
-    def _run_mixed_trial(
+    def _build_mixed_trial(
         self,
         single_layer_rows: Mapping[tuple[str, str], FormatRow],
         format_by_layer: Mapping[str, str],
-        last: str,
+        last_layer: str,
     ) -> FormatTrial:
+        """Builds a trial in which the layers of `format_by_layer` have their formats, and no others."""
         rules = []
         for layer in dict.fromkeys(layer for layer, _ in single_layer_rows):
             site = glob.escape(layer)
@@ -491,12 +506,12 @@ class _Run:
                 rules.append(QuantizeRule(site=site, on=False, origin=BY_HAND))
         used_formats = ",".join(name for name in self.parts_by_format if name in format_by_layer.values())
         spec = replace(self.spec.base, rules=(*rules, *self.spec.base.rules))
-        return FormatTrial("mixed", used_formats, last, spec)
+        return FormatTrial("mixed", used_formats, last_layer, spec)
 
 
-def _worker_count(open_trials: Sequence[tuple[_ModelState, int]]) -> int:
+def _choose_worker_count(open_trials: Sequence[tuple[_ModelState, int]]) -> int:
     """Returns the number of processes on this machine that save time."""
-    sizes = [count_file_bytes(work.files) for work, _ in open_trials]
+    sizes = [count_file_bytes(state.files) for state, _ in open_trials]
     return suggest_processes(
         sum(_TRIAL_SECONDS + size / _BYTES_PER_SECOND for size in sizes), len(open_trials), max(sizes)
     )

@@ -1,4 +1,4 @@
-"""Sweep over machines with memories: a stored row for each machine and size of its first memory."""
+"""Maps a model to many machines with memories: stores a row for each machine and size of its first memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from explorer.facts.mapping import MemoryMachine, Objective
 from explorer.facts.mapping_sweep import MappingRow, MappingSweep, mark_mapping_front
 
 _LONG_SECONDS = 3600.0
-"""Seconds of work that several processes share in any case."""
+"""Assumed seconds of work if the duration of a row is not known. It is long enough for several processes."""
 
 
 class MappingTask(Task, frozen=True, kw_only=True):
-    """One row.
+    """A row that a worker computes.
 
     Attributes:
         row: Row without figures.
@@ -40,7 +40,7 @@ class MappingTask(Task, frozen=True, kw_only=True):
         """Yields the row with its figures, or with the error."""
         row = self.row
         try:
-            fact = session.map(self.machine, objective=row.objective, sites=self.globs)
+            mapping = session.map(self.machine, objective=row.objective, sites=self.globs)
         except (Cancelled, MissingExtra):
             raise
         except ExplorerError as error:
@@ -48,11 +48,12 @@ class MappingTask(Task, frozen=True, kw_only=True):
             yield replace(row, fits=fits, error=str(error))
             return
         figures = {
-            name: getattr(fact, name) for name in ("macs", "traffic", "compulsory", "cycles", "seconds", "pj")
+            name: getattr(mapping, name)
+            for name in ("macs", "traffic", "compulsory", "cycles", "seconds", "pj")
         }
-        exact = all(site.search is not None and site.search.exact for site in fact.sites)
-        fits = all(site.cost.fits for site in fact.sites)
-        yield replace(row, sites=len(fact.sites), fits=fits, exact=exact, error="", **figures)
+        exact = all(site.search is not None and site.search.exact for site in mapping.sites)
+        fits = all(site.cost.fits for site in mapping.sites)
+        yield replace(row, sites=len(mapping.sites), fits=fits, exact=exact, error="", **figures)
 
 
 def sweep_mappings(
@@ -61,7 +62,7 @@ def sweep_mappings(
     *,
     objective: Objective = "cycles",
     globs: tuple[str, ...] = (),
-    stays: bool = False,
+    keep_in_process: bool = False,
     output: str | None = None,
     scheduler: str | None = None,
     workers: int | None = None,
@@ -75,13 +76,13 @@ def sweep_mappings(
         machines: Machines with memories on the chip.
         objective: Figure that the searches minimize.
         globs: Globs of the names of the mapped matrix products. Empty maps all.
-        stays: Whether the model is an object of this process, which no other process can open.
+        keep_in_process: Whether the model is an object of this process, which no other process can open.
         output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
             added.
         scheduler: Address of a Dask cluster, or None.
         workers: Number of processes on this machine. None means several only if that saves time.
         on_progress: Function called with the number of finished rows.
-        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+        cancel: Function called at intervals; the sweep stops when it returns True. Finished rows stay in
             `output`.
 
     Raises:
@@ -91,13 +92,13 @@ def sweep_mappings(
     """
     started = time.perf_counter()
     check_count(len(machines))
-    if stays and (scheduler or (workers or 1) > 1):
+    if keep_in_process and (scheduler or (workers or 1) > 1):
         raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
     with Store(MappingRow, output) as store:
         run = _Run(subject, machines, objective, globs, store, on_progress, cancel)
         computed_count = len(run.open)
         if scheduler is None:
-            run.compute_in_process(1 if stays else workers)
+            run.compute_in_process(1 if keep_in_process else workers)
         worker_count = run.compute_in_workers(scheduler, workers) if run.open else 0
     if all(row.fits is None for row in run.rows):
         raise Misuse(run.rows[0].error)
@@ -114,7 +115,12 @@ def sweep_mappings(
 
 
 class _Run:
-    """State of one run of the sweep."""
+    """State of one run of the sweep.
+
+    Attributes:
+        content: Digest of the model's content, or '' if it is not needed yet.
+        open: Indices of the rows to compute.
+    """
 
     def __init__(
         self,
@@ -128,9 +134,9 @@ class _Run:
     ) -> None:
         self.subject, self.machines, self.globs, self.store = subject, machines, globs, store
         self.on_progress, self.cancel = on_progress, cancel
-        self.files = subject.files()
+        self.files = subject.list_files()
         self.content = "" if store.path is None else self._fingerprint()
-        blank_rows = [self._blank(machine, objective) for machine in machines]
+        blank_rows = [self._build_blank_row(machine, objective) for machine in machines]
         stored_rows = {row.key: row for row in store.rows([row.key for row in blank_rows if row.key])}
         # the same content may have another name now
         self.rows = [
@@ -142,12 +148,12 @@ class _Run:
         self.total = len(self.open)
 
     def compute_in_process(self, workers: int | None) -> None:
-        """Computes open rows in this process: all, or only the first if more processes save time."""
+        """Computes the open rows in this process, or only the first if more processes save time."""
         while self.open and workers in (None, 1):
             stop_if(self.cancel)
             began = time.perf_counter()
-            task = self._task(self.open[0])
-            self._add(self.open[0], tuple(task.compute_rows(self.subject.session)))
+            task = self._build_task(self.open[0])
+            self._set_row(self.open[0], tuple(task.compute_rows(self.subject.session)))
             if workers is None and self.open:
                 seconds = (time.perf_counter() - began) * len(self.open)
                 workers = suggest_processes(seconds, len(self.open), count_file_bytes(self.files))
@@ -155,15 +161,18 @@ class _Run:
     def compute_in_workers(self, scheduler: str | None, workers: int | None) -> int:
         """Computes the open rows in other processes. Returns the number of workers."""
         self.content = self.content or self._fingerprint()
-        tasks = [self._task(index) for index in self.open]
-        indices = {id(task): index for task, index in zip(tasks, self.open, strict=True)}
-        count = workers or suggest_processes(_LONG_SECONDS, len(tasks), count_file_bytes(self.files))
+        tasks = [self._build_task(index) for index in self.open]
+        index_by_task = {id(task): index for task, index in zip(tasks, self.open, strict=True)}
+        process_count = workers or suggest_processes(_LONG_SECONDS, len(tasks), count_file_bytes(self.files))
         report(self.on_progress, None, "starting workers")
-        return cluster.run_tasks(
-            tasks, lambda task, result: self._add(indices[id(task)], result), scheduler, count, self.cancel
-        )
 
-    def _add(self, index: int, result: Sequence[Struct] | ExplorerError) -> None:
+        def on_result(task: MappingTask, result: Sequence[Struct] | ExplorerError) -> None:
+            self._set_row(index_by_task[id(task)], result)
+
+        return cluster.run_tasks(tasks, on_result, scheduler, process_count, self.cancel)
+
+    def _set_row(self, index: int, result: Sequence[Struct] | ExplorerError) -> None:
+        """Sets a computed row or its error, stores it, and reports the number of finished rows."""
         if isinstance(result, ExplorerError):
             # not stored: another worker, or a later run, may succeed
             self.rows[index] = replace(self.rows[index], error=str(result))
@@ -174,7 +183,8 @@ class _Run:
         self.open.remove(index)
         report(self.on_progress, None, "sweeping", self.total - len(self.open), self.total)
 
-    def _task(self, index: int) -> MappingTask:
+    def _build_task(self, index: int) -> MappingTask:
+        """Returns the task that computes a row."""
         return MappingTask(
             opener=self.subject.opener(self.files),
             files=self.files,
@@ -186,12 +196,14 @@ class _Run:
         )
 
     def _fingerprint(self) -> str:
-        digest_content = self.subject.content
+        """Returns a digest of the model's content."""
+        digest_content = self.subject.digest_content
         return (
             digest_content() if digest_content is not None else compute_fingerprint(self.files, self.cancel)
         )
 
-    def _blank(self, machine: MemoryMachine, objective: Objective) -> MappingRow:
+    def _build_blank_row(self, machine: MemoryMachine, objective: Objective) -> MappingRow:
+        """Builds the row of a machine without figures."""
         facts = to_json(machine)
         facts["hardware"].pop("origin", None)
         inputs = {
@@ -201,7 +213,7 @@ class _Run:
             "objective": objective,
             "globs": self.globs,
         }
-        first = machine.memories[1]
+        first_memory = machine.memories[1]
         return MappingRow(
             key=compute_digest(inputs) if self.content else "",
             model=self.subject.name,
@@ -210,18 +222,20 @@ class _Run:
             site=" ".join(self.globs),
             objective=objective,
             machine=machine.hardware.name,
-            memory=first.name,
-            size=first.size,
-            on_chip=_bytes_on_chip(machine),
+            memory=first_memory.name,
+            size=first_memory.size,
+            on_chip=_sum_bytes_on_chip(machine),
         )
 
 
-def _bytes_on_chip(machine: MemoryMachine) -> int | None:
-    """Returns the bytes of all instances of all memories but the outermost, or None if one is not limited."""
-    total, instances = 0, 1
+def _sum_bytes_on_chip(machine: MemoryMachine) -> int | None:
+    """Returns the bytes of all instances of all memories except the outermost, or None if one is not
+    limited.
+    """
+    total_bytes, instances = 0, 1
     for memory in machine.memories[1:]:
         instances *= memory.cores
         if memory.size is None:
             return None
-        total += memory.size * instances
-    return total
+        total_bytes += memory.size * instances
+    return total_bytes

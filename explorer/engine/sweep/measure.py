@@ -1,4 +1,4 @@
-"""Measurement of the rows of one model, in the present process or in a worker.
+"""Measures the rows of one model, in the present process or in a worker.
 
 A task holds the names of the model's files and no weights, so a worker receives only a few hundred bytes.
 """
@@ -143,7 +143,7 @@ class TilingTask(Task, frozen=True, kw_only=True):
     def compute_rows(self, session: SweepSession) -> Iterator[SweepRow]:
         """Yields the rows."""
         for row, spec in zip(self.rows, self.specs, strict=True):
-            # a stored row that lacks only its proof has its figures
+            # a stored row that lacks only a proof already has its figures
             if row.products is None:
                 row = plan_row(session, row, spec, self.hardware, self.order)
             yield row if self.proof is None else prove_row(session, row, spec, self.proof)
@@ -200,8 +200,8 @@ def prove_row(
         return row
     row = replace(row, draws=proof.draws, seed=proof.seed)
     started = time.perf_counter()
-    temporary = scratch.Folder()
-    folder = temporary.path
+    scratch_folder = scratch.Folder()
+    folder = scratch_folder.path
     try:
         result = session.tile(
             spec,
@@ -213,15 +213,15 @@ def prove_row(
         )
         if result.output:
             session.undo()
-        evidence = result.verification
-        assert evidence is not None
+        proof_result = result.verification
+        assert proof_result is not None
         return replace(
             row,
-            verified=evidence.passed,
-            verdict_kind=evidence.verdict_kind,
-            verdict=evidence.verdict,
-            worst_error=evidence.worst_error,
-            tiled_bytes=sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+            verified=proof_result.passed,
+            verdict_kind=proof_result.verdict_kind,
+            verdict=proof_result.verdict,
+            worst_error=proof_result.worst_error,
+            tiled_bytes=sum(file.stat().st_size for file in os.scandir(folder) if file.is_file())
             if result.output
             else None,
             proof_seconds=time.perf_counter() - started,
@@ -233,12 +233,13 @@ def prove_row(
             row, verdict=f"could not be proved: {error}", proof_seconds=time.perf_counter() - started
         )
     finally:
-        temporary.remove()
+        scratch_folder.remove()
 
 
 _OPEN_LOCK = threading.Lock()
-"""Lock of the open model: a worker process may have several threads, but has memory for one model only."""
-_open: tuple[str, SweepSession] | None = None
+"""Lock of the open model. A worker process may have several threads, but has memory for one model only."""
+_open_model: tuple[str, SweepSession] | None = None
+"""Identity and session of the model that the worker process has open, or None."""
 
 
 def measure(task: Task) -> tuple[Struct, ...]:
@@ -257,13 +258,14 @@ def measure(task: Task) -> tuple[Struct, ...]:
 
 
 def _open_session(task: Task) -> SweepSession:
-    global _open
+    """Opens the model of a task, unless it is open from the task before, and checks its files."""
+    global _open_model
     identity = f"{task.fingerprint} {task.opening} {task.files}"
-    if _open is None or _open[0] != identity:
-        if _open is not None:
-            _open[1].close()
-            _open = None
+    if _open_model is None or _open_model[0] != identity:
+        if _open_model is not None:
+            _open_model[1].close()
+            _open_model = None
         if task.files and compute_fingerprint(task.files) != task.fingerprint:
             raise BadModel("the worker has a different file with this name", where=task.files[0])
-        _open = (identity, task.opener())
-    return _open[1]
+        _open_model = (identity, task.opener())
+    return _open_model[1]

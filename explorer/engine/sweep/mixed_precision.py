@@ -1,4 +1,4 @@
-"""Greedy search for a mixed precision: selects the next layer and format, and the final choice."""
+"""Selects the next step of a greedy search for a mixed precision, and its final choice."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def find_next_move(
 
 
 def _compute_savings(row: FormatRow, cost: FormatCost) -> int:
+    """Returns the bytes of weights or the BitOPs that the choice of a row saves."""
     if cost == "bitops":
         return (row.bitops_before or 0) - (row.bitops or 0)
     return (row.weight_bytes_before or 0) - (row.weight_bytes or 0)
@@ -53,18 +54,16 @@ def get_average_bits(row: FormatRow) -> float:
 
 
 def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
-    """Returns the best row within the limits, or the nearest row if none is within them."""
-    max_bits, min_snr = (
-        (math.inf if spec.bits is None else spec.bits),
-        (-math.inf if spec.snr is None else spec.snr),
-    )
+    """Returns the best row within the limits of bits and SNR, or the nearest row if none is within them."""
+    max_bits = math.inf if spec.bits is None else spec.bits
+    min_snr = -math.inf if spec.snr is None else spec.snr
     measured_rows = [
         row for row in rows if not row.error and row.snr_db is not None and row.weight_bytes is not None
     ]
     rows_with_snr = [row for row in measured_rows if get_worst_snr(row) >= min_snr]
     accepted_rows = [row for row in rows_with_snr if get_average_bits(row) <= max_bits]
-    limits = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
-    limits += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
+    limit_texts = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
+    limit_texts += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
     if accepted_rows:
         rows_with_cost = [row for row in accepted_rows if read_cost(row, spec.cost) is not None]
         minimizes_cost = spec.snr is not None and rows_with_cost
@@ -73,12 +72,12 @@ def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec)
             if minimizes_cost
             else min(accepted_rows, key=lambda row: (-get_worst_snr(row), get_average_bits(row)))
         )
-        summary = f"{' and '.join(limits)}: {_describe_row(best, spec.cost)}"
+        summary = f"{' and '.join(limit_texts)}: {_describe_row(best, spec.cost)}"
         return MixedPrecision(model, spec.bits, spec.snr, True, best.key, summary, spec.cost)
     nearest = min(
         rows_with_snr, key=get_average_bits, default=max(measured_rows, key=get_worst_snr, default=None)
     )
-    summary = f"no choice that was tried has {' and '.join(limits)}"
+    summary = f"no choice that was tried has {' and '.join(limit_texts)}"
     if nearest is not None:
         summary += f"; the nearest has {_describe_row(nearest, spec.cost)}"
     return MixedPrecision(
@@ -87,5 +86,6 @@ def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec)
 
 
 def _describe_row(row: FormatRow, cost: FormatCost) -> str:
-    bitops = f"{count_text(row.bitops)} BitOPs, " if cost == "bitops" and row.bitops is not None else ""
-    return f"{bitops}{get_average_bits(row):.4g} bits on average and {get_worst_snr(row):.1f} dB"
+    """Describes a row by its bits and its SNR, and by its BitOPs if they are the cost."""
+    bitops_text = f"{count_text(row.bitops)} BitOPs, " if cost == "bitops" and row.bitops is not None else ""
+    return f"{bitops_text}{get_average_bits(row):.4g} bits on average and {get_worst_snr(row):.1f} dB"

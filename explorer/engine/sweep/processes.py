@@ -1,4 +1,4 @@
-"""Worker processes on this machine, started as commands and controlled through pipes.
+"""Runs tasks in worker processes on this machine, started as commands and controlled through pipes.
 
 Only this process can reach the pipes of its workers. multiprocessing is not used, because it runs the user's
 script again in every process. A worker that dies is replaced, and its task is repeated.
@@ -22,12 +22,13 @@ from explorer.engine.progress import Cancel, stop_if
 from explorer.host import child, output_files, processor, scratch
 
 RESUME_HINT = "with -o, finished rows are kept: the same command continues from there"
+"""Hint of an error that ends a sweep."""
 POLL_SECONDS = 0.05
 """Seconds between two checks for finished tasks and for cancellation."""
 _MAX_DEATHS = 4
 """Maximum number of workers that may die during one task."""
 _MIN_SECONDS = 8.0
-"""Seconds of work from which other processes save time. Each of them starts in three seconds."""
+"""Minimum seconds of work for which other processes save time. Each of them starts in three seconds."""
 _WORKER_BYTES = 300 << 20
 """Bytes of memory of a worker before it opens a model."""
 
@@ -42,12 +43,12 @@ def count_fitting_workers(nbytes: int) -> int:
 
     A proof holds the model twice, as the original and the tiled model, and its activations.
     """
-    free = processor.free_bytes()
-    return 1 << 10 if free is None else max(1, free // (_WORKER_BYTES + 3 * nbytes))
+    free_bytes = processor.free_bytes()
+    return 1 << 10 if free_bytes is None else max(1, free_bytes // (_WORKER_BYTES + 3 * nbytes))
 
 
 def suggest_processes(seconds: float, tasks: int, nbytes: int) -> int:
-    """Returns the number of processes that save time.
+    """Returns the number of processes that run the tasks in the least time.
 
     Args:
         seconds: Duration of all tasks in the present process.
@@ -83,11 +84,11 @@ def run(tasks: Sequence[Task], on_result: OnResult, *, workers: int, cancel: Can
     with _create_pool(min(workers, len(tasks))) as pool:
         while pending or any(worker.task for worker in pool.workers):
             stop_if(cancel)
-            ready = wait([worker.answers for worker in pool.workers], POLL_SECONDS)
+            ready_pipes = wait([worker.answers for worker in pool.workers], POLL_SECONDS)
             for index, worker in enumerate(pool.workers):
-                if worker.answers in ready:
+                if worker.answers in ready_pipes:
                     try:
-                        worker.take(on_result)
+                        worker.read_answer(on_result)
                     except (EOFError, OSError):
                         pool.workers[index] = pool.replace(worker)
                         if worker.task is None:
@@ -98,12 +99,12 @@ def run(tasks: Sequence[Task], on_result: OnResult, *, workers: int, cancel: Can
                             reason = "the workers that tried it ended, perhaps because memory ran out"
                             on_result(worker.task, EngineDied(reason))
                 elif worker.is_idle and pending:
-                    worker.give(*pending.popleft())
+                    worker.send_task(*pending.popleft())
         return len(pool.workers)
 
 
 class _Worker:
-    """A process with its pipes for requests and answers. It ends when the pipe `lifeline` is closed.
+    """A worker process with its pipes for tasks and answers. It ends when the pipe `lifeline` is closed.
 
     Attributes:
         has_started: Whether the process has sent an answer.
@@ -120,13 +121,13 @@ class _Worker:
         self.task: Task | None = None
         self.tries = 0
 
-    def give(self, task: Task, tries: int) -> None:
-        """Sends the worker a task. A dead worker is detected when its answer is read."""
+    def send_task(self, task: Task, tries: int) -> None:
+        """Sends the worker a task. If the worker is dead, `read_answer` detects it."""
         self.is_idle, self.task, self.tries = False, task, tries
         with contextlib.suppress(OSError):
             self.requests.send(task)
 
-    def take(self, on_result: OnResult) -> None:
+    def read_answer(self, on_result: OnResult) -> None:
         """Reads the answer, which has arrived.
 
         Raises:
@@ -140,7 +141,7 @@ class _Worker:
             on_result(task, answer)
 
     def end(self) -> None:
-        """Kills the process."""
+        """Kills the process and closes its pipes."""
         self.process.kill()
         self.process.wait()
         self.requests.close()
@@ -149,12 +150,15 @@ class _Worker:
 
 
 class _Pool:
-    """Worker processes with a folder for their temporary files and a log of their output."""
+    """Worker processes with a folder for their temporary files and a log of their output.
+
+    The processors are divided among `count` workers.
+    """
 
     def __init__(self, folder: str, log: IO[bytes], count: int) -> None:
         threads = str(max(1, count_processors() // count))
-        limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
-        self.environment = {**limits, **os.environ, "TMPDIR": folder}
+        thread_limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+        self.environment = {**thread_limits, **os.environ, "TMPDIR": folder}
         self.log = log
         self.workers: list[_Worker] = []
 
@@ -162,17 +166,17 @@ class _Pool:
         """Starts a worker, which imports its modules in the background."""
         request_end, requests = os.pipe()
         answers, answer_end = os.pipe()
-        alive, lifeline = os.pipe()
-        ends = (request_end, answer_end, alive)
+        lifeline_end, lifeline = os.pipe()
+        worker_ends = (request_end, answer_end, lifeline_end)
         process = subprocess.Popen(
-            child.build_command(__name__, *map(str, ends)),
-            pass_fds=ends,
+            child.build_command(__name__, *map(str, worker_ends)),
+            pass_fds=worker_ends,
             stdin=subprocess.DEVNULL,
             stdout=self.log,
             stderr=self.log,
             env=self.environment,
         )
-        for end in ends:
+        for end in worker_ends:
             os.close(end)
         return _Worker(
             process, Connection(requests, readable=False), Connection(answers, writable=False), lifeline
@@ -198,6 +202,7 @@ class _Pool:
 
 @contextlib.contextmanager
 def _create_pool(count: int) -> Iterator[_Pool]:
+    """Starts `count` workers, and kills them at the end of the context."""
     with (
         scratch.create_folder() as folder,
         output_files.open_binary(os.path.join(folder, "log"), read=True) as log,
@@ -214,8 +219,8 @@ def _create_pool(count: int) -> Iterator[_Pool]:
 
 def main() -> None:
     """Runs the loop of a worker: answers one task after the other until the pipe closes."""
-    request_end, answer_end, alive = map(int, sys.argv[1:4])
-    child.die_with_parent(alive)
+    request_end, answer_end, lifeline_end = map(int, sys.argv[1:4])
+    child.die_with_parent(lifeline_end)
     requests, answers = Connection(request_end, writable=False), Connection(answer_end, readable=False)
     answers.send(())
     with contextlib.suppress(EOFError, BrokenPipeError):
@@ -224,6 +229,7 @@ def main() -> None:
 
 
 def _answer_task(task: Task) -> tuple[Any, ...] | ExplorerError:
+    """Runs a task in the worker. Returns its records or its error."""
     try:
         return task()
     except ExplorerError as error:

@@ -1,4 +1,4 @@
-"""SQLite store of the rows of a sweep, in a file that survives a kill of the program.
+"""Stores the rows of a sweep in an SQLite file that survives a kill of the program.
 
 A row is durable as soon as it is computed, and can be looked up by its key. A kill during a write leaves the
 file as it was before that row. Parquet files have neither property, and need a library of 40 MB. Table tools
@@ -24,17 +24,20 @@ from explorer.facts.serving.sweep import ServingRow
 from explorer.facts.sweep import SweepRow
 from explorer.host import input_files
 
-_APPLICATION = 0x58505357
+_APPLICATION_ID = 0x58505357
 """SQLite's application id of result files: 'XPSW'."""
 _VERSION = 1
+"""Version of the tables, which a file stores as its `user_version`."""
 _MAGIC = b"SQLite format 3\0"
+"""First bytes of every SQLite file."""
 _LOCK_SECONDS = 30.0
 """Seconds to wait for another sweep that writes to the same file; each write takes the lock for one row."""
 _MIN_TEXT_INTEGER = 1 << 63
+"""Smallest absolute value of an integer that is stored as text, because SQLite cannot hold it."""
 
 
 class TrainedWeights(msgspec.Struct, frozen=True):
-    """The weights of a training's best epoch, as the bytes of a Lightning checkpoint."""
+    """The weights of a training's best epoch, as a Lightning checkpoint, with the key of the training."""
 
     key: str
     content: bytes
@@ -53,9 +56,14 @@ _TABLES: dict[type, str] = {
 
 
 class _Layout(Generic[Row]):
-    """The table of one type of rows, with one column for each field.
+    """Describes the table of one type of rows, which has one column for each field.
 
     The field `pareto` is not stored, because it depends on the other rows.
+
+    Attributes:
+        nested: Fields that are stored as JSON, because they hold tuples.
+        flags: Boolean fields, which SQLite stores as integers.
+        create, add, query: SQL statements that create the table, write a row and read rows.
     """
 
     def __init__(self, kind: type[Row]) -> None:
@@ -64,7 +72,9 @@ class _Layout(Generic[Row]):
         self.hints = get_type_hints(kind)
         self.fields = tuple(name for name in kind.__struct_fields__ if name != "pareto")
         self.nested = tuple(name for name, hint in self.hints.items() if "tuple" in str(hint))
-        self.flags = tuple(n for n, hint in self.hints.items() if hint is bool or bool in get_args(hint))
+        self.flags = tuple(
+            name for name, hint in self.hints.items() if hint is bool or bool in get_args(hint)
+        )
         # columns have no types: a typed column converts a large integer, stored as text, to a float
         columns = (f"{name}{' TEXT PRIMARY KEY' if name == 'key' else ''}" for name in self.fields)
         self.create = f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)})"
@@ -74,7 +84,7 @@ class _Layout(Generic[Row]):
         )
         self.query = f"SELECT {', '.join(self.fields)} FROM {table}"
 
-    def values(self, row: Row) -> list[Any]:
+    def list_values(self, row: Row) -> list[Any]:
         """Returns the values that are stored for a row."""
         values = []
         for name in self.fields:
@@ -82,11 +92,11 @@ class _Layout(Generic[Row]):
             if name in self.nested:
                 value = msgspec.json.encode(value).decode()
             elif isinstance(value, int) and abs(value) >= _MIN_TEXT_INTEGER:
-                value = str(value)  # beyond SQLite's integers
+                value = str(value)
             values.append(value)
         return values
 
-    def row(self, values: Sequence[Any]) -> Row:
+    def build_row(self, values: Sequence[Any]) -> Row:
         """Converts stored values to a row.
 
         Raises:
@@ -111,7 +121,7 @@ def is_store(path: str) -> bool:
             head = file.read(100)
     except OSError:
         return False
-    return head[:16] == _MAGIC and head[68:72] == _APPLICATION.to_bytes(4, "big")
+    return head[:16] == _MAGIC and head[68:72] == _APPLICATION_ID.to_bytes(4, "big")
 
 
 class Store(Generic[Row]):
@@ -122,7 +132,7 @@ class Store(Generic[Row]):
     Args:
         kind: Type of the rows.
         path: Path of the file, which is created if it does not exist, or None to keep the rows in memory.
-        changed: Whether the file may be changed. If False, it is opened for reading only.
+        changed: Whether the file may be changed. If False, its rows are only read.
 
     Raises:
         Misuse: The file holds no sweep results, or cannot be read or written.
@@ -132,7 +142,7 @@ class Store(Generic[Row]):
         self.path = path
         self._layout = _Layout(kind)
         if path is not None:
-            _check(path, changed)
+            _check_results_path(path, changed)
             if os.path.exists(path):
                 _check_readable(path)
         with self._translate_errors():
@@ -147,11 +157,12 @@ class Store(Generic[Row]):
                 self._prepare()
 
     def _prepare(self) -> None:
+        """Creates the table if the file lacks it, and marks the file as a file of results."""
         run = self._file.execute
         run("PRAGMA synchronous=FULL")
         run("BEGIN IMMEDIATE")
         run(self._layout.create)
-        run(f"PRAGMA application_id={_APPLICATION}")
+        run(f"PRAGMA application_id={_APPLICATION_ID}")
         run(f"PRAGMA user_version={_VERSION}")
         run("COMMIT")
 
@@ -174,7 +185,7 @@ class Store(Generic[Row]):
         with self._translate_errors():
             self._file.execute("BEGIN IMMEDIATE")
             try:
-                self._file.executemany(self._layout.add, [self._layout.values(row) for row in rows])
+                self._file.executemany(self._layout.add, [self._layout.list_values(row) for row in rows])
             except BaseException:
                 self._file.execute("ROLLBACK")
                 raise
@@ -194,20 +205,22 @@ class Store(Generic[Row]):
                 return  # a file opened for reading may lack the table
             if keys is None:
                 for values in self._file.execute(f"{query} ORDER BY rowid"):
-                    yield self._row(values)
+                    yield self._build_row(values)
                 return
             for key in keys:
                 for values in self._file.execute(f"{query} WHERE key=?", (key,)):
-                    yield self._row(values)
+                    yield self._build_row(values)
 
-    def _row(self, values: Sequence[Any]) -> Row:
+    def _build_row(self, values: Sequence[Any]) -> Row:
+        """Converts stored values to a row. Raises `BadModel` if they do not form one."""
         try:
-            return self._layout.row(values)
+            return self._layout.build_row(values)
         except (ValueError, TypeError, msgspec.ValidationError) as error:
             raise BadModel(f"a row cannot be read ({error})", where=self.path or "") from None
 
     @contextlib.contextmanager
     def _translate_errors(self) -> Iterator[None]:
+        """Raises errors of SQLite as errors of Explorer."""
         try:
             yield
         except sqlite3.Error as error:
@@ -221,13 +234,15 @@ def has_rows(path: str, row_type: type[msgspec.Struct]) -> bool:
 
 
 def _check_readable(path: str) -> None:
+    """Raises `Misuse` if a file cannot be opened."""
     try:
         input_files.check(path)
     except OSError as error:
         raise Misuse(f"cannot be opened: {error.strerror or error}", where=path) from None
 
 
-def _check(path: str, changed: bool) -> None:
+def _check_results_path(path: str, changed: bool) -> None:
+    """Raises `Misuse` if a path cannot hold results, or if a file that is only read holds none."""
     if not os.path.exists(path) and changed:
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
@@ -238,12 +253,13 @@ def _check(path: str, changed: bool) -> None:
     if os.path.isfile(path) and (is_store(path) or (changed and os.path.getsize(path) == 0)):
         return
     if os.path.isfile(path) and os.path.isfile(f"{path}-journal"):
-        return  # a creation was killed: SQLite rolls it back
+        return  # the program was killed while it created the file, and SQLite undoes the changes
     raise Misuse("this holds no results of a sweep", where=path, hint="name another file for the results")
 
 
 def _translate_error(error: sqlite3.Error, path: str) -> ExplorerError:
-    reasons = {
+    """Returns the error with a message and a hint for the user."""
+    messages_and_hints = {
         "SQLITE_BUSY": ("another program holds it", "try again when that is done"),
         "SQLITE_FULL": ("the disk is full", "make room and run it again: finished rows are kept"),
         "SQLITE_READONLY": ("may not be written", "name another file for the results"),
@@ -252,5 +268,5 @@ def _translate_error(error: sqlite3.Error, path: str) -> ExplorerError:
         "SQLITE_CORRUPT": ("the file is broken", "remove it and sweep again"),
     }
     name = getattr(error, "sqlite_errorname", "")
-    message, hint = reasons.get(name, (f"cannot be used: {error}", ""))
+    message, hint = messages_and_hints.get(name, (f"cannot be used: {error}", ""))
     return Misuse(message, where=path, hint=hint)

@@ -1,4 +1,4 @@
-"""Sweep of trainings: a stored row and a checkpoint for each combination of training settings."""
+"""Sweeps trainings: stores a row and a checkpoint for each combination of training settings."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from explorer.host import input_files, output_files, scratch
 CheckpointRequest = tuple[int, str, bool] | None
 """Number of the row whose checkpoint is written, path to write, and whether to overwrite it; or None."""
 _SETTINGS = ("seed", "rate", "batch", "epochs", "optimizer")
+"""Fields of a row that are settings of its training."""
 _MIN_SECONDS = 20.0
-"""Seconds of work from which other processes save time. Each of them first imports torch."""
+"""Minimum seconds of work for which other processes save time. Each of them first imports torch."""
 
 
 class TrainingTask(Task, frozen=True, kw_only=True):
-    """One training. The only file of the task is the data.
+    """A training that a worker runs. The only file of the task is the data.
 
     Attributes:
         row: Row without figures.
@@ -62,9 +63,11 @@ class TrainingTask(Task, frozen=True, kw_only=True):
             yield replace(row, error=str(error))
             return
         names = ("task", "samples", "held", "parameters", "weights", "best", "seconds")
-        best = training.epochs[training.best - 1]
+        best_epoch = training.epochs[training.best - 1]
         figures = {name: getattr(training, name) for name in names}
-        yield replace(row, measure=training.loss, loss=best.held_loss, accuracy=best.accuracy, **figures)
+        yield replace(
+            row, measure=training.loss, loss=best_epoch.held_loss, accuracy=best_epoch.accuracy, **figures
+        )
 
 
 def sweep_trainings(
@@ -84,14 +87,14 @@ def sweep_trainings(
     Args:
         session: Session of the module.
         tasks: The trainings.
-        keep_in_process: Whether the module is an object of this process, which no other one can open.
+        keep_in_process: Whether the module is an object of this process, which no other process can open.
         output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
             added.
         take: Number of a row, path for its checkpoint, and whether the path may be overwritten; or None.
         scheduler: Address of a Dask cluster, or None.
         workers: Number of processes on this machine.
         on_progress: Function called with the number of finished trainings.
-        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
+        cancel: Function called at intervals; the sweep stops when it returns True. Finished rows stay in
             `output`.
 
     Raises:
@@ -153,7 +156,7 @@ def _train_in_workers(
     workers: int | None,
     cancel: Cancel,
 ) -> int:
-    """Runs trainings in other processes, on this machine or a cluster. Returns the number of processes."""
+    """Runs trainings in other processes, on this machine or a cluster. Returns the number of workers."""
     remote_tasks = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
     max_workers = workers or min(
         count_processors(), processes.count_fitting_workers(os.path.getsize(remote_tasks[0].files[0]))
@@ -180,6 +183,7 @@ def read_stored_trainings(
 
 
 def _has_settings(row: TrainingTrial, settings: Mapping[str, Any]) -> bool:
+    """Whether a row has all of the settings."""
     return all(getattr(row, name) == value for name, value in settings.items())
 
 
@@ -193,6 +197,7 @@ def compute_key(row: TrainingTrial, module: str, samples: str, options: Mapping[
 def _build_answer(
     rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: CheckpointRequest
 ) -> TrainingSweep:
+    """Sorts the rows, best first, and writes the requested checkpoint. Refuses rows without figures."""
     trials = tuple(sorted(rows, key=lambda row: (bool(row.error), row.place)))
     best = trials[0]
     if best.error:
@@ -206,15 +211,19 @@ def _build_answer(
             message, hint = f"there is no row {number} with figures", f"there are {len(trials):,}"
             raise Misuse(message, where="--take", hint=hint)
         with (
-            output_files.write_atomically(path, overwrite=overwrite) as temporary,
-            output_files.open_binary(temporary) as file,
+            output_files.write_atomically(path, overwrite=overwrite) as temporary_path,
+            output_files.open_binary(temporary_path) as file,
         ):
             file.write(checkpoint.content)
     names = ("data", "task", "samples", "held", "parameters", "seed", "weights")
-    fields = {name: getattr(best, name) for name in names}
+    best_fields = {name: getattr(best, name) for name in names}
     checkpoint_path = "" if take is None else take[1]
     return TrainingSweep(
-        source=best.model, loss=best.measure, trials=trials, written=checkpoint_path, **fields
+        source=best.model,
+        loss=best.measure,
+        trials=trials,
+        written=checkpoint_path,
+        **best_fields,
     )
 
 

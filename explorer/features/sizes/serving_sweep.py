@@ -80,13 +80,13 @@ def _build_subject(session: Session, on_progress: OnProgress) -> sweep.ServedMod
     return sweep.ServedModel(
         name=models.label(models.current),
         session=session,
-        content=partial(session.parts.get_part(Server).content, None, on_progress),
+        digest_content=partial(session.parts.get_part(Server).content, None, on_progress),
         opener=lambda content: partial(
             open_worker_model, partial(reopen_module, reopen), source, options, _identify_content, content
         ),
         opening={name: models.options[name] for name in FIGURE_OPTIONS},
         words=shlex.join(write_opening_words(models.options)),
-        stays=models.module is not None,
+        keep_in_process=models.module is not None,
     )
 
 

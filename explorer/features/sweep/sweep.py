@@ -214,7 +214,7 @@ def sweep_mappings(
         resized,
         objective=objective,
         globs=sites,
-        stays=models.module is not None,
+        keep_in_process=models.module is not None,
         output=output,
         on_progress=on_progress,
         **options,
@@ -314,11 +314,11 @@ def _build_subject(
         name=models.label(models.current),
         session=session,
         # models of other formats are exported to ONNX
-        files=lambda: list_files(models.load_graph(models.current, on_progress)),
+        list_files=lambda: list_files(models.load_graph(models.current, on_progress)),
         opener=partial(_make_opener, reopen, options),
         opening={**opening, "rules": _compute_digest(options["rules"])},
         words=shlex.join(write_opening_words(options)),
-        command=lambda request: Quantizer(models).command(request, None),
+        build_command=lambda request: Quantizer(models).command(request, None),
     )
 
 
@@ -339,8 +339,8 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
     return engine.Subject(
         name=models.label(models.current),
         session=session,
-        files=lambda: (),
-        content=partial(_products_digest, session),
+        list_files=lambda: (),
+        digest_content=partial(_products_digest, session),
         opener=lambda _: partial(
             open_worker_model, reopen, source, options, _products_digest, _products_digest(session)
         ),

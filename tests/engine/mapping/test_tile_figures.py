@@ -123,8 +123,8 @@ def check(site: SiteMapping, machine: MemoryMachine, orders: tuple[LoopOrder, Lo
     held = "".join(memory.holds for memory in machine.memories[1:])
     for keep in ("", *held):
         figures = TileFigures(site, machine, Tiles((m, k, n), keep))
-        pair = figures.figures(*orders, with_cycles=True)
-        bound = figures.figures(orders[0], None, with_cycles=True)
+        pair = figures.compute(*orders, with_cycles=True)
+        bound = figures.compute(orders[0], None, with_cycles=True)
         for index, tile in enumerate(tiles):
             cost = compute_mapping_cost(with_levels(site, machine, tile, orders, keep), machine)
             case = tile, keep

@@ -18,13 +18,7 @@ from explorer.engine.costs.aten.call import AtenCall
 from explorer.engine.costs.aten.products import DYNAMIC_LINEAR
 from explorer.engine.costs.aten.recurrent import CELLS
 
-_UNPACK = (
-    "linear_unpack",
-    "linear_unpack_fp16",
-    "conv2d_unpack",
-    "conv3d_unpack",
-    "embedding_bag_unpack",
-)
+_UNPACK = ("linear_unpack", "linear_unpack_fp16", "conv2d_unpack", "conv3d_unpack", "embedding_bag_unpack")
 """Operators that unpack a handle; each accepts the handles of one kind of layer.
 
 One-dimensional and transposed convolutions use the handles of two- and three-dimensional convolutions.

@@ -212,10 +212,7 @@ def _list_work_differences(
     differences += [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = delta - sum(n for _, n in amounts)
     return (
-        [
-            *differences,
-            Difference(index, figure, unexplained, 0, _describe_work(first, second, figure)),
-        ]
+        [*differences, Difference(index, figure, unexplained, 0, _describe_work(first, second, figure))]
         if unexplained
         else differences
     )

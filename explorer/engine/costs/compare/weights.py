@@ -525,10 +525,7 @@ _SLICED_PARAMETERS = (
     "parameter of which the other model stores only the slice that it reads",
     "parameters of which the other model stores only the slices that it reads",
 )
-_STORED_SLICES = (
-    "slice of a parameter, stored as a constant",
-    "slices of parameters, stored as constants",
-)
+_STORED_SLICES = ("slice of a parameter, stored as a constant", "slices of parameters, stored as constants")
 _PADDED_WEIGHTS = ("weight padded to whole tiles", "weights padded to whole tiles")
 _UNUSED_BY_OUTPUTS = (
     "parameter of a layer that no output of the graph needs",

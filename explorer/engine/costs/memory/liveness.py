@@ -125,11 +125,7 @@ class AnalysisResult:
     __slots__ = ("bounds", "failed_layer", "info", "rows")
 
     def __init__(
-        self,
-        info: Info,
-        rows: Callable[[], BuiltRows],
-        bounds: BoundCounts = EXACT,
-        failed_layer: str = "",
+        self, info: Info, rows: Callable[[], BuiltRows], bounds: BoundCounts = EXACT, failed_layer: str = ""
     ) -> None:
         self.failed_layer = failed_layer
         self.info = info

@@ -229,13 +229,7 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
     rows.sort(key=lambda row: (row.macs is not None, -(row.macs or 0), row.op))
     share = on_tiles.value / total_macs if total_macs else None
     return TiledMacs(
-        products.total,
-        on_tiles.total,
-        total_macs,
-        share,
-        tuple(rows),
-        at_most=at_most,
-        padded=labels.padded,
+        products.total, on_tiles.total, total_macs, share, tuple(rows), at_most=at_most, padded=labels.padded
     )
 
 

@@ -68,10 +68,7 @@ _STORING_EVENTS = frozenset(
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 """Flags of an opened file that may be written."""
 
-_LATER_METHODS: Sequence[tuple[Any, str]] = (
-    (atexit, "register"),
-    (weakref.finalize, "__init__"),
-)
+_LATER_METHODS: Sequence[tuple[Any, str]] = ((atexit, "register"), (weakref.finalize, "__init__"))
 """Functions that register a function to call after the run."""
 
 _LOOP_METHODS = ("call_soon", "call_at")
@@ -192,10 +189,7 @@ def _list_observers() -> list[Any]:
 
 @contextmanager
 def watch_handed_on_work(
-    modules: Sequence[Any],
-    started: Callable[[], None],
-    later: Callable[[], None],
-    stored: Callable[[], None],
+    modules: Sequence[Any], started: Callable[[], None], later: Callable[[], None], stored: Callable[[], None]
 ) -> Iterator[None]:
     """Reports whenever a model's code in this thread hands work on, or keeps state outside of the process.
 

@@ -19,14 +19,7 @@ from array import array
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from contextvars import ContextVar
-from types import (
-    FunctionType,
-    GeneratorType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-    SimpleNamespace,
-)
+from types import FunctionType, GeneratorType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 

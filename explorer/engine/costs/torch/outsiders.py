@@ -14,11 +14,7 @@ from torch import nn
 
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.torch.records import Row
-from explorer.engine.formats.torch_module.modules import (
-    format_dtype,
-    is_lazy,
-    is_parameter,
-)
+from explorer.engine.formats.torch_module.modules import format_dtype, is_lazy, is_parameter
 from explorer.facts import TensorInfo
 
 NO_MODULE = "belong to no module of the model"

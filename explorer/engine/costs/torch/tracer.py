@@ -55,11 +55,7 @@ from explorer.engine.costs.aten import (
 )
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.aten.quantized_kernels import ANSWERS, QuantizedTensors
-from explorer.engine.costs.torch import (
-    higher_order,
-    jagged_attention,
-    layer_cache,
-)
+from explorer.engine.costs.torch import higher_order, jagged_attention, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.chance import reads_the_date, watch_draws
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, ValueQueries, Variation

@@ -17,14 +17,7 @@ import dis
 import functools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
-from types import (
-    AsyncGeneratorType,
-    BuiltinFunctionType,
-    CodeType,
-    CoroutineType,
-    FunctionType,
-    MethodType,
-)
+from types import AsyncGeneratorType, BuiltinFunctionType, CodeType, CoroutineType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -16,14 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.facts.training import (
-    Holding,
-    Phase,
-    StepMemory,
-    Training,
-    TrainingHolder,
-    TrainingMoment,
-)
+from explorer.facts.training import Holding, Phase, StepMemory, Training, TrainingHolder, TrainingMoment
 
 HOLDERS = 10
 """Maximum number of holders of the peak that are listed."""

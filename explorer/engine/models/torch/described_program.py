@@ -22,11 +22,7 @@ from explorer.engine.formats.torch_files.exported_program import (
 from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import DescribedLeaves, list_stored_pieces
-from explorer.engine.models.torch.described_file import (
-    DescribedFile,
-    build_tensor_infos,
-    refuse_sizes,
-)
+from explorer.engine.models.torch.described_file import DescribedFile, build_tensor_infos, refuse_sizes
 from explorer.engine.operators import cost_formulas
 from explorer.facts import Layer, Shape, TensorInfo
 from explorer.host.optional_packages import require

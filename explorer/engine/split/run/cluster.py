@@ -22,7 +22,7 @@ from explorer.base.errors import BadModel, EngineDied, ExplorerError
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.split import manifest
 from explorer.engine.split.run import stage_process
-from explorer.engine.sweep.cluster import connect, silence_logs, wait_for_answer, workers
+from explorer.engine.sweep.cluster import connect, read_last_seen_times, silence_logs, wait_for_answer
 from explorer.engine.sweep.processes import POLL_SECONDS
 from explorer.host.optional_packages import format_error, require
 
@@ -181,7 +181,7 @@ class ClusterLine:
         first = self._configs[0]["file"]
         if self._client.status != "running":
             raise EngineDied("the scheduler ended", where=first, hint=_RETRY_HINT)
-        last_seen = workers(self._client, cancel, first, _RETRY_HINT)
+        last_seen = read_last_seen_times(self._client, cancel, first, _RETRY_HINT)
         checked_at = time.monotonic()
         for address, heartbeat in last_seen.items():
             if self._heartbeats.get(address, (None, checked_at))[0] != heartbeat:
@@ -207,7 +207,7 @@ def open_line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Canc
     """
     distributed = require("distributed", scheduler)
     with silence_logs(), connect(distributed, scheduler, cancel, _RETRY_HINT) as (client, check_scheduler):
-        addresses = list(workers(client, cancel, scheduler))
+        addresses = list(read_last_seen_times(client, cancel, scheduler))
         cluster_line = ClusterLine(
             client,
             check_scheduler,

@@ -129,8 +129,7 @@ def _export_graph(
         return TracedGraph(graph_module, "torch.export", reason, leaves((tuple(arguments[0]), arguments[1])))
     assert failed is not None
     raise BadModel(
-        f"torch.fx cannot trace it ({reason}), nor torch.export ({format_error(failed)})",
-        where=loaded.source,
+        f"torch.fx cannot trace it ({reason}), nor torch.export ({format_error(failed)})", where=loaded.source
     )
 
 

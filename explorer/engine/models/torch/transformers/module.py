@@ -17,12 +17,7 @@ from torch import nn
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
 from explorer.engine.costs.memory.liveness import AnalysisResult, BuiltRows
-from explorer.engine.formats.tensor_index import (
-    CountNote,
-    TensorIndex,
-    format_names,
-    strip_count_note,
-)
+from explorer.engine.formats.tensor_index import CountNote, TensorIndex, format_names, strip_count_note
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers import gguf_config, matching
