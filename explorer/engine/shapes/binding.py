@@ -1,4 +1,4 @@
-"""Binding of a graph's inputs: applies the user's sizes of symbolic dimensions and input shapes."""
+"""Applies the user's sizes of symbolic dimensions and input shapes to a graph's inputs."""
 
 from __future__ import annotations
 

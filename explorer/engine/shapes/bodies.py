@@ -1,4 +1,4 @@
-"""Bodies of functions, branches and loops: the names that they capture, and the attributes set by a call."""
+"""Finds the names that bodies of functions, branches and loops capture, and sets the attributes of a call."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim
 
 FOREVER = 1 << 31
-"""Trip count from which on a loop has no limit: only its condition ends it.
-
-Exporters write the largest integer for such a loop.
-"""
+"""Trip count from which on only its condition ends a loop. Exporters write the largest integer for it."""
 
 
 def find_captured_names(body: Graph) -> frozenset[str]:

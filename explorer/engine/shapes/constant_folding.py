@@ -1,4 +1,4 @@
-"""Constant folding: computes small values that are known without a run, such as shapes and axes.
+"""Folds constants: computes small values that are known without a run, such as shapes and axes.
 
 Exporters compute target shapes from input shapes with a dozen operators, and onnx's inference supports only
 some of them. Once the input shapes are numbers, these values are constant. Folding them makes the outputs of
@@ -39,8 +39,8 @@ def collect_small_constants(graph: Graph) -> dict[str, Array]:
 def read_small_tensor(tensor: Tensor) -> Array | None:
     """Returns the values of a small tensor, or None if it is large, has no data, or holds no numbers."""
     # a large float tensor is a weight; a scale or a limit has few elements
-    largest = MAX_FLOATS if "float" in tensor.dtype else MAX_ELEMENTS
-    if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY_TYPES:
+    max_elements = MAX_FLOATS if "float" in tensor.dtype else MAX_ELEMENTS
+    if tensor.payload is None or tensor.elements > max_elements or tensor.dtype not in _NUMPY_TYPES:
         return None
     try:
         return tensor.array()
@@ -76,11 +76,11 @@ def _import_numpy() -> Any:
     return numpy
 
 
-def _shape(attributes: Mapping[str, Any], shape: Array) -> Array:
+def _fold_shape(attributes: Mapping[str, Any], shape: Array) -> Array:
     return shape[attributes.get("start", 0) : attributes.get("end", len(shape))]
 
 
-def _cast(attributes: Mapping[str, Any], x: Array) -> Array | None:
+def _fold_cast(attributes: Mapping[str, Any], x: Array) -> Array | None:
     name = DTYPES[attributes["to"]].name
     return x.astype(name) if name in _NUMPY_TYPES else None
 
@@ -90,7 +90,7 @@ def _read_axes(attributes: Mapping[str, Any], axes: Array | None) -> tuple[int, 
     return None if source is None else tuple(int(a) for a in source)
 
 
-def _unsqueeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
+def _fold_unsqueeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
     new_axes = _read_axes(attributes, axes) or ()
     rank = x.ndim + len(new_axes)
     for axis in sorted(a % rank for a in new_axes):
@@ -98,11 +98,11 @@ def _unsqueeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = Non
     return x
 
 
-def _squeeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Any:
+def _fold_squeeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Any:
     return x.squeeze(_read_axes(attributes, axes))
 
 
-def _slice(
+def _fold_slice(
     attributes: Mapping[str, Any],
     x: Array,
     starts: Array | None = None,
@@ -110,48 +110,48 @@ def _slice(
     axes: Array | None = None,
     steps: Array | None = None,
 ) -> Array | None:
-    begin = attributes["starts"] if starts is None else starts.tolist()
-    end = attributes["ends"] if ends is None else ends.tolist()
-    sliced_axes = _read_axes(attributes, axes) or range(len(begin))
-    step_list = [1] * len(begin) if steps is None else steps.tolist()
+    start_list = attributes["starts"] if starts is None else starts.tolist()
+    end_list = attributes["ends"] if ends is None else ends.tolist()
+    sliced_axes = _read_axes(attributes, axes) or range(len(start_list))
+    step_list = [1] * len(start_list) if steps is None else steps.tolist()
     slices = [slice(None)] * x.ndim
-    for axis, first, last, step in zip(sliced_axes, begin, end, step_list, strict=True):
-        part = get_slice(first, last, step, x.shape[axis])
-        if part is None:
+    for axis, first, last, step in zip(sliced_axes, start_list, end_list, step_list, strict=True):
+        axis_slice = get_slice(first, last, step, x.shape[axis])
+        if axis_slice is None:
             return None
-        slices[axis] = part
+        slices[axis] = axis_slice
     return x[tuple(slices)]
 
 
-def _div(_: Mapping[str, Any], a: Array, b: Array) -> Any:
+def _fold_div(_: Mapping[str, Any], a: Array, b: Array) -> Any:
     if a.dtype.kind in "iu":
         # ONNX truncates toward zero
         return _import_numpy().trunc(_import_numpy().true_divide(a, b)).astype(a.dtype)
     return a / b
 
 
-def _range(_: Mapping[str, Any], start: Array, limit: Array, delta: Array) -> Any:
+def _fold_range(_: Mapping[str, Any], start: Array, limit: Array, delta: Array) -> Any:
     if (limit.item() - start.item()) / delta.item() > MAX_ELEMENTS:
         return None
     return _import_numpy().arange(start.item(), limit.item(), delta.item(), start.dtype)
 
 
-def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Any:
+def _fold_constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Any:
     sizes = [int(d) for d in shape.tolist()]
     if math.prod(sizes) > MAX_ELEMENTS:
         return None
     value = attributes.get("value")
-    fill = value.array().reshape(()) if isinstance(value, Tensor) else _import_numpy().float32(0)
-    return _import_numpy().full(sizes, fill)
+    fill_value = value.array().reshape(()) if isinstance(value, Tensor) else _import_numpy().float32(0)
+    return _import_numpy().full(sizes, fill_value)
 
 
-def _expand(_: Mapping[str, Any], x: Array, shape: Array) -> Array | None:
+def _fold_expand(_: Mapping[str, Any], x: Array, shape: Array) -> Array | None:
     np = _import_numpy()
     target = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
     return None if np.prod(target) > MAX_ELEMENTS else np.broadcast_to(x, target)
 
 
-def _reshape(_: Mapping[str, Any], x: Array, shape: Array) -> Array:
+def _fold_reshape(_: Mapping[str, Any], x: Array, shape: Array) -> Array:
     return x.reshape([x.shape[i] if d == 0 else int(d) for i, d in enumerate(shape)])
 
 
@@ -172,24 +172,24 @@ def _make_elementwise(name: str) -> Callable[..., Array]:
 
 
 FOLDABLE: Mapping[str, Callable[..., Array | None]] = {
-    "Shape": _shape,
+    "Shape": _fold_shape,
     "Size": lambda _, shape: _import_numpy().asarray(shape.prod(dtype="int64")),
     "Identity": lambda _, x: x,
-    "Cast": _cast,
+    "Cast": _fold_cast,
     "Gather": lambda at, x, i: _import_numpy().asarray(_import_numpy().take(x, i, axis=at.get("axis", 0))),
     "Concat": lambda at, *xs: _import_numpy().concatenate(xs, axis=at["axis"]),
-    "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
-    "Slice": _slice,
-    "Reshape": _reshape,
-    "Expand": _expand,
+    "Unsqueeze": _fold_unsqueeze,
+    "Squeeze": _fold_squeeze,
+    "Slice": _fold_slice,
+    "Reshape": _fold_reshape,
+    "Expand": _fold_expand,
     "Transpose": lambda at, x: x.transpose(at.get("perm")),
-    "ConstantOfShape": _constant_of_shape,
-    "Range": _range,
+    "ConstantOfShape": _fold_constant_of_shape,
+    "Range": _fold_range,
     "Add": _make_elementwise("add"),
     "Sub": _make_elementwise("subtract"),
     "Mul": _make_elementwise("multiply"),
-    "Div": _div,
+    "Div": _fold_div,
     "Mod": lambda at, a, b: _import_numpy().asarray(
         (_import_numpy().fmod if at.get("fmod") else _import_numpy().mod)(a, b)
     ),

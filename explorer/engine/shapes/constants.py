@@ -1,6 +1,6 @@
-"""Constant contents: shapes, axes, scalars, and the arithmetic that exporters perform on them.
+"""Computes small values (shapes, axes, scalars) with the operators that exporters apply to them.
 
-`constant_folding` computes with numbers. This module computes the same operators when some elements are
+`constant_folding` computes with numbers. This module computes the same operators if some elements are
 symbolic expressions (`N`, `N*H`) or unknown. An array of type object holds ints, floats, expressions and
 None.
 """

@@ -1,4 +1,4 @@
-"""Declared types: writes the inferred type and shape of every value into the model (`value_info`).
+"""Writes the inferred type and shape of every value into the model (`value_info`).
 
 onnx's own inference writes value_info for the main graph and for bodies. Here functions are included, open
 sizes keep their names and expressions, and a declaration that contradicts the inference is corrected.
@@ -23,6 +23,7 @@ from explorer.engine.shapes.inference import Inference
 from explorer.engine.shapes.provenance import format_shape
 from explorer.engine.shapes.shape_table import ShapeTable, find_common_sizes, find_common_type
 from explorer.engine.shapes.subgraphs import name_body, name_function
+from explorer.engine.symbolic.dimensions import is_data_dependent
 from explorer.facts import Dim, Shape
 from explorer.facts.split.infer import DeclarationStatus, ValueDeclaration
 
@@ -446,7 +447,7 @@ def _write_shape(shape: Shape | None) -> Shape | None:
     """Returns a shape for a file: sizes that depend on data are unknown, and names have no quotes."""
     if shape is None:
         return None
-    return format_shape(tuple([None if isinstance(d, str) and "'#" in d else d for d in shape]))
+    return format_shape(tuple([None if is_data_dependent(d) else d for d in shape]))
 
 
 def _merge(declared: ValueType, inferred: ValueType) -> tuple[ValueType, bool]:

@@ -74,17 +74,18 @@ MAX_BODIES = 20_000
 Each is inferred once for equal arguments, but nested loops can need billions.
 """
 
-MAX_REMEMBERED = 8_192
-"""Maximum number of rule answers that are cached from one model to the next, about 1 KB each."""
+MAX_CACHED_ANSWERS = 8_192
+"""Maximum number of answers of rules that are cached from one model to the next, about 1 KB each."""
 
-_REMEMBERED: dict[Hashable, InferredTypes] = {}
+_CACHED_ANSWERS: dict[Hashable, InferredTypes] = {}
 """Answers of rules by operator, attributes, types and contents, the complete input of a rule."""
 
 _OPERATORS = {key: operator for key, operator in registry.OPERATORS.items() if operator.shape is not None}
 """Operators with a shape rule, by domain and name."""
-
 _STANDARD_OPERATORS = {op: operator for (domain, op), operator in _OPERATORS.items() if not domain}
 _DOMAINS = frozenset(domain for domain, _ in _OPERATORS)
+"""The operators of the standard domain ('') by name, and all domains of operators."""
+
 _COMPUTABLE_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
 """Operators whose outputs can be computed if they are small."""
 
@@ -112,7 +113,7 @@ class Shapes(Struct, frozen=True):
         types: Types by value name; values of equal type mostly share one object. The mapping is empty if
             values of equal type may differ in origin.
         disputed: Names of values whose shape the file, a run or a failing node also states.
-        alike: Answers of rules by the id of the node, for nodes with one output.
+        alike: Answers of rules by the id of the node, for nodes with one output. Equal nodes share an answer.
         impossible: Nodes that cannot run, each with the reason.
         died: Whether onnx's inference crashed or ran out of time or memory. If so, another inference may give
             other shapes.
@@ -132,8 +133,8 @@ class Shapes(Struct, frozen=True):
 
 
 def forget_answers() -> None:
-    """Drops the rule answers that were cached for earlier models."""
-    _REMEMBERED.clear()
+    """Drops the answers of rules that were cached for earlier models."""
+    _CACHED_ANSWERS.clear()
 
 
 def infer(
@@ -235,14 +236,14 @@ class Inference:
             The body's nodes with the attributes of the call, and the shapes of its values, arguments
             included.
         """
-        doubtful = frozenset(
+        bounded_names = frozenset(
             name
             for name, info in zip(function.inputs, infos, strict=False)
             if info is not None and info.origin == "bound"
         )
         argument_types = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in infos]
         nodes, table = self._infer_function_table(
-            function, call, argument_types, _wrap_contents(constants), doubtful
+            function, call, argument_types, _wrap_contents(constants), bounded_names
         )
         return nodes, self._build_shapes(nodes, table)
 
@@ -252,7 +253,7 @@ class Inference:
         call: Node,
         argument_types: Sequence[Type | None],
         contents: ConstantContents,
-        doubtful: frozenset[str] = frozenset(),
+        bounded_names: frozenset[str] = frozenset(),
     ) -> tuple[Sequence[Node], ShapeTable]:
         """Infers the types inside a function for one call, or returns those of an equal earlier call.
 
@@ -261,7 +262,7 @@ class Inference:
             call: The calling node.
             argument_types: Types of the arguments, or None if unknown.
             contents: Known contents of the caller's values.
-            doubtful: Names of the function's inputs whose shapes are upper bounds.
+            bounded_names: Names of the function's inputs whose shapes are upper bounds.
 
         Returns:
             The body's nodes with the attributes of the call, and the table of its types.
@@ -275,7 +276,7 @@ class Inference:
             tuple(argument_types),
             tuple(None if c is None else _compute_fingerprint(c) for c in input_contents),
             attributes,
-            doubtful,
+            bounded_names,
         )
         if key not in self._bodies:
             nodes = function.nodes
@@ -299,7 +300,7 @@ class Inference:
             graph = Graph(function.name, nodes, tuple(inputs), (), {})
             opsets = {**self.model.opsets, **function.opsets}
             table = self._infer_within_limits(key, graph, opsets, {}, body_contents)
-            table.doubtful = doubtful
+            table.bounded_names = bounded_names
             self._bodies[key] = function, nodes, table
         _, nodes, table = self._bodies[key]
         return nodes, table
@@ -326,8 +327,8 @@ class Inference:
         captured_types = {
             n: (outer[n].dtype, canonicalize_shape(outer[n].shape)) for n in captured if n in outer
         }
-        doubtful = {n for n in captured if n in outer and outer[n].origin == "bound"}
-        doubtful.update(
+        bounded_names = {n for n in captured if n in outer and outer[n].origin == "bound"}
+        bounded_names.update(
             v.name for v, t in zip(body.inputs, infos, strict=False) if t is not None and t.origin == "bound"
         )
         contents = _wrap_contents(constants)
@@ -338,7 +339,7 @@ class Inference:
             contents,
             opsets or self.model.opsets,
             self._input_containers,
-            frozenset(doubtful),
+            frozenset(bounded_names),
         )
         return self._build_shapes(body.nodes, table, self._read_declared_types(body), body)
 
@@ -350,7 +351,7 @@ class Inference:
         contents: ConstantContents,
         opsets: Mapping[str, int],
         containers: Mapping[str, Value],
-        doubtful: frozenset[str] = frozenset(),
+        bounded_names: frozenset[str] = frozenset(),
     ) -> ShapeTable:
         """Infers the types inside the body of If, Loop or Scan, or returns those of an equal earlier run.
 
@@ -361,7 +362,7 @@ class Inference:
             contents: Known contents of these values.
             opsets: Versions of the operator sets.
             containers: Declarations of sequences and optionals of the enclosing graphs, by name.
-            doubtful: Names of inputs and captured values whose shapes are upper bounds.
+            bounded_names: Names of inputs and captured values whose shapes are upper bounds.
         """
         captured = sorted(find_captured_names(body))
         formal_inputs: list[Value] = []
@@ -380,7 +381,7 @@ class Inference:
             tuple((n, outer_types[n]) for n in captured if n in outer_types),
             tuple((n, _compute_fingerprint(c)) for n, c in captured_contents.items()),
             tuple((n, bytes(v.record.view())) for n, v in captured_containers.items() if v.record),
-            doubtful,
+            bounded_names,
         )
         if key not in self._bodies:
             inputs = [*formal_inputs]
@@ -403,7 +404,7 @@ class Inference:
             table = self._infer_within_limits(
                 key, graph, opsets, self._read_declared_types(body), body_contents
             )
-            table.doubtful = doubtful
+            table.bounded_names = bounded_names
             # the body stays referenced by the result, because its id is in the key and must not be reused
             self._bodies[key] = body, body.nodes, table
         return self._bodies[key][2]
@@ -608,14 +609,15 @@ class Inference:
             table.origins.update(dict.fromkeys(overruled, "observed"))
             table.overruled.update(overruled)
         nodes: Sequence[Node] = graph.nodes
-        past_questions: set[tuple[Any, ...]] = set()
+        asked_states: set[tuple[Any, ...]] = set()
         for _ in range(ROUNDS):
             open_nodes = self._propagate(nodes, table, opsets)
             if not open_nodes:
                 break
-            question = tuple(id(n) for n in open_nodes), len(table.origins)
-            if question not in past_questions:
-                past_questions.add(question)
+            # onnx gives the same answer again for the same open nodes and adopted types
+            state = tuple(id(n) for n in open_nodes), len(table.origins)
+            if state not in asked_states:
+                asked_states.add(state)
                 containers = self._list_containers(graph)
                 answer, declarations = self._onnx.infer_types(
                     open_nodes, graph.initializers, types, contents, opsets, containers
@@ -691,13 +693,13 @@ class Inference:
                 key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *input_types)
                 if operator.shape_reads:
                     key = (*key, *_read_input_contents(node, operator.shape_reads, input_types, contents))
-                answer = _REMEMBERED.get(key) or answers.get(key)
+                answer = _CACHED_ANSWERS.get(key) or answers.get(key)
             else:
                 answer = None
             if answer is None:
                 answer = self._apply_rule(node, operator, input_types, contents, versions[node.domain])
                 if key is not None:
-                    self._remember(key, answer)
+                    self._cache_answer(key, answer)
             output_types = answer.types
             if output_types is None:
                 open_nodes.append(node)
@@ -725,12 +727,12 @@ class Inference:
                 self._fold(node, table)
         return open_nodes
 
-    def _remember(self, key: Hashable, answer: InferredTypes) -> None:
-        """Caches the answer of a rule."""
-        if len(_REMEMBERED) >= MAX_REMEMBERED:
-            _REMEMBERED.clear()
+    def _cache_answer(self, key: Hashable, answer: InferredTypes) -> None:
+        """Caches the answer of a rule; `key` is as in `_CACHED_ANSWERS`."""
+        if len(_CACHED_ANSWERS) >= MAX_CACHED_ANSWERS:
+            _CACHED_ANSWERS.clear()
         # a mismatch contains the name of its node, so it is valid for this model only
-        cache = self._answers if isinstance(answer.types, ShapeMismatch) else _REMEMBERED
+        cache = self._answers if isinstance(answer.types, ShapeMismatch) else _CACHED_ANSWERS
         cache[key] = answer
 
     def _apply_rule(
@@ -811,9 +813,9 @@ class Inference:
         shape: Shape | None = None
         if node.op in ("Shape", "Size"):
             shape = table.types.get(node.inputs[0], (None, None))[1] if node.inputs else None
-            if shape is not None and any(isinstance(d, str) and "'#" in d for d in shape):
+            if shape is not None:
                 # a data-dependent size is only an upper bound, and arithmetic on bounds gives no bound
-                shape = tuple(None if isinstance(d, str) and "'#" in d else d for d in shape)
+                shape = tuple(None if dims.is_data_dependent(d) else d for d in shape)
         elif node.op != "Constant":
             for input_name in node.inputs:
                 if input_name and contents.get_array(input_name) is None:
@@ -934,7 +936,7 @@ class Inference:
         if id(table) not in self._shapes_by_table:
             graph = body or Graph("", tuple(nodes), (), (), {})
             values = ShapeOrigins(graph, table, declared or {}, self._limits, trusted=self._trusts_file)
-            types = {} if table.doubtful else table.types
+            types = {} if table.bounded_names else table.types
             self._shapes_by_table[id(table)] = Shapes(values, table.contents, {}, (), types, values.disputed)
         return self._shapes_by_table[id(table)]
 

@@ -1,4 +1,4 @@
-"""Shape provenance: the origin of each shape, its upper bound, and contradictions between sources."""
+"""Reports the origin of each shape, its upper bound, and contradictions between its sources."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
 _MAX_CACHED = 1 << 14
-"""Maximum number of cached facts. Callers read a fact several times soon after it is created."""
+"""Maximum number of cached objects. Callers read an object several times soon after it is created."""
 
 
 class ShapeOrigins(Mapping[str, TensorInfo]):
-    """Facts of values, created on demand: shapes with their origins and conflicts.
+    """Shapes of values with their origins and conflicts, created on demand.
 
     A size that depends on data is replaced by its upper bound.
 
@@ -44,13 +44,15 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         self._table = table
         self._declared = declared
         self._limits = limits
-        self._trusted = trusted
+        self._trusts_file = trusted
         node_outputs = {name for node in graph.nodes for name in node.outputs}
         self._uncomputed = {name for name in table.types if name not in node_outputs}
-        self._doubtful = _find_dependents(graph.nodes, table.doubtful) if table.doubtful else frozenset()
+        self._bounded_names = (
+            _find_dependents(graph.nodes, table.bounded_names) if table.bounded_names else frozenset()
+        )
         self._symbols = collect_symbols(graph, declared)
         self._bound_shapes: dict[Shape, tuple[Shape, bool]] = {}
-        self._facts: dict[str, TensorInfo] = {}
+        self._infos: dict[str, TensorInfo] = {}
 
     def __len__(self) -> int:
         return len(self._table.types)
@@ -62,34 +64,34 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         return name in self._table.types
 
     def __getitem__(self, name: str) -> TensorInfo:
-        info = self._facts.get(name)
+        info = self._infos.get(name)
         if info is None:
             dtype, shape = self._table.types[name]
-            info = self._build_fact(name, dtype, shape)
-            if len(self._facts) >= _MAX_CACHED:
-                self._facts.clear()
-            self._facts[name] = info
+            info = self._build_info(name, dtype, shape)
+            if len(self._infos) >= _MAX_CACHED:
+                self._infos.clear()
+            self._infos[name] = info
         return info
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Does the same as `Mapping.get`, which raises and catches an exception for every missing name."""
-        info = self._facts.get(name)
+        """Does the same as `Mapping.get`, without its exception for every missing name."""
+        info = self._infos.get(name)
         if info is not None:
             return info
         return self[name] if name in self._table.types else default
 
-    def _build_fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
+    def _build_info(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
         if name in self._uncomputed:
             return TensorInfo(name, dtype, format_shape(shape), "declared")
         origin = self._table.origins.get(name, "inferred")
         conflict = self._describe_conflict(name, shape, origin) if name in self.disputed else ""
-        is_bound = name in self._doubtful
+        is_bounded = name in self._bounded_names
         if shape is not None:
             shape_and_flag = self._bound_shapes.get(shape)
             if shape_and_flag is None:
                 shape_and_flag = self._bound_shapes[shape] = _bound_shape(shape, self._limits)
-            shape, is_bound = shape_and_flag[0], shape_and_flag[1] or is_bound
-        return TensorInfo(name, dtype, shape, "bound" if is_bound else origin, conflict)
+            shape, is_bounded = shape_and_flag[0], shape_and_flag[1] or is_bounded
+        return TensorInfo(name, dtype, shape, "bound" if is_bounded else origin, conflict)
 
     def list_overruled(self) -> frozenset[str]:
         """Returns the names of values whose inferred shape a run contradicted."""
@@ -103,7 +105,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
             inferred = self._table.overruled[name]
             text = f"inference gives {list(format_shape(inferred) or ())}" if inferred is not None else ""
             parts.append(text)
-        if name in self._declared and origin != "declared" and self._trusted:
+        if name in self._declared and origin != "declared" and self._trusts_file:
             declared = self._declared[name][1]
             if contradicts(declared, shape, self._symbols):
                 parts.append(f"the file declares {list(format_shape(declared) or ())}")
@@ -126,10 +128,10 @@ def format_shape(shape: Shape | None) -> Shape | None:
     return _rename_dims(shape, dims.format_for_display)
 
 
-def _rename_dims(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | None:
-    if shape is None or not any([isinstance(d, str) for d in shape]):  # noqa: C419 (half the time)
+def _rename_dims(shape: Shape | None, rename: Callable[[str], Dim]) -> Shape | None:
+    if shape is None or not any([isinstance(d, str) for d in shape]):  # noqa: C419 (twice as fast)
         return shape
-    return tuple([rule(d) if isinstance(d, str) else d for d in shape])
+    return tuple([rename(d) if isinstance(d, str) else d for d in shape])
 
 
 def _bound_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
@@ -138,14 +140,14 @@ def _bound_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
     Returns:
         The shape in display form, and whether a size in it is an upper bound.
     """
-    is_bound = False
-    result: list[Dim] = []
+    is_bounded = False
+    bounded_dims: list[Dim] = []
     for dim in shape:
-        if isinstance(dim, str) and "'#" in dim:
-            is_bound = True
+        if dims.is_data_dependent(dim):
+            is_bounded = True
             dim = dims.find_upper_bound(dim, limits)
-        result.append(dims.format_for_display(dim) if isinstance(dim, str) else dim)
-    return tuple(result), is_bound
+        bounded_dims.append(dims.format_for_display(dim) if isinstance(dim, str) else dim)
+    return tuple(bounded_dims), is_bounded
 
 
 def _find_dependents(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
@@ -178,7 +180,7 @@ def _dims_contradict(a: Dim, b: Dim, symbols: set[str]) -> bool:
         return False
     if isinstance(a, int) and isinstance(b, int):
         return True
-    if any(isinstance(d, str) and ("'#" in d or not dims.names((d,)) <= symbols) for d in (a, b)):
+    if any(isinstance(d, str) and (dims.is_data_dependent(d) or dims.names((d,)) - symbols) for d in (a, b)):
         # exporters invent names for the sizes of outputs
         return False
     if isinstance(a, int) or isinstance(b, int):

@@ -1,4 +1,4 @@
-"""Observed shapes: runs the model in onnxruntime to get shapes that inference cannot determine.
+"""Runs the model in onnxruntime to observe shapes that inference cannot determine.
 
 For every value of the main graph, a Shape node is added, and the result of this node becomes an output of the
 model. onnxruntime keeps a value in memory until its Shape node has run, so each run observes only as many

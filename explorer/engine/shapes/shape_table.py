@@ -1,4 +1,4 @@
-"""Shape table: known types of a graph's values during inference, and functions that merge two types."""
+"""Stores the known types of a graph's values during inference, and merges types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShapeTable(Struct):
         types: Types by value name, with dimension names in canonical form.
         contents: Known contents by value name.
         origins: Source of each type that is not inferred: 'declared' or 'observed'.
-        doubtful: Input values whose shapes are upper bounds.
+        bounded_names: Input values whose shapes are upper bounds.
         conflicts: Reason why a node cannot run, by name of its outputs.
         overruled: Inferred shapes of values for which a run showed another shape.
         containers: Declarations of values that are not tensors, such as sequences and optionals, by name.
@@ -28,15 +28,15 @@ class ShapeTable(Struct):
     types: dict[str, Type]
     contents: ConstantContents
     origins: dict[str, str] = field(default_factory=dict)
-    doubtful: frozenset[str] = frozenset()
+    bounded_names: frozenset[str] = frozenset()
     conflicts: dict[str, str] = field(default_factory=dict)
     overruled: dict[str, Shape | None] = field(default_factory=dict)
     containers: dict[str, Value] = field(default_factory=dict)
 
 
-def is_possible(kind: Type) -> bool:
+def is_possible(value_type: Type) -> bool:
     """Whether all sizes of a type are valid. A malformed attribute can make a rule return an invalid size."""
-    shape = kind[1]
+    shape = value_type[1]
     if shape is None:
         return True
     return all(d is None or isinstance(d, str) or (isinstance(d, int) and d >= 0) for d in shape)
@@ -46,8 +46,8 @@ def are_complete(names: Sequence[str], types: Mapping[str, Type]) -> bool:
     """Whether the types and all dimensions of the values are known. An omitted value ('') counts as known."""
     for name in names:
         if name:
-            kind = types.get(name)
-            if kind is None or kind[0] is None or kind[1] is None or None in kind[1]:
+            value_type = types.get(name)
+            if value_type is None or value_type[0] is None or value_type[1] is None or None in value_type[1]:
                 return False
     return True
 

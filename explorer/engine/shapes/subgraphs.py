@@ -1,4 +1,4 @@
-"""Subgraphs of a model: the main graph, the bodies of branches and loops, and functions.
+"""Lists the subgraphs of a model: the main graph, the bodies of branches and loops, and functions.
 
 A matrix product may be in any of them. A `SubgraphView` combines a subgraph with the tensors and values of
 the enclosing graphs that it reads. Both the search for products and their proof use these views.

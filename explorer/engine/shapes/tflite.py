@@ -1,4 +1,4 @@
-"""Shapes of a TensorFlow Lite model: declared in the file, or inferred from declared input sizes.
+"""Reads the shapes of a TensorFlow Lite model from its file, or infers them from declared input sizes.
 
 The file declares the shape of every tensor, and the interpreter uses these shapes. A model with fixed sizes
 therefore needs no inference. If an input can be resized, the file marks all sizes that depend on the input,

@@ -1,4 +1,4 @@
-"""Contents of small values in TensorFlow Lite models: the operators that converters use to compute shapes."""
+"""Computes small values in TensorFlow Lite models with the operators that converters use for shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _import_numpy() -> Any:
     return np
 
 
-def _strided_slice(
+def _compute_strided_slice(
     options: Mapping[str, Any], source: Array, begins: Array, ends: Array, strides: Array
 ) -> Array:
     if options.get("ellipsis_mask") or options.get("new_axis_mask") or options.get("offset"):
@@ -43,21 +43,21 @@ def _strided_slice(
     return part
 
 
-def _segment_product(_: Mapping[str, Any], source: Array, segment_ids: Array, count: Array) -> Array:
+def _compute_segment_product(_: Mapping[str, Any], source: Array, segment_ids: Array, count: Array) -> Array:
     np = _import_numpy()
     products: Array = np.ones(int(count.reshape(-1)[0]), source.dtype)
     np.multiply.at(products, segment_ids, source)
     return products
 
 
-def _fill(_: Mapping[str, Any], shape: Array, value: Array) -> Array:
+def _compute_fill(_: Mapping[str, Any], shape: Array, value: Array) -> Array:
     if math.prod(int(d) for d in shape.reshape(-1)) > MAX_ELEMENTS:
         raise ValueError
     array: Array = _import_numpy().full(tuple(shape.reshape(-1)), value.reshape(-1)[0])
     return array
 
 
-def _range(_: Mapping[str, Any], start: Array, stop: Array, step: Array) -> Array:
+def _compute_range(_: Mapping[str, Any], start: Array, stop: Array, step: Array) -> Array:
     first, last, increment = (a.reshape(-1)[0] for a in (start, stop, step))
     if abs((float(last) - float(first)) / float(increment)) > MAX_ELEMENTS:
         raise ValueError
@@ -100,7 +100,7 @@ CONTENTS: Mapping[str, Callable[..., Any]] = {
     "PACK": lambda at, *arrays: _import_numpy().stack(arrays, at["axis"]),
     "CONCATENATION": lambda at, *arrays: _import_numpy().concatenate(arrays, at["axis"]),
     "GATHER": lambda options, source, indices: _import_numpy().take(source, indices, options.get("axis", 0)),
-    "STRIDED_SLICE": _strided_slice,
+    "STRIDED_SLICE": _compute_strided_slice,
     "SLICE": lambda _, source, begin, size: source[
         tuple([slice(int(b), None if n == -1 else int(b + n)) for b, n in zip(begin, size, strict=True)])
     ],
@@ -114,9 +114,9 @@ CONTENTS: Mapping[str, Callable[..., Any]] = {
     "SUM": _make_reduction("sum"),
     "REDUCE_MAX": _make_reduction("max"),
     "REDUCE_MIN": _make_reduction("min"),
-    "UNSORTED_SEGMENT_PROD": _segment_product,
-    "FILL": _fill,
-    "RANGE": _range,
+    "UNSORTED_SEGMENT_PROD": _compute_segment_product,
+    "FILL": _compute_fill,
+    "RANGE": _compute_range,
     "BROADCAST_ARGS": lambda _, a, b: _import_numpy().broadcast_shapes(tuple(a), tuple(b)),
 }
 """Functions that compute the output of an operator from its options and the contents of its inputs."""

@@ -1,8 +1,8 @@
-"""Output shapes of TensorFlow Lite's operators from the shapes of their inputs: a table by operator name.
+"""Infers the output shapes of TensorFlow Lite's operators from the shapes of their inputs.
 
 A size is a number, or None if unknown; TensorFlow Lite files have no named dimensions. A rule that needs an
-unknown size raises LookupError, and the operator's outputs keep the declared shape. The rules do the same as
-the `Prepare` functions of the operators' kernels.
+unknown size raises LookupError, and the operator's outputs keep the declared shape. The rules compute the
+same as the `Prepare` functions of the operators' kernels.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _keep_shape(call: Call) -> Sequence[Shape | None]:
     return [call.shape_or_none(0)]
 
 
-def _broadcast(call: Call) -> Sequence[Shape | None]:
+def _infer_broadcast(call: Call) -> Sequence[Shape | None]:
     return [cost_formulas.broadcast(*(_require_shape(call, index) for index in range(len(call.inputs))))]
 
 
@@ -68,6 +68,7 @@ def _count_windows(size: Dim, kernel: Dim, stride: int, dilation: int, padding: 
 
 
 _AXES = ("d", "h", "w")
+"""Letters of the spatial axes in the names of attributes: depth, height, width."""
 
 
 def _slide_window(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
@@ -83,12 +84,12 @@ def _slide_window(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | 
     sizes = [
         _count_windows(
             size,
-            k,
-            attributes[f"stride_{a}"],
-            attributes.get(f"dilation_{a}_factor", 1),
+            kernel_size,
+            attributes[f"stride_{letter}"],
+            attributes.get(f"dilation_{letter}_factor", 1),
             attributes["padding"],
         )
-        for size, k, a in zip(source[1:-1], kernel, letters, strict=True)
+        for size, kernel_size, letter in zip(source[1:-1], kernel, letters, strict=True)
     ]
     return [(source[0], *sizes, channels)]
 
@@ -106,7 +107,7 @@ def _make_conv_rule(first: int, last: int, channels: int) -> Rule:
     )
 
 
-def _pool(call: Call) -> Sequence[Shape | None]:
+def _infer_pool(call: Call) -> Sequence[Shape | None]:
     attributes = call.attributes
     return _slide_window(
         call, (attributes["filter_height"], attributes["filter_width"]), _require_shape(call, 0)[-1]
@@ -122,7 +123,7 @@ def _make_content_rule(index: int) -> Rule:
     return rule
 
 
-def _conv_transpose(call: Call) -> Sequence[Shape | None]:
+def _infer_conv_transpose(call: Call) -> Sequence[Shape | None]:
     try:
         return [tuple(_require_integers(call, 0))]
     except LookupError:
@@ -130,7 +131,7 @@ def _conv_transpose(call: Call) -> Sequence[Shape | None]:
         return [None if declared is None else (_require_shape(call, 2)[0], *declared[1:])]
 
 
-def _fully_connected(call: Call) -> Sequence[Shape | None]:
+def _infer_fully_connected(call: Call) -> Sequence[Shape | None]:
     source, weight = _require_shape(call, 0), _require_shape(call, 1)
     if call.attributes.get("keep_num_dims"):
         return [(*source[:-1], weight[0])]
@@ -139,14 +140,14 @@ def _fully_connected(call: Call) -> Sequence[Shape | None]:
     return [(rows, weight[0])]
 
 
-def _matmul(call: Call) -> Sequence[Shape | None]:
+def _infer_matmul(call: Call) -> Sequence[Shape | None]:
     a, b = _require_shape(call, 0), _require_shape(call, 1)
     rows = a[-1] if call.attributes.get("adj_x") else a[-2]
     columns = b[-2] if call.attributes.get("adj_y") else b[-1]
     return [(*cost_formulas.broadcast(a[:-2], b[:-2]), rows, columns)]
 
 
-def _reshape(call: Call) -> Sequence[Shape | None]:
+def _infer_reshape(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     try:
         target = _require_integers(call, 1)
@@ -169,7 +170,7 @@ def _reshape(call: Call) -> Sequence[Shape | None]:
     return [tuple(sizes)]
 
 
-def _concatenation(call: Call) -> Sequence[Shape | None]:
+def _infer_concatenation(call: Call) -> Sequence[Shape | None]:
     shapes = [_require_shape(call, index) for index in range(len(call.inputs))]
     axis = normalize_axis(call.attributes["axis"], len(shapes[0]))
     sizes = [s[axis] for s in shapes]
@@ -177,19 +178,19 @@ def _concatenation(call: Call) -> Sequence[Shape | None]:
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
-def _pack(call: Call) -> Sequence[Shape | None]:
+def _infer_pack(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     axis = normalize_axis(call.attributes["axis"], len(source) + 1)
     return [(*source[:axis], len(call.inputs), *source[axis:])]
 
 
-def _unpack(call: Call) -> Sequence[Shape | None]:
+def _infer_unpack(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     axis = normalize_axis(call.attributes["axis"], len(source))
     return [(*source[:axis], *source[axis + 1 :])] * call.output_count
 
 
-def _split(call: Call) -> Sequence[Shape | None]:
+def _infer_split(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 1)
     axis = normalize_axis(_require_integers(call, 0)[0], len(source))
     size, parts = source[axis], call.attributes["num_splits"]
@@ -197,7 +198,7 @@ def _split(call: Call) -> Sequence[Shape | None]:
     return [(*source[:axis], part, *source[axis + 1 :])] * call.output_count
 
 
-def _split_v(call: Call) -> Sequence[Shape | None]:
+def _infer_split_v(call: Call) -> Sequence[Shape | None]:
     source, sizes = _require_shape(call, 0), _require_integers(call, 1)
     axis = normalize_axis(_require_integers(call, 2)[0], len(source))
     axis_size = source[axis]
@@ -207,18 +208,18 @@ def _split_v(call: Call) -> Sequence[Shape | None]:
     return [(*source[:axis], size, *source[axis + 1 :]) for size in sizes]
 
 
-def _transpose(call: Call) -> Sequence[Shape | None]:
+def _infer_transpose(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     return [tuple([source[normalize_axis(n, len(source))] for n in _require_integers(call, 1)])]
 
 
-def _pad(call: Call) -> Sequence[Shape | None]:
+def _infer_pad(call: Call) -> Sequence[Shape | None]:
     source, amounts = _require_shape(call, 0), _require_integers(call, 1)
     pads = zip(amounts[::2], amounts[1::2], strict=True)
     return [tuple([None if d is None else d + a + b for d, (a, b) in zip(source, pads, strict=True)])]
 
 
-def _reduce(call: Call) -> Sequence[Shape | None]:
+def _infer_reduce(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     axes = {normalize_axis(n, len(source)) for n in _require_integers(call, 1)}
     if call.attributes.get("keep_dims"):
@@ -226,13 +227,13 @@ def _reduce(call: Call) -> Sequence[Shape | None]:
     return [tuple([d for index, d in enumerate(source) if index not in axes])]
 
 
-def _arg_reduce(call: Call) -> Sequence[Shape | None]:
+def _infer_arg_reduce(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     axis = normalize_axis(_require_integers(call, 1)[0], len(source))
     return [(*source[:axis], *source[axis + 1 :])]
 
 
-def _strided_slice(call: Call) -> Sequence[Shape | None]:
+def _infer_strided_slice(call: Call) -> Sequence[Shape | None]:
     source, attributes = _require_shape(call, 0), call.attributes
     if attributes.get("ellipsis_mask") or attributes.get("new_axis_mask") or attributes.get("offset"):
         return [None]
@@ -259,7 +260,7 @@ def _strided_slice(call: Call) -> Sequence[Shape | None]:
     return [tuple(sizes)]
 
 
-def _slice(call: Call) -> Sequence[Shape | None]:
+def _infer_slice(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     sizes = _require_integers(call, 2)
     if -1 not in sizes:
@@ -272,26 +273,26 @@ def _slice(call: Call) -> Sequence[Shape | None]:
     return [tuple(sliced_sizes)]
 
 
-def _gather(call: Call) -> Sequence[Shape | None]:
+def _infer_gather(call: Call) -> Sequence[Shape | None]:
     source, index_shape = _require_shape(call, 0), _require_shape(call, 1)
     axis = normalize_axis(call.attributes.get("axis", 0), len(source))
     batch_dims = call.attributes.get("batch_dims", 0)
     return [(*source[:axis], *index_shape[batch_dims:], *source[axis + 1 :])]
 
 
-def _gather_nd(call: Call) -> Sequence[Shape | None]:
+def _infer_gather_nd(call: Call) -> Sequence[Shape | None]:
     source, index_shape = _require_shape(call, 0), _require_shape(call, 1)
     depth = index_shape[-1]
     return [(*index_shape[:-1], *source[depth:])] if isinstance(depth, int) else [None]
 
 
-def _expand(call: Call) -> Sequence[Shape | None]:
+def _infer_expand(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     axis = normalize_axis(_require_integers(call, 1)[0], len(source) + 1)
     return [(*source[:axis], 1, *source[axis:])]
 
 
-def _squeeze(call: Call) -> Sequence[Shape | None]:
+def _infer_squeeze(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     axes = {normalize_axis(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
     if not axes and None in source:
@@ -299,30 +300,30 @@ def _squeeze(call: Call) -> Sequence[Shape | None]:
     return [tuple([d for index, d in enumerate(source) if not (index in axes if axes else d == 1)])]
 
 
-def _tile(call: Call) -> Sequence[Shape | None]:
+def _infer_tile(call: Call) -> Sequence[Shape | None]:
     counts = _require_integers(call, 1)
     return [
         tuple([None if d is None else d * n for d, n in zip(_require_shape(call, 0), counts, strict=True)])
     ]
 
 
-def _range(call: Call) -> Sequence[Shape | None]:
+def _infer_range(call: Call) -> Sequence[Shape | None]:
     start, stop, step = (float(call.content(index).reshape(-1)[0]) for index in range(3))
     return [(max(math.ceil((stop - start) / step), 0),)]
 
 
-def _one_hot(call: Call) -> Sequence[Shape | None]:
+def _infer_one_hot(call: Call) -> Sequence[Shape | None]:
     index_shape, depth = _require_shape(call, 0), _require_integers(call, 1)[0]
     axis = call.attributes.get("axis", -1)
     position = len(index_shape) if axis == -1 else normalize_axis(axis, len(index_shape) + 1)
     return [(*index_shape[:position], depth, *index_shape[position:])]
 
 
-def _top_k(call: Call) -> Sequence[Shape | None]:
+def _infer_top_k(call: Call) -> Sequence[Shape | None]:
     return [(*_require_shape(call, 0)[:-1], _require_integers(call, 1)[0])] * 2
 
 
-def _resize(call: Call) -> Sequence[Shape | None]:
+def _infer_resize(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     return [(source[0], *_require_integers(call, 1), source[3])]
 
@@ -341,7 +342,7 @@ def _make_depth_rule(to_space: bool) -> Rule:
     return rule
 
 
-def _space_to_batch(call: Call) -> Sequence[Shape | None]:
+def _infer_space_to_batch(call: Call) -> Sequence[Shape | None]:
     source, blocks, pads = _require_shape(call, 0), _require_integers(call, 1), _require_integers(call, 2)
     count = len(blocks)
     sizes = [
@@ -351,7 +352,7 @@ def _space_to_batch(call: Call) -> Sequence[Shape | None]:
     return [(source[0] * math.prod(blocks), *sizes, *source[1 + count :])]
 
 
-def _batch_to_space(call: Call) -> Sequence[Shape | None]:
+def _infer_batch_to_space(call: Call) -> Sequence[Shape | None]:
     source, blocks, crops = _require_shape(call, 0), _require_integers(call, 1), _require_integers(call, 2)
     count = len(blocks)
     sizes = [
@@ -361,15 +362,15 @@ def _batch_to_space(call: Call) -> Sequence[Shape | None]:
     return [(source[0] // math.prod(blocks), *sizes, *source[1 + count :])]
 
 
-def _lookup(call: Call) -> Sequence[Shape | None]:
+def _infer_lookup(call: Call) -> Sequence[Shape | None]:
     return [(*_require_shape(call, 0), *_require_shape(call, 1)[1:])]
 
 
-def _rank(call: Call) -> Sequence[Shape | None]:
+def _infer_rank(call: Call) -> Sequence[Shape | None]:
     return [(len(_require_shape(call, 0)),)]
 
 
-def _sequence_lstm(call: Call) -> Sequence[Shape | None]:
+def _infer_sequence_lstm(call: Call) -> Sequence[Shape | None]:
     # the output is as wide as the projection, or else as the cells
     width = _require_shape(call, 16)[0] if call.shape_or_none(16) is not None else _require_shape(call, 2)[0]
     return [(*_require_shape(call, 0)[:2], width)]
@@ -389,48 +390,48 @@ _BROADCAST = str.split("""
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_SAME, _keep_shape),
-    **dict.fromkeys(_BROADCAST, _broadcast),
+    **dict.fromkeys(_BROADCAST, _infer_broadcast),
     **dict.fromkeys(
-        ["MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_ANY", "REDUCE_ALL"], _reduce
+        ["MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_ANY", "REDUCE_ALL"], _infer_reduce
     ),
-    **dict.fromkeys(("ARG_MAX", "ARG_MIN"), _arg_reduce),
-    **dict.fromkeys(("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"), _pool),
-    **dict.fromkeys(("PAD", "PADV2", "MIRROR_PAD"), _pad),
-    **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), _resize),
+    **dict.fromkeys(("ARG_MAX", "ARG_MIN"), _infer_arg_reduce),
+    **dict.fromkeys(("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"), _infer_pool),
+    **dict.fromkeys(("PAD", "PADV2", "MIRROR_PAD"), _infer_pad),
+    **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), _infer_resize),
     "CONV_2D": _make_conv_rule(1, 3, 0),
     "DEPTHWISE_CONV_2D": _make_conv_rule(1, 3, 3),
     "CONV_3D": _make_conv_rule(0, 3, 4),
-    "TRANSPOSE_CONV": _conv_transpose,
-    "CONV_3D_TRANSPOSE": _conv_transpose,
-    "FULLY_CONNECTED": _fully_connected,
-    "BATCH_MATMUL": _matmul,
-    "RESHAPE": _reshape,
-    "CONCATENATION": _concatenation,
-    "PACK": _pack,
-    "UNPACK": _unpack,
-    "SPLIT": _split,
-    "SPLIT_V": _split_v,
-    "TRANSPOSE": _transpose,
-    "STRIDED_SLICE": _strided_slice,
-    "SLICE": _slice,
-    "GATHER": _gather,
-    "GATHER_ND": _gather_nd,
-    "EXPAND_DIMS": _expand,
-    "SQUEEZE": _squeeze,
-    "TILE": _tile,
+    "TRANSPOSE_CONV": _infer_conv_transpose,
+    "CONV_3D_TRANSPOSE": _infer_conv_transpose,
+    "FULLY_CONNECTED": _infer_fully_connected,
+    "BATCH_MATMUL": _infer_matmul,
+    "RESHAPE": _infer_reshape,
+    "CONCATENATION": _infer_concatenation,
+    "PACK": _infer_pack,
+    "UNPACK": _infer_unpack,
+    "SPLIT": _infer_split,
+    "SPLIT_V": _infer_split_v,
+    "TRANSPOSE": _infer_transpose,
+    "STRIDED_SLICE": _infer_strided_slice,
+    "SLICE": _infer_slice,
+    "GATHER": _infer_gather,
+    "GATHER_ND": _infer_gather_nd,
+    "EXPAND_DIMS": _infer_expand,
+    "SQUEEZE": _infer_squeeze,
+    "TILE": _infer_tile,
     "BROADCAST_TO": _make_content_rule(1),
     "FILL": _make_content_rule(0),
     "SCATTER_ND": _make_content_rule(2),
     "SPARSE_TO_DENSE": _make_content_rule(1),
-    "RANGE": _range,
-    "ONE_HOT": _one_hot,
-    "TOPK_V2": _top_k,
+    "RANGE": _infer_range,
+    "ONE_HOT": _infer_one_hot,
+    "TOPK_V2": _infer_top_k,
     "SPACE_TO_DEPTH": _make_depth_rule(False),
     "DEPTH_TO_SPACE": _make_depth_rule(True),
-    "SPACE_TO_BATCH_ND": _space_to_batch,
-    "BATCH_TO_SPACE_ND": _batch_to_space,
-    "EMBEDDING_LOOKUP": _lookup,
-    "SHAPE": _rank,
-    "UNIDIRECTIONAL_SEQUENCE_LSTM": _sequence_lstm,
+    "SPACE_TO_BATCH_ND": _infer_space_to_batch,
+    "BATCH_TO_SPACE_ND": _infer_batch_to_space,
+    "EMBEDDING_LOOKUP": _infer_lookup,
+    "SHAPE": _infer_rank,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": _infer_sequence_lstm,
 }
 """Rules for the output shapes, by operator name."""

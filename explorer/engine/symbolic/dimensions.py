@@ -36,6 +36,7 @@ __all__ = [
     "expression",
     "floor_div",
     "create_name",
+    "is_data_dependent",
     "greatest",
     "find_minimum",
     "find_smaller",
@@ -76,6 +77,11 @@ def dim(value: Expression | int | None) -> Dim:
 def create_name(number: int) -> str:
     """Returns a name for a data-dependent size, which is at least 0."""
     return f"'#{number}'"
+
+
+def is_data_dependent(dim: Dim) -> bool:
+    """Whether a dimension contains a name of `create_name`."""
+    return isinstance(dim, str) and "'#" in dim
 
 
 def _apply(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expression]) -> Dim:

@@ -24,6 +24,7 @@ MAX_TEXT = 160
 """Limits of an expression; beyond them it is unreadable, and the dimension counts as unknown."""
 
 Monomial = tuple[tuple[str, int], ...]
+"""Product of atoms: sorted pairs of an atom and its power."""
 
 
 class UndecidedSize(ArithmeticError):
@@ -34,7 +35,7 @@ class Expression:
     """A polynomial over atoms, divided by a positive integer.
 
     Attributes:
-        terms: Nonzero coefficients by monomial; a monomial is a sorted tuple of (atom, power).
+        terms: Nonzero coefficients by monomial.
         over: Positive denominator, which has no common divisor with all coefficients.
     """
 
@@ -66,7 +67,7 @@ class Expression:
     def text(self) -> str:
         """The canonical text."""
         if not self._text:
-            self._text = _format(self)
+            self._text = _format_expression(self)
         return self._text
 
     def __repr__(self) -> str:
@@ -183,7 +184,7 @@ def _divide_monomials(a: Monomial, b: Monomial) -> Monomial | None:
     return tuple(sorted(powers.items()))
 
 
-def _order(monomial: Monomial) -> tuple[int, Monomial]:
+def _make_order_key(monomial: Monomial) -> tuple[int, Monomial]:
     return -sum(power for _, power in monomial), monomial
 
 
@@ -200,14 +201,14 @@ def divide_exactly(a: Expression, b: Expression) -> Expression | None:
     for _ in range(4 * MAX_TERMS):
         if not dividend:
             return Expression(quotient, a.over)
-        top = _find_leading(dividend)
-        part = _divide_monomials(top, leading)
-        if part is None or dividend[top] % b.terms[leading]:
+        leading_dividend = _find_leading(dividend)
+        quotient_monomial = _divide_monomials(leading_dividend, leading)
+        if quotient_monomial is None or dividend[leading_dividend] % b.terms[leading]:
             return None
-        factor = dividend[top] // b.terms[leading]
-        quotient[part] = quotient.get(part, 0) + factor
+        factor = dividend[leading_dividend] // b.terms[leading]
+        quotient[quotient_monomial] = quotient.get(quotient_monomial, 0) + factor
         for m, c in b.terms.items():
-            key = _multiply_monomials(m, part)
+            key = _multiply_monomials(m, quotient_monomial)
             remainder = dividend.get(key, 0) - c * factor
             if remainder:
                 dividend[key] = remainder
@@ -288,9 +289,9 @@ def find_lower_bound(value: Expression) -> int | None:
     """Returns a lower bound of the expression, with every name at least 1, or None if none is known."""
     total = 0
     for monomial, factor in value.terms.items():
-        bound_of = _find_atom_minimum if factor > 0 else _find_atom_maximum
+        find_bound = _find_atom_minimum if factor > 0 else _find_atom_maximum
         for atom, power in monomial:
-            limit = bound_of(atom)
+            limit = find_bound(atom)
             if limit is None or limit < 0:
                 return None
             factor *= limit**power
@@ -388,9 +389,9 @@ def divide_truncating(a: Expression | int, b: Expression | int) -> Expression:
     return floor(top, below)
 
 
-def _format(value: Expression) -> str:
+def _format_expression(value: Expression) -> str:
     pieces: list[str] = []
-    for monomial in sorted(value.terms, key=_order):
+    for monomial in sorted(value.terms, key=_make_order_key):
         factor = value.terms[monomial]
         atoms = [atom if power == 1 else f"{atom}^{power}" for atom, power in monomial]
         size = abs(factor)

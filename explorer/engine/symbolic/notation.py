@@ -20,6 +20,8 @@ _TOKEN = re.compile(rf"\s*(?:(\d+)|(floor|ceil|max|min|Max|Min)(?=\()|({_NAME})|
 _PLAIN = re.compile(rf"{_NAME}\Z")
 _COMPOUND = re.compile(r"[-+*/(]")
 _HYPHEN = re.compile(r"[A-Za-z_]-[A-Za-z_]")
+_MAX_DEPTH = 24
+"""Maximum depth of nested parentheses and calls."""
 
 
 @lru_cache(maxsize=8192)
@@ -51,7 +53,7 @@ def canonicalize_name(name: str) -> str | None:
             value = None
         if value is not None and value.constant is None:
             return value.text
-    # names that start with # are reserved for `dimensions.fresh`
+    # names that start with # are reserved for data-dependent sizes, see `dimensions.create_name`
     quoted = name.replace("'", "`").lstrip("#")
     return f"'{quoted}'" if quoted.strip() and len(name) <= MAX_TEXT else None
 
@@ -64,7 +66,10 @@ def format_for_display(text: str) -> str:
 
 
 class _Parser:
-    """Parses texts of `expressions` and of exporters: `s0 + 1`, `2*s1`, `s0//2`, `Max(1, s0)`."""
+    """Parses texts of `expressions` and of exporters: `s0 + 1`, `2*s1`, `s0//2`, `Max(1, s0)`.
+
+    Each `parse_` method reads one rule of the grammar at the position, and raises ValueError if it fails.
+    """
 
     def __init__(self, text: str) -> None:
         self.tokens: list[re.Match[str]] = []
@@ -80,9 +85,11 @@ class _Parser:
         self.depth = 0
 
     def peek(self) -> str:
+        """Returns the sign at the position: '' for a token that is no sign, 'end' after the last token."""
         return self.tokens[self.position].group(5) or "" if self.position < len(self.tokens) else "end"
 
     def expect(self, sign: str) -> None:
+        """Skips a sign, or raises ValueError if another token follows."""
         if self.peek() != sign:
             raise ValueError(sign)
         self.position += 1
@@ -95,7 +102,7 @@ class _Parser:
 
     def parse_sum(self) -> Expression:
         self.depth += 1
-        if self.depth > 24:
+        if self.depth > _MAX_DEPTH:
             raise ValueError("depth")
         negative = self.peek() == "-"
         if negative:
