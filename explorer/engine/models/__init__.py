@@ -1,1 +1,1 @@
-"""Opened models of all formats, with a common protocol."""
+"""Opens models of all formats, with a common protocol."""

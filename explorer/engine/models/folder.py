@@ -1,4 +1,4 @@
-"""Folder of models: lists the models in it, so that the user can choose.
+"""Lists the models in a folder of models, so that the user can choose.
 
 This format is tried after the formats of folders that are one model. The search reads the start of every
 file, because file names are not reliable. A folder may come from an untrusted source, so the search is
@@ -33,6 +33,7 @@ MAX_FILES = 10_000
 """Maximum number of files that the search reads: about one second of work."""
 MAX_FOLDERS = 2_000
 MAX_DEPTH = 6
+"""Maximum number and depth of the folders that the search enters."""
 
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages")
 
@@ -62,7 +63,9 @@ class _Search:
 
 
 def _find_models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
-    """Yields rows of the models below a folder: first those directly in it, then those in its subfolders."""
+    """Yields rows of the models below a folder: first models directly in it, then models in its
+    subfolders.
+    """
     try:
         with os.scandir(folder) as entries:
             dir_entries = []

@@ -1,4 +1,4 @@
-"""Header figures: parameters, stored types and quantization of a model, computed from its outline alone.
+"""Computes parameters, stored types and quantization of a model from its outline alone.
 
 A list of models shows these figures without opening a model: no shape is inferred and no weight is read. The
 outline is read row by row within a time limit, because reading a hostile file could take a day.
@@ -25,7 +25,7 @@ _CHECK_INTERVAL = 1024
 _MAX_TYPES = 64
 """Maximum number of types that are counted separately; a hostile file may have one for each tensor."""
 
-_QUANTIZED = {
+_METHOD_BY_OPERATOR = {
     "QuantizeLinear": "QDQ",
     "DequantizeLinear": "QDQ",
     "QLinearConv": "QOperator",
@@ -36,8 +36,9 @@ _QUANTIZED = {
     "com.microsoft.GatherBlockQuantized": "GatherBlockQuantized",
 }
 """Quantization method by the operators that indicate it."""
-_ARCHITECTURES = ("architectures", "general.architecture")
-_CONTEXTS = (
+_ARCHITECTURE_KEYS = ("architectures", "general.architecture")
+"""Setting of config.json, and key of GGUF metadata, that name the architecture."""
+_CONTEXT_KEYS = (
     "max_position_embeddings",
     "n_positions",
     "max_sequence_length",
@@ -45,8 +46,8 @@ _CONTEXTS = (
     ".context_length",
 )
 """Settings of config.json, and the key of GGUF metadata, that give the longest context."""
-_DIGITS = 16
-"""Number of digits from which a context length is not plausible."""
+_MAX_CONTEXT_DIGITS = 15
+"""Maximum number of digits of a plausible context length."""
 
 
 class _Sum:
@@ -58,6 +59,7 @@ class _Sum:
         self.bytes: int | None = 0
 
     def add(self, elements: int | None, size: int | None) -> None:
+        """Adds a tensor with its number of elements and of bytes, or None if unknown."""
         self.tensors += 1
         self.elements = None if elements is None or self.elements is None else self.elements + elements
         self.bytes = None if size is None or self.bytes is None else self.bytes + size
@@ -76,9 +78,14 @@ def collect_header_figures(outline: Outline) -> dict[str, Any]:
     types = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in outline_sums.sums.items()]
     architecture, context = "", None
     for key, text in outline.facts:
-        if key in _ARCHITECTURES:
+        if key in _ARCHITECTURE_KEYS:
             architecture = architecture or text
-        elif context is None and key.endswith(_CONTEXTS) and text.isdecimal() and len(text) < _DIGITS:
+        elif (
+            context is None
+            and key.endswith(_CONTEXT_KEYS)
+            and text.isdecimal()
+            and len(text) <= _MAX_CONTEXT_DIGITS
+        ):
             context = int(text)
     outline_sums.methods[outline.quantization] = None
     return {
@@ -116,7 +123,7 @@ class _OutlineSums:
         self.other_elements = 0
         deadline = time.monotonic() + SECONDS
         for index, row in enumerate(outline.rows):
-            self.add(row)
+            self._add_row(row)
             if index % _CHECK_INTERVAL == 0 and time.monotonic() > deadline:
                 self.note = "the header is too long to be counted here"
                 self.params, self.sums = None, {}
@@ -124,9 +131,9 @@ class _OutlineSums:
         if self.methods and self.params is not None:
             self.params += self.other_elements
 
-    def add(self, row: OutlineRow) -> None:
+    def _add_row(self, row: OutlineRow) -> None:
         if row.kind == "operator":
-            if method := _QUANTIZED.get(row.dtype):
+            if method := _METHOD_BY_OPERATOR.get(row.dtype):
                 self.methods[method] = None
             if row.nbytes is None:
                 return

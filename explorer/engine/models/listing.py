@@ -1,4 +1,4 @@
-"""Listing of models: figures from the header of each model in a folder, without opening the models.
+"""Lists figures from the header of each model in a folder, without opening the models.
 
 Files may come from an untrusted source, so a broken file is a row with a note. To limit the memory and time
 of hostile files, `explorer.process.header_reader` reads each header in another process.

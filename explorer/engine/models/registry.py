@@ -1,4 +1,4 @@
-"""Format registry: finds the format of a path or name.
+"""Finds the format of a path or name.
 
 A format is a module of this package with a `Format` called `FORMAT`, and `MODULES` lists its name. No other
 part of the program depends on the format. The content of a file takes precedence over its name. Only if no

@@ -1,4 +1,4 @@
-"""Lazy layer tree of very many tensors: builds a row when it is first read.
+"""Builds the rows of a layer tree of very many tensors lazily, each when it is first read.
 
 A row takes a kilobyte of objects, and a user looks at a few hundred rows of a million. Before it is built, a
 row is an index of a few arrays, and the header's entry of its tensor. The rows equal those that
@@ -33,7 +33,7 @@ class TensorRows(LayerRows):
     """
 
     def __init__(self, contents: TensorIndex) -> None:
-        self._why = contents.why
+        self._reason = contents.why
         self._kinds: Mapping[str, str] = contents.kinds
         self._items: list[StoredTensor | str] = []
         self._parent = array("i")
@@ -49,6 +49,7 @@ class TensorRows(LayerRows):
         self._compute_sums()
 
     def _collect_items(self, contents: TensorIndex) -> None:
+        """Collects the rows in pre-order: the path of a module, or the entry of a tensor."""
         modules: set[str] = set()
         ancestors = array("i", [-1])
         for index, row in enumerate(list_rows(contents.tensors)):
@@ -112,8 +113,8 @@ class TensorRows(LayerRows):
             path = entry if isinstance(entry, str) else entry.name
             yield path, parent if parent >= 0 else None, () if isinstance(entry, str) else (path,)
 
-    def _build_row(self, at: int) -> Layer:
-        entry, parent = self._items[at], self._parent[at]
+    def _build_row(self, index: int) -> Layer:
+        entry, parent = self._items[index], self._parent[index]
         path = entry if isinstance(entry, str) else entry.name
         parent_path = self._items[parent] if parent >= 0 else ""
         # one separator is between the path of a module and the name of its member
@@ -121,22 +122,22 @@ class TensorRows(LayerRows):
         parent_index = parent if parent >= 0 else None
         if not isinstance(entry, str):
             row = build_leaf_layer(
-                entry, name, self._why, at, parent_index, self._depth[at], self._params[at]
+                entry, name, self._reason, index, parent_index, self._depth[index], self._params[index]
             )
-            return row if self._trained is None else replace(row, trainable_params=self._trained[at])
+            return row if self._trained is None else replace(row, trainable_params=self._trained[index])
         return Layer(
-            id=at,
+            id=index,
             parent=parent_index,
             path=path,
             name=name,
             kind=self._kinds.get(path, ""),
-            depth=self._depth[at],
+            depth=self._depth[index],
             group=True,
-            params=self._params[at],
-            weight_bytes=self._bytes[at],
-            reason=self._why,
-            repeat=self._repeat[at],
-            trainable_params=None if self._trained is None else self._trained[at],
+            params=self._params[index],
+            weight_bytes=self._bytes[index],
+            reason=self._reason,
+            repeat=self._repeat[index],
+            trainable_params=None if self._trained is None else self._trained[index],
             **NOTHING_KNOWN,
         )
 
@@ -144,8 +145,8 @@ class TensorRows(LayerRows):
 def build_leaf_layer(
     tensor: StoredTensor,
     name: str,
-    why: str,
-    at: int = 0,
+    reason: str,
+    index: int = 0,
     parent: int | None = None,
     depth: int = 0,
     params: int = 0,
@@ -155,14 +156,14 @@ def build_leaf_layer(
     Args:
         tensor: The tensor's entry in the header.
         name: Last component of the tensor's name.
-        why: Reason why the costs are unknown.
-        at: Index of the row in the tree.
+        reason: Reason why the costs are unknown.
+        index: Index of the row in the tree.
         parent: Index of the row of its module, or None.
         depth: Depth of the row in the tree.
         params: Number of elements of the tensor.
     """
     return Layer(
-        id=at,
+        id=index,
         parent=parent,
         path=tensor.name,
         name=name,
@@ -172,6 +173,6 @@ def build_leaf_layer(
         weights=(TensorInfo(tensor.name, tensor.dtype, tensor.shape, "declared"),),
         params=params,
         weight_bytes=tensor.nbytes,
-        reason=why,
+        reason=reason,
         **NOTHING_KNOWN,
     )

@@ -1,4 +1,4 @@
-"""Model without code, known by its tensors: a checkpoint or a file of weights.
+"""Opens a model that is known only by its tensors: a checkpoint or a file of weights.
 
 The layer tree comes from the names, with a row for every tensor. The file does not describe the computation,
 so MACs and activations are unknown, and the model cannot be run, tiled or verified. Parameters, bytes, types,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Endings of torch's names for batch normalization statistics, which are buffers."""
 
-_REMEDY = "name the code that builds it (FILE.py:callable or package.module:callable), or export it to ONNX"
+_HINT = "name the code that builds it (FILE.py:callable or package.module:callable), or export it to ONNX"
 
 DescribedLeaves = tuple[list[LayerLeaf], dict[str, GroupFacts]]
 """Leaves in order, and facts about the enclosing groups by path."""
@@ -118,8 +118,10 @@ class TensorFile(StaticModel):
         modules = tuple(f"{name}{separator}" for name in requested for separator in "./")
         if any(entry.name.startswith(modules) for entry in tensors):
             return None
-        why = self.contents.why
-        return [build_leaf_layer(entry, name, why, params=entry.elements) for name, entry in entries.items()]
+        reason = self.contents.why
+        return [
+            build_leaf_layer(entry, name, reason, params=entry.elements) for name, entry in entries.items()
+        ]
 
     def _create_rows(self) -> tuple[Layer, ...]:
         """Returns a row for every module in the names, and one for every tensor."""
@@ -159,31 +161,33 @@ class TensorFile(StaticModel):
 
     def refuse(self, why: str) -> NoReturn:
         """See `StaticModel`."""
-        raise Misuse(f"{self.contents.why}: {why}", where=self.source, hint=_REMEDY)
+        raise Misuse(f"{self.contents.why}: {why}", where=self.source, hint=_HINT)
 
 
 def build_tree(
-    tensors: Iterable[StoredTensor], why: str, kinds: Mapping[str, str], role: str = ""
+    tensors: Iterable[StoredTensor], reason: str, kinds: Mapping[str, str], role: str = ""
 ) -> DescribedLeaves:
     """Returns a leaf for every tensor. The tree comes from the names of the tensors.
 
     Args:
         tensors: Tensors in the order of the file.
-        why: Reason why the costs are unknown.
+        reason: Reason why the costs are unknown.
         kinds: Class of each module by its path, if known.
         role: Purpose of tensors outside the model, or ''.
     """
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
     scopes: tuple[Scope, ...] = ()
-    unknown = GroupFacts(status="unknown", reason=why)
+    unknown = GroupFacts(status="unknown", reason=reason)
     for row in list_rows(tensors):
         scopes = scopes[: row.depth]
         if row.stored is None:
             scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
             groups[row.path] = unknown
         else:
-            leaves.append(build_leaf(build_leaf_layer(row.stored, row.name, why), scopes, [row.stored], role))
+            leaves.append(
+                build_leaf(build_leaf_layer(row.stored, row.name, reason), scopes, [row.stored], role)
+            )
     return leaves, groups
 
 

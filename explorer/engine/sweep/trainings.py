@@ -219,11 +219,7 @@ def _build_answer(
     best_fields = {name: getattr(best, name) for name in names}
     checkpoint_path = "" if take is None else take[1]
     return TrainingSweep(
-        source=best.model,
-        loss=best.measure,
-        trials=trials,
-        written=checkpoint_path,
-        **best_fields,
+        source=best.model, loss=best.measure, trials=trials, written=checkpoint_path, **best_fields
     )
 
 

@@ -1,4 +1,4 @@
-"""Description of a model in its file, without building the model: modules, tensors, operators.
+"""Describes a model from its file without building it: modules, tensors, operators.
 
 It is used for a pickled module whose code may not run, and for a TorchScript file or exported program on a
 machine without torch. Tree, parameters, bytes, types and values are available. Figures that need a run of the
@@ -40,7 +40,7 @@ class DescribedFile(TensorFile):
     Args:
         contents: The model's tensors, and other facts in the file.
         options: Options that the model is opened with.
-        grow: Function that builds the leaves of the layer tree.
+        create_leaves: Function that builds the leaves of the layer tree.
         strides: Strides of the tensors that are not contiguous, in elements.
         hint: Next step for a user who needs more.
         inputs: Inputs of the model, as far as the file declares them.
@@ -52,7 +52,7 @@ class DescribedFile(TensorFile):
         self,
         contents: TensorIndex,
         options: OpenOptions,
-        grow: Callable[[], DescribedLeaves],
+        create_leaves: Callable[[], DescribedLeaves],
         *,
         strides: Mapping[str, tuple[int, ...]] | None = None,
         hint: str = "",
@@ -61,7 +61,7 @@ class DescribedFile(TensorFile):
         counted: str = "",
     ) -> None:
         super().__init__(contents, options)
-        self._build_leaves = grow
+        self._create_leaves = create_leaves
         self.strides = strides or {}
         self._hint = hint
         self._inputs = inputs
@@ -72,7 +72,7 @@ class DescribedFile(TensorFile):
         """See `OpenedModel`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
         with pause_garbage_collector():
-            leaves, groups = self._build_leaves()
+            leaves, groups = self._create_leaves()
             trained = self._find_trained_parameters(leaves)
             layers = layer_rows.build(leaves, groups, trained=trained)
         elements_by_parameter = {
@@ -149,7 +149,7 @@ def build_tensor_infos(values: Sequence[tuple[str, str | None, Shape | None]]) -
 # -- layer tree of a description
 
 
-def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
+def build_leaves(parts: Sequence[ModulePart], reason: str) -> DescribedLeaves:
     """Returns the leaves of a layer tree.
 
     There is a leaf for every module without submodules, for every tensor outside modules, and for every
@@ -157,7 +157,7 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
 
     Args:
         parts: Parts of the file, in pre-order.
-        why: Reason why the costs are unknown.
+        reason: Reason why the costs are unknown.
     """
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
@@ -165,7 +165,7 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     for part in parts:
         scopes = scopes[: part.depth]
         if not part.kind:
-            loose_leaves, loose_groups = build_tree(part.parameters, why, {}, part.role)
+            loose_leaves, loose_groups = build_tree(part.parameters, reason, {}, part.role)
             leaves += loose_leaves
             groups |= {path: facts for path, facts in loose_groups.items() if path not in groups}
             continue
@@ -175,12 +175,15 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
             if part.path:
                 name = part.name if part.depth else part.path
                 scopes = (*scopes, Scope(part.path, name, part.kind))
-                groups[part.path] = GroupFacts(status="unknown", reason=why, attributes=attributes)
+                groups[part.path] = GroupFacts(status="unknown", reason=reason, attributes=attributes)
             if part.has_modules:
                 for tensor in part.parameters:
                     leaves.append(
                         build_leaf(
-                            build_leaf_layer(tensor, tensor.last_name_part, why), scopes, [tensor], part.role
+                            build_leaf_layer(tensor, tensor.last_name_part, reason),
+                            scopes,
+                            [tensor],
+                            part.role,
                         )
                     )
                 continue
@@ -193,7 +196,7 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
                 TensorInfo(t.last_name_part, t.dtype, t.shape, "declared") for t in part.parameters
             ),
             attributes=attributes,
-            reason=why,
+            reason=reason,
             **NOTHING_KNOWN,
         )
         leaves.append(build_leaf(leaf, scopes, part.parameters, part.role))

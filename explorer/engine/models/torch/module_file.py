@@ -1,4 +1,4 @@
-"""Files opened as nn.Modules with torch installed: TorchScript, exported programs, trusted pickles."""
+"""Opens files as nn.Modules with torch: TorchScript, exported programs, trusted pickles."""
 
 from __future__ import annotations
 

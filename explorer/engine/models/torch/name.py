@@ -1,4 +1,4 @@
-"""Names of PyTorch models: torchvision models by name, and nn.Modules by `package.module:callable`."""
+"""Opens PyTorch models by name: torchvision models, and nn.Modules as `package.module:callable`."""
 
 from __future__ import annotations
 

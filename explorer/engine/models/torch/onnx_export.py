@@ -1,4 +1,4 @@
-"""ONNX export of an nn.Module by torch's exporters, with the module's own names in the file.
+"""Exports an nn.Module to ONNX with torch's exporters, and keeps the module's own names in the file.
 
 torch has two exporters. The TorchScript exporter is tried first. Its node names contain the module tree
 (`/features/features.0/Conv`), and weights keep their state_dict names. It exports detection models, and
@@ -47,7 +47,7 @@ from explorer.engine.runtime.torch_fastpath import disable_fastpath
 from explorer.facts import Progress
 from explorer.host.optional_packages import format_error, silence_output
 
-_INVENTED = ("onnx::", "val_")
+_INVENTED_PREFIXES = ("onnx::", "val_")
 """Prefixes of the names that the two exporters invent."""
 
 OPSET = 17
@@ -341,11 +341,11 @@ def _name_weights(path: str, names: Sequence[str]) -> None:
         )
     renamed = dict(zip(stored_names, names, strict=False))
     values = (output for node in graph.node for output in node.output)
-    others = {*values, *(value.name for value in graph.input), *stored_names[len(names) :]} - {*renamed}
-    taken = [name for at, name in enumerate(names) if name in others or name in names[:at]]
-    if taken:
+    other_names = {*values, *(value.name for value in graph.input), *stored_names[len(names) :]} - {*renamed}
+    used_names = [name for index, name in enumerate(names) if name in other_names or name in names[:index]]
+    if used_names:
         raise Misuse(
-            f"a value of the file is called '{taken[0]}' already",
+            f"a value of the file is called '{used_names[0]}' already",
             where="--input-names",
             hint="choose another",
         )
@@ -376,7 +376,7 @@ def _map_original_names(graph: onnx.ModelProto, path: str, model: nn.Module) -> 
     renamed: dict[str, str] = {}
     for tensor in graph.graph.initializer:
         candidates = weights_by_shape.get(tuple(tensor.dims), [])
-        if not tensor.name.startswith(_INVENTED) or not candidates:
+        if not tensor.name.startswith(_INVENTED_PREFIXES) or not candidates:
             continue
         array = numpy_helper.to_array(tensor, os.path.dirname(os.path.abspath(path)))
         for index, (name, weight) in enumerate(candidates):

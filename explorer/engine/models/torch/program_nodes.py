@@ -1,4 +1,4 @@
-"""Figures of the nodes of an nn.Module's exported program (torch.export), by their names in its graph.
+"""Computes figures of the nodes of an nn.Module's exported program (torch.export), by their names.
 
 Model Explorer shows a PyTorch model as this program. Its node names come from the operators that run, so the
 same module and inputs always give the same names. The module is exported on the meta device if possible.
@@ -57,32 +57,37 @@ def _export_program(loaded: LoadedModule, options: OpenOptions) -> Any:
 
 def _compute_figures(node: Any, parameters: Mapping[str, str]) -> Figures:
     """Returns the costs of a node of the graph, or None for a figure without a rule."""
-    out = node.meta.get("val")
-    read = {parameters[at.name]: at.meta["val"] for at in node.all_input_nodes if at.name in parameters}
+    output = node.meta.get("val")
+    parameter_values = {
+        parameters[source.name]: source.meta["val"]
+        for source in node.all_input_nodes
+        if source.name in parameters
+    }
     figures: dict[str, int | None] = {
-        "params": sum(tensor.numel() for tensor in read.values()),
-        "weights": sum(tensor.numel() * tensor.element_size() for tensor in read.values()),
+        "params": sum(tensor.numel() for tensor in parameter_values.values()),
+        "weights": sum(tensor.numel() * tensor.element_size() for tensor in parameter_values.values()),
         "activations": None,
         "macs": None,
         "ops": None,
     }
     if isinstance(node.target, OpOverload):
         args, kwargs = (
-            map_arg(arguments, lambda at: at.meta.get("val")) for arguments in (node.args, node.kwargs)
+            map_arg(arguments, lambda argument: argument.meta.get("val"))
+            for arguments in (node.args, node.kwargs)
         )
-        cost = dispatch.compute_cost(node.target, args, kwargs, out)
-        figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _count_bytes(out)}
+        cost = dispatch.compute_cost(node.target, args, kwargs, output)
+        figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _count_bytes(output)}
     elif getattr(node.target, "__name__", "") == "getitem":  # selecting one of several results has no cost
         figures |= {"macs": 0, "ops": 0, "activations": 0}
     return figures
 
 
-def _count_bytes(out: Any) -> int | None:
+def _count_bytes(outputs: Any) -> int | None:
     """Returns the bytes of the outputs, or None if a size depends on values."""
-    total = 0
-    for tensor in flatten_tensors([out]):
+    total_bytes = 0
+    for tensor in flatten_tensors([outputs]):
         size = tensor.numel()
         if not isinstance(size, int):
             return None
-        total += size * tensor.element_size()
-    return total
+        total_bytes += size * tensor.element_size()
+    return total_bytes

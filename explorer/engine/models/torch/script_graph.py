@@ -1,4 +1,4 @@
-"""SSA graph of a TorchScript module, as torch prints it.
+"""Loads the SSA graph of a TorchScript module, as torch prints it.
 
 torch.jit.load runs code of the file: it calls `__setstate__` of classes while it loads. All other reading of
 such files goes without torch.jit (`formats.torch_replay`).

@@ -1,4 +1,4 @@
-"""torchvision's models by name, read from its source code: an import would take seconds and need torch.
+"""Reads the names of torchvision's models from its source code: an import would take seconds and need torch.
 
 Each builder is a function with the decorator `register_model`. Its name is the function's name or the one
 passed to the decorator. The enumeration of its trained weights contains torchvision's number of parameters.

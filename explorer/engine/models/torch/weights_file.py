@@ -1,4 +1,4 @@
-"""Weights of a file in an nn.Module: safetensors, files of torch.save, or a trainer's checkpoint.
+"""Loads weights into an nn.Module from safetensors, files of torch.save, or a trainer's checkpoint.
 
 Explorer's own readers read the file one tensor at a time, so no code in it runs. Trainers add prefixes to the
 names ('state_dict.', 'model.', 'module.', '_orig_mod.'). The prefix that makes the most names match is
@@ -52,8 +52,8 @@ def use_weights_file(loaded: LoadedModule, path: str) -> LoadedModule:
         module = build()
         if is_shared:  # the user's module must stay unchanged
             module = copy.deepcopy(module)
-        fit, fill_notes = _fill_module(module, opened.tensors()[0], path)
-        loaded.weights_text, loaded.notes = fit, (*notes, *fill_notes)
+        origin_text, fill_notes = _fill_module(module, opened.tensors()[0], path)
+        loaded.weights_text, loaded.notes = origin_text, (*notes, *fill_notes)
         return module
 
     loaded.build = build_filled
@@ -160,18 +160,18 @@ def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tu
         name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)
     }
     by_name = {numbers.name: numbers for numbers in tensors}
-    fit = match(module_tensors, by_name)
-    if 2 * len(fit.file_names) < min(len(module_tensors), len(by_name)) or not fit.file_names:
-        file_name, module_name = next(iter(fit.unexpected), "none"), next(iter(fit.missing), "none")
-        few = (
-            f"only {len(fit.file_names):,} of its {len(by_name):,} tensors are"
-            if fit.file_names
+    names = match(module_tensors, by_name)
+    if 2 * len(names.file_names) < min(len(module_tensors), len(by_name)) or not names.file_names:
+        file_name, module_name = (next(iter(names.unexpected), "none"), next(iter(names.missing), "none"))
+        count_text = (
+            f"only {len(names.file_names):,} of its {len(by_name):,} tensors are"
+            if names.file_names
             else "none of its tensors is"
         )
         texts = printable(file_name), printable(module_name)
-        reason = f"{few} in the model: '{texts[0]}' in the file, '{texts[1]}' in the model"
+        reason = f"{count_text} in the model: '{texts[0]}' in the file, '{texts[1]}' in the model"
         raise Misuse(reason, where=path, hint=_HINT)
-    pairs = [(name, module_tensors[name], by_name[file_name]) for name, file_name in fit.file_names.items()]
+    pairs = [(name, module_tensors[name], by_name[file_name]) for name, file_name in names.file_names.items()]
     mismatches = [
         (n, tuple(t.shape), k.shape) for n, t, k in pairs if not is_lazy(t) and tuple(t.shape) != k.shape
     ]
@@ -187,7 +187,7 @@ def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tu
             raise Misuse(reason.replace("torch.", ""), where=path, hint=_HINT)
     for name, target, numbers in pairs:
         _copy_tensor(module, name, target, numbers, path)
-    return _describe_origin(fit, pairs, path), list(_describe_mismatches(fit, pairs, path))
+    return _describe_origin(names, pairs, path), list(_describe_mismatches(names, pairs, path))
 
 
 def _copy_tensor(module: nn.Module, name: str, target: torch.Tensor, numbers: Numbers, path: str) -> None:
@@ -216,32 +216,32 @@ def _write_slabs(target: torch.Tensor, numbers: Numbers, path: str) -> None:
         raise Misuse(f"the values of '{printable(numbers.name)}' cannot be read", where=path, hint=_HINT)
 
 
-def _describe_origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
+def _describe_origin(names: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
     """Describes the origin of the weights: "of best.ckpt: 7 tensors, 528 B"."""
     size = sum(numbers.nbytes for _, _, numbers in pairs)
     text = f"of {path}: {many_text(len(pairs), 'tensor')}, {bytes_text(size)}"
     removed_components = {
         p: None
-        for module_name, name in fit.file_names.items()
+        for module_name, name in names.file_names.items()
         for p in _find_wrappers(name)
         if p not in _find_wrappers(module_name)
     }
-    words = [*filter(None, (fit.removed_prefix,)), *(f"{piece}." for piece in removed_components)]
-    if words:
-        text += f"; {' and '.join(printable(repr(word)) for word in words)} removed from their names"
-    if fit.added_prefix:
-        text += f"; '{printable(fit.added_prefix)}' added before their names"
+    removed = [*filter(None, (names.removed_prefix,)), *(f"{piece}." for piece in removed_components)]
+    if removed:
+        text += f"; {' and '.join(printable(repr(word)) for word in removed)} removed from their names"
+    if names.added_prefix:
+        text += f"; '{printable(names.added_prefix)}' added before their names"
     return text
 
 
-def _describe_mismatches(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
+def _describe_mismatches(names: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
     """Yields notes on tensors that do not match, and on other possible matches."""
-    if fit.missing:
-        yield f"not in {path}, and left as the callable made them: {format_names(fit.missing)}"
-    if fit.unexpected:
-        yield f"in {path} but not in the model: {format_names(fit.unexpected)}"
-    if fit.others:
-        yield f"the prefix {format_names(fit.others)} matches as many tensors, but was not used"
+    if names.missing:
+        yield f"not in {path}, and left as the callable made them: {format_names(names.missing)}"
+    if names.unexpected:
+        yield f"in {path} but not in the model: {format_names(names.unexpected)}"
+    if names.others:
+        yield f"the prefix {format_names(names.others)} matches as many tensors, but was not used"
     converted = Counter(n.dtype for _, t, n in pairs if format_dtype(t.dtype) != n.dtype)
     for dtype, count in converted.items():
         verb = "was" if count == 1 else "were"

@@ -23,21 +23,23 @@ from explorer.engine.models.torch.transformers.module import ConfiguredModule, o
 from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info
 
-_FRONT = "base_model.model."
-_SAVED = ".modules_to_save.default."
+_NAME_PREFIX = "base_model.model."
+"""Prefix of the names of all adapter tensors."""
+_REPLACED_MODULE = ".modules_to_save.default."
+"""Part of the name of a tensor that replaces a tensor of the base."""
 _Sizes = tuple[int, ...]
-_FITS: Mapping[str, Callable[[_Sizes, _Sizes], bool]] = {
-    ".lora_A.weight": lambda own, base: len(own) == 2 and own[1] == base[1],
-    ".lora_B.weight": lambda own, base: len(own) == 2 and own[0] == base[0],
-    ".lora_embedding_A": lambda own, base: len(own) == 2 and own[1] == base[0],
-    ".lora_embedding_B": lambda own, base: len(own) == 2 and own[0] == base[1],
-    ".lora_magnitude_vector": lambda own, base: prod(own) == base[0],
-    ".lora_magnitude_vector.weight": lambda own, base: prod(own) == base[0],
-    ".ia3_l": lambda own, base: prod(own) in base,
+_SIZE_TESTS: Mapping[str, Callable[[_Sizes, _Sizes], bool]] = {
+    ".lora_A.weight": lambda sizes, base: len(sizes) == 2 and sizes[1] == base[1],
+    ".lora_B.weight": lambda sizes, base: len(sizes) == 2 and sizes[0] == base[0],
+    ".lora_embedding_A": lambda sizes, base: len(sizes) == 2 and sizes[1] == base[0],
+    ".lora_embedding_B": lambda sizes, base: len(sizes) == 2 and sizes[0] == base[1],
+    ".lora_magnitude_vector": lambda sizes, base: prod(sizes) == base[0],
+    ".lora_magnitude_vector.weight": lambda sizes, base: prod(sizes) == base[0],
+    ".ia3_l": lambda sizes, base: prod(sizes) in base,
 }
-"""Endings of adapter tensors that belong to a weight, and tests whether their sizes fit the weight."""
-_PRODUCTS = (".lora_A.weight", ".lora_B.weight")
-"""Endings of the tensors that a token is multiplied with."""
+"""Functions that test whether the sizes of an adapter tensor fit the sizes of its weight, by name ending."""
+_MULTIPLIED_ENDINGS = (".lora_A.weight", ".lora_B.weight")
+"""Name endings of the tensors that a token is multiplied with."""
 
 
 class AdaptedModule(ConfiguredModule):
@@ -103,9 +105,8 @@ def _find_base(contents: TensorIndex) -> str:
     ):
         if name and "\0" not in path and os.path.isfile(os.path.join(path, "config.json")):
             return path
-    from huggingface_hub import (
-        try_to_load_from_cache,
-    )  # imported late, because transformers has already imported it
+    # imported late, because transformers has already imported it
+    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
@@ -124,25 +125,25 @@ def _describe_adapter(contents: TensorIndex, base: ConfiguredModule, folder: str
         BuildError: The adapter belongs to another base.
     """
     base_shapes = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
-    read = products = replaced = 0
-    misfitting, unmatched = [], []
+    added = multiplied_elements = replaced_elements = 0
+    misfit_texts, unmatched_names = [], []
     for tensor in contents.tensors:
-        ending = next((ending for ending in _FITS if tensor.name.endswith(ending)), "")
-        path = tensor.name.removeprefix(_FRONT).removesuffix(ending).replace(_SAVED, ".")
+        ending = next((ending for ending in _SIZE_TESTS if tensor.name.endswith(ending)), "")
+        path = tensor.name.removeprefix(_NAME_PREFIX).removesuffix(ending).replace(_REPLACED_MODULE, ".")
         shape = base_shapes.get(f"{path}.weight" if ending else path)
         if shape is None or (ending and len(shape) != 2):
-            unmatched.append(tensor.name)
-        elif not (_FITS[ending](tensor.shape, shape) if ending else tensor.shape == shape):
-            misfitting.append(
+            unmatched_names.append(tensor.name)
+        elif not (_SIZE_TESTS[ending](tensor.shape, shape) if ending else tensor.shape == shape):
+            misfit_texts.append(
                 f"{printable(tensor.name)} is {shape_text(tensor.shape)} for {shape_text(shape)}"
             )
         elif ending:
-            read += tensor.elements
-            products += tensor.elements if ending in _PRODUCTS else 0
+            added += tensor.elements
+            multiplied_elements += tensor.elements if ending in _MULTIPLIED_ENDINGS else 0
         else:
-            replaced += tensor.elements
-    if misfitting or len(unmatched) == len(contents.tensors):
-        misfits = format_names(misfitting or [printable(name) for name in unmatched], 2)
+            replaced_elements += tensor.elements
+    if misfit_texts or len(unmatched_names) == len(contents.tensors):
+        misfits = format_names(misfit_texts or [printable(name) for name in unmatched_names], 2)
         raise BuildError(f"this adapter does not fit its base, {printable(folder)}: {misfits}")
     params, config = count_stored(contents.tensors)[0], contents.config
     total = base.stored().totals.params
@@ -151,13 +152,13 @@ def _describe_adapter(contents: TensorIndex, base: ConfiguredModule, folder: str
         f" {printable(folder)}: {count_text(params)} parameters, {percent_text(params, total)} of the base's"
         f" {count_text(total)}; the figures are those of the merged model"
     )
-    if read:
-        macs_text = "as many" if read == products else f"{products:,}"
-        yield f"if not merged, it adds {read:,} parameters to read and {macs_text} MACs for each token"
-    if replaced:
-        yield f"{replaced:,} of its parameters replace parameters of the base"
-    if unmatched:
-        yield f"tensors of the adapter that belong to no layer of the base: {format_names(unmatched)}"
+    if added:
+        macs_text = "as many" if added == multiplied_elements else f"{multiplied_elements:,}"
+        yield f"if not merged, it adds {added:,} parameters to read and {macs_text} MACs for each token"
+    if replaced_elements:
+        yield f"{replaced_elements:,} of its parameters replace parameters of the base"
+    if unmatched_names:
+        yield f"tensors of the adapter that belong to no layer of the base: {format_names(unmatched_names)}"
 
 
 def _format_rank(config: Mapping[str, Any]) -> str:

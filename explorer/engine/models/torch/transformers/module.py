@@ -1,4 +1,4 @@
-"""transformers models with weights in files: the module of the configuration, built on the meta device.
+"""Builds transformers models on the meta device from a configuration, with weights in files.
 
 The module's code determines the computation, and the files determine the bytes of the layers. Weights are
 read only when their values are needed.
@@ -192,7 +192,7 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     require("transformers", contents.source)
     architecture = str(contents.config["general.architecture"])
     file_tensors = {tensor.name: tensor for tensor in contents.tensors}
-    why = f"transformers does not know llama.cpp's architecture '{printable(architecture)}'"
+    reason = f"transformers does not know llama.cpp's architecture '{printable(architecture)}'"
     try:
         for config, note in gguf_config.list_configurations(contents.config, contents.tensors):
             try:
@@ -207,13 +207,13 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
                 match = matching.match_weights(parameters, group_weights(contents.tensors, {}), names)
                 _check_match(match, "its metadata", whole=not contents.missing)
             except BuildError as error:
-                why = str(error)
+                reason = str(error)
                 continue
             loaded.notes = (*loaded.notes, *((note,) if note else ()))
             return _attach_weights(contents, options, loaded, match)
     except BuildError as error:
-        why = str(error)
-    contents.why = why
+        reason = str(error)
+    contents.why = reason
     return TensorFile(contents, options)
 
 
@@ -254,12 +254,12 @@ def _attach_weights(
     return ConfiguredModule(TensorFile(contents, options), options, loaded, match)
 
 
-def _check_match(match: matching.NameMatch, teller: str, *, whole: bool = False) -> None:
+def _check_match(match: matching.NameMatch, source_text: str, *, whole: bool = False) -> None:
     """Refuses a module that contradicts the files.
 
     Args:
         match: Tensors of the files for each parameter of the module.
-        teller: Description of the module's source for messages.
+        source_text: Description of the module's source for messages.
         whole: Whether the files must contain all parameters, because the source leaves much open.
 
     Raises:
@@ -267,14 +267,14 @@ def _check_match(match: matching.NameMatch, teller: str, *, whole: bool = False)
     """
     if match.contradictions:
         count = len(match.contradictions)
-        few = format_names(match.contradictions, 2)
-        raise BuildError(f"{teller} contradicts {many_text(count, 'tensor')} ({few})")
+        tensor_names = format_names(match.contradictions, 2)
+        raise BuildError(f"{source_text} contradicts {many_text(count, 'tensor')} ({tensor_names})")
     if len(match.stored) < len(match.missing) or (whole and match.missing):
-        few = format_names(match.unexpected, 1) or "nothing"
+        tensor_names = format_names(match.unexpected, 1) or "nothing"
         raise BuildError(
             f"{len(match.missing):,} of {len(match.stored) + len(match.missing):,} parameters of the module"
-            f" that {teller} describes are in no file ('{format_names(match.missing, 1)}' in the module,"
-            f" '{few}' in the files)"
+            f" that {source_text} describes are in no file ('{format_names(match.missing, 1)}' in the module,"
+            f" '{tensor_names}' in the files)"
         )
 
 
