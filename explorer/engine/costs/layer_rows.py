@@ -170,13 +170,10 @@ class _Sum(Struct):
     """Running totals of a subtree; rows are added from the last to the first.
 
     Attributes:
-        assumed: Whether a leaf rests on an assumption.
         figures: Sums of the known values of `_FIGURES`.
         missing: Indices of the figures that are unknown for some leaf.
         stored: Elements and bytes of each stored parameter, by identity.
-        leaves: Number of leaves.
-        unknown: Number of leaves with status 'unknown'.
-        status: Least certain status of the leaves.
+        leaves, unknown: Number of leaves, and of leaves with status 'unknown'.
     """
 
     assumed: bool = False

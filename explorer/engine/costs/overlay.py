@@ -182,9 +182,7 @@ class _Match(Struct):
     Attributes:
         figures: Figures by column, then by row id.
         matched: Number of names that match rows.
-        unmatched: Names that match no row.
-        ambiguous: Names that match several rows.
-        notes: Notes for the user.
+        unmatched, ambiguous: Names that match no row, and names that match several rows.
     """
 
     figures: list[dict[int, Part]]

@@ -448,11 +448,8 @@ class TileFigures:
         no_reads = np.zeros(len(self.tiles), dtype=bool)
         first, last = self._count_end_bytes(no_reads)
         zeros = np.zeros(len(self.tiles), dtype=np.int64)
-        passing, hidden, waiting = (
-            [self._count_epilogue_bytes() + zeros, zeros],
-            [zeros, zeros],
-            [zeros, zeros],
-        )
+        passing = [self._count_epilogue_bytes() + zeros, zeros]
+        hidden, waiting = [zeros, zeros], [zeros, zeros]
         sums, output = self.mapping.accumulator, self.mapping.output
         for operand, memory in self.holder.items():
             if memory is None:

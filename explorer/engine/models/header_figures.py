@@ -46,7 +46,7 @@ _CONTEXT_KEYS = (
     ".context_length",
 )
 """Settings of config.json, and the key of GGUF metadata, that give the longest context."""
-_MAX_CONTEXT_DIGITS = 15
+_MAX_DIGITS = 15
 """Maximum number of digits of a plausible context length."""
 
 
@@ -81,10 +81,7 @@ def collect_header_figures(outline: Outline) -> dict[str, Any]:
         if key in _ARCHITECTURE_KEYS:
             architecture = architecture or text
         elif (
-            context is None
-            and key.endswith(_CONTEXT_KEYS)
-            and text.isdecimal()
-            and len(text) <= _MAX_CONTEXT_DIGITS
+            context is None and key.endswith(_CONTEXT_KEYS) and text.isdecimal() and len(text) <= _MAX_DIGITS
         ):
             context = int(text)
     outline_sums.methods[outline.quantization] = None

@@ -118,10 +118,8 @@ class TensorFile(StaticModel):
         modules = tuple(f"{name}{separator}" for name in requested for separator in "./")
         if any(entry.name.startswith(modules) for entry in tensors):
             return None
-        reason = self.contents.why
-        return [
-            build_leaf_layer(entry, name, reason, params=entry.elements) for name, entry in entries.items()
-        ]
+        why = self.contents.why
+        return [build_leaf_layer(entry, name, why, params=entry.elements) for name, entry in entries.items()]
 
     def _create_rows(self) -> tuple[Layer, ...]:
         """Returns a row for every module in the names, and one for every tensor."""

@@ -18,8 +18,7 @@ from explorer.host import processor
 _MAX_SWITCHES = 25.0
 """Maximum involuntary context switches per second and thread; more are a sign of other programs.
 
-A machine without other programs has a few. With another program of as many threads as processors, it has
-about a hundred.
+A machine without other programs has a few; with another program of as many threads as processors, a hundred.
 """
 _MAX_OTHER_PROCESSORS = 0.25
 """Maximum number of processors that other programs keep busy. Small tasks of the system stay below it."""

@@ -123,23 +123,17 @@ def _alternate(
     limit = spec.time_limit * len(measurements) / spec.repeat
     began = time.perf_counter()
 
-    def find_reason(wall: Sequence[float]) -> Stopped | None:
+    def stop(wall: Sequence[float]) -> Stopped | None:
         return find_stop_reason(wall, time.perf_counter() - began, steps=spec.steps, time_limit=limit)
 
-    def report_step(completed: int) -> None:
+    def step(completed: int) -> None:
         report(on_progress, cancel, "timing", completed, spec.steps or 0)
 
     is_running = True
     while is_running:
         reasons = [
             measurement.call_loaded(
-                partial(
-                    TimedRuns.time_block,
-                    room=measurement.room,
-                    watch=watch,
-                    step=report_step,
-                    stop=find_reason,
-                )
+                partial(TimedRuns.time_block, room=measurement.room, watch=watch, step=step, stop=stop)
             )
             for measurement in measurements
         ]

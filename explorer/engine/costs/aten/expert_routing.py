@@ -140,10 +140,8 @@ class Classes:
             count = self._counts.get(_get_key(args[0]), 0)
             division = _Division(args[0].numel(), count, self.uneven)
             if name == "aten::bincount":
-                minimum_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
-                return (
-                    self._build_values(division.list_shares()) if count and minimum_length == count else None
-                )
+                min_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
+                return self._build_values(division.list_shares()) if count and min_length == count else None
             if not count or division.total < count:
                 return None
             inverse = args[0].new_empty(args[0].shape, dtype=torch.long)

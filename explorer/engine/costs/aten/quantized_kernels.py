@@ -118,27 +118,27 @@ def _add_fused_work(call: AtenCall, cost: Cost) -> Cost:
 # -- elementwise operators
 
 
-def _build_like(call: AtenCall) -> Any:
+def _make_like(call: AtenCall) -> Any:
     source = call.tensors()[0]
     return source.new_empty(source.shape)
 
 
-def _build_pair_result(call: AtenCall) -> Any:
+def _make_pair(call: AtenCall) -> Any:
     tensors = call.tensors()[:2]
     if len(tensors) == 2 and call.name.split("_")[0] in ("add", "mul") and "scalar" not in call.name:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
         return tensors[0].new_empty(shape)
-    return _build_like(call)
+    return _make_like(call)
 
 
-def _build_cat_result(call: AtenCall) -> Any:
+def _make_cat(call: AtenCall) -> Any:
     tensors, axis = call.tensors(), call.get("dim", 0)
     shape = list(tensors[0].shape)
     shape[axis] = sum(int(t.shape[axis]) for t in tensors)
     return tensors[0].new_empty(shape)
 
 
-def _build_pool_result(call: AtenCall) -> Any:
+def _make_pool(call: AtenCall) -> Any:
     source, kernel = call.tensors()[0], call.get("kernel_size")
     rank = len(kernel)
     settings = [list(call.get(name) or default) for name, default in _POOL_DEFAULTS.items()]
@@ -162,13 +162,13 @@ def _count_pool(call: AtenCall) -> Cost:
     return cost_formulas.pooling("max pool", call.result_shape(), tuple(call.get("kernel_size")))
 
 
-def _build_embedding_result(call: AtenCall) -> Any:
+def _make_embedding(call: AtenCall) -> Any:
     """Returns the result of embedding: one float row for each index."""
     weight, indices = _unpack_parts(call)["weight"], call.tensors()[0]
     return torch.empty((*indices.shape, int(weight.shape[1])), device="meta")
 
 
-def _build_bags_result(call: AtenCall) -> Any:
+def _make_bags(call: AtenCall) -> Any:
     """Returns the result of embedding_bag: one float row for each bag."""
     weight, indices = _unpack_parts(call)["weight"], call.tensors("indices")[0]
     bags = int(indices.shape[0])
@@ -181,7 +181,7 @@ def _count_bags(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("add", (*call.shape("indices"), call.result_shape()[-1]))
 
 
-def _build_elementwise_rule(label: str, second_label: str = "") -> Rule:
+def _make_rule(label: str, second_label: str = "") -> Rule:
     def rule(call: AtenCall) -> Cost:
         cost = cost_formulas.elementwise(label, call.result_shape())
         return cost_formulas.adding(cost, second_label, call.result_shape()) if second_label else cost
@@ -189,7 +189,7 @@ def _build_elementwise_rule(label: str, second_label: str = "") -> Rule:
     return rule
 
 
-def _build_normalization_rule(kind: str) -> Rule:
+def _make_norm(kind: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
         cost = cost_formulas.elementwise(kind.replace("_", " "), call.result_shape(), ELEMENTWISE[kind][0])
         return (
@@ -199,16 +199,14 @@ def _build_normalization_rule(kind: str) -> Rule:
     return rule
 
 
-def _build_entries(
-    names: Iterable[str], answer: Answer, rule: Rule
-) -> dict[str, tuple[Answer, OperatorRecord]]:
+def _share(names: Iterable[str], answer: Answer, rule: Rule) -> dict[str, tuple[Answer, OperatorRecord]]:
     return {f"quantized::{name}": (answer, OperatorRecord(rule)) for name in names}
 
 
 _PAIRS = ("{}", "{}_relu", "{}_scalar", "{}_scalar_relu")
 
 _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
-    **_build_entries(
+    **_share(
         [
             f"conv{rank}d{suffix}"
             for rank in (1, 2, 3)
@@ -217,12 +215,12 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
         _build_conv_result,
         _count_conv,
     ),
-    **_build_entries(
+    **_share(
         [f"conv_transpose{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_dynamic")],
         _build_conv_result,
         _count_conv,
     ),
-    **_build_entries(
+    **_share(
         [
             *("linear", "linear_relu", "linear_tanh", "linear_leaky_relu"),
             "linear_with_input_q_dq_qweight_dq_output_fp32",
@@ -231,51 +229,35 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
         _build_linear_result,
         _count_linear,
     ),
-    **_build_entries(
+    **_share(
         ["matmul"], _build_matmul_result, lambda call: cost_formulas.matmul(call.shape(0), call.shape(1))
     ),
-    **_build_entries(
-        [name.format("add") for name in _PAIRS if "relu" not in name],
-        _build_pair_result,
-        _build_elementwise_rule("add"),
+    **_share([name.format("add") for name in _PAIRS if "relu" not in name], _make_pair, _make_rule("add")),
+    **_share(
+        [name.format("add") for name in _PAIRS if "relu" in name], _make_pair, _make_rule("add", "relu")
     ),
-    **_build_entries(
-        [name.format("add") for name in _PAIRS if "relu" in name],
-        _build_pair_result,
-        _build_elementwise_rule("add", "relu"),
+    **_share([name.format("mul") for name in _PAIRS if "relu" not in name], _make_pair, _make_rule("mul")),
+    **_share(
+        [name.format("mul") for name in _PAIRS if "relu" in name], _make_pair, _make_rule("mul", "relu")
     ),
-    **_build_entries(
-        [name.format("mul") for name in _PAIRS if "relu" not in name],
-        _build_pair_result,
-        _build_elementwise_rule("mul"),
-    ),
-    **_build_entries(
-        [name.format("mul") for name in _PAIRS if "relu" in name],
-        _build_pair_result,
-        _build_elementwise_rule("mul", "relu"),
-    ),
-    **_build_entries(["cat"], _build_cat_result, lambda call: cost_formulas.FREE),
-    **_build_entries(["cat_relu"], _build_cat_result, _build_elementwise_rule("relu")),
-    **_build_entries([f"max_pool{rank}d" for rank in (1, 2)], _build_pool_result, _count_pool),
-    **_build_entries(
+    **_share(["cat"], _make_cat, lambda call: cost_formulas.FREE),
+    **_share(["cat_relu"], _make_cat, _make_rule("relu")),
+    **_share([f"max_pool{rank}d" for rank in (1, 2)], _make_pool, _count_pool),
+    **_share(
         ["relu6", "threshold", "leaky_relu", "prelu", "elu", "celu", "hardswish", "sigmoid"],
-        _build_like,
+        _make_like,
         build_output_rule("activation"),
     ),
-    **_build_entries(["dropout"], _build_like, lambda call: cost_formulas.FREE),
-    **_build_entries(["softmax"], _build_like, build_output_rule("softmax", ELEMENTWISE["softmax"][0])),
-    **_build_entries(
+    **_share(["dropout"], _make_like, lambda call: cost_formulas.FREE),
+    **_share(["softmax"], _make_like, build_output_rule("softmax", ELEMENTWISE["softmax"][0])),
+    **_share(
         [f"batch_norm{rank}{relu}" for rank in ("", "1d", "2d", "3d") for relu in ("", "_relu")],
-        _build_like,
-        _build_normalization_rule("batch_norm"),
+        _make_like,
+        _make_norm("batch_norm"),
     ),
-    **_build_entries(
-        ["layer_norm", "group_norm", "instance_norm"], _build_like, _build_normalization_rule("layer_norm")
-    ),
-    **_build_entries(
-        ["embedding_byte", "embedding_4bit"], _build_embedding_result, lambda call: cost_formulas.FREE
-    ),
-    **_build_entries(["embedding_bag_byte", "embedding_bag_4bit"], _build_bags_result, _count_bags),
+    **_share(["layer_norm", "group_norm", "instance_norm"], _make_like, _make_norm("layer_norm")),
+    **_share(["embedding_byte", "embedding_4bit"], _make_embedding, lambda call: cost_formulas.FREE),
+    **_share(["embedding_bag_byte", "embedding_bag_4bit"], _make_bags, _count_bags),
 }
 
 ANSWERS: Mapping[str, Answer] = {name: answer for name, (answer, _) in _KERNELS.items()}

@@ -200,13 +200,10 @@ def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]
     """
     if first.info.tiled is not None or second.info.tiled is not None:
         return []
-    undivided_products, divided_products = _list_products(first), _list_products(second)
+    undivided, divided = _list_products(first), _list_products(second)
     amounts = []
-    for path in undivided_products.keys() & divided_products.keys():
-        (macs, elements), (macs_of_parts, elements_of_parts) = (
-            undivided_products[path],
-            divided_products[path],
-        )
+    for path in undivided.keys() & divided.keys():
+        (macs, elements), (macs_of_parts, elements_of_parts) = (undivided[path], divided[path])
         if macs == macs_of_parts and elements != elements_of_parts:
             amounts.append(elements_of_parts - elements)
     count = many_text(len(amounts), "product")

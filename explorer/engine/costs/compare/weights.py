@@ -331,8 +331,7 @@ def find_weight_causes(
     def is_needless(tensor: ComparedTensor) -> bool:
         return all(owner.path in needless or not owner.calls for owner in tensor.owners)
 
-    # tensors that no output needs are paired last: an export omits them, and a needed tensor may have the
-    # shape
+    # tensors that no output needs are paired last: an export omits them, and others may have their shape
     pairs, lost, gained = _pair_tensors(
         sorted(first_tensors, key=is_needless), sorted(second_tensors, key=is_needless), _KEYS_IN_FAMILY
     )
@@ -357,14 +356,14 @@ def find_weight_causes(
     padded_pairs = _find_padded_pairs(lost, gained) + _find_padded_pairs(gained, lost) if any_tiled else []
     padded_ids = {id(t) for pair in padded_pairs for t in pair}
     # the sign of a tensor's elements in the difference: -1 if only the first model has it, else 1
-    for sign, model, other_tensors, tensors in (
+    for sign, model, others, tensors in (
         (-1, first, second_tensors, lost),
         (1, second, first_tensors, gained),
     ):
         # positive if this model has batch norms that the other folded, negative in the reverse case
         extra_norms = (first_norms - second_norms) * -sign if folds else 0
         for tensor in tensors:
-            cause_texts = _classify(tensor, sign, extra_norms > 0, extra_norms < 0, other_tensors, model)
+            cause_texts = _classify(tensor, sign, extra_norms > 0, extra_norms < 0, others, model)
             if id(tensor) in joined_ids:
                 cause_texts = _JOINED_BIASES
             elif id(tensor) in padded_ids:
@@ -383,7 +382,7 @@ def find_weight_causes(
                     _MODULE_BUFFERS if any(shapes.get(n) == tensor.shape for n in tensor.names) else None
                 )
             if cause_texts is None and not model.info.tiled and _is_recurrent_bias(tensor):
-                has_parts = any(_BIAS_PARTS in n for t in other_tensors for n in t.names)
+                has_parts = any(_BIAS_PARTS in n for t in others for n in t.names)
                 cause_texts = _RECURRENT_BIASES if has_parts else None
             if cause_texts is None:
                 unmatched[sign].append(tensor)

@@ -250,14 +250,7 @@ def _analyze_closed_body(
     peak: int | None,
     tiled: TiledMacs | None,
 ) -> ClosedBody:
-    """Sums the figures of a body.
-
-    Args:
-        body: Result of the visit of the body.
-        stored_arguments: Stored tensors that the caller passes, by parameter name.
-        peak: Largest number of live bytes, or None if unknown.
-        tiled: MACs on tiles, or None if the model has no tiles.
-    """
+    """Sums the figures of a body; `stored_arguments` are stored tensors that the caller passes, by name."""
     counted_leaves = [leaf for leaf in body.leaves if leaf.counted]
     figures = [leaf.figures for leaf in counted_leaves]
     nodes = sum(leaf.nodes for leaf in counted_leaves)

@@ -154,13 +154,7 @@ _MAX_DIMENSION = 1 << 20
 
 
 class _Tally(Struct):
-    """A sum of figures, some of which may be unknown.
-
-    Attributes:
-        count: Number of figures.
-        value: Sum of the known figures.
-        known: Whether all figures are known.
-    """
+    """The number of some figures, the sum of the known figures, and whether all are known."""
 
     count: int = 0
     value: int = 0

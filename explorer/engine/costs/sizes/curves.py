@@ -141,8 +141,7 @@ class _Curves:
 
     def _fit_cache_form(self) -> Polynomial | None:
         """Returns the bytes of the cache as a function of the tokens, or None if they are not linear."""
-        # half of the range: a decode step with the largest size in its cache is one token longer than the
-        # range
+        # half of the range: with the largest size in its cache, a decode step is one token longer
         low, high = max(1, self.size_range.low), self.size_range.high // 2
         if self.cache_bytes is None or high - low < _MIN_CACHE_SPAN:
             return None

@@ -240,14 +240,7 @@ def describe_model_failure(failure: str) -> str:
 def _make_flow_builder(
     run: Trace, rows: Sequence[Row], rows_of: Sequence[int], inputs: Sequence[TensorInfo]
 ) -> Callable[[], ValueFlow]:
-    """Returns a function that builds the edges between rows at its first call.
-
-    Args:
-        run: Trace of the model.
-        rows: Rows of the trace.
-        rows_of: Row id in the tree of each of `rows`.
-        inputs: Descriptions of the model's inputs.
-    """
+    """Returns a function that builds the edges between rows once; `rows_of` has their row ids in the tree."""
     return cache(lambda: build_value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, inputs))
 
 

@@ -6,8 +6,7 @@ their work. No weight is allocated and nothing is computed, because tensors on t
 only.
 
 The model is restored afterwards, also after an error: its hooks, its train or eval state, and the fast path
-of attention. The fast path is off during the run, because it hides its matrix products from the dispatch
-mode.
+of attention, which is off during the run, because it hides its matrix products from the dispatch mode.
 """
 
 from __future__ import annotations

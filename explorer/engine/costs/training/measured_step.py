@@ -1,8 +1,7 @@
 """Measures the memory of a training step on the CPU, as torch's allocator reports it to torch's profiler.
 
 The simulated memory (`simulation`) comes from a run on shapes. This run computes values, and includes the
-memory
-that the simulation leaves out: workspaces inside kernels, and tensors that a kernel allocates and frees.
+memory that the simulation leaves out: workspaces inside kernels, and tensors that kernels allocate and free.
 """
 
 from __future__ import annotations

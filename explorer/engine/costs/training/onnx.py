@@ -31,10 +31,9 @@ def choose_batch_sizes(
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """Returns the sizes for an analysis of the model at a batch size.
 
-    The first of these rules that applies chooses the batch dimensions: dimensions named like a batch;
-        symbolic
-    first dimensions; the first dimension of every input. With the last rule, only the analysis shows whether
-    the graph supports the batch size.
+    The first of these rules that applies chooses the batch dimensions: dimensions named like a batch,
+    symbolic first dimensions, or the first dimension of every input. With the last rule, only the analysis
+    shows whether the graph supports the batch size.
 
     Raises:
         Misuse: No input has a dimension that could be the batch.

@@ -339,10 +339,8 @@ class _AllocationObserver(DispatchMode):
     Attributes:
         answers: The answers to the queries so far.
         compiled_function: Name of a function of `torch.compile` that ran, or ''.
-        phase: Phase of the step.
         stack: Paths of the running modules, innermost last.
-        start: Allocations that exist before the step.
-        changes: Allocations and deallocations, in order.
+        start, changes: Allocations that exist before the step; then allocations and deallocations, in order.
         live: Live bytes, without the allocations in `start`.
         recomputed_macs: MACs that the backward pass recomputes for checkpoints.
     """

@@ -58,22 +58,17 @@ def _export_program(loaded: LoadedModule, options: OpenOptions) -> Any:
 def _compute_figures(node: Any, parameters: Mapping[str, str]) -> Figures:
     """Returns the costs of a node of the graph, or None for a figure without a rule."""
     output = node.meta.get("val")
-    parameter_values = {
-        parameters[source.name]: source.meta["val"]
-        for source in node.all_input_nodes
-        if source.name in parameters
-    }
+    values = {parameters[x.name]: x.meta["val"] for x in node.all_input_nodes if x.name in parameters}
     figures: dict[str, int | None] = {
-        "params": sum(tensor.numel() for tensor in parameter_values.values()),
-        "weights": sum(tensor.numel() * tensor.element_size() for tensor in parameter_values.values()),
+        "params": sum(tensor.numel() for tensor in values.values()),
+        "weights": sum(tensor.numel() * tensor.element_size() for tensor in values.values()),
         "activations": None,
         "macs": None,
         "ops": None,
     }
     if isinstance(node.target, OpOverload):
         args, kwargs = (
-            map_arg(arguments, lambda argument: argument.meta.get("val"))
-            for arguments in (node.args, node.kwargs)
+            map_arg(arguments, lambda x: x.meta.get("val")) for arguments in (node.args, node.kwargs)
         )
         cost = dispatch.compute_cost(node.target, args, kwargs, output)
         figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _count_bytes(output)}
