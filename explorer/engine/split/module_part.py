@@ -215,22 +215,18 @@ def _list_read_values(unit: Sequence[Node]) -> Iterator[str]:
 def _add_constants(functional: Any, calls: Sequence[Node]) -> list[Node]:
     """Adds the calls that `calls` depend on and that depend on no input of the program."""
     inputs = set(functional.graph_signature.user_inputs)
-    input_dependent: set[Node] = set()
+    dependent: set[Node] = set()
     for node in functional.graph.nodes:
         if (
             node.name in inputs
             or draws_random_numbers(node)
-            or not input_dependent.isdisjoint(node.all_input_nodes)
+            or not dependent.isdisjoint(node.all_input_nodes)
         ):
-            input_dependent.add(node)
+            dependent.add(node)
     needed, pending = set(calls), list(calls)
     while pending:
         for input_node in pending.pop().all_input_nodes:
-            if (
-                input_node.op == "call_function"
-                and input_node not in input_dependent
-                and input_node not in needed
-            ):
+            if input_node.op == "call_function" and input_node not in dependent and input_node not in needed:
                 needed.add(input_node)
                 pending.append(input_node)
     return [node for node in functional.graph.nodes if node in needed]

@@ -348,28 +348,26 @@ def record(
     module_by_path = {path or type(module).__name__: part for path, part in module.named_modules()}
     observed_paths, skipped = _select_paths(module_by_path, request, layers)
     request.begin(len(calls))
-    hook_state = _HookState({id(module_by_path[path]): path for path in observed_paths}, request, len(calls))
+    hooks = _HookState({id(module_by_path[path]): path for path in observed_paths}, request, len(calls))
     with ExitStack() as stack:
         stack.enter_context(restoring_modes(module.modules()))
         module.eval()
         for path, part in module_by_path.items():
             if isinstance(part, torch.jit.ScriptModule):
                 continue
-            if id(part) in hook_state.paths_by_id:
-                stack.callback(part.register_forward_hook(hook_state.take_outputs).remove)
-            stack.callback(
-                part.register_forward_hook(hook_state.make_failure_hook(path), always_call=True).remove
-            )
+            if id(part) in hooks.paths_by_id:
+                stack.callback(part.register_forward_hook(hooks.take_outputs).remove)
+            stack.callback(part.register_forward_hook(hooks.make_failure_hook(path), always_call=True).remove)
         sample_count = 0
         for args, kwargs in calls:
-            hook_state.calls.clear()
+            hooks.calls.clear()
             try:
                 if request.backward is None:
                     with torch.no_grad():
                         module(*args, **kwargs)
                 else:
                     takes_all = not (request.layers or request.kinds)
-                    take_gradients = partial(hook_state.take_parameter_gradients, module, takes_all)
+                    take_gradients = partial(hooks.take_parameter_gradients, module, takes_all)
                     run_backward(
                         module, args, kwargs, request.backward, request.seed, sample_count, take_gradients
                     )
@@ -377,24 +375,20 @@ def record(
                 raise
             except Exception as error:
                 describe_error = partial(describe_failure, module, partial(module, *args, **kwargs))
-                unreached = _explain_failure(error, observed_paths, hook_state, source, describe_error)
+                unreached = _explain_failure(error, observed_paths, hooks, source, describe_error)
                 return (*skipped, *unreached)
             sample_count += next((len(t) for _, t in walk_tensors([list(args), dict(kwargs)]) if t.dim()), 0)
-    return (
-        *skipped,
-        *_list_skipped(module_by_path, observed_paths, hook_state),
-        *hook_state.reason_by_path.items(),
-    )
+    return (*skipped, *_list_skipped(module_by_path, observed_paths, hooks), *hooks.reason_by_path.items())
 
 
 def _list_skipped(
-    module_by_path: Mapping[str, nn.Module], paths: Sequence[str], hook_state: _HookState
+    module_by_path: Mapping[str, nn.Module], paths: Sequence[str], hooks: _HookState
 ) -> Iterator[tuple[str, str]]:
     """Yields the observed paths without output in a complete run, each with a reason."""
     for path in paths:
         if isinstance(module_by_path[path], torch.jit.ScriptModule):
             yield path, "it is compiled, and what compiled code calls cannot be watched"
-        elif not hook_state.calls[path]:
+        elif not hooks.calls[path]:
             yield path, _build_uncalled_reason(module_by_path[path])
 
 
@@ -409,41 +403,37 @@ def _build_uncalled_reason(module: nn.Module) -> str:
 
 
 def _explain_failure(
-    error: Exception,
-    paths: Sequence[str],
-    hook_state: _HookState,
-    source: str,
-    describe_error: Callable[..., str],
+    error: Exception, paths: Sequence[str], hooks: _HookState, source: str, describe_error: Callable[..., str]
 ) -> Iterator[tuple[str, str]]:
     """Returns the observed paths without output in a failed run, each with a reason.
 
     Args:
         error: The exception.
         paths: Paths of the observed modules.
-        hook_state: State of the hooks.
+        hooks: State of the hooks.
         source: The user's name of the module.
         describe_error: Function that describes the error.
 
     Raises:
         BadModel: The module failed before any output.
     """
-    failed_path = hook_state.failure[0] if hook_state.failure and hook_state.failure[1] is error else ""
-    if failed_path and hook_state.done:
-        return _list_unreached(failed_path, format_error(error), paths, hook_state)
+    failed_path = hooks.failure[0] if hooks.failure and hooks.failure[1] is error else ""
+    if failed_path and hooks.done:
+        return _list_unreached(failed_path, format_error(error), paths, hooks)
     raise BadModel(
         describe_error(error, place=f" in {failed_path}" if failed_path else ""), where=source
     ) from error
 
 
 def _list_unreached(
-    failed_path: str, reason: str, paths: Sequence[str], hook_state: _HookState
+    failed_path: str, reason: str, paths: Sequence[str], hooks: _HookState
 ) -> Iterator[tuple[str, str]]:
     """Yields the module that failed and the modules that were not reached, each with a reason."""
     yield failed_path, f"failed here: {reason}"
     for path in paths:
-        if path in hook_state.reason_by_path:
-            yield path, hook_state.reason_by_path[path]
-        elif path != failed_path and not hook_state.calls[path]:
+        if path in hooks.reason_by_path:
+            yield path, hooks.reason_by_path[path]
+        elif path != failed_path and not hooks.calls[path]:
             yield path, f"not reached: the model failed in {failed_path}"
 
 

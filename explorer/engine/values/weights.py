@@ -77,23 +77,20 @@ class GroupPaths:
 
 
 def select(
-    globs: Sequence[str],
-    named_entries: Iterable[tuple[str, Sequence[str]]],
-    noun: str,
-    layers: Sequence[Layer],
+    globs: Sequence[str], items: Iterable[tuple[str, Sequence[str]]], noun: str, layers: Sequence[Layer]
 ) -> list[bool]:
-    """Returns for each entry whether a user's globs match it. Without globs, all entries match.
+    """Returns for each item whether a user's globs match it. Without globs, all items match.
 
     Args:
         globs: Plain names and patterns. A glob without a match may be a filter, which selects layers.
-        named_entries: The entries: names, each with further paths that a glob may match.
-        noun: Noun for the entries in messages.
+        items: Names, each with further paths that a glob may match.
+        noun: Noun for the items in messages.
         layers: Rows of the tree, for a filter.
 
     Raises:
-        Misuse: A glob matches no entry.
+        Misuse: A glob matches no item.
     """
-    entries = list(named_entries)
+    entries = list(items)
     if not globs:
         return [True] * len(entries)
     is_selected = [False] * len(entries)
@@ -334,10 +331,7 @@ def _group_by(
 
 
 def _compute_digest(tensor: Numbers, slab_count: int | None, cancel: Cancel) -> bytes | None:
-    """Returns a digest of the bytes of the first `slab_count` slabs, or None for a tensor without data.
-
-    If `slab_count` is None, it covers all slabs.
-    """
+    """Returns a digest of the first `slab_count` slabs, or of all for None. Without data it is None."""
     digest = hashlib.blake2b(digest_size=16)
     has_data = False
     for number, slab in enumerate((tensor.raw or tensor.slabs)()):

@@ -146,16 +146,14 @@ class LayerProbe:
             expose(after, [p.after for p in pairs]), label="the other model", optimize=False
         )
         types, types_after = self._first.types(), self._second.types()
-        comparable_pairs = [p for p in pairs if _can_subtract(types[p.before], types_after[p.after])]
-        self._dtypes = {p.after: str(types_after[p.after]) for p in comparable_pairs}
+        comparable = [p for p in pairs if _can_subtract(types[p.before], types_after[p.after])]
+        self._dtypes = {p.after: str(types_after[p.after]) for p in comparable}
         declared = {v.name: v.dtype for v in after.graph.required_inputs}
         self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in inputs_to_draw)
-        self.original_names = {b: a for a, b in inputs.items()} | {
-            p.after: p.before for p in comparable_pairs
-        }
-        stops, stops_after = {p.before for p in comparable_pairs}, {p.after for p in comparable_pairs}
+        self.original_names = {b: a for a, b in inputs.items()} | {p.after: p.before for p in comparable}
+        stops, stops_after = {p.before for p in comparable}, {p.after for p in comparable}
         self.compared_values: list[trials.ComparedValue] = []
-        for pair in comparable_pairs:
+        for pair in comparable:
             dtype = str(types[pair.before])
             self.compared_values.append(
                 trials.ComparedValue(

@@ -184,13 +184,9 @@ class Variation:
         shapes: dict[str, tuple[int, ...]] = {}
         for op in ("Shape", "Size"):
             for name, types in self._types.list_first_input_types(op).items():
-                candidate_shapes = {None if t is None or t.origin == "bound" else t.shape for t in types}
-                shape = candidate_shapes.pop()
-                if (
-                    not candidate_shapes
-                    and shape is not None
-                    and all(isinstance(size, int) for size in shape)
-                ):
+                choices = {None if t is None or t.origin == "bound" else t.shape for t in types}
+                shape = choices.pop()
+                if not choices and shape is not None and all(isinstance(size, int) for size in shape):
                     shapes[name] = tuple(size for size in shape if isinstance(size, int))
         return shapes
 

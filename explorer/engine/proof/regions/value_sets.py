@@ -91,7 +91,7 @@ class ValueSets:
                 and the ranges of operators.
         """
         nodes = self._models.list_nodes(region)
-        control_inputs = [name for name in find_control_inputs(nodes[0]) if name in region.before.inputs]
+        controls = [name for name in find_control_inputs(nodes[0]) if name in region.before.inputs]
         is_first_size = inputs is self._original_values.random_inputs[0]
         floats = [n for n, v in region_inputs.items() if v.dtype.name in DRAWN_FLOATS and v.size]
         feeds = [region_inputs]
@@ -100,11 +100,8 @@ class ValueSets:
                 self._original_values.compute(region.reads, inputs, self._seed + i) for i in range(1, _DRAWS)
             ]
         yield "", feeds
-        if control_inputs:
-            yield (
-                "steered",
-                [set_conditions(region_inputs, control_inputs, setting) for setting in (True, False)],
-            )
+        if controls:
+            yield "steered", [set_conditions(region_inputs, controls, setting) for setting in (True, False)]
         if not floats:
             if is_first_size:
                 yield from self._build_range_sets(region, nodes)[0]
@@ -137,8 +134,7 @@ class ValueSets:
     def add_dense(self, region_inputs: Feeds, driven: Sequence[Feeds]) -> list[Feeds]:
         """Adds dense values to driven ones. The size of usual results then decides what is rounding.
 
-        The driven values are repeated, because a few small results are not judged beside many large
-        ones.
+        The driven values are repeated, because a few small results are not judged beside many large ones.
         """
         repeats = max(
             1,

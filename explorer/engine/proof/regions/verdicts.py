@@ -343,14 +343,7 @@ class RegionTester:
                 return difference.text, 0.0, 0.0
         return (
             "",
-            max(
-                (
-                    difference.largest
-                    for difference in stored_differences.differences
-                    if not difference.is_large
-                ),
-                default=0.0,
-            ),
+            max((d.largest for d in stored_differences.differences if not d.is_large), default=0.0),
             0.0,
         )
 
@@ -406,23 +399,17 @@ class RegionTester:
         )
         if large is not None:
             return large.text, 0.0, 0.0
-        difference_from_float64 = None
+        error = None
         if any(self._has_floats(model) for model in stored_differences.sides):
             values = self._value_sets.draw_dense(self.original_values.compute_first(region))
-            difference_from_float64 = measure_float64_difference(
+            error = measure_float64_difference(
                 region, self.correspondence.wirings, values, self._share.stopped
             )
         elif worst.equal:
             return "", 0.0, 0.0
-        if difference_from_float64 is not None and difference_from_float64 <= EXACT:
+        if error is not None and error <= EXACT:
             return "", 0.0, 0.0  # computed from the same numbers
-        return (
-            "",
-            0.0,
-            _estimate_hidden_difference(worst)
-            if difference_from_float64 is None
-            else difference_from_float64,
-        )
+        return "", 0.0, _estimate_hidden_difference(worst) if error is None else error
 
     @staticmethod
     def _has_floats(model: Model) -> bool:

@@ -119,11 +119,9 @@ def find_refetch_loops(order: str, grid: tuple[int, int, int], operand_loops: st
     trips = dict(zip("mkn", grid, strict=True))
     repeated_loops = [loop for loop in order if trips[loop] > 1]
     fetch_indices = [index for index, loop in enumerate(repeated_loops) if loop in operand_loops]
-    return (
-        "".join(loop for loop in repeated_loops[: fetch_indices[-1]] if loop not in operand_loops)
-        if fetch_indices
-        else ""
-    )
+    if not fetch_indices:
+        return ""
+    return "".join(loop for loop in repeated_loops[: fetch_indices[-1]] if loop not in operand_loops)
 
 
 def count_folds(shape: SiteDims, axis: int, width: int) -> int:

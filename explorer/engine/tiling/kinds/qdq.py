@@ -189,10 +189,8 @@ def _find_bias(
     operand = find_quantized_operand(context, name)
     codes = integer.read_stored_values(context, operand.name) if operand is not None else None
     if operand is not None and codes is not None and codes.dtype == np.int32 and not operand.zero.any():
-        is_last_axis = (
-            operand.scale.size == 1 or codes.ndim == 1 or operand.axis % codes.ndim == codes.ndim - 1
-        )
-        matches_sum = is_last_axis and operand.scale.size in (1, scale.size)
+        is_last = operand.scale.size == 1 or codes.ndim == 1 or operand.axis % codes.ndim == codes.ndim - 1
+        matches_sum = is_last and operand.scale.size in (1, scale.size)
         if matches_sum and np.array_equal(np.broadcast_to(operand.scale, scale.shape), scale):
             factor = beta / alpha if alpha else math.nan  # not an integer, so the bias stays float32
             scaled_codes = codes.astype(np.float64) * factor
