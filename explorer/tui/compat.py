@@ -246,7 +246,7 @@ def _close(work: object) -> None:
 _EDGE_RULES = tuple(
     f"{kind}_{side}" for kind in ("border", "outline") for side in ("top", "right", "bottom", "left")
 )
-_CHANGES = (*_EDGE_RULES, "padding", "hatch", "tint", "text_opacity")
+_LINE_RULES = (*_EDGE_RULES, "padding", "hatch", "tint", "text_opacity")
 """Style rules that change the lines that a widget renders."""
 
 
@@ -256,20 +256,20 @@ class _PlainLines(_CACHE_CLASS):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._width: int = 1
-        self._plain: bool | None = None
+        self._is_plain: bool | None = None
 
     def clear(self) -> None:
         """Clear the cache."""
         super().clear()
-        self._plain = None
+        self._is_plain = None
 
     def render_widget(self, widget: Any, crop: Region) -> list[Strip]:
         """Render the lines in a region."""
-        if self._plain is None:
-            changed = widget.styles.has_any_rules(*_CHANGES) or widget.opacity != 1.0
-            self._plain = not changed and not widget.get_line_filters()
+        if self._is_plain is None:
+            changed = widget.styles.has_any_rules(*_LINE_RULES) or widget.opacity != 1.0
+            self._is_plain = not changed and not widget.get_line_filters()
         width = widget.size.width
-        if not self._plain or crop.column_span != (0, width):
+        if not self._is_plain or crop.column_span != (0, width):
             strips: list[Strip] = super().render_widget(widget, crop)
             return strips
         if width != self._width:

@@ -42,7 +42,7 @@ def run(
         source: Source of the model, as for `session.Session`; '' for the chooser.
         engine_options: Other arguments of `session.Session`. With the chooser, they apply to the first
             choice.
-        remote: Whether to save bytes even if no SSH connection is detected.
+        remote: Whether to send fewer bytes to the terminal, as over SSH, even if no SSH is detected.
         memory: Maximum bytes of an engine process, or None for the machine's memory.
         resumed: Saved session to continue, with its store, or None.
         folder: Folder that the chooser lists; '' for the current one.
@@ -93,9 +93,10 @@ def run(
 
 
 def _choose_theme(*, remote: bool) -> tuple[bool | None, LateAnswer | None]:
-    """Return whether the light theme is shown, and a filter for an answer of the terminal that is late.
+    """Return whether the light theme is shown, and a filter for a late answer of the terminal, or None.
 
-    The user's choice precedes the background color of the terminal. Without both, the first value is None.
+    The user's choice overrides the background color of the terminal. If neither is known, the first value is
+    None.
     """
     from explorer.process.screen_choices import load_choices  # imported late, as in `run`
 
@@ -111,7 +112,7 @@ def _choose_theme(*, remote: bool) -> tuple[bool | None, LateAnswer | None]:
 
 
 def _session_factory(options: dict[str, Any], memory: int | None) -> Begin:
-    """Return a function that begins sessions. `options` apply only to the first one."""
+    """Return a function that begins sessions. `options` apply only to the first session."""
 
     def begin(choice: ModelChoice) -> OpenModel:
         from explorer.tui.models.opening import begin_session  # imported after the first paint

@@ -1,9 +1,10 @@
 """Hangup (SIGHUP, such as a dropped SSH connection): saves the sessions and ends the process.
 
 A terminal that disconnects sends SIGHUP to its foreground program. A program that ignores the signal, or is
-not in the foreground, would read end of file forever. In both cases the state of the session is written, the
-engine is killed, and the process ends at once. Textual's shutdown is skipped, because it would wait for a
-terminal that accepts no more bytes. SIGTERM has the same effect. Only quitting ends a session for good.
+not in the foreground, would read end of file forever, so a thread also waits for the disconnect. Then the
+state of the sessions is written, their engines are killed, and the process ends at once. Textual's shutdown
+is skipped, because it would wait for a terminal that accepts no more bytes. SIGTERM has the same effect. All
+these sessions can be resumed; only quitting removes a session.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from explorer.tui.program import ExplorerApp
 
-_GRACE = 3.0
+_GRACE_SECONDS = 3.0
 """Seconds that the main thread has to end the process after a disconnect."""
 _FAREWELL = (
     b"\x1b[?2026l\x1b[m\x1b[?2004l\x1b[?7h\x1b[?2048l\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l"
@@ -29,28 +30,28 @@ _FAREWELL = (
 )
 """Sequences that undo the settings of Textual's driver, in the driver's order."""
 
-_KEPT = b"explorer: ended from outside; explorer --resume goes on from here\r\n"
+_RESUME_MESSAGE = b"explorer: ended from outside; explorer --resume goes on from here\r\n"
 
 
 @contextlib.contextmanager
 def end_on_hangup(app: ExplorerApp) -> Iterator[None]:
     """Within this context, a disconnect ends the process and saves the session of each open model."""
 
-    def drop(number: int, _: object) -> NoReturn:
+    def save_and_exit(number: int, _: object) -> NoReturn:
         try:
             saved = [model.keep_on_hangup() for model in app.models.open]
-            _restore_terminal(app, _KEPT if any(saved) else b"")
+            _restore_terminal(app, _RESUME_MESSAGE if any(saved) else b"")
         finally:
             os._exit(128 + number)
 
     signal_numbers = [n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n is not None]
-    previous = {number: signal.signal(number, drop) for number in signal_numbers}
+    old_handlers = {number: signal.signal(number, save_and_exit) for number in signal_numbers}
     if hasattr(select, "poll") and sys.stdin is not None:
         threading.Thread(target=_await_hangup, args=(sys.stdin.fileno(),), daemon=True).start()
     try:
         yield
     finally:
-        for number, handler in previous.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
@@ -65,9 +66,11 @@ def _await_hangup(terminal: int) -> None:
                 return  # systems that cannot poll a terminal rely on the signal
             if any(event & select.POLLHUP for _, event in events):
                 break
-            time.sleep(_GRACE)
+            time.sleep(_GRACE_SECONDS)
         os.kill(os.getpid(), signal.SIGHUP)
-        time.sleep(_GRACE)  # the main thread may be blocked in native code or by a full terminal buffer
+        time.sleep(
+            _GRACE_SECONDS
+        )  # the main thread may be blocked in native code or by a full terminal buffer
         os._exit(128 + signal.SIGHUP)
 
 

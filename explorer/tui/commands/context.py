@@ -1,7 +1,7 @@
 """Command context: the store, the panes and the jobs that commands work with.
 
-Only one job runs at a time. A request for another one is refused with a message. Errors of a job are shown in
-a dialog.
+Only one job runs at a time. The request for a second job is refused with a message. A dialog shows the errors
+of a job.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class CommandContext:
             )
             return False
         if self._changes:
-            # the history is of the new state, and the layers are still those of the old one
+            # the history already has the new state, while the layers are still from the old state
             self.app.bell()
             self.store.say("the new state is being read: press the key again")
             return False
@@ -108,7 +108,7 @@ class CommandContext:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Let no job start while history and layers may belong to different states."""
+        """Let `ready` refuse jobs while the history and the layers may belong to different states."""
         self._changes += 1
         try:
             yield
@@ -140,7 +140,7 @@ class CommandContext:
     ) -> None:
         """Run a job that ends with `ask`, and let its screen have the keys that are typed before it opens.
 
-        Where the answer of the engine takes long, a dialog shows the progress meanwhile.
+        If the answer of the engine takes long, a dialog shows the progress meanwhile.
 
         Args:
             title: Title of the job.
@@ -237,7 +237,7 @@ class CommandContext:
         screen.
 
         Args:
-            way_back: Name and arguments of the session method that returns to the previous state.
+            way_back: Name of the session method that returns to the previous state, and its arguments.
 
         Raises:
             ExplorerError: The state cannot be loaded.
@@ -261,9 +261,8 @@ class CommandContext:
         """
         await self.show_current(*way_back)
         self.store.say("", command)
-        await wait_for_paint(
-            self.screen
-        )  # a dialog that opened at once would delay key presses by a second paint
+        # a dialog that opened before the paint would be painted again with it, which delays key presses
+        await wait_for_paint(self.screen)
 
     # the layers
 

@@ -64,7 +64,7 @@ class CopyAsCommand(ScreenCommand):
             copies["s"] = ("The table as CSV", "every row, as --csv prints it", screen.page_csv)
         words = screen.verb_words(write_path_word(self.store.source))
         if words and not self.store.history_place:
-            # a command prints the model as opened, so it would print something else for another state
+            # only for the state as opened, because the command prints that state
             words = [*words, *self._opening_options()]
             copies["c"] = ("The command", "that prints it", lambda: shlex.join(["explorer", *words]))
         return copies

@@ -51,15 +51,15 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
     panes = [*screen.query(LineView), *screen.query(LineList)]
     heading = ""
     for tree in screen.query(LayerTree):
-        # on the main screen, explain only the terms of the focused pane, or those in the column titles if the
-        # tree has the focus
+        # on the main screen, explain only the terms of the focused pane, or of the column titles if the tree
+        # has the focus
         heading = (
             "" if any(pane.has_focus for pane in panes if pane is not tree) else column_titles(tree.model)
         )
         panes = [pane for pane in panes if pane.has_focus and pane is not tree]
     terms = terms_in([heading, *(read_text(pane) for pane in panes)])
     notes, hint = list_field_notes(screen), screen.HINT if isinstance(screen, Dialog) else ""
-    own_groups = _find_own_groups(screen)
+    screen_groups = _find_screen_groups(screen)
     is_filtering = any(field.has_focus for field in screen.query("#filter"))
 
     def page(width: int) -> list[Line]:
@@ -68,7 +68,7 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
             hint_lines(hint, width) if hint else [],
             filter_lines(width) if is_filtering else [],
             term_lines(terms, width),
-            help_lines(width, own_groups),
+            help_lines(width, screen_groups),
             [] if is_filtering else filter_lines(width),
         )
         return [line for lines in sections if lines for line in (*lines, BLANK)][:-1]
@@ -79,7 +79,7 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
 
 
 def list_field_notes(screen: Screen[Any]) -> list[tuple[str, str]]:
-    """Return the label of each field of a dialog, and what it is for or which values it offers."""
+    """Return the label of each field of a dialog, with its purpose or the values that it offers."""
     notes: list[tuple[str, str]] = []
     label = ""
     for widget in screen.query("*"):
@@ -98,7 +98,7 @@ def list_field_notes(screen: Screen[Any]) -> list[tuple[str, str]]:
 
 
 def find_namespace(screen: Screen[Any], key: Key) -> DOMNode | None:
-    """Return the node that runs a key on a screen: the focused widget, one around it, or the application.
+    """Return the node that runs a key on a screen: the focused widget, one of its ancestors, or the screen.
 
     Returns None if the key does nothing on this screen.
     """
@@ -120,23 +120,23 @@ def _list_bindings(node: DOMNode) -> Iterator[Binding]:
         yield from (binding for binding in vars(base).get("BINDINGS", ()) if isinstance(binding, Binding))
 
 
-def _find_own_groups(screen: Screen[Any]) -> set[str]:
-    """Return the key groups that belong to the current screen alone."""
+def _find_screen_groups(screen: Screen[Any]) -> set[str]:
+    """Return the groups all of whose keys the current screen declares."""
     screen_actions = {binding.action for binding in type(screen).BINDINGS if isinstance(binding, Binding)}
     # groups with a key that this screen does not have
     other_groups = {k.group for k in KEYS if k.keys and k.action not in screen_actions}
     return {k.group for k in KEYS} - other_groups - {LOOK, CHANGE, MOVE, PROGRAM}
 
 
-def help_lines(width: int, own_groups: Collection[str] = ()) -> list[Line]:
+def help_lines(width: int, screen_groups: Collection[str] = ()) -> list[Line]:
     """Draw all keys below the headings of their groups.
 
     Args:
         width: Width of a line in cells.
-        own_groups: Groups that come first, because they belong to the current screen.
+        screen_groups: Groups that come first, because they belong to the current screen.
     """
     lines: list[Line] = []
-    ordered = sorted(KEYS, key=lambda k: (k.group not in own_groups, k.group != LOOK))
+    ordered = sorted(KEYS, key=lambda k: (k.group not in screen_groups, k.group != LOOK))
     for group in dict.fromkeys(k.group for k in ordered):
         lines += [BLANK, heading_line(group)] if lines else [heading_line(group)]
         for key in KEYS:

@@ -134,12 +134,12 @@ _BUILT_IN: tuple[CommandKey, ...] = (
 def _insert_feature_commands(kernel_commands: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
     """Insert the commands of features, each after the command that its `after` field names."""
     commands = list(kernel_commands)
-    waiting: list[CommandKey] = [command for table in load_all("commands") for command in table]
-    while waiting:
+    remaining: list[CommandKey] = [command for table in load_all("commands") for command in table]
+    while remaining:
         places = {command.id: index for index, command in enumerate(commands)}
-        placed = next((command for command in waiting if command.after in places), waiting[0])
-        waiting.remove(placed)
-        commands.insert(places.get(placed.after, len(commands)) + 1, placed)
+        next_command = next((command for command in remaining if command.after in places), remaining[0])
+        remaining.remove(next_command)
+        commands.insert(places.get(next_command.after, len(commands)) + 1, next_command)
     return tuple(commands)
 
 
@@ -150,7 +150,7 @@ _COMMANDS = {command.id: command for command in COMMANDS}
 
 
 def has_command(id: str) -> bool:
-    """Whether a command exists. The commands of a feature are missing if the feature is."""
+    """Whether a command exists. Without a feature, its commands do not exist."""
     return id in _COMMANDS
 
 

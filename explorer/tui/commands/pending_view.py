@@ -1,6 +1,6 @@
-"""Pending view: the time between a key and the screen that it opens, while the engine still works for it.
+"""Pending view: a screen that a key opens as soon as the engine has computed its contents.
 
-Keys that are typed meanwhile belong to that screen. Without it they would run commands of the main screen.
+Keys that are typed meanwhile are kept for this screen. Otherwise they would run commands of the main screen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from explorer.tui.text.lines import Line
 
 _SHOWN_AFTER = 0.04
-"""Seconds after which a dialog says that the screen is not ready. An answer within them shows no dialog."""
+"""Seconds after which a waiting dialog is shown. If the screen opens earlier, no dialog is shown."""
 
 
 class PendingView:
@@ -28,7 +28,7 @@ class PendingView:
 
     Args:
         screen: The main screen.
-        host: The program, which hands out the keys.
+        host: The program, which queues the keys.
         store: State of the main screen.
         takes_keys: Whether the screen gets the keys that were typed before it opened. A question about a
             change gets none, so that nobody confirms what was not visible.
@@ -53,7 +53,7 @@ class PendingView:
         self._timer = screen.set_timer(_SHOWN_AFTER, self._show)
 
     def end(self, *, opens: bool = False) -> None:
-        """Close the waiting dialog. `opens` tells that the screen opens now, which gets the typed keys."""
+        """Close the waiting dialog. With `opens`, the screen opens now and gets the typed keys."""
         if self.has_ended:
             return
         self.has_ended = True

@@ -40,13 +40,13 @@ def copy(context: CommandContext) -> None:
 
 
 def escape(context: CommandContext) -> None:
-    """Close the filter line, stop the job, clear the filter or the status line, or end the zoom.
+    """Close the filter line, or else stop the job, clear the filter, clear the status line or end the zoom.
 
-    Only the first of these that applies is done.
+    Only the first possible action is done.
     """
     filter_line, store = context.filter_line, context.store
     if filter_line.is_open:
-        filter_line.close(clear=True)  # the filter line covers the job line, so Esc applies to the filter
+        filter_line.close(clear=True)  # the filter line hides the status line with the job
     elif context.jobs.stop() or filter_line.close(clear=True):
         return
     elif store.last_command or store.message or store.on_demand.search_results:
@@ -65,7 +65,7 @@ def reopen(context: CommandContext) -> None:
 
 
 def leave(context: CommandContext) -> None:
-    """Quit. For each open model with something to lose, show the model and ask first."""
+    """Quit. For each open model with a running job or unsaved states, show the model and ask first."""
     if any(isinstance(screen, QuitDialog) for screen in context.app.screen_stack):
         return
     models = context.host.models
@@ -73,7 +73,7 @@ def leave(context: CommandContext) -> None:
 
 
 def _ask(context: CommandContext, models: list[OpenModel]) -> None:
-    """Ask for each model with unsaved work, one after the other."""
+    """Ask for the models with a running job or unsaved states, one after the other, then quit."""
     host, app = context.host, context.app
     index = next((index for index, model in enumerate(models) if model.question("quit")), None)
     if index is None:

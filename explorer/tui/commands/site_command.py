@@ -1,4 +1,4 @@
-"""Site command: a command that shows the matmuls of the chosen layer in a view of their own."""
+"""Site command: a command that opens a view of the matmuls (sites) of the chosen layer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SiteCommand(ScreenCommand):
         self.store.say(reason or self.no_site_message)
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:
-        """Return the sites, and the plan that they come from, or None if they come from the file."""
+        """Return the sites, and the plan that lists them, or None if they were read from the model file."""
         raise NotImplementedError
 
     def open(

@@ -46,7 +46,7 @@ _BOX_SHARE, _HINT_MARGIN = 0.96, 6
 def key_hint(keys: str, width: int) -> Content:
     """Format keys and their labels, separated by dots in `keys`, for the lower border of a box.
 
-    Where not all fit in `width` cells, those before the last two are left out, the last of them first.
+    If not all fit in `width` cells, the keys before the last two are left out from the right.
     """
     parts = keys.split(" · ")
     while len(parts) > 1 and sum(cell_len(part) + 2 for part in parts) > width:
@@ -61,9 +61,8 @@ def key_hint(keys: str, width: int) -> Content:
 class AnsweredOnce(Screen[T], Generic[T]):
     """A screen that accepts only its first answer. Later keys that arrived at the same time are ignored."""
 
-    CSS_PATH = Path(__file__).with_suffix(
-        ".tcss"
-    )  # absolute: Textual looks for a relative path beside each subclass
+    # an absolute path, because Textual looks for a relative path beside each subclass
+    CSS_PATH = Path(__file__).with_suffix(".tcss")
 
     @on(events.Compose)
     def _set_breakpoint_classes(self) -> None:
@@ -79,7 +78,7 @@ class AnsweredOnce(Screen[T], Generic[T]):
     async def _lay_out_once(self, event: events.Resize) -> None:
         """Handle other events before a resize, and prevent the second layout of a new screen.
 
-        Textual tells a new screen the size that it has laid it out for, and would draw it again.
+        Textual reports to a new screen the size of its first layout, and would lay it out and draw it again.
         """
         await asyncio.sleep(0)
         if not self._was_resized and event.size == self.outer_size == self.app.size:
@@ -212,7 +211,7 @@ _OPTION = re.compile(r"'--([\w-]+) ([^']+)'")
 
 
 def name_keys(message: str) -> str:
-    """Replace the options that a message advises by the key or the field that does the same on the screen."""
+    """Replace the options that a message recommends by the key or the field with the same effect."""
     return _OPTION.sub(r"'\1 \2'", _DIM.sub("D", message))
 
 
@@ -269,7 +268,7 @@ class EntryDialog(Dialog[str]):
     ) -> None:
         super().__init__()
         self.TITLE_TEXT, self.HINT = title, f"Enter {hint} · Esc cancel"
-        self._value, self._said, self._placeholder = value, question, placeholder
+        self._value, self._question, self._placeholder = value, question, placeholder
         self._required = required
 
     def body(self) -> ComposeResult:
@@ -284,7 +283,7 @@ class EntryDialog(Dialog[str]):
         self.query_one(Input).focus()
 
     def _page(self, width: int) -> Sequence[Line]:
-        return (*wrap(((self._said, "dim"),), width), BLANK)
+        return (*wrap(((self._question, "dim"),), width), BLANK)
 
     @on(Input.Submitted)
     def _handle_submit(self, event: Input.Submitted) -> None:
@@ -513,7 +512,7 @@ class MenuItem(Struct, frozen=True):
 
 
 _MIN_TITLE = 28
-"""Cells that the titles of a list may take at any width."""
+"""Maximum cells of the titles of a narrow list. In a wide list, titles may take a third of the width."""
 
 
 class Choices(LineList):
@@ -557,7 +556,7 @@ class Choices(LineList):
         )
 
     def _shorten_title(self, title: str, room: int) -> str:
-        """Shorten the name of a layer or tensor so that it differs from those in the other rows."""
+        """Shorten the name of a layer or tensor so that it differs from the names in the other rows."""
         if cell_len(title) <= room:
             return title
         if self._names is None or self._names[0] is not self.rows:

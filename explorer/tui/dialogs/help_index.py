@@ -16,9 +16,9 @@ from explorer.report.glossary import GLOSSARY
 from explorer.tui.text.keys import Key
 
 KINDS = ("key", "option", "term", "manual", "command")
-"""Kinds of entries, in the order of equally good results."""
+"""Kinds of entries, in the order in which equally good results are listed."""
 _TITLE_ONLY = ("json", "changes")
-"""Pages whose headings name fields and versions, which nobody searches among keys."""
+"""Pages of which only the title is searched. Their headings are names of fields and versions."""
 _MARKUP = re.compile(r"[|`*]+|-{3,}|!?\[|\]\([^)]*\)")
 _ROW = re.compile(r"\|\s*((?:\\\||[^|])+?)\s*\|\s*((?:\\\||[^|])+?)\s*\|(.*)")
 
@@ -57,7 +57,7 @@ def build_index(keys: Iterable[Key]) -> tuple[HelpEntry, ...]:
 
 
 def _list_rows(kind: str, topic: str) -> Iterator[HelpEntry]:
-    """Yield an entry for each row of a page's tables: a code span, and what it means."""
+    """Yield an entry for each table row of a page whose first cell is a code span: that cell and the next."""
     for line in page(topic).splitlines():
         row = _ROW.match(line)
         if row is not None and row[1].startswith("`"):
@@ -101,13 +101,13 @@ def find_entries(index: Sequence[HelpEntry], typed: str, usable: Iterable[Key] =
     words = typed.lower().split()
     usable_keys = {id(key) for key in usable}
     ranked: list[tuple[tuple[int, bool, int, int], HelpEntry]] = []
-    for place, entry in enumerate(index):
+    for index_place, entry in enumerate(index):
         title = entry.title.lower()
         text = f"{entry.kind} {entry.sign} {entry.group} {title} {entry.text}".lower()
         if not all(word in text for word in words):
             continue
         in_title = all(word in title for word in words)
-        starts = in_title and bool(words) and re.match(rf"\W*{re.escape(words[0])}", title) is not None
+        starts_title = in_title and bool(words) and re.match(rf"\W*{re.escape(words[0])}", title) is not None
         is_other = entry.key is None or id(entry.key) not in usable_keys
-        ranked.append(((2 - in_title - starts, is_other, KINDS.index(entry.kind), place), entry))
+        ranked.append(((2 - in_title - starts_title, is_other, KINDS.index(entry.kind), index_place), entry))
     return [entry for _, entry in sorted(ranked, key=lambda pair: pair[0])]

@@ -42,11 +42,11 @@ _ENTRIES: Mapping[str, tuple[str, str, str]] = {
 """Text fields by setting: ID of the field, its label, and an example."""
 _PAIRS = (("peak_macs", "bandwidth"), ("macs_per_cycle", "bytes_per_cycle"), ("clock", "buffer"))
 _LOADING = ("while computing", "after")
-"""Times to load the next tiles: while the previous ones are computed (double buffering), or after that."""
+"""When the next tiles are loaded: while the previous tiles are computed (double buffering), or afterwards."""
 
 
 _automatic_names: set[tuple[str, str]] = set()
-"""Config files and names of the machines that dialogs of this process named."""
+"""Machines that dialogs of this process named: paths of their configuration files, and names."""
 
 
 class MachineDialog(FormDialog[Hardware]):
@@ -70,10 +70,10 @@ class MachineDialog(FormDialog[Hardware]):
         self._field = MachineField("start from", hardware, nothing=TYPED, id="profile")
         if hardware is None and self._field.own:
             self._field.choose(self._field.own[0])
-        self._used = self._copied = hardware if hardware is not None else self._field.hardware
+        self._used = self._source = hardware if hardware is not None else self._field.hardware
         if self._used is not None and not self._used.name:
             self._field.leave()
-        self._failed = ""
+        self._error_text = ""
 
     def fields(self) -> ComposeResult:
         """Yield the fields."""
@@ -119,7 +119,7 @@ class MachineDialog(FormDialog[Hardware]):
         if self._field.hardware is not None:
             self._fill(self._field.hardware)
         else:
-            self._copied = None  # the fields describe a machine of their own
+            self._source = None  # the fields describe a new machine
 
     @on(Input.Changed, "#file")
     def _take_file(self) -> None:
@@ -130,10 +130,10 @@ class MachineDialog(FormDialog[Hardware]):
                 self._file_machine = machines.find_hardware(path, where="from file")
                 self._fill(self._file_machine)
             except ExplorerError as error:
-                self._failed = str(error)
+                self._error_text = str(error)
 
     def _fill(self, machine: Hardware) -> None:
-        self._copied = machine
+        self._source = machine
         texts = format_settings(machine)
         for key, (id, _, _) in _ENTRIES.items():
             self.query_one(f"#{id}", Input).value = texts.get(key, "")
@@ -144,8 +144,8 @@ class MachineDialog(FormDialog[Hardware]):
     @on(Input.Changed)
     @on(OptionField.WordChosen, "#loading")
     def _handle_typing(self) -> None:
-        """Choose no listed machine once the fields differ from it."""
-        self._failed = ""
+        """Set the list to no machine once the fields differ from the machine chosen there."""
+        self._error_text = ""
         try:
             is_same = self.answer() == self._field.hardware
         except ExplorerError:
@@ -160,7 +160,7 @@ class MachineDialog(FormDialog[Hardware]):
         if from_file is not None and {key: text for key, text in texts.items() if text} == {
             key: text for key, text in format_settings(from_file).items() if key in _ENTRIES
         }:
-            return from_file  # with its memories, which have no fields here
+            return from_file  # includes its memories, for which the dialog has no fields
         named_machine = self._field.named(texts["peak_macs"])
         if named_machine is not None:
             del texts["peak_macs"]
@@ -169,7 +169,7 @@ class MachineDialog(FormDialog[Hardware]):
             texts = format_settings(named_machine) | {key: text for key, text in texts.items() if text}
         if self.query_one("#loading", OptionField).index:
             texts["double_buffered"] = "no"
-        has_memories = self._copied is not None and "memory" in find_memory_settings(self._copied)
+        has_memories = self._source is not None and "memory" in find_memory_settings(self._source)
         typed_machine = parse_machine(texts, origin="screen", has_memories=has_memories)
         listed = self._field.hardware
         return (
@@ -183,33 +183,34 @@ class MachineDialog(FormDialog[Hardware]):
         try:
             machine = self.answer()
             if name := self._name_to_save(machine):
-                memories = self._memories(machine) or None
+                memories = self._find_memories(machine) or None
                 machine = save_machine(name, machine, overwrite=True, memories=memories)
                 if name != self.text_of("save").strip():
                     _automatic_names.add((machines.find_config_path(), name))
             self.dismiss(machine)
         except ExplorerError as error:
-            self._failed = str(error)
+            self._error_text = str(error)
             self.app.bell()
             self.tell()
 
-    def _memories(self, machine: Hardware) -> dict[str, Any]:
-        """Return the memories of the machine from which an edited copy starts; none of any other machine."""
-        if machine.name or self._copied is None:
+    def _find_memories(self, machine: Hardware) -> dict[str, Any]:
+        """Return the memories that an edited copy of a machine takes from it; {} for a listed machine."""
+        if machine.name or self._source is None:
             return {}
-        return find_memory_settings(self._copied, machine)
+        return find_memory_settings(self._source, machine)
 
     def _name_to_save(self, machine: Hardware) -> str:
-        """Return the typed name, or a name of the dialog's if the machine has memories.
+        """Return the typed name, or a name that the dialog chooses if the machine has memories.
 
-        Only a file describes memories. Further edits of a machine that the dialog named keep its name.
+        A machine with memories must be saved, because only a file describes memories. Further edits of a
+        machine that the dialog named keep its name.
         """
         typed = self.text_of("save").strip()
-        if typed or self._copied is None or "memory" not in self._memories(machine):
+        if typed or self._source is None or "memory" not in self._find_memories(machine):
             return typed
-        if (machines.find_config_path(), self._copied.name) in _automatic_names:
-            return self._copied.name
-        stem = re.sub(r"-\d+$", "", self._copied.name)
+        if (machines.find_config_path(), self._source.name) in _automatic_names:
+            return self._source.name
+        stem = re.sub(r"-\d+$", "", self._source.name)
         names = machines.load_hardware()
         return next(name for number in count(2) if (name := f"{stem}-{number}") not in names)
 
@@ -222,14 +223,14 @@ class MachineDialog(FormDialog[Hardware]):
             name = self._name_to_save(machine)
             self._show_derived(machine)
             lines.append((_describe(machine), "dim"))
-            lines += self._about_memories(machine)
+            lines += self._describe_memories(machine)
         except ExplorerError as error:
             empty = not any(self.text_of(id).strip() for id, _, _ in _ENTRIES.values())
-            tried = self._failed == str(error)
+            tried = self._error_text == str(error)
             lines.append((str(error), "dim" if empty and not tried else "bad"))
-        if failed := self._failed or self._field.complaint:
+        if error_text := self._error_text or self._field.complaint:
             # the first line already reports this error
-            lines += [(failed, "warn")] if failed != lines[0][0] else []
+            lines += [(error_text, "warn")] if error_text != lines[0][0] else []
         elif name:
             exists = any(listed.name == name for listed in self._field.own)
             effect = "replaces the machine of that name in" if exists else "is written into"
@@ -238,15 +239,15 @@ class MachineDialog(FormDialog[Hardware]):
             lines.append((f"Machines with a name of yours are kept in {machines.find_config_path()}.", "dim"))
         return lines
 
-    def _about_memories(self, machine: Hardware) -> list[tuple[str, str]]:
-        """Say which memories an edited copy has."""
-        names = [str(memory.get("name")) for memory in self._memories(machine).get("memory", ())]
-        if not names or self._copied is None:
+    def _describe_memories(self, machine: Hardware) -> list[tuple[str, str]]:
+        """Describe which memories an edited copy takes from its source."""
+        names = [str(memory.get("name")) for memory in self._find_memories(machine).get("memory", ())]
+        if not names or self._source is None:
             return []
-        return [(f"With the memories of {self._copied.name}: {', '.join(names)}.", "dim")]
+        return [(f"With the memories of {self._source.name}: {', '.join(names)}.", "dim")]
 
     def _show_derived(self, machine: Hardware) -> None:
-        """Show figures that follow from others as placeholders of empty fields."""
+        """Show figures that are computed from other figures as placeholders of empty fields."""
         texts = {
             "peak_macs": rate_text(machine.peak_macs, "MAC/s") if machine.peak_macs else "",
             "bandwidth": rate_text(machine.bandwidth, "B/s") if machine.bandwidth else "",

@@ -82,7 +82,7 @@ class HelpDialog(Dialog[Key]):
             MenuItem(str(place), entry.sign or entry.kind, entry.title, entry.text)
             for place, entry in enumerate(self._results)
         ]
-        results.styles.height = max(1, min(len(results.rows), max(3, self.app.size.height - _AROUND)))
+        results.styles.height = max(1, min(len(results.rows), max(3, self.app.size.height - _OTHER_ROWS)))
         results.rows_changed(keep_cursor=False)
         self._show_about()
 
@@ -93,7 +93,7 @@ class HelpDialog(Dialog[Key]):
             entry = self._results[self.query_one(Choices).cursor]
             spans = ((f" {entry.title}  ", "key"), (entry.text, "dim"))
             lines = partial(wrap, spans, indent=1)
-            self.query_one("#help-about", LineView).show(lambda width: lines(width - 1)[:_ABOUT])
+            self.query_one("#help-about", LineView).show(lambda width: lines(width - 1)[:_MAX_ABOUT])
 
     def action_scroll(self, step: int) -> None:
         """Move the cursor in the results, or scroll the page."""
@@ -125,10 +125,10 @@ class HelpDialog(Dialog[Key]):
                 self.app.push_screen(_entry_page(entry))
 
 
-_ABOUT = 3
+_MAX_ABOUT = 3
 """Maximum number of lines about a result."""
-_AROUND = 7 + _ABOUT
-"""Rows around the results: the input, the lines about one, the borders of the box, the screen's margins."""
+_OTHER_ROWS = 7 + _MAX_ABOUT
+"""Rows beside the results: input, lines about one result, borders of the box, margins of the screen."""
 
 
 def _entry_page(entry: HelpEntry) -> PageDialog:
@@ -155,7 +155,7 @@ def hint_lines(keys: str, width: int) -> list[Line]:
 
 
 def field_lines(notes: Sequence[tuple[str, str]], width: int) -> list[Line]:
-    """Draw the labels of fields and what they are for below a heading."""
+    """Draw a heading, and the label and the purpose of each field."""
     if not notes:
         return []
     room = max(len(label) for label, _ in notes) + 4
@@ -166,7 +166,7 @@ def field_lines(notes: Sequence[tuple[str, str]], width: int) -> list[Line]:
 
 
 def term_lines(terms: Sequence[Term], width: int) -> list[Line]:
-    """Draw terms and their meanings below a heading."""
+    """Draw a heading, and terms with their meanings."""
     if not terms:
         return []
     room = min(28, max(len(term.word) for term in terms) + 4)
@@ -176,7 +176,7 @@ def term_lines(terms: Sequence[Term], width: int) -> list[Line]:
     return lines
 
 
-_PROSE = 100
+_MAX_PARAGRAPH_WIDTH = 100
 """Maximum width of a paragraph. Longer lines are hard to read."""
 
 
@@ -187,7 +187,9 @@ def manual_lines(topic: str, width: int) -> list[Line]:
         Misuse: The page does not exist.
     """
     block_lines = (
-        _block_lines(block, width - 1 if block[0].startswith(("```", "|")) else min(width - 1, _PROSE))
+        _block_lines(
+            block, width - 1 if block[0].startswith(("```", "|")) else min(width - 1, _MAX_PARAGRAPH_WIDTH)
+        )
         for block in _split_blocks(page(topic))
     )
     return [line for lines in block_lines if lines for line in (*lines, BLANK)][:-1]
@@ -205,6 +207,7 @@ def _split_blocks(page: str) -> Iterator[list[str]]:
 
 
 def _block_lines(lines: list[str], width: int) -> list[Line]:
+    """Draw a block of Markdown: code, a heading, a table, a list or a paragraph."""
     first = lines[0].strip()
     if first == "```":
         return [

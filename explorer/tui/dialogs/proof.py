@@ -1,4 +1,4 @@
-"""Dialog of a proof: shows its verdict and evidence, and leads to the layer to blame."""
+"""Dialog of a proof: shows its verdict and evidence, and can start the search for the layer to blame."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ class SearchDialog(PickDialog):
         for index, choice in enumerate(self.choices):
             rank = query.rank(choice.title)
             if rank is None or rank >= 1:
-                mentioned = all(w in f"{choice.title} {choice.tip} {choice.id}".lower() for w in query.words)
-                rank = 0.9995 if mentioned else rank
+                is_in_text = all(w in f"{choice.title} {choice.tip} {choice.id}".lower() for w in query.words)
+                rank = 0.9995 if is_in_text else rank  # after titles with all words, before fuzzy matches
             if rank is not None:
                 ranked.append((rank, index, choice))
         return [choice for _, _, choice in sorted(ranked, key=lambda entry: entry[:2])]
@@ -104,11 +104,11 @@ class SearchDialog(PickDialog):
         best = search.best()
         self.listed = {f"found:{index}": result for index, result in enumerate(best)}
         choices = self._find_matching_choices(search.query.text)
-        loose = [c for c in choices if (search.query.rank(c.title) or 0) >= 1]
+        fuzzy_choices = [c for c in choices if (search.query.rank(c.title) or 0) >= 1]
         items = [_menu_item(id, result) for id, result in self.listed.items()]
         exact = [menu_item for menu_item, result in zip(items, best, strict=True) if result.rank < 1]
         fuzzy = items[len(exact) :]
-        self.show_choices([*(c for c in choices if c not in loose), *exact, *loose, *fuzzy])
+        self.show_choices([*(c for c in choices if c not in fuzzy_choices), *exact, *fuzzy_choices, *fuzzy])
         unlisted_count = len(search.results) - len(best)
         self.show_hint(f"and {unlisted_count:,} more " if unlisted_count > 0 else "")
 

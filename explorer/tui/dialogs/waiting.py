@@ -1,4 +1,4 @@
-"""Waiting dialog: tells that a screen is being prepared, and keeps the keys that are typed for it."""
+"""Waiting dialog: shows that a screen is being prepared, and keeps the keys that are typed for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WaitingDialog(Dialog[None]):
         super().__init__()
         self.TITLE_TEXT = title
         self._jobs, self._line = jobs, line
-        self._kept: list[events.Key | events.Paste] = []
+        self._kept_events: list[events.Key | events.Paste] = []
         self._has_finished = False
         self._take_late: TakeKeys | None = None
 
@@ -70,15 +70,15 @@ class WaitingDialog(Dialog[None]):
 
     def _keep(self, event: events.Key | events.Paste) -> None:
         if not self._has_finished:
-            self._kept.append(event)
+            self._kept_events.append(event)
         elif self._take_late is not None:
             self._take_late([event])
 
     def finish(self, take_late: TakeKeys | None) -> list[events.Key | events.Paste]:
-        """Close, and return the kept keys. `take_late` gets those that arrive while the dialog closes."""
+        """Close, and return the kept keys. Keys that arrive while the dialog closes go to `take_late`."""
         self._has_finished, self._take_late = True, take_late
         self.dismiss(None)
-        return self._kept
+        return self._kept_events
 
     def on_screen_resume(self) -> None:
         """Close if the work ended while another screen was above this one."""

@@ -20,8 +20,8 @@ _MAX_SHORTLIST = 8
 _ROOMY = 130
 """Width in cells from which all columns fit."""
 _MIN_TYPES_WIDTH = 100
-"""Width in cells below which the types of a file are shortened to the largest one."""
-_BAR = 1
+"""Width in cells below which only the largest of a file's data types is shown."""
+_SCROLL_BAR = 1
 """Width of the scroll bar in cells."""
 
 _Key = Callable[[Choice], Any]
@@ -72,7 +72,7 @@ class ChoiceList(LineList, can_focus=False):
     Attributes:
         parts: Choices of each section by its title, in display order.
         words: Typed words. A choice matches if its name, format or data types contain all of them.
-        sort: Key of `SORTS`.
+        sort: Name of the order in `SORTS`.
         turned: Whether the sort order is reversed.
     """
 
@@ -116,7 +116,7 @@ class ChoiceList(LineList, can_focus=False):
 
     def title(self, width: int) -> Line:
         """Draw the titles of the columns."""
-        return title_line(self._table, width - _BAR)
+        return title_line(self._table, width - _SCROLL_BAR)
 
     def lay_out(self, *, keep: bool = True) -> None:
         """Lay out the list after its sections, words or order changed.
@@ -173,8 +173,8 @@ class ChoiceList(LineList, can_focus=False):
     def _rank(self, choice: Choice) -> int:
         """Return how well the typed words match a choice; smaller is better.
 
-        0: they are the name. 1: the name, or its last part, begins with them. 2: the name contains them.
-        3: its format or its data types do.
+        0: the words are the name. 1: the name, or its last part, begins with the words. 2: the name contains
+        them. 3: only the name together with the format and the data types contains them.
         """
         typed, name = " ".join(self.words), choice_name(choice).lower()
         last_part = name.rpartition("/")[2]
@@ -199,7 +199,7 @@ class ChoiceList(LineList, can_focus=False):
         if isinstance(row, str):
             return ((fit(f" {row}", width), "head"),)
         return row_line(
-            self._table, self._table_indices[index], width - _BAR, is_current=index == self.cursor
+            self._table, self._table_indices[index], width - _SCROLL_BAR, is_current=index == self.cursor
         )
 
     def move_to(self, index: int) -> None:

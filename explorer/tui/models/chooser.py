@@ -56,8 +56,8 @@ CHOOSER_KEYS = key_group(
 # fmt: on
 
 _KEYS = " Enter open · Tab sort · Esc leave"
-_BATCH = 100
-_EVERY = 0.2
+_BATCH = 100  # models that are added to the list at once
+_UPDATE_SECONDS = 0.2
 """Seconds between two updates of the list while headers are read."""
 _NAMES = "torchvision, by name"
 
@@ -68,7 +68,7 @@ class ChooserScreen(Screen[None]):
     Args:
         folder: Folder to list, or '' for the current folder.
         answer: Callback that receives the choice, or None if the user leaves. An `ExplorerError` is shown.
-        home: Whether no other screen is below this one.
+        home: Whether this is the first screen, with no other screen below it.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(key for key in CHOOSER_KEYS if key.id not in ("go",))
@@ -99,7 +99,7 @@ class ChooserScreen(Screen[None]):
         return self.query_one(ChoiceList)
 
     def on_mount(self) -> None:
-        """Show the folder at once; its models follow as they are found."""
+        """Show the folder at once, and its models as they are found."""
         # the start of the program disables the garbage collector until the first paint
         call_after_paint(self, gc.enable)
         self.query_one(Input).cursor_blink = False
@@ -110,7 +110,7 @@ class ChooserScreen(Screen[None]):
         self._reader.close()
 
     def on_screen_resume(self) -> None:
-        """Update the recent models, because one may have been opened meanwhile."""
+        """Update the recent models, because a model may have been opened meanwhile."""
         self.run_worker(self._load_recent(), group="back", exclusive=True, exit_on_error=False)
 
     # contents of the list
@@ -180,12 +180,10 @@ class ChooserScreen(Screen[None]):
         unread = dict.fromkeys(self._files)
         loop = asyncio.get_running_loop()
         running: set[asyncio.Future[tuple[str, ModelFile | None]]] = set()
-        drawn = loop.time()
+        last_update = loop.time()
         while unread or running:
             while unread and len(running) < AT_ONCE:
-                paths_in_view = (
-                    future.path for future in self._list.in_view if isinstance(future, ModelFile)
-                )
+                paths_in_view = (row.path for row in self._list.in_view if isinstance(row, ModelFile))
                 path = next((path for path in paths_in_view if path in unread), next(iter(unread)))
                 del unread[path]
                 running.add(asyncio.ensure_future(asyncio.to_thread(self._read, path)))
@@ -196,10 +194,10 @@ class ChooserScreen(Screen[None]):
                     del self._files[path]
                 else:
                     self._files[path] = model
-            if loop.time() - drawn > _EVERY:
+            if loop.time() - last_update > _UPDATE_SECONDS:
                 self._list.parts[self._title] = list(self._files.values())
                 self._draw()
-                drawn = loop.time()
+                last_update = loop.time()
         self._list.parts[self._title] = list(self._files.values())
 
     def _read(self, path: str) -> tuple[str, ModelFile | None]:
@@ -350,7 +348,7 @@ def _format_error(error: ExplorerError) -> str:
 
 
 def _select_sessions(sessions: Sequence[KeptSession]) -> list[KeptSession]:
-    """Return the sessions to list: for each model the newest one, and all with changes or a note."""
+    """Return the sessions to list: the newest session of each model, and all with changes or a note."""
     newest: dict[tuple[str, str], KeptSession] = {}
     for session in sessions:
         newest.setdefault((session.folder, session.source), session)
@@ -373,6 +371,6 @@ def _read_next_rows(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
 
 
 def _make_relative(path: str) -> str:
-    """Return a path relative to the current folder if it is below it."""
+    """Return the relative path of a path below the current folder; other paths unchanged."""
     current_folder = os.getcwd().rstrip(os.sep) + os.sep
     return path[len(current_folder) :] if path.startswith(current_folder) else path

@@ -53,7 +53,7 @@ class _ModelList(MarkedList):
         )
 
     def update_rows(self) -> None:
-        """Take the rows from the open models, and drop marks of models that were closed."""
+        """Set the rows to the open models, and drop the marks of models that were closed."""
         self.rows = tuple(self.host.models.open)
         self.table = Table(_COLUMNS, Rows(_build_cells, self.rows))
 

@@ -1,7 +1,8 @@
 """The open models. Each has its own screen, session and engine process; one model is visible.
 
-The engine processes share a memory limit. Above it, the idle engines of the models that were visible longest
-ago are stopped ("at rest"), and restart on the next request. The screen of such a model keeps its contents.
+The engine processes share a memory limit. Above it, idle engines are stopped, first of the models that were
+hidden the longest. Such a model is "at rest": its screen keeps its contents, and the next request restarts
+its engine.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class OpenModel:
         self.overlays: tuple[str, ...] = ()
 
     def question(self, action: str) -> str:
-        """Return the question to ask before `action` if it would lose something, or ''."""
+        """Return the question to ask before `action` if it would discard a job or unsaved states, or ''."""
         if self.main is None:
             return ""
         store = self.main.store
@@ -164,7 +165,7 @@ class OpenModels:
 
     Args:
         begin: Function that begins a session.
-        memory: Maximum bytes of all engines before those of invisible models are stopped; None for half of
+        memory: Bytes of all engines above which idle engines of hidden models are stopped; None for half of
             the machine's memory.
     """
 
@@ -174,7 +175,7 @@ class OpenModels:
         machine = memory_limit.read_machine_memory()
         self.memory = memory if memory is not None else machine // 2 if machine is not None else None
         self.open: list[OpenModel] = []
-        self._shown: list[OpenModel] = []
+        self._shown: list[OpenModel] = []  # models that were visible, the visible model last
 
     def add(self, model: OpenModel) -> OpenModel:
         """Add a model and give it a mode."""
@@ -210,11 +211,11 @@ class OpenModels:
         self._shown = [*(model_shown for model_shown in self._shown if model_shown is not model), model]
         hidden_models = self._shown[:-1]
         resident = self.used_memory if hidden_models else 0
-        for model_at_rest in hidden_models:
+        for hidden_model in hidden_models:
             if self.memory is None or resident <= self.memory:
                 break
-            size = model_at_rest.engine.resident
-            if model_at_rest.engine.stop_if_idle():
+            size = hidden_model.engine.resident
+            if hidden_model.engine.stop_if_idle():
                 resident -= size
 
     @property
@@ -246,7 +247,7 @@ class ModelHost(Protocol):
         """Let the next keys wait for a screen that is about to open. The returned function ends the wait."""
 
     def put_keys_first(self, keys: Sequence[Event]) -> None:
-        """Handle keys on the topmost screen, before those that wait."""
+        """Handle keys on the topmost screen, before the keys that wait."""
 
 
 def _identify(source: str) -> str:

@@ -1,6 +1,6 @@
 """Opens a session for a chosen model: a file, a name, or a saved session.
 
-A program that a browser uses only opens files below one folder.
+A program that runs in a browser opens only files below one folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def begin_session(choice: ModelChoice, options: dict[str, Any], memory: int | No
     Args:
         choice: Model or saved session.
         options: Options for opening the model if the choice has none.
-        memory: Maximum bytes of the engine process, or None for no limit of its own.
+        memory: Maximum bytes of the engine process, or None for the limit of the saved session or of the
+            machine.
 
     Raises:
         ExplorerError: The model or the saved session does not exist.

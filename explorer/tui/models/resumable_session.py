@@ -1,4 +1,4 @@
-"""Resumable session: the engine of one model, and the folder that stores its state beyond the terminal."""
+"""Resumable session: the engine of one model, and the folder with its state, which outlives the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 FIRST_KEYS = "first keys: ↑ ↓ move · Enter open · Tab other pane · t tile · ? all keys"
-"""Line that a newcomer sees on the first screen."""
+"""Status line of the first screen when a user starts the program for the first time."""
 
 
 class ResumableSession:
@@ -44,7 +44,7 @@ class ResumableSession:
         self._source, self._options, self._memory = source, options, memory
         self._cwd = os.getcwd()
         self._is_first_use = not screen_choices.has_choices(os.environ)
-        self._kept = resumed[0] if resumed else None
+        self._session_store = resumed[0] if resumed else None
         self._view = resumed[1].view if resumed else None
         self.engine = EngineProcess(
             source,
@@ -59,25 +59,25 @@ class ResumableSession:
         """Create the session's folder. The engine calls this when it starts, after the first paint."""
         from explorer.process import saved_sessions  # imported after the first paint
 
-        if self._kept is None:
-            self._kept = saved_sessions.begin(os.environ)
+        if self._session_store is None:
+            self._session_store = saved_sessions.begin(os.environ)
             self.keep(None)
             threading.Thread(target=saved_sessions.clear_left, args=(os.environ,), daemon=True).start()
-        return self._kept.folder if self._kept is not None else ""
+        return self._session_store.folder if self._session_store is not None else ""
 
     def keep(self, view: ScreenState | None) -> None:
         """Save the state of the screen. Thread-safe."""
         self._view = view
-        if self._kept is not None:
+        if self._session_store is not None:
             history, memory = self.engine.history, self._memory
-            self._kept.save_screen(self._source, self._cwd, self._options, history, view, memory)
+            self._session_store.save_screen(self._source, self._cwd, self._options, history, view, memory)
 
     def notice(self) -> str:
         """Return a warning about the session in one line, or ''. Reads files."""
-        if self._kept is None:
+        if self._session_store is None:
             folder = screen_choices.state_folder(os.environ)
             return f"this session cannot be resumed later: {folder} cannot be written"
-        has_waiting_session = self._kept.has_other_waiting(self._source, os.environ, self._cwd)
+        has_waiting_session = self._session_store.has_other_waiting(self._source, os.environ, self._cwd)
         if has_waiting_session:
             return "a session of this model was cut off: explorer --resume continues it"
         return FIRST_KEYS if self._is_first_use else ""
@@ -96,7 +96,7 @@ class ResumableSession:
 
     def remember(self, info: Info) -> None:
         """Add the model to the recent models. Writes a file."""
-        if self._kept is None:
+        if self._session_store is None:
             return
         from explorer.process import recent_models  # imported after the first paint
 
@@ -107,10 +107,10 @@ class ResumableSession:
         with contextlib.suppress(Exception):
             self.keep(view or self._view)
         self.engine.kill()
-        return self._kept is not None
+        return self._session_store is not None
 
     def close(self, *, properly: bool) -> None:
         """Stop the engine. With `properly`, the user quit, and the saved session is removed as well."""
         self.engine.close()
-        if self._kept is not None:
-            (self._kept.remove if properly else self._kept.release)()
+        if self._session_store is not None:
+            (self._session_store.remove if properly else self._session_store.release)()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Fields
 
 _MACS = ("MAC: multiply-accumulate, 2 FLOPs", "MAC: multiply-accumulate", "1 MAC = 2 FLOPs")
-"""Explanations of MACs, the longest first. The first that fits is shown."""
+"""Explanations of MACs, the longest first. The longest that fits is shown."""
 _MIN_NAME_CELLS = 12
 """Minimum cells of the model's name."""
 

@@ -51,7 +51,7 @@ def run_lines(model: TreeModel, row: int, width: int, exact: bool) -> list[Line]
 
 
 def failed_page(failure: str) -> Callable[[int], list[Line]]:
-    """Return a page with the failure to open the model and the keys that help; empty without a failure."""
+    """Return a page with the reason why the model could not be opened, and the next keys; empty for ''."""
     hint = Paragraph("o tries again, O opens another model.", "quiet", 0)
     blocks: list[Block] = [Paragraph(failure, "bad", 0), TextLine(), hint] if failure else []
     return lambda width: draw(blocks, width - 1)
@@ -64,7 +64,7 @@ def _failure_note(failure: str) -> list[Block]:
 
 
 def header_page(header: ModelHeader, width: int, failure: str = "") -> list[Line]:
-    """Draw the contents of the header, and the failure if the model could not be opened."""
+    """Draw the contents of the header, and the `failure` if the model could not be opened."""
     rows = [
         Field("format", Span(header.format)),
         Field("file", bytes_text(header.file_bytes)),

@@ -50,7 +50,7 @@ class ExplorerApp(ReportingApp[int]):
     Args:
         source: Source of the first model, as typed by the user; '' for the chooser.
         engine: Engine process of the first model, which need not be started yet; None for the chooser.
-        remote: Whether to save bytes for SSH: no animation, and only changed cells are sent.
+        remote: Whether to send fewer bytes, as for SSH: only changed cells.
         keeper: Saves the session of the first model, or None.
         view: State of the screen in the resumed session, or None.
         begin: Function that begins the session of another model.
@@ -110,7 +110,7 @@ class ExplorerApp(ReportingApp[int]):
         self.theme = self.themes[int(light)]
         self.stylesheet = ParsedStylesheet(variables=self.get_css_variables())
         self.set_class(remote, "remote")
-        # no animation helps here: users can read a list that moves at once immediately
+        # animations would only delay reading
         self.animation_level = "none"
         if engine is not None:
             first = self.models.add(OpenModel(source, engine, keeper, view))
@@ -125,7 +125,7 @@ class ExplorerApp(ReportingApp[int]):
         return self._screen_of(self.models.open[0]) if self.models.open else self._chooser()
 
     def on_mount(self) -> None:
-        """Add the first mode, so that it can be removed like the others."""
+        """Add the first mode, so that it can be removed like the modes of later models."""
         self.add_mode(_HOME, self.get_default_screen)
         self.app_resume_signal.subscribe(self, self._draw_again)
 
@@ -168,7 +168,7 @@ class ExplorerApp(ReportingApp[int]):
     async def _forward_event(self, event: events.Event) -> None:
         if self.is_leaving:
             return
-        # a dialog has no message about the last key
+        # dialogs have no `forget_message`, because they show no message about the last key
         self._key_screen = self.screen if self.screen_stack else None
         forget_message = getattr(self.screen, "forget_message", None) if self.screen_stack else None
         if isinstance(event, events.Key) and forget_message is not None:
@@ -234,7 +234,7 @@ class ExplorerApp(ReportingApp[int]):
         return main
 
     def _place(self, model: OpenModel) -> str:
-        """Return the number of the model among several open models, such as '2/3', or ''."""
+        """Return the position of the model among several open models, such as '2/3', or ''."""
         models = self.models.open
         return f"{models.index(model) + 1}/{len(models)}" if len(models) > 1 and model in models else ""
 
@@ -255,7 +255,7 @@ class ExplorerApp(ReportingApp[int]):
         self.switch_mode(model.mode)
 
     def close_model(self, model: OpenModel) -> None:
-        """Close a model, even with unsaved states. After the last one, show the chooser."""
+        """Close a model, even with unsaved states. If it was the last open model, show the chooser."""
         next_model = self.models.remove(model)
         if self.current_mode == model.mode:
             if next_model is not None:

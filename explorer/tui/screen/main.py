@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 STACKED_BELOW = 80
 """Terminal width below which only one pane is shown at a time. Side by side, each has at least 40 cells."""
-_FIRST = "explorer.tui.tabs.layer"
+_FIRST_MODULE = "explorer.tui.tabs.layer"
 """Module that draws the first tab, imported while the engine starts."""
-_LATER = ("explorer.tui.tabs.model", "explorer.tui.tabs.operators", "explorer.tui.tabs.diff")
+_LATER_MODULES = ("explorer.tui.tabs.model", "explorer.tui.tabs.operators", "explorer.tui.tabs.diff")
 """Modules imported while the engine opens the model."""
-_AT_ONCE = 0.5
-"""Seconds within which a cached model usually opens."""
+_CACHED_OPEN_SECONDS = 0.5
+"""Seconds within which a cached model usually opens. Background imports start only after that."""
 
 
 def _import_dialogs() -> None:
     """Import the modules that the first key presses need."""
-    for module in _LATER:
+    for module in _LATER_MODULES:
         import_module(module)
     if has_command("tile"):
         find_command("tile")
@@ -65,7 +65,7 @@ class MainScreen(Screen[None]):
         remote: Whether the terminal is connected over SSH.
         keeper: Saves the session, or None for a session that is not saved.
         resumed: State of the screen in the resumed session, or None.
-        place: Function that returns the number of this model among the open models, such as '2/3', or ''.
+        place: Function that returns the position of this model among the open models, such as '2/3', or ''.
         overlays: Paths of files with external figures.
         beside: Source of another model to compare with once this one is open, or None.
     """
@@ -126,7 +126,7 @@ class MainScreen(Screen[None]):
     async def _import_later(self) -> None:
         """Import the modules of the dialogs in the background, without delaying a cached model."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._answered.wait(), _AT_ONCE)
+            await asyncio.wait_for(self._answered.wait(), _CACHED_OPEN_SECONDS)
         await asyncio.to_thread(_import_dialogs)
         # the modules stay in memory; excluding them from garbage collection saves 20 ms per collection
         freeze_once()
@@ -140,7 +140,7 @@ class MainScreen(Screen[None]):
         try:
             opened = asyncio.ensure_future(store.jobs.run("opening", "open"))
             await asyncio.sleep(0)
-            import_module(_FIRST)
+            import_module(_FIRST_MODULE)
             await opened
             await self._saved.take_up()
             if store.beside and has_command("pair"):
@@ -200,7 +200,7 @@ class MainScreen(Screen[None]):
         self.call_later(self._painted.set)
 
     def on_screen_resume(self) -> None:
-        """Redraw the header, because models may have been opened or closed, and what a dialog has delayed."""
+        """Redraw the header and the status line, which may have changed below another screen."""
         self._draw_header()
         self.query_one(StatusLine).draw_status()
 

@@ -59,8 +59,8 @@ class ModelLoader:
     async def _build_from_header(self) -> Analysis | None:
         """Build the analysis of a file of tensors from its header, if possible, to avoid another request.
 
-        Returns None if the totals differ from those of the engine, as they do if several names share a
-        tensor.
+        Returns None if the totals differ from the totals of the engine, for example because several names
+        share a tensor.
         """
         store, jobs = self._store, self._store.jobs
         if store.can_compare or store.analysis is not None or not await jobs.outlined(0):
@@ -113,7 +113,7 @@ class ModelLoader:
                 store.jobs.ask_slow(title, "analysis"), store.jobs.ask("ops")
             )
         assert analysis is not None
-        # a tree that replaces one with edges waits for its own edges
+        # if the visible tree has edges, the new tree is not shown without edges
         edges = await store.jobs.ask("edges") if store.on_demand.answers.get("edges") is not None else None
         # the tree already shows these rows, or the first of them
         is_same_tree = ops is None and tree.model.count > 0
@@ -128,7 +128,7 @@ class ModelLoader:
         overlay = await self._load_overlay()
         model = TreeModel(analysis.layers)
         model.set_overlay(overlay)
-        # from here on nothing is awaited, so that key presses in the meantime are kept
+        # the position is read only now: until here, key presses could change it
         old_layer, cursor, row = tree.current_layer, tree.cursor, tree.current_row
         shape, is_cursor_unmoved = tree.model.shape, store.outline is not None and cursor == 0
         if is_same_tree:
@@ -146,7 +146,7 @@ class ModelLoader:
             store.on_demand.answers["edges"] = edges
         store.on_demand.edges = pending_edges
         tree.set_model(model, analysis.info.totals, keep_cursor=is_same_tree)
-        # groups that the change made stay closed under a filter
+        # under a filter, groups that the change has created stay closed
         open_rows = None if open_matches is None else frozenset(ids[p] for p in open_matches if p in ids)
         await self._filter.filter_again(open_rows)
         if old_layer is not None and row is not None and not is_same_tree and not is_cursor_unmoved:
@@ -156,7 +156,7 @@ class ModelLoader:
 
 
 def preview_totals(model: TreeModel) -> Totals:
-    """Return the totals of a model, as far as its rows contain them."""
+    """Return the totals of a model that its rows contain: parameters and bytes of weights."""
     from explorer.facts import stored_totals  # imported after the first paint: takes 5 ms
 
     tops = list(model.children(None))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.tui.tabs.panes import Panes
     from explorer.tui.tree.filter_line import FilterLine
 
-_AFTER = 0.5
+_SAVE_DELAY = 0.5
 """Seconds between a change and saving it. Changes in this time are saved together."""
 
 
@@ -96,9 +96,9 @@ class SavedView:
 
     def _schedule_save(self) -> None:
         """Schedule saving after a change."""
-        is_running = self._screen.is_running  # jobs that end after the model is closed notify, too
+        is_running = self._screen.is_running  # a job that ends after the model was closed also calls this
         if is_running and self._save_timer is None and self._store.analysis is not None:
-            self._save_timer = self._screen.set_timer(_AFTER, self._save)
+            self._save_timer = self._screen.set_timer(_SAVE_DELAY, self._save)
 
     async def _save(self) -> None:
         self._save_timer = None
@@ -140,7 +140,7 @@ class SavedView:
             await asyncio.to_thread(self._keeper.remember, self._store.analysis.info)
 
     async def _load_newest_state(self) -> str:
-        """Show the newest state that can be loaded. Returns the error of a later state, or ''."""
+        """Undo states until one can be loaded, and show it. Returns the last error, or ''."""
         problem = ""
         while True:
             try:

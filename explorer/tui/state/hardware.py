@@ -1,4 +1,4 @@
-"""The machine in use: a choice in one dialog applies to all."""
+"""The machine in use, which all dialogs and tabs share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
-    """Use a machine everywhere, or none. A machine without rates has no roofline."""
+    """Set the machine in use, or None. The roofline has no machine if this one has no rates per second."""
     store.hardware = hardware
     machine: Machine | None = None
     if hardware is not None and hardware.peak_macs is not None and hardware.bandwidth is not None:

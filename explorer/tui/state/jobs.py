@@ -1,7 +1,8 @@
 """Jobs of the engine: one foreground job with its progress, and requests in the background.
 
 The engine runs in another process and its answers are awaited, so that the event loop is never blocked. No
-events are sent for progress: the job bar polls it twice a second, and nothing is polled while no job runs.
+events are sent for progress: while a job runs, the status line polls its progress (twice a second; less often
+over SSH).
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from explorer.process.client import EngineJob, EngineProcess, TreePreview
 
 
-_RESTS = dict.fromkeys(("profile", "compare_profiles"), "timing")
-"""Phase of a method's job in which the screen is not updated, so that it does not disturb the timing."""
+_RESTING_PHASES = dict.fromkeys(("profile", "compare_profiles"), "timing")
+"""Phase of a job, by its method, in which the screen is not updated, so that the timing is not disturbed."""
 
 
 _SHOWN_AFTER = 0.3
@@ -34,7 +35,7 @@ class RunningJob(Struct):
     """The foreground job.
 
     Attributes:
-        title: Title in the job bar.
+        title: Title in the status line.
         job: Job of the engine.
         started: Start time of the monotonic clock in seconds.
         refused_at: Time of the last key that did nothing because of this job, in seconds of that clock.
@@ -59,7 +60,7 @@ class RunningJob(Struct):
     def resting(self) -> bool:
         """Whether the job is in a phase in which the screen is not updated."""
         progress = self.job.progress
-        return progress is not None and progress.phase == _RESTS.get(self.job.method)
+        return progress is not None and progress.phase == _RESTING_PHASES.get(self.job.method)
 
 
 class Jobs:
@@ -106,7 +107,7 @@ class Jobs:
         return await answer if done or self.current is not None else await self._follow(job, answer)
 
     async def _follow(self, running_job: RunningJob, answer: Awaitable[Any]) -> Any:
-        """Await the answer of a job that is the foreground job until then, and return it."""
+        """Make a job the foreground job until its answer arrives, and return the answer."""
         self.current = running_job
         self._on_change()
         try:

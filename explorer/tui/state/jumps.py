@@ -16,8 +16,8 @@ class Jumps:
     """Visited layers by path, because layer IDs differ between states of the model.
 
     Attributes:
-        stepping: Held while a step back or forward waits for the engine, so that the next one starts from
-            its layer.
+        stepping: Lock of a step back or forward that waits for the engine, so that the next step starts from
+            the layer to which it leads.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The store: the whole state of the main screen. Commands set it and widgets subscribe to it.
 
-A widget draws from the store, never from the fields of another widget. Code that sets a field notifies the
-topic, and the subscribed widgets draw again. The store works without a terminal.
+Widgets read the store, not each other. Code that sets a field calls `notify` with the topic of the field, and
+the widgets that subscribed to this topic draw again. The store works without a terminal.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class OnDemandCache(Struct):
         answers: Answers of the engine by ID of the tab or screen.
         refused: Reason why a tab shows no answer, by ID of the tab. Pressing the tab's key retries.
         asking: IDs of the tabs that are waiting for an answer.
-        outdated_answers: By ID of the tab. They stay visible, dimmed, until new answers arrive.
+        outdated_answers: Earlier answers by ID of the tab, shown dimmed until new answers arrive.
         training: Answer for a training step, or None.
-        weights, activations: By path of the layer: the answer, and the total number of tensors or layers.
+        weights, activations: By path of the layer: the answer, and how many tensors or layers there are.
         search_results: IDs of the layers of the last search, in tree order.
         connections: Connections by layer ID.
         connecting: ID of the layer whose connections are being requested, or -1.

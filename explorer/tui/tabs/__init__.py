@@ -26,7 +26,7 @@ class TabKey(Struct, frozen=True):
         tip: One-line description for the list of keys.
         kind: Kind of widget: text lines, expandable rows, or a plot. A plot is created when it is first
             shown.
-        shows: Module in this package and class of the tab, separated by a dot.
+        shows: Name of the tab's class with its module in this package: 'layer.LayerTab'.
     """
 
     id: str

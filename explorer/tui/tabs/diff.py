@@ -35,13 +35,13 @@ class DiffTab(Tab[FoldList]):
         if store.changes is not None:
             self.view.set_entries(diff_entries(store.changes, store.exact), keep=True)
         else:
-            opened = (
+            no_changes = (
                 "This is the original model.",
                 "Nothing has changed yet.",
                 "Press t to tile it.",
                 "Press = to compare two models.",
             )
-            notes = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
+            notes = ("Not compared yet.", "Press d to compare.") if store.can_compare else no_changes
             self.view.set_entries(note_entries(notes))
 
     def paint_outline(self) -> None:

@@ -1,4 +1,4 @@
-"""The heading of the right pane: one title per tab, as long as the pane allows."""
+"""The heading of the right pane: the key and the title of each tab, in the longest form that fits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from explorer.tui.text.lines import Line, Span
 
 
 def _tab_pieces(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[TabKey, str, str]]:
-    """Return each tab with its key text and title text, in the longest form that fits `width`.
+    """Return each tab with its key text and title text, in the longest form that fits in `width`.
 
-    Each tab keeps a title in every form. Forms shorter than `1Layer 2Model 3Ops` cut the other tabs' titles.
+    No form omits a title. The forms shorter than `1Layer 2Model 3Ops` cut the titles of hidden tabs.
     """
     keys, titles = [f" {t.key} " for t in tabs], [t.title for t in tabs]
     short = [t.title if len(t.title) <= 5 else t.short for t in tabs]

@@ -134,14 +134,14 @@ class LayerTab(Tab[LineView]):
             self.paint()
 
     def _list_demanded_parts(self, layer: int, path: str) -> list[Callable[[int], list[Line]]]:
-        """Return the parts of the page that features computed on demand for the layer."""
+        """Return functions that draw the parts of the page that features computed on demand for the layer."""
         # over SSH, a histogram is sent only for the layer for which the user asked
         brief = self.store.remote and path != self.store.asked_path
         page = LayerParts(self.store, layer, path, self.tree.span, brief)
         return [part for parts in load_all("layer_lines") for part in parts(page)]
 
     def follow(self) -> None:
-        """Show the layer under the cursor, with its connections if they arrive soon."""
+        """Show the layer under the cursor, at the latest when its connections have been waited for."""
         if self.store.analysis is None:
             self.paint_outline()
             return
@@ -160,7 +160,7 @@ def layer_page(
     connections: Connections | None = None,
     overlay_fields: Sequence[Field] = (),
 ) -> list[Line]:
-    """Draw the page of one layer, or of a run of identical blocks, represented by its first.
+    """Draw the page of one layer, or of a run of identical blocks, which shows the first block.
 
     Args:
         layers: The layer, or all blocks of the run.
@@ -185,7 +185,7 @@ def layer_page(
 
 
 def _draw_heading(title: str, titles: Line) -> Line:
-    """Draw the titles of a table as a heading, with the common prefix of the names behind `title`."""
+    """Draw the titles of a table as a heading: `title`, then the common prefix of the names in the table."""
     prefix = line_text(titles).strip().removeprefix(title)
     return *heading_line(f" {title}"), (prefix, "dim")
 

@@ -97,7 +97,7 @@ def draw_memory_page(
 
 
 def find_step_at(memory: Memory, place: tuple[int, int], width: int, height: int, exact: bool) -> int | None:
-    """Return the step at a column and row of the page, or None outside the timeline."""
+    """Return the step at a `place` (column, row) of the page, or None outside the timeline."""
     lines, rows = _draw_figures(memory, width - 1, height, exact)
     plot_width = _compute_plot_width(memory, width - 1)
     column, row = place[0] - (width - 2 - plot_width), place[1] - len(lines) - 1
@@ -127,9 +127,9 @@ def _draw_timeline(memory: Memory, step_index: int, width: int, rows: int, stack
         roles[x] = "accent"
     picture = draw_columns([value / top_bytes for value in heights], rows, roles, base / top_bytes)
     labels = {0: top, rows - 1: fit("0", scale, right=True)}
-    weights = rows - 1 - round(rows * base / top_bytes)
-    if stacked and 0 < weights < rows - 1:
-        labels[weights] = fit(units.bytes_text(base), scale, right=True)
+    weights_row = rows - 1 - round(rows * base / top_bytes)
+    if stacked and 0 < weights_row < rows - 1:
+        labels[weights_row] = fit(units.bytes_text(base), scale, right=True)
     axis_labels = part_names([step.path for step in memory.steps], plot_width)
     if not axis_labels:
         last_step = f"{steps - 1:,}"
@@ -169,8 +169,5 @@ def _compute_plot_width(memory: Memory, width: int) -> int:
 
 
 def is_stacked_by_default(memory: Memory) -> bool:
-    """Whether the timeline is drawn on top of the weights.
-
-    Above four times the peak they would flatten it.
-    """
+    """Whether the timeline is drawn on top of the weights: not if much larger weights would flatten it."""
     return 0 < memory.weight_bytes <= 4 * memory.peak_bytes

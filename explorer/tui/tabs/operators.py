@@ -29,7 +29,7 @@ _ORDERS: tuple[tuple[str, str, Callable[[OpStat], tuple[object, ...]] | None], .
     ),
     ("by name", "", lambda stat: (stat.op.lower(),)),
 )
-"""Description of each order, its figure, and the key by which it sorts; None for the order of the engine."""
+"""Description of each order, the figure with bars, and the sort key; None for the order of the engine."""
 
 
 class OperatorsTab(Tab[FoldList]):

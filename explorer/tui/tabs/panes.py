@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 _KEYS = {tab.id: tab for tab in TABS}
 _TABLE_FROM, _TABLE_SHARE = 100, 60
-"""Terminal width from which the tree gets the cells of its columns, and its minimum share then in percent."""
+"""Terminal width from which the tree is as wide as its columns, and its minimum share in percent then."""
 _PAGE_WIDTH = 40
-"""Minimum width of the right pane in cells, wherever the divider is. The titles of all tabs fit in it."""
+"""Minimum width of the right pane in cells, in which the titles of all tabs fit."""
 Zoom = Literal["", "zoom-left", "zoom-right"]
 _ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")
 
@@ -187,7 +187,7 @@ class Panes(Horizontal):
         self.left = TreePane(PaneHead(id="tree-head"), self.layer_tree, id="left")
         self.tabs = TabPane(store, self, ask)
         self.divider: int | None = None
-        self._divided = 0
+        self._applied_share = 0
         self.initial_shape = TreeShape("", False, frozenset())
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -255,7 +255,7 @@ class Panes(Horizontal):
 
     @property
     def in_tabs(self) -> bool:
-        """Whether the right pane is in use. Without a focused pane, the left one is."""
+        """Whether the right pane is focused, or was focused last. At first, the left pane is in use."""
         return self.has_class("on-right")
 
     # the user's choices
@@ -292,9 +292,9 @@ class Panes(Horizontal):
     def share(self) -> int:
         """Width of the left pane in percent: the user's choice, or as much as names and columns need.
 
-        Pages of text need little room. Plots and tables get half of the width. Over SSH all tabs divide the
-        width alike, because a moving divider redraws the whole screen. Narrow terminals are divided in half.
-        The right pane has at least `_PAGE_WIDTH` cells everywhere.
+        Beside plots and tables, and in narrow terminals, the left pane gets half of the width; beside pages
+        of text it gets more. Over SSH all tabs divide the width as pages of text do, because a moving divider
+        redraws the whole screen. The right pane always has at least `_PAGE_WIDTH` cells.
         """
         width = max(1, self.app.size.width)
         largest_share = max(LEFTMOST, 100 - -(-100 * _PAGE_WIDTH // width))
@@ -305,14 +305,14 @@ class Panes(Horizontal):
             return min(50, largest_share)
         cells = max(CORE_WIDTH, find_whole_width(self.layer_tree.model, letters=self.layer_tree.letters))
         needed_share = max(_TABLE_SHARE, -(-100 * (cells + 1) // width))
-        # where some columns have no room anyway, the page keeps its width
+        # if some columns do not fit in any case, the page keeps its width
         return needed_share if needed_share <= largest_share else min(_TABLE_SHARE, largest_share)
 
     def _apply_divider(self) -> None:
         share = self.share
-        if share == self._divided:
+        if share == self._applied_share:
             return
-        self._divided = share
+        self._applied_share = share
         # styles have no effect while one pane is above the other
         for pane, part in ((self.left, share), (self.tabs, 100 - share)):
             pane.styles.width = f"{part}fr"
@@ -342,7 +342,7 @@ class Panes(Horizontal):
         target.focus()
 
     def on_descendant_focus(self) -> None:
-        """Mark the focused pane: a narrow screen shows only this one."""
+        """Mark the focused pane with a CSS class: a narrow screen shows only this pane."""
         self.set_class(not self.layer_tree.has_focus, "on-right")
 
     def move_to_layer(self, layer: int, *, focus: bool = True) -> None:
@@ -381,7 +381,7 @@ class Panes(Horizontal):
         self.rearrange(lambda model: apply(model, metric), sorting=True)
 
     def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:
-        """Change the rows of the tree. The cursor moves as `LayerTree.rearrange` says."""
+        """Change the rows of the tree. For the cursor and `sorting`, see `LayerTree.rearrange`."""
         self.layer_tree.rearrange(change, sorting=sorting)
         self._apply_divider()
         self._store.notify("layer")

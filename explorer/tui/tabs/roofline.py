@@ -1,8 +1,8 @@
 """The Roofline tab: the limit of each layer on a machine, and the minimum time of the model.
 
-Without a profile every layer is on the roof; its position left or right of the ridge shows whether memory or
-compute bounds it. A layer without MACs has intensity 0, which a logarithmic axis cannot show, so it is only
-in the list. With a profile, the rate that each layer reached is plotted below the roof.
+Each layer is plotted on the roof, at its attainable rate: left of the ridge memory bounds it, right of the
+ridge compute. A layer without MACs has intensity 0, which a logarithmic axis cannot show, so it is only in
+the list. With a profile, the measured rate of each layer is plotted, too, usually below the roof.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RooflineTab(PlotTab):
         return ranked
 
     def _find_marked_points(self, index: int) -> list[int]:
-        """Return the points of the group under the tree's cursor, if `index` is the first of them."""
+        """Return the points of the layers under the tree's cursor if `index` is the first, else [`index`]."""
         points = self._points(*self.tree.span) if self.tree.cursor_layers and self.answer is not None else []
         return points if points and points[0] == index else [index]
 
@@ -166,10 +166,7 @@ def find_point_at(
 
 
 _MIN_FULL_HEIGHT = 30
-"""Minimum height of a page in rows on which all figures are drawn.
-
-A lower page keeps the room for the list.
-"""
+"""Minimum height of a page in rows on which all figures are drawn. A lower page shows more of the list."""
 _MIN_FULL_WIDTH = 48
 """Minimum width of a page in cells on which the machine's name and rates share a line."""
 _MIN_ROWS = 6

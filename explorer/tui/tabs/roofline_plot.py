@@ -44,8 +44,8 @@ class RankedPoints(Struct, frozen=True):
     Attributes:
         roofline: Answer of the engine.
         points: Layers sorted by time, slowest first; layers of unknown time come last.
-        intensity_steps: Logarithm of the intensity of each layer in steps of 1 / `STEPS_PER_DECADE`, or
-            None without intensity. Rounding reduces 20,000 layers to a few dozen positions.
+        intensity_steps: Base-10 logarithm of the intensity of each layer in steps of 1 / `STEPS_PER_DECADE`,
+            or None for intensity 0. Rounding reduces 20,000 layers to a few dozen positions.
         table: Table with one row per point.
         profile: Profile of the model, or None if it was not profiled.
         measured: Layers with a measured rate, slowest last.
@@ -60,7 +60,7 @@ class RankedPoints(Struct, frozen=True):
 
 
 class _Scale(Struct, frozen=True):
-    """Maps rates and intensities to cells of the plot.
+    """Maps rates and intensities to cells of the plot. All logarithms have base 10.
 
     Attributes:
         ridge: Logarithm of the intensity at the ridge, in FLOPs per byte.
@@ -109,9 +109,9 @@ class _Scale(Struct, frozen=True):
 
 
 _SIZES = ((0.1, "●"), (0.01, "•"), (0.0, "·"))
-"""Minimum share of the total time for each marker size."""
+"""Minimum share of the total time, and the marker from this share on."""
 _MAX_NAMES = 3
-"""Number of positions that are labeled with the name of a layer."""
+"""Maximum number of positions that are labeled with the name of a layer."""
 
 
 def draw_roof_plot(

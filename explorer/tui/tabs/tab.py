@@ -35,7 +35,7 @@ class Tab(Generic[View]):
         self.store, self.tree, self.view, self.key, self.ask = store, tree, view, key, ask
 
     def paint(self) -> None:
-        """Draw the tab. The model is open."""
+        """Draw the tab of an open model."""
         raise NotImplementedError
 
     @property
@@ -48,7 +48,7 @@ class Tab(Generic[View]):
         )
 
     def paint_outline(self) -> None:
-        """Draw the contents of the file's header. The model is not open."""
+        """Draw what is known from the file's header while the model is not open."""
         raise NotImplementedError
 
     def on_open(self) -> None:
@@ -72,12 +72,12 @@ class Tab(Generic[View]):
 class PlotTab(Tab[PlotView]):
     """Requests an answer from the engine when the tab is shown, and plots it.
 
-    Each request is a job that Esc stops. While another job is running, the request waits.
+    Each request is a job that Esc stops. The request is made only while no other job is running.
     """
 
     id: str
     work: str
-    """Description of the work in the job bar."""
+    """Description of the work in the status line."""
 
     @property
     def answer(self) -> Any:

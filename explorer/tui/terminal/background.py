@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from textual import events
 
-_QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
+_QUESTION = b"\x1b]11;?\x1b\\\x1b[c"  # OSC 11, then the request of the device attributes
 _COLOR = re.compile(rb"\x1b\]11;rgba?:([0-9a-f]{1,4})/([0-9a-f]{1,4})/([0-9a-f]{1,4})", re.IGNORECASE)
 _END = re.compile(rb"\x1b\[\?[\d;]*c\Z")
-_MAX_BYTES = 256
+_MAX_BYTES = 256  # more bytes than both answers have
 _TIMEOUT_SECONDS, _REMOTE_TIMEOUT_SECONDS = 0.15, 0.4
 """Seconds between the question and the start of the screen, at a local terminal and over SSH."""
 _LATE = 10.0
@@ -64,7 +64,7 @@ class BackgroundQuestion:
 
 
 def is_light(answer: bytes) -> bool | None:
-    """Return whether an answer to OSC 11 names a light color, or None if it names no color."""
+    """Return whether an answer to OSC 11 contains a light color, or None if it contains no color."""
     match = _COLOR.search(answer)
     if match is None:
         return None
@@ -108,7 +108,7 @@ class LateAnswer:
     """Recognizes the characters of an answer that arrives after the screen has started.
 
     Textual reports the characters of an unknown sequence as keys. An answer begins with `^` or `[`, and its
-    characters arrive together.
+    characters arrive within a moment.
     """
 
     _BEGIN = ("circumflex_accent", "left_square_bracket", "alt+left_square_bracket")

@@ -1,9 +1,9 @@
 """Copies text to the terminal's clipboard, over SSH and through multiplexers, with the OSC 52 sequence.
 
-A terminal accepts `ESC ] 52`. By default (`set-clipboard external`) tmux ignores the sequence from programs
-in it, but sends it itself after `load-buffer -w`. It forwards wrapped sequences if `allow-passthrough` is on.
-GNU screen forwards the contents of a device control string, up to 768 bytes. Nothing confirms that a text
-arrived.
+A terminal accepts `ESC ] 52` itself. By default (`set-clipboard external`) tmux ignores this sequence from
+programs in it, but sends it to the terminal after `load-buffer -w`, and forwards wrapped sequences if
+`allow-passthrough` is on. GNU screen forwards the contents of device control strings of up to 768 bytes.
+No terminal confirms that a text arrived.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def _run_with_input(words: list[str], text: str, environment: Mapping[str, str])
 def build_sequence(text: str, environment: Mapping[str, str]) -> str:
     """Return the sequence that copies `text`, wrapped for the multiplexer.
 
-    Over SSH, only TERM identifies a multiplexer. 'screen' can mean either one. A terminal with GNU screen
-    would print a sequence that is wrapped for tmux, so the unwrapped sequence is used.
+    Over SSH, only TERM identifies a multiplexer. TERM 'screen' can mean tmux or GNU screen, and GNU screen
+    would print a sequence that is wrapped for tmux, so the unwrapped sequence is returned.
     """
-    code = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
-    unwrapped = f"\x1b]52;c;{code}\x07"
+    encoded_text = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
+    unwrapped = f"\x1b]52;c;{encoded_text}\x07"
     if environment.get("TMUX") or environment.get("TERM", "").startswith("tmux"):
         return f"{unwrapped}\x1bPtmux;\x1b{unwrapped}\x1b\\"
     if environment.get("STY"):

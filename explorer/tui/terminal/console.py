@@ -1,8 +1,8 @@
 """Glyphs for the Linux console, whose font has at most 512 glyphs.
 
 The font lacks braille, eighths of a block and small triangles, and shows the same lozenge for all of them.
-They are replaced by glyphs of code page 437, which all console fonts have. Pictures become coarser, but every
-cell keeps its place.
+They are replaced by glyphs of code page 437, which all console fonts have. Each replacement is one cell wide,
+so pictures become coarser but keep their layout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Input decoder: the text that a terminal sends, without escapes in pasted text."""
+"""Input decoder: decodes the bytes that a terminal sends, and removes escape characters from pasted text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _LINE_SPACE = str.maketrans("", "", "\r\n\t")
 
 
 class InputDecoder:
-    """Decodes the terminal's input. Bytes that are not UTF-8 are replaced, and a paste has no escapes.
+    """Decodes the terminal's input. Invalid UTF-8 is replaced, and escape characters in a paste are removed.
 
-    Textual takes control sequences in pasted text for keys.
+    Without this, Textual would handle control sequences in pasted text as keys.
 
     Args:
-        expect: Called with the number of characters, before they are handled, where one read contains text
-            alone. It is called in the thread that reads the terminal.
+        expect: Function that gets the number of characters of a read that contains only text, before they are
+            handled, or None. It is called in the thread that reads the terminal.
     """
 
     def __init__(self, expect: Callable[[int], object] | None = None) -> None:
@@ -26,7 +26,7 @@ class InputDecoder:
         self._before = self._unfinished = ""
 
     def decode(self, data: bytes, final: bool = False) -> str:
-        """Return the text of the next bytes. An unfinished end of a paste waits for the next ones."""
+        """Return the text of the next bytes. The start of an end mark is kept until the next call."""
         text, parts = self._unfinished + self._decoder.decode(data, final), []
         self._unfinished = ""
         while text:
@@ -38,12 +38,12 @@ class InputDecoder:
                 parts += [pasted.replace("\x1b", ""), end]
                 self._is_paste = not end
             else:
-                # the first bytes of the mark may have come earlier
-                known = self._before[1 - len(_PASTE_BEGIN) :]
-                typed, begin, _ = (known + text).partition(_PASTE_BEGIN)
-                size = len(typed) + len(begin) - len(known)
+                # the begin mark may have started in an earlier call
+                earlier = self._before[1 - len(_PASTE_BEGIN) :]
+                typed, begin, _ = (earlier + text).partition(_PASTE_BEGIN)
+                size = len(typed) + len(begin) - len(earlier)
                 parts.append(text[:size])
-                self._before = "" if begin else known + text
+                self._before = "" if begin else earlier + text
                 if self._expect is not None and not begin and text.translate(_LINE_SPACE).isprintable():
                     self._expect(len(text))
                 self._is_paste, text = bool(begin), text[size:]

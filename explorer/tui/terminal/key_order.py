@@ -1,9 +1,9 @@
 """Key order: handles keys one at a time, each after the effects of the previous one.
 
-Text that is pasted into a terminal without bracketed paste arrives as keys. Run as commands, they could write
-files and answer questions. Many different characters that arrive together are therefore one paste. If the
-terminal sent them in one piece, not even the first one acts as a key. A single line with Enter at its end is
-typed text where an input has the focus, and after the key that opens the filter.
+Text that is pasted into a terminal without bracketed paste arrives as keys, which would run commands: write
+files and answer questions. Many different characters that arrive together are therefore treated as a paste.
+If the terminal sent them in one piece, not even the first of them acts as a key, except a `/`, which opens
+the filter. If an input has the focus, a single line, with or without Enter at its end, is treated as typed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class KeysInOrder:
     def __init__(self, app: App[Any], forward: Callable[[Event], Awaitable[None]]) -> None:
         self._app, self._forward = app, forward
         self._waiting: deque[Event] = deque()
-        self._current_turn: float | None = None
-        self._hold_count, self._is_held = 0, False
-        self._paste_end = 0.0
-        self._has_line_end = False
-        self._pieces: deque[tuple[float, int]] = deque()
+        self._current_turn: float | None = None  # time at which the current key started; None between keys
+        self._hold_count, self._is_held = 0, False  # screens about to open; whether a turn waits for them
+        self._paste_end = 0.0  # time of the last character of the last paste
+        self._has_line_end = False  # whether the last paste contained a line end
+        self._pieces: deque[tuple[float, int]] = deque()  # time and characters of reads that are expected
         self._piece_start, self._piece_end, self._expected_count = 0.0, 0.0, 0
-        self._last_taken, self._is_timed = 0.0, False
+        self._last_taken, self._is_timed = 0.0, False  # time of the last such key; whether the timer runs
 
     def expect(self, count: int) -> None:
         """Let keys wait until `count` characters have arrived, so that a paste is recognized as a whole.
@@ -142,7 +142,7 @@ class KeysInOrder:
             return self._waiting.popleft()
         for _ in keys:
             self._waiting.popleft()
-        # an input takes the first line of a paste, and no later part of it
+        # an input takes only the first line of a paste, even if the paste arrives in parts
         pasted_text = "" if is_continued and self._has_line_end else text
         self._has_line_end = "\n" in text or (is_continued and self._has_line_end)
         self._paste_end = max(keys[-1].time, self._piece_end)

@@ -3,7 +3,7 @@
 If any part of a widget changed, Textual sends its whole lines, with the full style and a reset for each
 piece. Moving the cursor at the lower edge of a list redraws 36 lines, 8 KB, most of which the terminal
 already shows. `Canvas` parses Textual's output (cursor moves, styles, text), keeps the visible cells, and
-sends only the differences. It forwards sequences that it does not know, and then forgets the cells.
+sends only the differences. It forwards sequences that it does not know, and then forgets the visible cells.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _TOKEN = re.compile(
     r"|(?P<other>\x1bP[^\x1b]*(?:\x1b[^\\][^\x1b]*)*\x1b\\|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[\d;]*[^\d;]|[\s\S])"
 )
 _SYNC_BEGIN, _SYNC_END = "\x1b[?2026h", "\x1b[?2026l"
-_KEEPS_CELLS = re.compile(r"\x1b\[[?><=](?!1049|47|1047)")
+_KEEPS_CELLS = re.compile(r"\x1b\[[?><=](?!1049|47|1047)")  # mode changes, except those that switch screens
 _JOIN = 3
-"""Unchanged cells that are sent again, because a cursor move would take more bytes."""
+"""Maximum number of unchanged cells that are sent again, because a cursor move would take more bytes."""
 
 Style = tuple[tuple[str, ...], str, str]
 """Attributes, foreground and background, as SGR parameters."""
@@ -45,9 +45,9 @@ class Canvas:
         self._rows: dict[int, list[Cell | None]] = {}
         self._row = self._column = 0  # cursor position assumed by Textual
         self._terminal_cursor: tuple[int, int] | None = None  # actual cursor position, or None if unknown
-        self._style = ""
-        self._sync = False
-        self._dirty: dict[int, dict[int, Cell]] = {}
+        self._style = ""  # SGR parameters since the last reset
+        self._sync = False  # whether a synchronized update has begun that has not been forwarded
+        self._dirty: dict[int, dict[int, Cell]] = {}  # written cells by row and column
 
     def forget(self) -> None:
         """Forget all cells, because the terminal may show anything after a resize or a screen switch."""
@@ -86,14 +86,15 @@ class Canvas:
         return "".join(output_parts)
 
     def _write_text(self, text: str) -> None:
+        """Mark the cells that a text at the cursor changes as dirty, and move the cursor."""
         style = _parse(self._style)
         blank: Style = _blank_style(style)
         row = self._rows.setdefault(self._row, [])
         dirty = self._dirty.setdefault(self._row, {})
         column = self._column
-        narrow = text.isascii()
+        is_ascii = text.isascii()
         for char in text:
-            width = 1 if narrow else cell_len(char)
+            width = 1 if is_ascii else cell_len(char)
             if width == 0:  # a combining character
                 base_cell = dirty.get(column - 1) or (row[column - 1] if 0 < column <= len(row) else None)
                 if base_cell is not None:
@@ -112,18 +113,19 @@ class Canvas:
         self._column = column
 
     def _flush(self, output_parts: list[str]) -> None:
+        """Append the sequences that update the terminal to the dirty cells."""
         parts: list[str] = []
         cursor = self._terminal_cursor
         style: Style = _PLAIN
         for y in sorted(self._dirty):
             changes, row = self._dirty[y], self._rows[y]
-            reach = max(changes, default=-1) + 1
-            if reach > len(row):
-                row.extend([None] * (reach - len(row)))
-            changed = [x for x in sorted(changes) if row[x] != changes[x]]
+            end_column = max(changes, default=-1) + 1
+            if end_column > len(row):
+                row.extend([None] * (end_column - len(row)))
+            changed_columns = [x for x in sorted(changes) if row[x] != changes[x]]
             for x, cell in changes.items():
                 row[x] = cell
-            for x in changes:  # the other half of an overwritten wide character is undefined
+            for x in changes:  # the terminal's other half of an overwritten wide character is unknown
                 cell = row[x] or ("", _PLAIN)
                 right = row[x + 1] if x + 1 < len(row) else None
                 if cell[0] == "" and (x == 0 or cell_len((row[x - 1] or ("", _PLAIN))[0]) != 2):
@@ -131,7 +133,7 @@ class Canvas:
                 elif right is not None and right[0] == "" and cell_len(cell[0]) != 2:
                     row[x + 1] = None
             end = -1
-            for x in changed:
+            for x in changed_columns:
                 cell_at_x = row[x]
                 if cell_at_x is None or cell_at_x[0] == "":
                     continue  # right half of a wide character
@@ -180,6 +182,7 @@ _ENTRIES: dict[tuple[str, ...], int] = {
 
 @lru_cache(4096)
 def _parse(params: str) -> Style:
+    """Parse SGR parameters. Colors of the palette are written as palette entries, which take fewer bytes."""
     attributes: list[str] = []
     colors = {"38": "", "48": ""}
     parts = iter(params.split(";") if params else ())
@@ -204,23 +207,26 @@ def _parse(params: str) -> Style:
 def _blank_style(style: Style) -> Style:
     """Return the style of a space: only the background matters, unless attributes are visible on spaces."""
     attributes, _, background = style
-    return style if _DRAWN & set(attributes) else ((), "", background)
+    return style if _VISIBLE & set(attributes) else ((), "", background)
 
 
-_DRAWN = frozenset(("4", "5", "7", "9", "21", "53"))
+_VISIBLE = frozenset(("4", "5", "7", "9", "21", "53"))
 """SGR attributes that are visible on spaces."""
-_OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "7": "27", "9": "29"}
+_OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "7": "27", "9": "29"}  # code that turns an attribute off
 
 
 def _shows_blank(drawn: Style, blank: Style) -> bool:
-    """Whether a space looks the same in the current style, so that no style change is needed."""
-    return drawn[2] == blank[2] and not blank[0] and _DRAWN.isdisjoint(drawn[0])
+    """Whether a space of style `blank` looks the same in the current style `drawn`: no change is needed."""
+    return drawn[2] == blank[2] and not blank[0] and _VISIBLE.isdisjoint(drawn[0])
 
 
 @lru_cache(4096)
 def _space_style(drawn: Style, blank: Style) -> Style:
-    """Return the style of a space. It keeps the current foreground, which the next word often has, too."""
-    if _DRAWN & {*drawn[0], *blank[0]}:
+    """Return a style for a space that looks like `blank`, with the foreground of `drawn` if possible.
+
+    The next word often has this foreground, so the style need not change again.
+    """
+    if _VISIBLE & {*drawn[0], *blank[0]}:
         return blank
     return drawn[0], drawn[1], blank[2]
 

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
     from textual.message_pump import MessagePump
 
-_SLICE_SECONDS, _PAUSE_SECONDS = 0.004, 0.0015
+_SLICE_SECONDS, _PAUSE_SECONDS = (
+    0.004,
+    0.0015,
+)  # work that a key press waits for at most, and the pause after it
 _QUIET_SECONDS = 0.06
-"""Seconds without other work after a key, so that its effect can be drawn."""
+"""Seconds after a key press without long work, so that the effect of the key can be drawn."""
 
 MAX_PAINT_SECONDS = 0.5
 """Seconds after which a paint is assumed to be finished."""
@@ -61,8 +64,8 @@ async def wait_for_paint(pump: MessagePump) -> None:
 def call_after_paint(node: DOMNode, call: Callable[[], object]) -> None:
     """Call a function once pending changes are painted, unless `node` is removed before that.
 
-    Textual alone would call it in any case: on the next screen that is painted, where a key that came in
-    the meantime closed the screen of `node`.
+    Textual alone would call it in any case, even after a key has closed the screen of `node`: on the next
+    screen that is painted.
     """
 
     def call_unless_removed() -> object:

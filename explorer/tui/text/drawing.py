@@ -53,7 +53,7 @@ _CONTINUATION_INDENT = 4
 """Indentation in cells of a continued row."""
 _FORMULA_INDENT = 3
 """Indentation in cells of the further lines of a formula in a narrow pane."""
-_NO_BREAK = "\u00a0"
+_NO_BREAK = "\u00a0"  # space at which `wrap` does not break a line
 _MAX_LABEL, _MIN_LABEL = 24, 17
 """Maximum and minimum cells of the labels of figures."""
 
@@ -128,7 +128,7 @@ def _draw_fields(block: Fields, width: int, exact: bool) -> list[Line]:
 
 
 def _wrap_formulas(line: Line, width: int, indent: int) -> list[Line]:
-    """Wrap a line, with its formulas broken before operators. In a narrow pane they take the whole width."""
+    """Wrap a line, and break its formulas only before operators. A narrow pane indents their lines less."""
     if line_width(line) <= width or not any(role == ROLES["formula"] for _, role in line):
         return wrap(line, width, indent)
     indent = indent if width >= _MIN_FULL_LABELS else min(indent, _FORMULA_INDENT)
@@ -142,12 +142,12 @@ def _wrap_formulas(line: Line, width: int, indent: int) -> list[Line]:
 
 
 def _glue_terms(formula: str, width: int) -> str:
-    """Replace the spaces within the terms of a formula, at which no line is broken."""
+    """Replace the spaces within the terms of a formula by no-break spaces, so that terms stay on one line."""
     return "".join([term[:1] + term[1:].replace(" ", _NO_BREAK) for term in split_terms(formula, width)])
 
 
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
-    """Return the width of the labels, and one line per figure of any length."""
+    """Return the width of the labels in cells, and one line per figure, neither cut nor wrapped."""
     names = [cell_line(_choose_label(field, width), "quiet") for field in block.rows]
     room = min(max(map(line_width, names), default=0) + 3, _MAX_LABEL, max(_MIN_LABEL, width // 2))
     lines: list[Line] = []
@@ -224,7 +224,7 @@ def row_line(
 
 @lru_cache(8)
 def _lay_out_table(table: Table, width: int, exact: bool, narrowest: int = _MIN_NAME) -> TableLines:
-    """Return the layout of a table, which is cached so that columns are measured once."""
+    """Return the layout of a table, cached so that its columns are measured only once."""
     return TableLines(table, width, most=_MAX_ROWS, exact=exact, narrowest=narrowest)
 
 
@@ -234,7 +234,7 @@ def cell_line(cell: Cell, role: str = "", exact: bool = False) -> Line:
 
 
 def _convert_to_line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:
-    """Convert pieces with report roles to a line. The texts of a table row keep their widths."""
+    """Convert pieces with report roles to a line. With `row`, texts keep their widths, as in a table."""
     return tuple(
         (
             _replace_sign(text, row) if role == "warning" else text,
@@ -251,6 +251,6 @@ def find_kind_role(kind: str, *, tiled: bool = False) -> str:
 
 
 def _replace_sign(text: str, row: bool) -> str:
-    """Replace the ASCII sign of an inexact figure by the Unicode character."""
+    """Replace the ASCII sign of an inexact figure by its Unicode character; in a `row`, at the same width."""
     sign = next((sign for sign in SIGNS if text.startswith(sign)), "")
     return SIGNS.get(sign, "").rjust(len(sign) * row) + text[len(sign) :]

@@ -45,7 +45,7 @@ class Key(Struct, frozen=True):
 
 
 def key_group(group: str, *keys: tuple[str, tuple[str, ...], str, str, str]) -> tuple[Key, ...]:
-    """Create the keys of one heading."""
+    """Create the keys of one heading from their other fields, in the order of `Key`."""
     return tuple(Key(*fields, group) for fields in keys)
 
 
@@ -59,7 +59,7 @@ _HELP: Line = (("?", "key"), (" keys  ", "dim"))
 
 
 def keys_line(keys: Sequence[tuple[str, str]], width: int, text: str = "") -> Line:
-    """Draw keys with their labels, as many as fit. The help key and the last key always stay.
+    """Draw as many keys with their labels as fit. The last key is always shown, the help key if possible.
 
     Args:
         keys: Pairs of a key and its label, the most used first. The last one leaves the screen.

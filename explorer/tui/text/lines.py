@@ -25,9 +25,9 @@ ROLES = (
 )
 BLANK: Line = ()
 
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_EIGHTHS = " ▏▎▍▌▋▊▉█"  # cells filled from the left by 0 to 8 eighths
 _NUMBER = re.compile(r" *[\d,.]*\d ")
-"""Word with which the next word, such as its unit, stays on one line."""
+"""Number with its trailing space. The next word, such as its unit, stays on the same line."""
 
 
 def escape_name(name: str) -> str:
@@ -62,7 +62,7 @@ def merge_spans(cells: Iterable[Span]) -> Line:
 
 
 def find_first_visible(row: int, room: int, count: int) -> int:
-    """Return the first visible one of `count` rows, so that `row` is in the middle of `room` visible rows."""
+    """Return the index of the first of `room` visible rows (of `count`), with `row` in their middle."""
     return max(0, min(row - room // 2, count - room))
 
 
@@ -151,7 +151,8 @@ def title_text(name: str, note: str, width: int) -> str:
 def draw_bar(share: float, width: int) -> tuple[Span, Span]:
     """Draw a bar of `width` cells, filled by `share` (0 to 1) in steps of an eighth of a cell.
 
-    A share above zero shows at least one step, so that a small share differs from none.
+    A share above zero fills at least one step, so that a small share differs from zero. Returns the filled
+    part and the empty part.
     """
     if width <= 0:
         return ("", "bar"), ("", "track")

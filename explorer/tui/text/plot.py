@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from explorer.report.names import shorten_name
 from explorer.tui.text.lines import Line, Span, escape_name, fit, merge_spans
 
-EIGHTHS = " ▁▂▃▄▅▆▇█"
+EIGHTHS = " ▁▂▃▄▅▆▇█"  # cells filled from below by 0 to 8 eighths
 
 Cells = list[list[Span]]
 """A picture as rows from the top; each row is a list of spans of one character."""
@@ -88,29 +88,31 @@ def area(values: Sequence[float], width: int, height: int) -> list[Line]:
 def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
     """Choose the labels of an axis of steps: the names of the modules, and the columns where they start.
 
-    The deepest level of modules is used at which most of the axis has labels that fit. If there is none,
-    labels are cut.
+    The labels are of the deepest level of modules at which labels that fit cover most of the axis. If there
+    is no such level, labels are cut.
 
     Args:
         paths: Paths of the steps, with dots or slashes between the modules.
         width: Width of the axis in columns.
     """
     module_names = [re.split(r"[./]", escape_name(path).strip("/")) for path in paths]
-    return _labels_of_depth(module_names, width) or _labels_of_depth(module_names, width, least=_CUT)
+    return _labels_of_depth(module_names, width) or _labels_of_depth(
+        module_names, width, least=_MIN_CUT_LABEL
+    )
 
 
 def _labels_of_depth(pieces: Sequence[Sequence[str]], width: int, *, least: int = 0) -> list[tuple[int, str]]:
-    """Return the labels and their columns. With `least` > 0, labels may be cut to `least` cells or more."""
+    """Return columns and labels as in `part_names`. With `least` > 0, labels may be cut to `least` cells."""
     best: list[tuple[int, str]] = []
-    for depth in range(4):
-        begins = [
+    for depth in range(4):  # deeper levels have too many modules for an axis
+        starts = [
             step
             for step, names in enumerate(pieces)
             if not step or names[: depth + 1] != pieces[step - 1][: depth + 1]
         ]
         parts, covered = [], 0
-        level_names = {_shorten_module(pieces[step][: depth + 1]) for step in begins}
-        for step, end in zip(begins, [*begins[1:], len(pieces)], strict=True):
+        level_names = {_shorten_module(pieces[step][: depth + 1]) for step in starts}
+        for step, end in zip(starts, [*starts[1:], len(pieces)], strict=True):
             names, first, last = pieces[step], step * width // len(pieces), end * width // len(pieces)
             name = _shorten_module(names[: depth + 1])
             if 0 < least < last - first:
@@ -124,14 +126,14 @@ def _labels_of_depth(pieces: Sequence[Sequence[str]], width: int, *, least: int 
     return best
 
 
-_CUT = 6
+_MIN_CUT_LABEL = 6
 """Minimum cells of a cut label."""
 _MIN_LABELED = 0.6
 """Minimum share of the axis that labels of a deeper level must cover to be used."""
 
 
 def _shorten_module(names: Sequence[str]) -> str:
-    """Return the last module name, preceded by its parent's name if it is only a number."""
+    """Return the last of nested module names, preceded by its parent's name if it is a number."""
     return ".".join(names[-2:]) if names[-1].isdigit() else names[-1]
 
 
@@ -151,7 +153,7 @@ def framed(
         below: Columns and labels below the axis, from left to right. If two labels overlap, the first is
             drawn.
         mark: Column to mark on the axis, or None.
-        begin: Whether labels start at their columns instead of being centered.
+        begin: Whether labels start at their columns instead of being centered on them.
     """
     margin = max((len(label) for label in labels.values()), default=0)
     width = max((sum(len(text) for text, _ in row) for row in rows), default=0)

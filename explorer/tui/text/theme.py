@@ -1,6 +1,6 @@
 """Color themes: 256 colors, or 16 colors on simple terminals.
 
-The colors are exact entries of the xterm palette, so a 256-color terminal shows the same as a true-color one.
+The colors are entries of the xterm palette, so 256-color and true-color terminals show the same colors.
 With 16 colors (Linux console, TERM=screen), rounding would make most colors gray and the cursor invisible.
 Those themes use only the first eight colors as backgrounds, because a console has no others. They are not
 ANSI themes, which draw black on black with NO_COLOR.
@@ -24,7 +24,7 @@ _DARK_GRAY, _YELLOW, _SKY, _WHITE = "#555555", "#ffff55", "#5555ff", "#ffffff"
 _NAMES = "explorer", "explorer-light", "explorer-16", "explorer-light-16"
 PLAIN_CURSOR = frozenset(_NAMES[2:])
 """Themes with one text color in the cursor's row: other colors are hard to read on its background."""
-_FAMILIES = "color", "light", "few", "few_light"
+_FAMILIES = "color", "light", "few", "few_light"  # attributes of a family with its color in each theme
 # fmt: off
 _COLORS: Mapping[str, tuple[str, str, str, str]] = {
     "primary": ("#5fafd7", "#005f87", _CYAN, _BLUE),

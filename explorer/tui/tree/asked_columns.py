@@ -20,15 +20,17 @@ if TYPE_CHECKING:
     from explorer.tui.state.store import ScreenStore
     from explorer.tui.tree.widget import LayerTree
 
+# inputs that a column may need, and the keys that provide them
 _OF_MACHINE = "a machine: m chooses one"
 _OF_TILE = "a tile: t chooses one"
 _OF_PROFILE = "a profile: % makes one"
 _OF_ROOF = "a profile with a machine: m chooses one, % profiles"
-_LACKS = {"seconds": _OF_MACHINE, "utilization": _OF_TILE, "efficiency": _OF_ROOF}
+_MISSING_INPUTS = {"seconds": _OF_MACHINE, "utilization": _OF_TILE, "efficiency": _OF_ROOF}
+"""Missing input by the `needs` of a column. The other columns that need an input need a profile."""
 _TILED = object()
 """Placeholder for the tile of a model that is already tiled."""
-_GIVEN = {"seconds": "machine", "utilization": "spec"}
-"""Keyword argument of the engine's `column` method, by the need of the column."""
+_ARGUMENT_NAMES = {"seconds": "machine", "utilization": "spec"}
+"""Keyword argument of the engine's `column` method that passes the input, by the `needs` of the column."""
 
 
 class AskedColumns:
@@ -41,7 +43,7 @@ class AskedColumns:
 
     def __init__(self, store: ScreenStore, tree: LayerTree) -> None:
         self._store, self._tree = store, tree
-        self._given: dict[str, object] = {}
+        self._used_inputs: dict[str, object] = {}
         self._refused: set[tuple[str, object]] = set()
 
     def list_missing(self) -> list[str]:
@@ -51,24 +53,27 @@ class AskedColumns:
         names = {name for name in model.columns if name in columns and columns[name].needs}
         if not model.metric.array and (model.by_cost or columns[model.metric.id].needs):
             names.add(model.metric.id)
-        figures = (name for name in sorted(names) if columns[name].needs or not columns[name].aggregate)
-        return [name for name in figures if self._is_lacking(name)]
+        computed_names = (
+            name for name in sorted(names) if columns[name].needs or not columns[name].aggregate
+        )
+        return [name for name in computed_names if self._is_lacking(name)]
 
     def _column(self, name: str) -> LayerColumn:
         return list_columns(self._tree.model)[name]
 
     def _is_lacking(self, name: str) -> bool:
-        current_input = self._needs(name)
-        fresh = name in self._tree.model.asked and self._given.get(name) == current_input
-        return current_input is not None and not fresh and (name, current_input) not in self._refused
+        """Whether the figures of a column are missing or outdated, and can be requested with success."""
+        current_input = self._find_input(name)
+        is_fresh = name in self._tree.model.asked and self._used_inputs.get(name) == current_input
+        return current_input is not None and not is_fresh and (name, current_input) not in self._refused
 
     def complaint(self, name: str) -> str:
-        """Return the choice that the user must make before a column can be computed, or ''."""
-        if self._needs(name) is not None:
+        """Return a message with the input that the user must still choose for a column, or ''."""
+        if self._find_input(name) is not None:
             return ""
-        return f"'{name}' needs {_LACKS.get(self._column(name).needs, _OF_PROFILE)}"
+        return f"'{name}' needs {_MISSING_INPUTS.get(self._column(name).needs, _OF_PROFILE)}"
 
-    def _needs(self, name: str) -> object:
+    def _find_input(self, name: str) -> object:
         """Return the input that the figures of a column depend on, or None until the user has chosen it."""
         needs = self._column(name).needs
         if needs == "seconds":
@@ -89,12 +94,14 @@ class AskedColumns:
         tree, store = self._tree, self._store
         while names := self.list_missing():
             model, name = tree.model, names[0]
-            argument = self._needs(name)
+            argument = self._find_input(name)
             tree.stale |= {name}
             tree.refresh()
             needs = self._column(name).needs
             arguments: dict[str, Any] = (
-                {_GIVEN[needs]: argument} if needs in _GIVEN and argument is not _TILED else {}
+                {_ARGUMENT_NAMES[needs]: argument}
+                if needs in _ARGUMENT_NAMES and argument is not _TILED
+                else {}
             )
             try:
                 if needs == "providers":
@@ -104,7 +111,7 @@ class AskedColumns:
                     model.asked[name] = await store.jobs.ask("column", name, **arguments)
                 if needs in MEASURED and store.profile is not None:
                     model.set_share_head(f"of {store.profile.share_base}")
-                self._given[name] = argument
+                self._used_inputs[name] = argument
                 model.forget_sums()
             except Cancelled:
                 return

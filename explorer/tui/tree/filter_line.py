@@ -46,7 +46,7 @@ class FilterLine(Horizontal):
         super().__init__(id="filter-row")
         self._store, self._tree = store, tree
         self._message, self._has_status_message = "", False
-        self._typed, self._typed_at = "", 0.0
+        self._typed_text, self._last_key_time = "", 0.0
         self._typing_worker: Worker[None] | None = None
         self._completions: list[str] = []
         self._search: object = None
@@ -98,16 +98,16 @@ class FilterLine(Horizontal):
 
     async def on_input_changed(self, event: object) -> None:
         """Apply the query as the user types."""
-        self._typed, self._typed_at = event.value.strip(), time.monotonic()  # type: ignore[attr-defined]
+        self._typed_text, self._last_key_time = event.value.strip(), time.monotonic()  # type: ignore[attr-defined]
         # one worker for all keys: Textual never releases a worker that is canceled before it starts
         if self._typing_worker is None or self._typing_worker.is_finished:
-            self._typing_worker = self.run_worker(self._find_typed(), group="filter", exit_on_error=False)
+            self._typing_worker = self.run_worker(self._follow_typing(), group="filter", exit_on_error=False)
 
     async def on_input_submitted(self, event: object) -> None:
         """Keep the filter and focus the tree. A query with an error stays in the input."""
         text: str = event.value.strip()  # type: ignore[attr-defined]
-        if fault := self._fault(text):
-            self._show_message(fault)
+        if error_text := self._find_error(text):
+            self._show_message(error_text)
             self.app.bell()
         else:
             if self._must_search(text):
@@ -118,9 +118,8 @@ class FilterLine(Horizontal):
                 if self._search is None:
                     self._report_no_match(text)
                 else:
-                    self._progress_due = (
-                        0.0  # the search goes on: report its progress in the status line at once
-                    )
+                    # the search continues: report its progress in the status line at once
+                    self._progress_due = 0.0
 
     def on_key(self, event: Key) -> None:
         """Complete the last word with Tab. Further presses show the other completions."""
@@ -150,41 +149,41 @@ class FilterLine(Horizontal):
 
     def _stop_typing_worker(self) -> None:
         self.workers.cancel_group(self, "filter")
-        self._typing_worker = (
-            None  # a worker that was canceled before it started never reports that it is finished
-        )
+        # a worker that was canceled before it started never reports that it is finished
+        self._typing_worker = None
 
-    async def _find_typed(self) -> None:
+    async def _follow_typing(self) -> None:
         """Wait until the user stops typing, then apply the query. Repeat if the input changed meanwhile."""
         applied_text = None
-        while applied_text != self._typed or self._must_search(self._store.query):
-            while self._typed and (remaining := self._typed_at + _TYPING - time.monotonic()) > 0:
+        while applied_text != self._typed_text or self._must_search(self._store.query):
+            while self._typed_text and (remaining := self._last_key_time + _TYPING - time.monotonic()) > 0:
                 await asyncio.sleep(remaining)
-            applied_text = self._typed
+            applied_text = self._typed_text
             await self._filter_by(applied_text)
 
     async def _filter_by(self, text: str) -> None:
-        fault = self._fault(text)
-        self._show_message(fault)
+        """Apply a query, or show beside the input why it cannot be parsed."""
+        error_text = self._find_error(text)
+        self._show_message(error_text)
         # an unfinished query is not an error: while the user types, the tree keeps the last query
-        query = self._store.query if fault else text
+        query = self._store.query if error_text else text
         if self._must_search(query):
             await self._show_matches(query)
 
     def _must_search(self, query: str) -> bool:
-        """Whether the tree does not show the matches of a query: it shows others, or a search was stopped."""
+        """Whether a query must be searched: the tree shows another query, or its search was stopped."""
         return query != self._store.query or (self._tree.model.searched is not None and self._search is None)
 
-    def _fault(self, text: str) -> str:
+    def _find_error(self, text: str) -> str:
         """Return the reason that a query cannot be parsed, or ''."""
         try:
-            self._matcher(text)
+            self._build_matcher(text)
         except ExplorerError as error:
             location = error.where.removeprefix("filter").removeprefix(", ")
             return ": ".join(filter(None, (location, error.what, error.hint)))
         return ""
 
-    def _matcher(self, text: str) -> Callable[[Layer], bool]:
+    def _build_matcher(self, text: str) -> Callable[[Layer], bool]:
         """Return the predicate of a query over layers."""
         from explorer.settings import filter as query  # imported late: it loads the query parser
 
@@ -227,9 +226,9 @@ class FilterLine(Horizontal):
 
     async def _search_layers(self, text: str, open_rows: frozenset[int] | None) -> None:
         """Match all layers, show the matches on the way, and report the progress of a long search."""
-        model, is_match, slices = self._tree.model, self._matcher(text), Slices(self.app)
+        model, is_match, slices = self._tree.model, self._build_matcher(text), Slices(self.app)
         matches: list[int] = []
-        is_shown, typed, model.searched = False, self._typed, 0
+        is_shown, typed, model.searched = False, self._typed_text, 0
         self._progress_due = time.monotonic() + _PROGRESS
         try:
             for layer in model.layers:
@@ -238,18 +237,18 @@ class FilterLine(Horizontal):
                 if slices.is_over():
                     model.searched = layer.id + 1
                     if not is_shown or self._is_worth_drawing(model, len(matches)):
-                        self._show_found(model, matches, open_rows, is_continued=is_shown)
+                        self._show_batch(model, matches, open_rows, is_continued=is_shown)
                         matches, is_shown = [], True
                     self._report_progress(model)
                     await slices.pause()
                     if self._tree.model is not model or self._store.query != text:
                         return
-                    if self._typed != typed and not self._fault(self._typed):
+                    if self._typed_text != typed and not self._find_error(self._typed_text):
                         return  # the search for the new input follows
         finally:
             self._clear_progress()
         model.searched = None
-        self._show_found(model, matches, open_rows, is_continued=is_shown)
+        self._show_batch(model, matches, open_rows, is_continued=is_shown)
         self._report_no_match(text)
 
     def _report_progress(self, model: TreeModel) -> None:
@@ -278,8 +277,8 @@ class FilterLine(Horizontal):
             return
         typed_ops = [word[3:].lower() for word in text.split() if word[:3].lower() == "op:" and word[3:]]
         model_ops = [stat.op for stat in self._store.ops or ()]
-        near = [op for op in model_ops if any(part in op.lower() for part in typed_ops)]
-        complaint = "no layer matches" + (f"; meant op:{near[0]}?" if near else "")
+        similar_ops = [op for op in model_ops if any(part in op.lower() for part in typed_ops)]
+        complaint = "no layer matches" + (f"; meant op:{similar_ops[0]}?" if similar_ops else "")
         if self._store.analysis is None:  # later rows, and the figures, may match
             complaint = "no layer matches so far: the model is being opened"
         if self.is_open:
@@ -315,7 +314,7 @@ class FilterLine(Horizontal):
         self._tree.cursor = model.reveal(layer.id) if layer is not None else 0
         self._draw_tree()
 
-    def _show_found(
+    def _show_batch(
         self,
         model: TreeModel,
         matches: Sequence[int],
@@ -323,7 +322,7 @@ class FilterLine(Horizontal):
         *,
         is_continued: bool,
     ) -> None:
-        """Show the matches. With `is_continued`, add them to those that are already shown."""
+        """Show a batch of matches. With `is_continued`, add it to the matches that are already shown."""
         tree = self._tree
         if not is_continued:
             model.set_filter(matches, open_rows)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _OPEN_AT_FIRST = 60
+"""Maximum number of rows in a new tree, whose groups are opened level by level."""
 _MAX_OPENED_LAYERS = 20
 """Number of layers in a group above which it stays closed at first if a filter matches all of them."""
 MATCHES = 2_000
@@ -68,24 +69,26 @@ class TreeModel(FoldedRows):
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         super().__init__(layers)
-        self._chosen = False
+        self._is_metric_chosen = False  # whether the user has chosen the metric
         self.metric = self._choose_first_metric()
         self.by_cost = False
         self.turned = False
         self.columns: tuple[str, ...] = ()
         self.flat = False
         self.constants = False
-        self._constants = b""
+        self._constants = b""  # 1 for each layer with only constants and shape arithmetic; empty without any
         self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
         self.match_count = 0
         self.searched: int | None = None
-        self._matching: tuple[list[int], list[int]] = ([], [])
+        self._matching: tuple[list[int], list[int]] = ([], [])  # matching other layers, matching constants
         self._constant_matches = 0
         self._constant_leaves: int | None = None
         self._visible_children: dict[int, list[int]] = {}
-        self._chosen_matches: dict[int, bool] = {}
-        self._whole_matches: set[int] = set()
+        self._user_opened: dict[int, bool] = {}  # rows that the user opened (True) or closed under a filter
+        self._whole_matches: set[int] = (
+            set()
+        )  # large groups that match with all their layers: closed at first
         self._open_matches: frozenset[int] | None = None
         self._parents: dict[int, int | None] = {}
         self._depths: dict[int, int] = {}
@@ -115,7 +118,7 @@ class TreeModel(FoldedRows):
         is_open = row not in self._whole_matches
         if self._open_matches is not None:
             is_open = row in self._open_matches
-        return self._chosen_matches.get(row, is_open)
+        return self._user_opened.get(row, is_open)
 
     def value(self, row: int) -> tuple[float | None, str]:
         """Return the row's value in the current metric, and its sign: '≤', '≥', '≈', or '' if exact."""
@@ -135,7 +138,7 @@ class TreeModel(FoldedRows):
         elif row >= -self.count:
             members = self.members(row)
             rows = self._range_rows(row) if len(members) > MAX_PLAIN_CHILDREN else members
-        elif (above := self._ranges[-row - self.count - 1][0]) is not None and above < 0:
+        elif (container := self._ranges[-row - self.count - 1][0]) is not None and container < 0:
             rows = self.members(row)
         else:
             rows = self._merge_constants(row, self._with_runs(self._iterate_siblings(*self._find_span(row))))
@@ -172,15 +175,15 @@ class TreeModel(FoldedRows):
         start, stop = (0, self.count) if row is None else (row + 1, self.end[row])
         return self._merge_constants(row, self._with_runs(self._iterate_siblings(start, stop)))
 
-    def _merge_constants(self, above: int | None, rows: Iterable[int]) -> Iterator[int]:
-        """Yield the children of `above`, with all constants replaced by one row at the first constant."""
+    def _merge_constants(self, container: int | None, rows: Iterable[int]) -> Iterator[int]:
+        """Yield the child rows of `container`. One row, at the first constant, replaces all constants."""
         folds, place = self._folds, None
         group = (
             -1
-            if above is None
-            else above
-            if above >= 0
-            else self.structure.parent[self.find_first_layer(above)]
+            if container is None
+            else container
+            if container >= 0
+            else self.structure.parent[self.find_first_layer(container)]
         )
         if not folds or (group >= 0 and folds[group]):
             yield from rows
@@ -190,25 +193,26 @@ class TreeModel(FoldedRows):
                 yield row
                 continue
             if place is None:
-                yield (place := self._constants_row(above))
+                yield (place := self._constants_row(container))
             # a cursor on a folded constant moves to the row that hides it
             self._parents[row] = place
 
     def _open_first_levels(self) -> None:
+        """Open the groups level by level, as long as at most `_OPEN_AT_FIRST` rows are visible."""
         level = list(self.children(None))
         count = len(level)
         while level and count <= _OPEN_AT_FIRST:
-            following: list[int] = []
+            next_level: list[int] = []
             for row in level:
                 if row >= 0 and self.end[row] > row + 1:
-                    following += self.children(row)
-                if count + len(following) > _OPEN_AT_FIRST:
+                    next_level += self.children(row)
+                if count + len(next_level) > _OPEN_AT_FIRST:
                     return
-            if not following:
+            if not next_level:
                 return
             self.open_rows.update(row for row in level if row >= 0 and self.end[row] > row + 1)
-            count += len(following)
-            level = following
+            count += len(next_level)
+            level = next_level
 
     def rebuild(self) -> None:
         """Recompute the list of visible rows after a change of the order or the filter."""
@@ -249,7 +253,7 @@ class TreeModel(FoldedRows):
 
     def _set_open(self, row: int, opened: bool) -> None:
         if self.matches is not None:
-            self._chosen_matches[row] = opened
+            self._user_opened[row] = opened
         else:
             (self.open_rows.add if opened else self.open_rows.discard)(row)
 
@@ -265,7 +269,7 @@ class TreeModel(FoldedRows):
     def fold_all(self) -> None:
         """Close all rows."""
         if self.matches is not None:
-            self._chosen_matches = dict.fromkeys(self._visible_children, False)
+            self._user_opened = dict.fromkeys(self._visible_children, False)
         else:
             self.open_rows.clear()
         self.rebuild()
@@ -273,13 +277,13 @@ class TreeModel(FoldedRows):
     def set_filter(self, matches: Iterable[int] | None, open_rows: frozenset[int] | None = None) -> None:
         """Show only `matches` and their ancestors; None removes the filter.
 
-        Groups are open, except large ones that match with all their layers, as they do when the filter is a
-        part of their path. With `open_rows`, only these groups are open.
+        Groups are open, except large groups whose layers all match, as with a filter that is a part of their
+        path. With `open_rows`, only these groups are open.
         """
         self.matches = None if matches is None else set()
         self.match_count = self._constant_matches = 0
         self._matching = ([], [])
-        self._chosen_matches, self._open_matches = {}, open_rows
+        self._user_opened, self._open_matches = {}, open_rows
         self._visible_children, self._whole_matches = {}, set()
         if not self.add_matches(matches or ()):
             self.rebuild()
@@ -291,15 +295,15 @@ class TreeModel(FoldedRows):
 
         Returns whether the visible rows changed.
         """
-        marks, grew = self._constants, False
+        marks, is_extended = self._constants, False
         for match in matches:
             constant = bool(marks) and bool(marks[match])
             self.match_count += 1
             self._constant_matches += constant
             if len(self._matching[constant]) < MATCHES:
                 self._matching[constant].append(match)
-                grew = True
-        is_changed = grew and self._update_matches()  # in a large model most matches are only counted
+                is_extended = True
+        is_changed = is_extended and self._update_matches()  # in a large model most matches are only counted
         if is_changed:
             self.rebuild()
         return is_changed
@@ -323,13 +327,15 @@ class TreeModel(FoldedRows):
         if self.matches is None:
             return False
         plain, constant = self._matching
-        rows_found = plain if not constant or (self._folds and plain) else sorted(plain + constant)[:MATCHES]
-        if self.matches == set(rows_found):
+        shown_matches = (
+            plain if not constant or (self._folds and plain) else sorted(plain + constant)[:MATCHES]
+        )
+        if self.matches == set(shown_matches):
             return False
-        self.matches, self._visible_children = set(rows_found), {}
-        self._whole_matches = set(self._find_whole_matches(rows_found))
+        self.matches, self._visible_children = set(shown_matches), {}
+        self._whole_matches = set(self._find_whole_matches(shown_matches))
         visible_children, parent = self._visible_children, self.structure.parent
-        for match in rows_found:
+        for match in shown_matches:
             child, row = match, parent[match]
             while True:
                 siblings = visible_children.get(row)
@@ -343,7 +349,7 @@ class TreeModel(FoldedRows):
         return True
 
     def _find_whole_matches(self, matches: Sequence[int]) -> Iterator[int]:
-        """Yield the large groups among `matches` whose layers match, too, up to the last match."""
+        """Yield the large groups among `matches` whose layers all match, up to the last match so far."""
         has_constants = not self._folds or not self._matching[0]
         for index, row in enumerate(matches):
             stop = min(self.end[row], matches[-1] + 1)
@@ -378,8 +384,8 @@ class TreeModel(FoldedRows):
 
     @property
     def _metric_id(self) -> str:
-        """ID of the metric, or '' if it replaces the first metric, which is unknown for these layers."""
-        return self.metric.id if self._chosen or self.metric is METRICS[0] else ""
+        """ID of the metric, or '' for the second metric if it is the default because the first is unknown."""
+        return self.metric.id if self._is_metric_chosen or self.metric is METRICS[0] else ""
 
     def _choose_first_metric(self) -> Metric:
         """Return the default metric: MACs, or parameters for a file of tensors, whose MACs are unknown."""
@@ -399,15 +405,15 @@ class TreeModel(FoldedRows):
     def take_shape(self, shape: TreeShape, ids: Mapping[str, int] | None = None) -> None:
         """Apply the view settings of another tree, so that the tree looks the same after a model change.
 
-        Open rows are matched by path. If no path matches, the first levels stay open.
+        Open rows are matched by path. If no path matches, the open rows of this tree stay open.
 
         Args:
             shape: View settings to apply.
             ids: Layer ID by path, or None to look the paths up in `layers`.
         """
         metric = find_metric(shape.metric, list_columns(self) if self.overlay else None) or METRICS[0]
-        self._chosen = metric is not METRICS[0]
-        self.metric = metric if self._chosen else self._choose_first_metric()
+        self._is_metric_chosen = metric is not METRICS[0]
+        self.metric = metric if self._is_metric_chosen else self._choose_first_metric()
         self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns
         self.flat = shape.flat
         self._show_constants(shape.constants)
@@ -429,9 +435,9 @@ class TreeModel(FoldedRows):
 
     def grow_from(self, previous: TreeModel) -> None:
         """Take over the view settings of a tree whose layers are the first layers of this one."""
-        self.by_cost, self._chosen = previous.by_cost, previous._chosen
+        self.by_cost, self._is_metric_chosen = previous.by_cost, previous._is_metric_chosen
         self.turned, self.columns, self.flat = previous.turned, previous.columns, previous.flat
-        if previous._chosen:
+        if previous._is_metric_chosen:
             self.metric = previous.metric
         repeat = self.structure.repeat
         self.open_rows = {
@@ -509,7 +515,7 @@ class TreeModel(FoldedRows):
 
     def set_metric(self, metric: Metric) -> None:
         """Set the metric, and re-sort the rows if they are sorted."""
-        self.metric, self._chosen = metric, True
+        self.metric, self._is_metric_chosen = metric, True
         if self.by_cost:
             self.rebuild()
 
@@ -544,9 +550,9 @@ class TreeModel(FoldedRows):
                 self.open_rows.add(self._range_row(run, place // RANGE))
         parent = self.structure.parent[layer]
         starts = self.structure.wide.get(parent)
-        above = None if parent < 0 else parent
+        container = None if parent < 0 else parent
         if starts:
-            above = self._range_row(above, bisect_right(starts, head) - 1)
-            self.open_rows.add(above)
+            container = self._range_row(container, bisect_right(starts, head) - 1)
+            self.open_rows.add(container)
         if self.is_gathered(head) and not (parent >= 0 and self.is_gathered(parent)):
-            self.open_rows.add(self._constants_row(above))
+            self.open_rows.add(self._constants_row(container))

@@ -25,7 +25,7 @@ def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
     first_new = next((name for name in new_columns if name not in old_columns), None)
     model.set_columns(insert_in_front(model, names, new_columns))
     if first_new is not None and (metric := find_metric(first_new, columns)) is not None:
-        model.set_metric(metric)  # the metric's column always has room
+        model.set_metric(metric)  # the metric's column is shown however narrow the table is
     if model.metric.aggregate and find_metric(model.metric.id, columns) is None:
         model.set_metric(METRICS[0])
 
@@ -44,6 +44,5 @@ def overlay_text(overlay: Overlay) -> str:
     if not overlay.unmatched:
         return text
     others = len(overlay.unmatched) - 1
-    return f"{text}; no layer is {escape_name(overlay.unmatched[0])}" + f" (and {others:,} more)" * bool(
-        others
-    )
+    more = f" (and {others:,} more)" if others else ""
+    return f"{text}; no layer is {escape_name(overlay.unmatched[0])}{more}"

@@ -26,14 +26,14 @@ Drawing takes about 6 us per row. An edge that starts further above has no lane.
 """
 _MAX_EDGES = 8_000
 """Maximum number of edges that are examined for one drawing."""
-_REACH = 16
-"""Typical maximum length of an edge in rows. Only longer edges can leave a closed group before its last rows.
-"""
+_USUAL_LENGTH = 16
+"""Usual maximum length of an edge, in layers: of a large closed group, only longer edges and the edges of the
+last layers are examined."""
 
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _CELLS = " ╵╷│╴╯╮┤╶╰╭├─┴┬┼"
 """Box-drawing character by the bit mask of the sides that its lines touch."""
-_BEYOND = "⋮"
+_BEYOND = "⋮"  # mark of edges for which no lane is left
 
 
 class Rail:
@@ -47,7 +47,7 @@ class Rail:
         self.edges = edges
         self._followers = frozenset(edges.followers)
         between = enumerate(zip(edges.makers, edges.readers, strict=True))
-        self._far = [edge for edge, (maker, reader) in between if reader - maker > _REACH]
+        self._long_edges = [edge for edge, (maker, reader) in between if reader - maker > _USUAL_LENGTH]
         self._rows: Sequence[int] = ()
         self._drawn = (-1, -1)
         self._lines: dict[int, str] = {}
@@ -88,13 +88,13 @@ class Rail:
         self._lines = {start + index: _strip_text(row) for index, row in enumerate(cells)}
 
     def _find_connections(
-        self, model: TreeModel, begins: Sequence[int]
+        self, model: TreeModel, first_layers: Sequence[int]
     ) -> tuple[dict[int, set[int]], set[int]]:
         """Find the skip connections, and the rows whose output the next row reads.
 
         Args:
             model: The tree.
-            begins: First layer of each row that is not an open group.
+            first_layers: First layer of each row that is not an open group.
 
         Returns:
             Readers by producer for edges that pass other rows, and the rows that the trunk connects to the
@@ -105,59 +105,64 @@ class Rail:
         below: set[int] = set()
         edges, ordered = self.edges, self.edges.nodes
         gathered = model.is_gathered if model.has_gathered else None
-        for place in range(1, len(begins)):
-            first = begins[place]
+        for index in range(1, len(first_layers)):
+            first = first_layers[index]
             # most rows are layers with edges; for a group the first layer with edges must be searched
             if gathered is not None or first not in self._followers:
                 node_index = bisect_left(ordered, first)
                 first = ordered[node_index] if node_index < len(ordered) else -1
                 if gathered is not None and node_index and gathered(ordered[node_index - 1]):
                     continue
-            if first in self._followers and (place + 1 == len(begins) or first < begins[place + 1]):
-                below.add(place - 1)
-        for edge in islice(self._find_crossing_edges(begins), _MAX_EDGES):
+            if first in self._followers and (
+                index + 1 == len(first_layers) or first < first_layers[index + 1]
+            ):
+                below.add(index - 1)
+        for edge in islice(self._find_crossing_edges(first_layers), _MAX_EDGES):
             producer, reader = edges.makers[edge], edges.readers[edge]
             if gathered is not None and (gathered(producer) or gathered(reader)):
                 continue
-            producer_row, reader_row = bisect_right(begins, producer) - 1, bisect_right(begins, reader) - 1
+            producer_row, reader_row = (
+                bisect_right(first_layers, producer) - 1,
+                bisect_right(first_layers, reader) - 1,
+            )
             if reader_row == producer_row + 1:
                 below.add(producer_row)
             elif reader_row > producer_row:
                 skips.setdefault(producer_row, set()).add(reader_row)
         return skips, below
 
-    def _find_crossing_edges(self, begins: Sequence[int]) -> Iterator[int]:
+    def _find_crossing_edges(self, first_layers: Sequence[int]) -> Iterator[int]:
         """Yield the edges that may connect two rows. Edges within a large closed group are mostly skipped.
 
         Args:
-            begins: First layer of each row.
+            first_layers: First layer of each row.
         """
-        makers, readers, far = self.edges.makers, self.edges.readers, self._far
-        high = bisect_left(makers, begins[0]) if begins else 0
+        makers, readers, long_edges = self.edges.makers, self.edges.readers, self._long_edges
+        high = bisect_left(makers, first_layers[0]) if first_layers else 0
         # edges to layers below the last row are not drawn
-        for begin, stop in pairwise(begins):
+        for first, stop in pairwise(first_layers):
             if high == len(makers) or makers[high] >= stop:
                 continue
             low, high = high, bisect_left(makers, stop, high)
             near = low
-            if stop - begin > _REACH:
-                near = bisect_left(makers, stop - _REACH, low, high)
-                yield from far[bisect_left(far, low) : bisect_left(far, near)]
+            if stop - first > _USUAL_LENGTH:
+                near = bisect_left(makers, stop - _USUAL_LENGTH, low, high)
+                yield from long_edges[bisect_left(long_edges, low) : bisect_left(long_edges, near)]
             yield from [edge for edge in range(near, high) if readers[edge] >= stop]
 
 
 def _assign_lanes(skips: dict[int, set[int]]) -> tuple[list[tuple[int, list[int], int]], int]:
-    """Assign a lane to each producer. Returns the producer, readers and lane of each, and the lane count."""
-    busy: list[int] = []
-    runs: list[tuple[int, list[int], int]] = []
+    """Assign a lane to each producer. Returns tuples of producer, readers and lane, and the lane count."""
+    lane_ends: list[int] = []
+    assigned: list[tuple[int, list[int], int]] = []
     for maker in sorted(skips):
         ends = sorted(skips[maker])
-        lane = next((lane_index for lane_index, until in enumerate(busy) if until <= maker), len(busy))
-        if lane == len(busy):
-            busy.append(0)
-        busy[lane] = ends[-1]
-        runs.append((maker, ends, lane))
-    return runs, len(busy)
+        lane = next((lane_index for lane_index, end in enumerate(lane_ends) if end <= maker), len(lane_ends))
+        if lane == len(lane_ends):
+            lane_ends.append(0)
+        lane_ends[lane] = ends[-1]
+        assigned.append((maker, ends, lane))
+    return assigned, len(lane_ends)
 
 
 def _draw_vertical(cells: Sequence[list[int]], top: int, end: int, column: int) -> None:

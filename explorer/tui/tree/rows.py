@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class TextCells(Struct, frozen=True):
-    """Cells that the texts of a tree or a flat list use.
+    """Widths, in terminal cells, of the texts of a tree or a flat list.
 
     Attributes:
         name: Cells of the names with rail, sign and an indentation of one cell for each level.
@@ -55,8 +55,8 @@ class TextCells(Struct, frozen=True):
     columns: Mapping[str, int]
 
     def count_missing(self, cells: Mapping[str, int]) -> int:
-        """Return how many cells the columns lack to show their texts in full."""
-        return sum(max(0, most - cells.get(name, most)) for name, most in self.columns.items())
+        """Return how many cells the columns, whose widths are `cells`, lack to show their texts in full."""
+        return sum(max(0, needed - cells.get(name, needed)) for name, needed in self.columns.items())
 
 
 class Metric(Struct, frozen=True):
@@ -96,8 +96,8 @@ _SHARE = Metric("share", "share", "macs", "share")
 def list_columns(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
     """Return all columns of a model by name: the built-in columns, then columns of its overlay and its split.
 
-    The header of the measured shares names the time of which they are parts. Without a model, only the
-    built-in columns are returned.
+    The header of the measured shares tells what they are shares of. Without a model, only the built-in
+    columns are returned.
     """
     # imported here because the first paint does not need it
     from explorer.settings.columns import COLUMNS, build_overlay_columns
@@ -138,7 +138,7 @@ _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "min": min,
 }
 _CONSTANTS = -1
-"""Range number of the row that holds the constants of a group."""
+"""Range number of the row that contains the constants of a group."""
 _LEAF_MARKS = bytes(not flag & GROUP for flag in range(256))
 """Whether a row is not a group, by the value of its flags."""
 
@@ -188,12 +188,13 @@ class FoldedRows:
         self.shared_prefixes: dict[tuple[int, bool, bool, bool], str] = {}
         self._folds = b""
         self._constants_by_row: dict[int, list[int]] = {}
+        # a range is the row that contains it (None at the top) and its number there; rows -count - 1, …
         self._ranges: list[tuple[int | None, int]] = []
-        self._range_of: dict[tuple[int | None, int], int] = {}
-        self._listed: dict[int, Sequence[int]] = {}
+        self._range_of: dict[tuple[int | None, int], int] = {}  # row by range
+        self._listed: dict[int, Sequence[int]] = {}  # layers of a range by its row
 
     def set_share_head(self, head: str) -> None:
-        """Set the header of the measured shares, which names the time of which they are parts."""
+        """Set the header of the measured shares, which tells what they are shares of."""
         if head != self.share_head:
             self.share_head, self.all_columns = head, None
 
@@ -279,29 +280,29 @@ class FoldedRows:
 
     def _find_span(self, row: int) -> tuple[int, int]:
         """Return the first layer of a range and the layer after its last one."""
-        above, place = self._ranges[-row - self.count - 1]
-        starts = self._list_range_starts(above)
-        if place + 1 < len(starts):
-            return starts[place], starts[place + 1]
-        if above is None:
-            return starts[place], self.count
-        if above >= 0:
-            return starts[place], self.end[above]
-        last = self.members(above)[-1]
-        return starts[place], self.end[last]
+        container, number = self._ranges[-row - self.count - 1]
+        starts = self._list_range_starts(container)
+        if number + 1 < len(starts):
+            return starts[number], starts[number + 1]
+        if container is None:
+            return starts[number], self.count
+        if container >= 0:
+            return starts[number], self.end[container]
+        last = self.members(container)[-1]
+        return starts[number], self.end[last]
 
     def _has_leaves_only(self, row: int, first: int, stop: int) -> bool:
         """Whether no child in a range has rows of its own, so that layer IDs are consecutive."""
-        above, place = self._ranges[-row - self.count - 1]
-        if place + 1 < len(self._list_range_starts(above)):
+        container, number = self._ranges[-row - self.count - 1]
+        if number + 1 < len(self._list_range_starts(container)):
             return stop - first == RANGE
         return self.end[first:stop] == array("i", range(first + 1, stop + 1))
 
-    def _list_range_starts(self, above: int | None) -> Sequence[int]:
+    def _list_range_starts(self, container: int | None) -> Sequence[int]:
         """Return the first layer of each range under a row."""
-        if above is not None and above < 0:
-            return self.members(above)[::RANGE]
-        return self.structure.wide.get(-1 if above is None else above, ())
+        if container is not None and container < 0:
+            return self.members(container)[::RANGE]
+        return self.structure.wide.get(-1 if container is None else container, ())
 
     def _iterate_siblings(self, layer: int, stop: int) -> Iterator[int]:
         end = self.end
@@ -336,30 +337,33 @@ class FoldedRows:
         return figure
 
     def list_near_siblings(self, layer: int, most: int) -> list[int]:
-        """Return a layer and up to `most` of its siblings before it and after it."""
+        """Return a layer with up to `most` of its siblings before it, and up to `most` after it."""
         parent, end = self.structure.parent, self.end
         group = parent[layer]
         stop = self.count if group < 0 else end[group]
         after, before = [layer], list[int]()
-        place = end[layer]
-        while place < stop and len(after) <= most:
-            after.append(place)
-            place = end[place]
-        place = layer - 1
-        while place > group and len(before) < most:
-            while parent[place] != group:
-                place = parent[place]
-            before.append(place)
-            place -= 1
+        sibling = end[layer]
+        while sibling < stop and len(after) <= most:
+            after.append(sibling)
+            sibling = end[sibling]
+        sibling = layer - 1
+        while sibling > group and len(before) < most:
+            while parent[sibling] != group:
+                sibling = parent[sibling]
+            before.append(sibling)
+            sibling -= 1
         return before[::-1] + after
 
     def list_anchors(self, layer: int) -> list[int]:
-        """Return a few layers far from a layer, the same ones for the layers around it."""
-        steps = ((16, (0, 16, 32, 48)), (64, (64, 128, 256, 512, 1024)))
-        places = {
-            layer - layer % unit + sign * step for unit, some in steps for step in some for sign in (-1, 1)
+        """Return up to 18 sample layers around a layer; all layers of a block of 16 get the same samples."""
+        distances = ((16, (0, 16, 32, 48)), (64, (64, 128, 256, 512, 1024)))  # by the size of the block
+        samples = {
+            layer - layer % block + sign * distance
+            for block, block_distances in distances
+            for distance in block_distances
+            for sign in (-1, 1)
         }
-        return sorted(place for place in places if 0 <= place < self.count)
+        return sorted(sample for sample in samples if 0 <= sample < self.count)
 
     def find_largest_leaf(self, metric: Metric) -> float:
         """Return the largest known figure of a layer that is not a group, or 0 if none is known."""
@@ -413,31 +417,36 @@ class FoldedRows:
             return ""
         return "≤" if flag & BOUND else "≈" if flag & ASSUMED else ""
 
-    def _constants_row(self, above: int | None) -> int:
-        """Return the row that holds the constants below `above`, creating it if needed."""
-        row = self._range_row(above, _CONSTANTS)
+    def _constants_row(self, container: int | None) -> int:
+        """Return the row that contains the constants below `container`, creating it if needed."""
+        row = self._range_row(container, _CONSTANTS)
         if row not in self._constants_by_row:
-            if above is None:
+            if container is None:
                 start, stop = 0, self.count
             else:
-                start, stop = (above + 1, self.end[above]) if above >= 0 else self._find_span(above)
+                start, stop = (
+                    (container + 1, self.end[container]) if container >= 0 else self._find_span(container)
+                )
             self._constants_by_row[row] = [
                 layer for layer in self._iterate_siblings(start, stop) if self._folds[layer]
             ]
         return row
 
-    def _range_rows(self, above: int | None) -> list[int]:
-        return [self._range_row(above, place) for place in range(len(self._list_range_starts(above)))]
+    def _range_rows(self, container: int | None) -> list[int]:
+        return [
+            self._range_row(container, number) for number in range(len(self._list_range_starts(container)))
+        ]
 
-    def _range_row(self, above: int | None, place: int) -> int:
-        """Return the row of a range. The same range always gets the same row."""
-        row = self._range_of.get((above, place))
+    def _range_row(self, container: int | None, number: int) -> int:
+        """Return the row of range `number` below `container`. The same range always gets the same row."""
+        row = self._range_of.get((container, number))
         if row is None:
-            self._ranges.append((above, place))
-            row = self._range_of[above, place] = -self.count - len(self._ranges)
+            self._ranges.append((container, number))
+            row = self._range_of[container, number] = -self.count - len(self._ranges)
         return row
 
     def _with_runs(self, ids: Iterable[int]) -> Iterator[int]:
+        """Yield the rows of sibling layers: one row for each run, and one for each layer outside runs."""
         repeats = self.structure.repeat
         for i in ids:
             repeat = repeats[i]

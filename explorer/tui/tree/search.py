@@ -1,8 +1,8 @@
 """Search: finds layers, tensors and attributes of a model by a few letters.
 
-Texts that contain the typed words come first. Texts that contain the letters in this order, with others
-between them, come next, the closest letters first. Textual's fuzzy search tries all positions of the letters,
-which takes exponential time for names crafted for this purpose.
+Texts that contain the typed words come first. Texts that contain the typed letters in order, with other
+letters between them, come next: the fewer other letters, the earlier. Textual's fuzzy search tries all
+positions of the letters, which takes exponential time for names crafted for this purpose.
 """
 
 from __future__ import annotations
@@ -73,31 +73,33 @@ class Search:
 
     def __init__(self, query: Query) -> None:
         self.query = query
-        self._found: dict[tuple[str, str], SearchResult | None] = {}
+        # result by kind and text; None for a text that does not match
+        self._results: dict[tuple[str, str], SearchResult | None] = {}
 
     def look(self, layer: Layer) -> None:
         """Match a layer, its tensors and its attributes against the query."""
-        self._note("layer", f"{layer.path}  {layer.kind}", layer.id, len(layer.path))
+        self._match_text("layer", f"{layer.path}  {layer.kind}", layer.id, len(layer.path))
         if layer.group:
             return
         for tensor in (*layer.outputs, *layer.inputs, *layer.weights):
-            self._note("tensor", tensor.name, layer.id)
+            self._match_text("tensor", tensor.name, layer.id)
         for name, value in layer.attributes.items():
-            self._note("attr", f"{name} {value_text(value, max_items=8)[:80]}", layer.id)
+            self._match_text("attr", f"{name} {value_text(value, max_items=8)[:80]}", layer.id)
 
-    def _note(self, kind: str, text: str, layer: int, name: int | None = None) -> None:
+    def _match_text(self, kind: str, text: str, layer: int, name: int | None = None) -> None:
+        """Match a text of a layer and store the result. The first `name` characters are the layer's name."""
         key = kind, text
-        if key not in self._found:
+        if key not in self._results:
             rank = self.query.rank(text, name)
-            self._found[key] = None if rank is None else SearchResult(kind, text, rank)
-        result = self._found[key]
+            self._results[key] = None if rank is None else SearchResult(kind, text, rank)
+        result = self._results[key]
         if result is not None and len(result.layers) < WALKED and result.layers[-1:] != [layer]:
             result.layers.append(layer)
 
     @property
     def results(self) -> list[SearchResult]:
         """All results, unordered."""
-        return [result for result in self._found.values() if result is not None]
+        return [result for result in self._results.values() if result is not None]
 
     def best(self) -> list[SearchResult]:
         """Return the best results. At equal rank layers come first, then tensors."""
@@ -107,12 +109,13 @@ class Search:
     def walk(self, result: SearchResult) -> list[int]:
         """Return the layers that `n` and `N` visit after `result` was chosen.
 
-        For a layer these are all layers that match the query as well as it does.
+        For a layer these are all layers that match the query in the same way: in the name, in another part of
+        the text, or only letter by letter (see `Query.rank`).
         """
         if result.kind != "layer":
             return result.layers
-        exact = next((rank_limit for rank_limit in (0.5, 1.0) if result.rank < rank_limit), 2.0)
-        return sorted(_list_layers(f for f in self.results if f.kind == "layer" and f.rank < exact))[:WALKED]
+        limit = next((limit for limit in (0.5, 1.0) if result.rank < limit), 2.0)
+        return sorted(_list_layers(r for r in self.results if r.kind == "layer" and r.rank < limit))[:WALKED]
 
 
 def _list_layers(results: Iterable[SearchResult]) -> set[int]:

@@ -4,8 +4,8 @@ Columns are defined in `explorer.settings.columns`. Most figures come from the t
 them and knows which are bounds. The other cells are computed from the layer.
 
 The column that rows are sorted by shows a bar on the left of each layer's figure. All bars have one scale:
-the largest layer of the tree fills the bar. Groups, and rows that stand for a series of like
-layers, have no bar, because they contain other rows.
+the largest layer of the tree fills the bar. Groups, and rows that fold several layers, have no bar, because
+they contain other rows.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ SHOWN = (
     *("kind", "output", "macs", "share", "params", "activations", "read", "written", "weights"),
     *("intensity", "kernel"),
 )
-"""Default columns, in display order. Those that do not fit are left out."""
+"""Default columns, in display order. Columns that do not fit are left out."""
 
-_CORE = 6
-"""Number of leading columns that are placed closer together when the pane is narrow."""
+_CORE_COUNT = 6
+"""Number of leading (core) columns, which a narrow pane makes narrower rather than leave out."""
 
-_NAME, _LONG_NAME = 15, 28
-"""Minimum cells of a name beside several columns, and in a wide table."""
-_SHORT = 8
-"""Minimum cells of a name beside the kind and the sorted column."""
+_MIN_NAME, _MIN_LONG_NAME = 15, 28
+"""Minimum cells of a name: beside several columns, and in a wide table."""
+_MIN_SHORT_NAME = 8
+"""Minimum cells of a name beside only the kind and the sorted column."""
 _MIN_BAR, _MAX_BAR = 3, 8
 """Minimum and maximum cells of a bar."""
-_PATH = 24
+_MIN_PATH = 24
 """Minimum cells of a path in the flat list."""
-_SHALLOW = 3
+_MAX_SHALLOW = 3
 """Depth of a tree up to which names need no extra cells for indentation."""
-_ROOMY = 72
+_WIDE_TABLE = 72
 """Width in cells from which the kind column is wider."""
 _LONG_KIND, _MAX_KIND = 12, 18
-"""Cells of the kind column in a wide table, and where names leave room: LayerNormalization."""
-_LARGEST = {"name": 60, "kind": 24, "output": 24}
-"""Most cells of names, kinds and shapes that columns and panes adapt to. Longer texts are cut."""
+"""Cells of the kind column: in a wide table, and at most, where names leave room (for LayerNormalization)."""
+_MAX_CELLS = {"name": 60, "kind": 24, "output": 24}
+"""Maximum cells of names, kinds and shapes that columns and panes adapt to. Longer texts are cut."""
 _WIDTHS = {
     "text": 9,
     "shape": 14,
@@ -68,20 +68,20 @@ _WIDTHS = {
     "plain": 5,
     "number": 9,
 }
-_CLOSE = {"text": 7, "shape": 12, "count": 7, "bytes": 9, "share": 6}
-"""Column widths in cells when columns are placed closer together."""
-_CLOSE_NAME, _FREE_NAME = 13, 24
-"""Minimum cells of a name beside close columns, and from which columns use their normal widths."""
-_LEAST_CORE = 4
-"""Minimum number of columns for which columns are set closer together."""
+_NARROW = {"text": 7, "shape": 12, "count": 7, "bytes": 9, "share": 6}
+"""Widths of narrow columns in cells by unit; other units keep their normal widths."""
+_MIN_NARROW_NAME, _MIN_FREE_NAME = 13, 24
+"""Minimum cells of a name beside narrow columns, and from which columns use their normal widths."""
+_MIN_CORE_COUNT = 4
+"""Minimum number of core columns: with fewer, columns keep their normal widths."""
 _SAMPLE = 48
-"""Number of layers over the model whose texts are measured, beside twice as many first ones."""
-_MARKS, _MIN_USED = 7, 14
-"""Cells of the rail and the sign beside a name, and minimum cells of the names of a tree with both."""
+"""Number of layers, spread over the model, whose texts are measured, besides twice as many first layers."""
+_RAIL_AND_SIGN, _MIN_TEXT = 7, 14
+"""Cells of the rail and the ▸ beside a name, and minimum cells of the names of a tree with both."""
 CORE_WIDTH = 1 + 15 + _MIN_BAR + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
-"""Width in cells of a tree with all core columns, a bar, names and a rail."""
-_SHORT_HEADS = {"activations": "activ."}
-_EXACT = {"count": 17, "bytes": 17}
+"""Width in cells of a tree with all core columns (here kind, shape, count, share, count, bytes) and a bar."""
+_SHORT_HEADS = {"activations": "activ."}  # titles of narrow columns
+_EXACT = {"count": 17, "bytes": 17}  # widths of columns whose numbers are written out, by unit
 _MAX_TITLE_WIDTH = 11
 """Maximum cells of a column title. Longer titles are cut."""
 
@@ -141,8 +141,8 @@ class TableLook(Struct, frozen=True):
     stale: frozenset[str] = frozenset()
 
 
-_UNKNOWN = TextCells(_LONG_NAME, _LONG_NAME, {})
-"""Cells of texts that are not known yet."""
+_DEFAULT_CELLS = TextCells(_MIN_LONG_NAME, _MIN_LONG_NAME, {})
+"""Assumed cells of texts while layers are still being read."""
 
 
 def choose_look(
@@ -165,9 +165,9 @@ def choose_look(
 def list_chosen_columns(model: TreeModel) -> list[str]:
     """Return the columns selected for the table, even those that do not fit."""
     columns = list_columns(model)
-    # profile columns stay selected for models without a profile, but take no room there
-    lacking = {name for name in MEASURED if name not in model.asked}
-    return [name for name in model.columns if name in columns and name not in lacking] or [*SHOWN]
+    # profile columns stay selected for models without a profile, but take no cells there
+    unmeasured = {name for name in MEASURED if name not in model.asked}
+    return [name for name in model.columns if name in columns and name not in unmeasured] or [*SHOWN]
 
 
 def column_titles(model: TreeModel) -> str:
@@ -180,47 +180,50 @@ def place_columns(model: TreeModel, width: int, *, exact: bool, letters: bool = 
     """Choose the columns that fit beside the names, and the width of the bar in the sorted column.
 
     Columns are left out from the right. The last three to go are the profile columns, the sorted column and
-    the kind, in this order. If all core columns fit, they are all shown, closer together if necessary.
-    Further columns are shown only where names, kinds and shapes are whole.
+    the kind, in this order. If all core columns fit, they are all shown, as narrow columns if necessary.
+    Further columns are shown only if names, kinds and shapes are not cut.
     """
     columns, texts = list_columns(model), measure_texts(model, letters=letters)
     names = list_chosen_columns(model)
     first = _list_first_columns(model, names)
-    core, widths = _choose_core(model, [*first, *names[:_CORE]], width, texts, exact=exact)
+    core, widths = _choose_core(model, [*first, *names[:_CORE_COUNT]], width, texts, exact=exact)
     names += [name for name in first if name not in names]
     # in a deep tree, indentation takes cells from the name
-    indent = model.deepest if width < _ROOMY and model.deepest > _SHALLOW else 0
-    least, least_of_all = _FREE_NAME if indent else _NAME, min(_SHORT + indent, _NAME)
-    named = _PATH if model.flat else min(_LONG_NAME, least + 2 * max(0, width - 60) // 3)
-    whole_name = max(named, min(texts.name, 3 * width // 10))
+    indent = model.deepest if width < _WIDE_TABLE and model.deepest > _MAX_SHALLOW else 0
+    least, min_short_name = _MIN_FREE_NAME if indent else _MIN_NAME, min(_MIN_SHORT_NAME + indent, _MIN_NAME)
+    usual_name = _MIN_PATH if model.flat else min(_MIN_LONG_NAME, least + 2 * max(0, width - 60) // 3)
+    full_name = max(usual_name, min(texts.name, 3 * width // 10))
     cell_widths: dict[str, int] = {}
     room, bar, essential = width - 1, 0, ("kind", model.metric.id)
     for name in dict.fromkeys([*first, *names]):
         cells = _cells_of(columns[name], widths)
         needed = (
-            least_of_all
+            min_short_name
             if name in essential
-            else _CLOSE_NAME
+            else _MIN_NARROW_NAME
             if name in core
-            else whole_name + texts.count_missing(cell_widths)
+            else full_name + texts.count_missing(cell_widths)
         )
         if room - cells - 1 < needed:
             break
         cell_widths[name] = cells
         room -= cells + 1
-        if name == model.metric.id and room - _MIN_BAR >= _CLOSE_NAME:
+        if name == model.metric.id and room - _MIN_BAR >= _MIN_NARROW_NAME:
             bar, room = _MIN_BAR, room - _MIN_BAR
-    # names that are short leave kinds and shapes whole; beyond that, names get two more cells first
-    least_name = _CLOSE_NAME if core and widths["bytes"] == _CLOSE["bytes"] else named
-    growing = [("kind", texts.columns.get("kind", 0), min(least_name, texts.name))]
-    growing += [(name, most, min(named, texts.name)) for name, most in texts.columns.items()]
-    growing += [("kind", _LONG_KIND, named), ("kind", _MAX_KIND, max(named + 2, min(texts.name, whole_name)))]
-    for column, most, name_width in growing:
+    # the cells that names do not need extend kinds and shapes; the kind gets its last cells after the names
+    least_name = _MIN_NARROW_NAME if core and widths["bytes"] == _NARROW["bytes"] else usual_name
+    extensions = [("kind", texts.columns.get("kind", 0), min(least_name, texts.name))]
+    extensions += [(name, most, min(usual_name, texts.name)) for name, most in texts.columns.items()]
+    extensions += [
+        ("kind", _LONG_KIND, usual_name),
+        ("kind", _MAX_KIND, max(usual_name + 2, min(texts.name, full_name))),
+    ]
+    for column, most, name_width in extensions:
         if column in cell_widths:
             extra_cells = max(0, min(most - cell_widths[column], room - name_width))
             cell_widths[column], room = cell_widths[column] + extra_cells, room - extra_cells
     if bar:
-        extra_cells = max(0, min(_MAX_BAR - bar, room - max(named + 2, min(texts.name, whole_name))))
+        extra_cells = max(0, min(_MAX_BAR - bar, room - max(usual_name + 2, min(texts.name, full_name))))
         bar, room = bar + extra_cells, room - extra_cells
         cell_widths[model.metric.id] += bar
     placed, start = [], room
@@ -232,12 +235,12 @@ def place_columns(model: TreeModel, width: int, *, exact: bool, letters: bool = 
 
 
 def find_whole_width(model: TreeModel, *, letters: bool = False) -> int:
-    """Return the cells in which names, kinds and shapes are whole beside the core columns and a bar."""
+    """Return the width in cells at which no name, kind or shape is cut beside the core columns and a bar."""
     columns, texts = list_columns(model), measure_texts(model, letters=letters)
     names = list_chosen_columns(model)
-    core = dict.fromkeys([*_list_first_columns(model, names), *names[:_CORE]])
-    cells = {name: _cells_of(columns[name], _WIDTHS | _CLOSE) for name in core}
-    name_cells = max(texts.name, _PATH if model.flat else _CLOSE_NAME)
+    core = dict.fromkeys([*_list_first_columns(model, names), *names[:_CORE_COUNT]])
+    cells = {name: _cells_of(columns[name], _WIDTHS | _NARROW) for name in core}
+    name_cells = max(texts.name, _MIN_PATH if model.flat else _MIN_NARROW_NAME)
     return 1 + name_cells + _MIN_BAR + sum(1 + each for each in cells.values()) + texts.count_missing(cells)
 
 
@@ -248,9 +251,9 @@ def _list_first_columns(model: TreeModel, names: Sequence[str]) -> list[str]:
 
 
 def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
-    """Return the cells that names, kinds and shapes use. A few layers stand for all of them."""
+    """Return the cells that names, kinds and shapes use, measured on a sample of the layers."""
     if model.growing or not model.count:
-        return _UNKNOWN
+        return _DEFAULT_CELLS
     has_kind = "kind" in list_chosen_columns(model)
     key = model.flat, has_kind, model.has_gathered, letters
     if key not in model.text_cells:
@@ -265,7 +268,7 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
             and not (model.layers[place].group if model.flat else _is_part_of_tiled(model, place))
         ]
         if not layers:
-            return _UNKNOWN
+            return _DEFAULT_CELLS
         names = {
             layer.id: cell_len(
                 collapse_repeats(name_in_list(layer, has_kind=has_kind))
@@ -276,7 +279,7 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
         }
         depths = {layer.id: 0 if model.flat else layer.depth for layer in layers}
         name, indented = (
-            min(max(names[i] + levels * depths[i] for i in names), _LARGEST["name"]) + _MARKS
+            min(max(names[i] + levels * depths[i] for i in names), _MAX_CELLS["name"]) + _RAIL_AND_SIGN
             for levels in (1, 2)
         )
         kind_widths = [
@@ -285,10 +288,10 @@ def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
         ]
         shapes = [cell_len(_format_words([tensor.shape for tensor in layer.outputs])) for layer in layers]
         columns = {
-            "kind": min(max(kind_widths) + 2 * letters, _LARGEST["kind"]),
-            "output": min(max(shapes), _LARGEST["output"]),
+            "kind": min(max(kind_widths) + 2 * letters, _MAX_CELLS["kind"]),
+            "output": min(max(shapes), _MAX_CELLS["output"]),
         }
-        model.text_cells[key] = TextCells(max(_MIN_USED, name), max(_MIN_USED, indented), columns)
+        model.text_cells[key] = TextCells(max(_MIN_TEXT, name), max(_MIN_TEXT, indented), columns)
     return model.text_cells[key]
 
 
@@ -309,15 +312,15 @@ def _is_part_of_tiled(model: TreeModel, layer: int) -> bool:
 def _choose_core(
     model: TreeModel, names: Sequence[str], width: int, texts: TextCells, *, exact: bool
 ) -> tuple[Sequence[str], Mapping[str, int]]:
-    """Return the core columns if all of them fit, and the column widths to use."""
-    columns, least = list_columns(model), _PATH if model.flat else _CLOSE_NAME
-    normal = _WIDTHS | {"text": 9 if width < _ROOMY else _LONG_KIND} | (_EXACT if exact else {})
+    """Return the core columns that fit (if few fit: none), and the widths of columns by unit."""
+    columns, least = list_columns(model), _MIN_PATH if model.flat else _MIN_NARROW_NAME
+    normal = _WIDTHS | {"text": 9 if width < _WIDE_TABLE else _LONG_KIND} | (_EXACT if exact else {})
     core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
-    close, whole_name = _WIDTHS | _CLOSE, max(least, min(texts.name, width // 3))
-    # close columns are left out from the right before kinds and names of usual lengths are cut
-    attempts = [(core, normal, max(whole_name, _FREE_NAME))]
-    counts = range(len(core), _LEAST_CORE - 1, -1)
-    attempts += [(core[:kept], close, cells) for cells in (whole_name, least) for kept in counts]
+    narrow, full_name = _WIDTHS | _NARROW, max(least, min(texts.name, width // 3))
+    # narrow columns are left out from the right before kinds and names of usual lengths are cut
+    attempts = [(core, normal, max(full_name, _MIN_FREE_NAME))]
+    counts = range(len(core), _MIN_CORE_COUNT - 1, -1)
+    attempts += [(core[:kept_count], narrow, cells) for cells in (full_name, least) for kept_count in counts]
     for kept_core, widths, name_cells in attempts:
         cells = {name: _cells_of(columns[name], widths) for name in kept_core}
         # shapes may be cut in the middle; without its end, a kind can look like another one
@@ -328,9 +331,9 @@ def _choose_core(
 
 
 def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
-    """Return the width of a column in cells. Titles longer than the figures are cut or abbreviated."""
-    close = widths["bytes"] == _CLOSE["bytes"]
-    head = _SHORT_HEADS.get(column.name, column.head) if close else column.head
+    """Return the width of a column in cells, given widths by unit. Long titles are cut or abbreviated."""
+    narrow = widths["bytes"] == _NARROW["bytes"]
+    head = _SHORT_HEADS.get(column.name, column.head) if narrow else column.head
     return max(widths[column.unit], min(len(head), _MAX_TITLE_WIDTH) + column.is_number)
 
 
@@ -366,7 +369,7 @@ def draw_cells(model: TreeModel, row: int, first: Layer, layout: Places, look: T
         column = columns[place.name]
         text, role, value = _format_cell(model, row, first, column, look)
         if cell_len(text) > place.width:
-            # figures drop the space before the unit; shapes are cut in the middle; tiled kinds keep a sign
+            # figures drop the space before the unit; shapes are cut in the middle; tiled kinds keep the ▦
             if column.is_number:
                 text = text.replace(" ", "", 1)
             elif place.name == "kind" and text.endswith(_TILED):
@@ -441,7 +444,7 @@ def _kind_cell(model: TreeModel, row: int, first: Layer, look: TableLook) -> tup
 
 
 def _shorten_tiled_kind(text: str, room: int) -> str:
-    """Return the kind of a tiled layer without the word 'tiled', which its sign stands for."""
+    """Return the kind of a tiled layer in `room` cells, without the word 'tiled', which the ▦ expresses."""
     kind = text.removesuffix(_TILED).partition(",")[0]
     return fit(kind, max(1, min(cell_len(kind), room - cell_len(_TILED)))) + _TILED
 
@@ -453,7 +456,7 @@ _TILED = " ▦"
 def _find_figure(
     model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
 ) -> tuple[float | None, str]:
-    """Return the figure of a row in a column, and its sign if it is not exact."""
+    """Return the figure of a row in a column, and its sign (see `FoldedRows.figure`)."""
     metric = _get_metric(column)
     if model.column(metric) is not None or column.needs:
         return model.figure(row, metric)
@@ -514,9 +517,9 @@ def _number(unit: str, value: Any, exact: bool) -> str:
 
 
 def _format_seconds(value: float) -> str:
-    """Format a duration with three digits, such as '12.3 µs'; from one minute on in words."""
-    for least, unit in ((60.0, ""), (1.0, "s "), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns")):
-        if value >= least:
+    """Format a duration with three digits, such as '12.3 µs'; from one minute on as `seconds_text` does."""
+    for minimum, unit in ((60.0, ""), (1.0, "s "), (1e-3, "ms"), (1e-6, "µs"), (0.0, "ns")):
+        if value >= minimum:
             scale = {"s ": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}.get(unit, 0.0)
             return f"{format_three_digits(value * scale)} {unit}" if scale else seconds_text(value)
     return "?"

@@ -58,7 +58,7 @@ class LayerTree(LineList):
             )
         self.rows_changed(keep_cursor=keep_cursor)
         if not keep_cursor and self.row_count > 1 and model.is_constants(model.rows[0]):
-            self.cursor = 1  # the row of constants is of no interest when a model is opened
+            self.cursor = 1  # a row of constants tells little about a newly opened model
 
     @property
     def paths(self) -> list[str]:
@@ -94,7 +94,7 @@ class LayerTree(LineList):
 
     @property
     def span(self) -> tuple[int, int]:
-        """IDs of the first and the last layer under the cursor, with descendants. The tree has rows."""
+        """IDs of the first and the last layer under the cursor, with descendants. Requires a row."""
         first, stop = self.cursor_range
         return first, stop - 1
 
@@ -114,7 +114,8 @@ class LayerTree(LineList):
         old_row, index = self.current_row, self.model.reveal(layer)
         self.rows_changed()
         if index == self.cursor and self.current_row != old_row:
-            self.post_message(self.RowHighlighted(self, index))  # rows that were opened moved the others
+            # opening rows moved the layer to the index that the cursor already had
+            self.post_message(self.RowHighlighted(self, index))
         self.move_to(index)
 
     def is_filtered_out(self, layer: int) -> bool:
@@ -287,11 +288,11 @@ def draw_tree_head(
 
 
 def _find_shared_prefix(model: TreeModel, layout: Places) -> str:
-    """Return the common start of the names that the heading shows and the rows lack; '' for none.
+    """Return the common start of names that the heading shows and the rows leave out; '' for none.
 
-    These are the names in a flat list, or of the rows outside groups. There is no common start if all names
-    fit beside the columns, or if the heading has no room. Only a few layers are read, because a name that
-    begins differently keeps its start.
+    It is shared by all names of a flat list, or of the rows outside groups. There is no common start if all
+    names fit beside the columns, or if the heading has no room. Only a sample of the layers is read: a name
+    that begins differently is shown with its start.
     """
     if model.matches is not None or model.growing or not model.count:
         return ""
@@ -319,9 +320,9 @@ def _name_layer(model: TreeModel, layer: Layer, *, has_kind: bool) -> str:
 
 
 def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str, *, has_kind: bool) -> str:
-    """Return the name of layer `row`, or its path in the flat list, so that it differs from nearby layers.
+    """Return the name of layer `row`, or its path in the flat list, shortened so that nearby names differ.
 
-    The heading shows `prefix`, so the name lacks it. See `_name_layer` for `has_kind`.
+    The heading shows `prefix`, so the name is returned without it. See `_name_layer` for `has_kind`.
     """
     full_name = _name_layer(model, model.layers[row], has_kind=has_kind)
     # a flat list leaves out repeated modules in each path, so that all paths look alike
@@ -333,15 +334,15 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str, *, h
         if model.flat:
             flags = model.structure.flags
             ids = (*range(row - _NEIGHBORS, row + _NEIGHBORS + 1), *model.list_anchors(row))
-            near = [i for i in ids if 0 <= i < model.count and not flags[i] & GROUP]
+            nearby_ids = [i for i in ids if 0 <= i < model.count and not flags[i] & GROUP]
         else:
-            near = model.list_near_siblings(row, _NEIGHBORS)
+            nearby_ids = model.list_near_siblings(row, _NEIGHBORS)
             group = model.structure.parent[row]
-            near += [i for i in model.list_anchors(row) if model.structure.parent[i] == group]
+            nearby_ids += [i for i in model.list_anchors(row) if model.structure.parent[i] == group]
         if len(model.short_names) >= _MAX_SHORT_NAMES:
             model.short_names.clear()
-        names = {i: _name_layer(model, model.layers[i], has_kind=has_kind) for i in near}
-        rows = near[near.index(row) :][: _NEIGHBORS + 1]  # the rows below are drawn next
+        names = {i: _name_layer(model, model.layers[i], has_kind=has_kind) for i in nearby_ids}
+        rows = nearby_ids[nearby_ids.index(row) :][: _NEIGHBORS + 1]  # the rows below are drawn next
         rooms = {names[i]: room for i in rows}
         name_set = NameSet(names.values())
         texts = (
@@ -375,7 +376,7 @@ def _format_row_label(
 ) -> str:
     """Return the label of a row: its name, its path in the flat list, or the number of constants.
 
-    A name of the level that the heading describes lacks the common start that the heading shows.
+    A name in a flat list or outside groups is returned without the common start that the heading shows.
     """
     if model.is_constants(row):
         return fit(f"+{many_text(model.count_layers(row), 'constant')}", room).rstrip()

@@ -17,7 +17,7 @@ class FoldEntry(Struct, frozen=True):
     Attributes:
         head: Function that draws the row in a width.
         body: Function that draws the lines below an open row in a width, or None if the row cannot be opened.
-        remark: Whether the row is a sentence that can be opened only because it may be too long.
+        remark: Whether the row is a sentence, whose body is only the sentence in full.
     """
 
     head: Callable[[int], Line]

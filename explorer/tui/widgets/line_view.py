@@ -72,7 +72,7 @@ class RoleLines(Widget):
     """A widget that consists of lines with roles. Subclasses implement `line_at`.
 
     Attributes:
-        covered: Number of cells at the end of each line that a scroll bar covers. They are not drawn.
+        covered: Number of cells at the end of each line that a scroll bar covers, so that they are not drawn.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -90,7 +90,7 @@ class RoleLines(Widget):
         return self.strip(y, self.size.width)
 
     def strip(self, y: int, width: int) -> Strip:
-        """Render line `y` in `width` cells, so that the size is computed once for all lines."""
+        """Render line `y` in `width` cells. Callers that render many lines compute the width only once."""
         return self.draw(self.line_at(y), width)
 
     def draw(self, line: Line, width: int, background: str = "") -> Strip:
@@ -422,6 +422,7 @@ class LineList(_ScrollLines, can_focus=True):
         self.post_message(self.RowHighlighted(self, index))
 
     def _keep_in_view(self) -> None:
+        """Scroll the row of the cursor into view."""
         height, top = self.size.height, self.scroll_offset.y
         if height <= 0 or top <= self.cursor < top + height:
             return

@@ -8,11 +8,11 @@ from explorer.settings import machines
 from explorer.tui.text.lines import escape_name
 from explorer.tui.widgets.option_field import OptionField
 
-TYPED = "as typed"
+TYPED = "as typed"  # word for a typed machine without a name
 
 
 class MachineField(OptionField):
-    """A choice between the known machines, with the same list in every dialog.
+    """A choice between the user's machines and the built-in machines. All dialogs show the same list.
 
     Args:
         label: Label before the field.

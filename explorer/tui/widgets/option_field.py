@@ -134,7 +134,7 @@ class OptionField(RoleLines, can_focus=True):
         return (*spans[:-1], ("…" if stop < len(self.words) else "", "dim"))
 
     def _visible_slice(self) -> tuple[int, int]:
-        """Return the slice of the words that fit around the chosen one."""
+        """Return the slice of the words around the chosen word that fits."""
         word_cells, start, stop = self.size.width - self._label_cells + 1, self.index, self.index + 1
         while start and self._cells(start - 1, stop) <= word_cells:
             start -= 1

@@ -13,8 +13,8 @@ from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineView
 
-Draw = Callable[[int, int, int], Sequence[Line]]
-PickDialog = Callable[[int, int, int, int], "int | None"]
+Draw = Callable[[int, int, int], Sequence[Line]]  # draw(cursor, width, height)
+PickDialog = Callable[[int, int, int, int], "int | None"]  # cursor = pick(column, row, width, height)
 
 _BELOW = 2
 """Lines below the name of the current point that belong to it, such as its figures."""

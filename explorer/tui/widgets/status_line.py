@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from explorer.tui.state.store import ScreenStore
 
 _COUNTABLE = 100_000
-"""Total from which a share replaces the count, because such jobs count bytes."""
+"""Total above which a percentage replaces the count, because jobs with large totals count bytes."""
 _REFUSALS = (
     "still runs, so the key did nothing: wait until it ends, or press Esc to stop it",
     "still runs: wait until it ends, or press Esc to stop it",
@@ -38,7 +38,7 @@ _REFUSALS = (
 )
 """Reasons that a key did nothing, the longest first."""
 _RESTING = ((" · timing, the screen rests meanwhile", "text"), ("  Esc stops ", "dim"))
-_TICK, _TICK_REMOTE = 0.5, 2.0
+_TICK, _TICK_REMOTE = 0.5, 2.0  # seconds between redraws of a running job, at a local terminal and over SSH
 _BELOW_DIALOG = 0.25
 """Seconds after which a change is drawn below a dialog."""
 
@@ -133,10 +133,10 @@ def job_line(
     refused: bool,
     hint: str = "  Esc stops ",
 ) -> Line:
-    """Draw the running job, its progress, and how to stop it.
+    """Draw the running job, its progress, its elapsed `seconds`, and how to stop it.
 
-    `refused` tells beside the job's title why a key did nothing, and what the user can do. `hint` names the
-    key that stops the job, unless it stands elsewhere.
+    With `refused`, the line tells instead why a key did nothing, and what the user can do. `hint` names the
+    key that stops the job; ' ' if another line names it.
     """
     spans: list[Span] = [(f" {title}", "accent")]
     if refused:
@@ -162,7 +162,7 @@ def job_line(
 
 
 def done_line(command: str, text: str, width: int) -> Line:
-    """Draw the command that repeats the last action, or else the message about it."""
+    """Draw the command that repeats the last action, or the message `text` if there is no command."""
     if not command:
         return ((fit(cut_message(f" {escape_name(text)}", width), width), "dim"),)
     hint = "  y copies "
@@ -171,7 +171,7 @@ def done_line(command: str, text: str, width: int) -> Line:
 
 
 def _cut_command(command: str, width: int) -> str:
-    """Cut a command between words: ' … ' replaces words in the middle, and the end keeps half of the room."""
+    """Cut a command between words: ' … ' replaces words in the middle, after at most half of the width."""
     if cell_len(command) <= width:
         return command
     words = command.split(" ")

@@ -15,9 +15,9 @@ from explorer.tui.widgets.line_view import RoleLines
 
 
 def render_uniform_lines(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
-    """Render one line of a container and repeat it, because its children cover all lines.
+    """Render one line of a container and repeat it: the children of the container cover all its lines.
 
-    Textual would render each line of each container. That is half of the lines that the first paint renders.
+    Textual would render each line of each container, which are half of the lines of the first paint.
     """
     return render(Region(crop.x, crop.y, crop.width, 1)) * crop.height
 
@@ -56,7 +56,7 @@ class Status(_Lines):
 
 
 class PaneHead(_Lines):
-    """The heading of a pane. That of the right pane contains the titles of the tabs."""
+    """The heading of a pane. The heading of the right pane contains the titles of the tabs."""
 
     class HeadingClicked(Message):
         """Sent when the user clicks column `x` of a heading."""
@@ -82,7 +82,7 @@ class KeyBar(_Lines):
     """The most important keys. A click on a key runs its action.
 
     Args:
-        keys: Keys to show. Without room for all, the last two stay.
+        keys: Keys to show. If not all fit, the keys before the last two are left out from the right.
     """
 
     def __init__(self, keys: Sequence[FooterKey]) -> None:

@@ -27,7 +27,7 @@ class TextInput(Input):
     """A one-line input that handles keys in the order in which they were typed.
 
     Textual's Input sends editing keys to the screen first. If several keys arrive together, as over a slow
-    connection, the letters are then inserted before a backspace that was typed earlier.
+    connection, it inserts letters before it handles a backspace that was typed earlier.
 
     Focusing the input selects its text: typing replaces it, and an editing key continues at its end.
 

@@ -11,7 +11,7 @@ from explorer.tui.tree.overlay_rows import overlay_text, show_overlay
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
-_SAID = (
+_QUESTION = (
     "A CSV or JSON file of figures by the name, path or glob of a layer. Its columns are added to the tree."
     " An empty line removes all of them."
 )
@@ -25,7 +25,7 @@ def ask_overlay(context: CommandContext) -> None:
             context.start("Figures from a file", _load_overlay(context, os.path.expanduser(typed)))
 
     title, texts = "Figures from a file", {"placeholder": "profile.csv", "hint": "lay over"}
-    context.ask(EntryDialog(title, "", _SAID, **texts, required=False), handle_answer)
+    context.ask(EntryDialog(title, "", _QUESTION, **texts, required=False), handle_answer)
 
 
 async def _load_overlay(context: CommandContext, path: str) -> None:

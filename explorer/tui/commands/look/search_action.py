@@ -50,7 +50,7 @@ class SearchCommand(ScreenCommand):
 
 
 class NextCommand(ScreenCommand):
-    """Goes to the next match of the search or the filter; without matches, opens the weights tab."""
+    """Goes to the next match of the search or the filter; without matches, shows the weights' values."""
 
     @property
     def layers(self) -> list[int]:

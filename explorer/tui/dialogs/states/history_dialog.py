@@ -54,7 +54,7 @@ class HistoryRequest(Struct, frozen=True):
     Attributes:
         action: Action to run.
         state: Index of the state.
-        other_state: Index of the earlier state of a pair.
+        other_state: Index of the state that was marked first, with which `state` is compared.
         marked: Indices of several states to compare.
     """
 
@@ -192,7 +192,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self.dismiss(HistoryRequest(action, self.query_one(_StateList).current_state, other_state))
 
     def action_go(self) -> None:
-        """Make the state under the cursor the current one. A focused list handles Enter itself."""
+        """Make the state under the cursor the current state. If the list has the focus, it handles Enter."""
         self._answer("go")
 
     def action_compare(self) -> None:
