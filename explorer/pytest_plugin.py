@@ -1,11 +1,11 @@
-"""pytest plug-in: fixtures that open models and hold their figures to budgets.
+"""pytest plug-in: fixtures that open models and check their figures against budgets.
 
     def test_size(explorer_model, assert_budget):
         session = explorer_model("models/net.onnx")
         assert_budget(session, max_macs="4.1G", min_coverage="100%")
 
 pytest loads this module in every run, through the entry point `explorer`. Its import therefore needs nothing
-but pytest. The fixtures import the rest when a test asks for one. `-p no:explorer` turns the plug-in off.
+but pytest. A fixture imports the program when a test requests it. `-p no:explorer` turns the plug-in off.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def assert_budget() -> AssertBudget:
 
     Its first argument is a session, a path, a name or an nn.Module. The other arguments are the fields of
     `explorer.CheckSpec`, and `against` and `machine` of `Session.check`. For a path or a name, the budgets of
-    `pyproject.toml` hold too.
+    `pyproject.toml` apply too.
     """
 
     def check_budget(

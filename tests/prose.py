@@ -32,7 +32,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "huggingface.py": {"_.startswith('Unterminated')": LIBRARY},
     "device.py": {"str(_).partition('\\n')": LIBRARY},
     "modules.py": {"str(_).partition('. ')": LIBRARY},
-    "imports.py": {"_LACKS.match(_)": LIBRARY, """f"'{_}" in _[_]""": LIBRARY},
+    "imports.py": {"_MISSING_MODULE.match(_)": LIBRARY, """f"'{_}" in _[_]""": LIBRARY},
     "input_files.py": {"_.search(_POSITION, _)": LIBRARY, "_.sub(_POSITION, '', _)": LIBRARY},
     "version_notes.py": {"_ not in _.hint": ONCE},
     "run.py": {"_.removeprefix('none: ')": LAYOUT},

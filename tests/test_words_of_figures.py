@@ -13,7 +13,7 @@ import pytest
 
 from explorer import Session
 from explorer.cli import main
-from explorer.facts import to_json, whole_model
+from explorer.facts import build_total_row, to_json
 from explorer.facts.roofline import Machine
 from explorer.features.training.training_page import step_blocks
 from explorer.report.blocks import Block, Fields, Span
@@ -100,7 +100,7 @@ def tabs_of(session: Session) -> dict[str, list[tuple[str, str]]]:
     """The words and figures of the header, the tabs, the tree's total row and the JSON documents."""
     info, memory, training = session.info(), session.memory(), session.training()
     roofline = session.roofline(Machine("", 1e12, 1e10))
-    model = whole_model(info.totals)
+    model = build_total_row(info.totals)
     columns = [
         (column.head, re.sub(r"[^\d.]", "", str(value)))
         for column in COLUMNS.values()

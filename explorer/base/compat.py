@@ -1,4 +1,4 @@
-"""What Python, numpy and msgspec do not document: texts of errors, and how types are built in threads."""
+"""Undocumented behavior of Python, numpy and msgspec: texts of errors, and how types are built in threads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_about_temporary_folder(error: BaseException) -> bool:
     return isinstance(error, OSError) and "No usable temporary directory" in str(error)
 
 
-def system_error_number(error: BaseException, numbers: tuple[int, ...]) -> int | None:
+def find_system_error_number(error: BaseException, numbers: tuple[int, ...]) -> int | None:
     """Returns the first of the system's error numbers whose text a message contains, or None.
 
     Assumes: a library that reports an error of the system puts the system's text into its own message.
@@ -63,7 +63,7 @@ _BUILT: set[Any] = set()
 def build_type(kind: type[_T]) -> type[_T]:
     """Let msgspec build its description of a type, in one thread at a time, and return the type.
 
-    Every type that `decode`, `convert` or `Decoder` gets in a thread passes through here first.
+    Call it for every type before `decode`, `convert` or `Decoder` gets the type in a thread.
 
     Assumes: a process ends with a segmentation fault if two threads build the description of one type, or of
     types with a common part, for the first time. Afterwards threads may share it.

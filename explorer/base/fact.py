@@ -1,6 +1,6 @@
 """Facts: base classes of the records in which the engine answers, with a short repr and a view for notebooks.
 
-A fact knows no presenter. The feature `notebook` draws it, and `base.features` finds that feature by name.
+A fact imports no presenter. The feature `notebook` draws it, and `base.features` finds that feature by name.
 Without the feature, a notebook shows the repr, and `to_frame` does not exist.
 """
 
@@ -16,23 +16,23 @@ from explorer.base.features import list_offers, load
 FrameLibrary = Literal["pandas", "polars"]
 """Library of a data frame."""
 
-_FIELDS = 6
+_MAX_FIELDS = 6
 """Largest number of fields in a repr; a record inside another one shows half as many."""
-_LETTERS = 40
+_MAX_CHARACTERS = 40
 """Largest number of characters of a text in a repr."""
-_ITEMS = 4
+_MAX_ITEMS = 4
 """Largest number of items that a repr lists; of longer lists it shows the count."""
 _EMPTY: tuple[Any, ...] = ("", (), {})
 
 
 class Fact(Struct, frozen=True):
-    """Base class of facts: records of plain values that nobody changes."""
+    """Base class of facts: immutable records of plain values."""
 
     def __repr__(self) -> str:
-        return _describe(self, _FIELDS)
+        return _describe(self, _MAX_FIELDS)
 
     def _repr_html_(self) -> str | None:
-        """Return HTML for a notebook, or None if nothing draws it: a feature and Jinja2 are needed."""
+        """Return HTML for a notebook, or None without the feature `notebook` or without Jinja2."""
         if "html" not in list_offers("displays"):
             return None
         html: str | None = load("displays", "html")(self)
@@ -67,10 +67,12 @@ def _describe(fact: Struct, limit: int) -> str:
     """Describes a record by its first fields that differ from their defaults."""
     parts: list[str] = []
     names, defaults = fact.__struct_fields__, fact.__struct_defaults__
-    omitted = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    default_by_name = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
     for name in names:
         value = getattr(fact, name)
-        if value is None or value in _EMPTY or (name in omitted and value == omitted[name]):
+        if value is None or value in _EMPTY:
+            continue
+        if name in default_by_name and value == default_by_name[name]:
             continue
         if len(parts) == limit:
             parts.append("...")
@@ -79,21 +81,21 @@ def _describe(fact: Struct, limit: int) -> str:
     return f"{type(fact).__name__}({', '.join(parts)})"
 
 
-def describe_value(value: Any, limit: int = _FIELDS) -> str:
+def describe_value(value: Any, limit: int = _MAX_FIELDS) -> str:
     """Describes a value of a fact in one line: a record by its first fields, a long list by its count."""
     if isinstance(value, Struct):
         return _describe(value, limit // 2) if limit > 2 else f"{type(value).__name__}(...)"
     if isinstance(value, str):
-        return repr(value if len(value) <= _LETTERS else f"{value[: _LETTERS - 3]}...")
+        return repr(value if len(value) <= _MAX_CHARACTERS else f"{value[: _MAX_CHARACTERS - 3]}...")
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, Mapping):
         return f"<{len(value):,} keys>" if value else "{}"
     if isinstance(value, (tuple, list)) or (hasattr(value, "__len__") and not isinstance(value, bytes)):
         plain = isinstance(value, (tuple, list)) and not any(isinstance(element, Struct) for element in value)
-        if plain and len(value) <= _ITEMS:
+        if plain and len(value) <= _MAX_ITEMS:
             texts = [describe_value(element, limit) for element in value]
             return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
         kind = type(value[0]).__name__ if len(value) and isinstance(value[0], Struct) else "items"
         return f"<{len(value):,} {kind}>"
-    return repr(value)[:_LETTERS]
+    return repr(value)[:_MAX_CHARACTERS]

@@ -10,10 +10,10 @@ from explorer.base.surroundings import explain_surroundings
 def find_known_failure(error: BaseException) -> ExplorerError | None:
     """Builds the error for a failure of the model or the installation, or returns None for other failures.
 
-    It recognizes models with numbers that do not fit or that are nested too deeply. Hostile files contain
-    them, for example loops of 2^62 iterations inside each other. It also recognizes packages that are
-    missing, broken or too old, and folders that are missing or not writable. Code of a model, a rule or a
-    pass may call `sys.exit`, which must not become the exit code of a command.
+    It recognizes models that are nested too deeply or whose numbers are too large, such as a hostile file
+    with loops of 2^62 iterations inside each other. It also recognizes packages that are missing, broken or
+    too old, and folders that are missing or not writable. Code of a model, a rule or a pass may call
+    `sys.exit`, which must not become the exit code of a command.
     """
     if (refused := explain_surroundings(error)) is not None:
         return refused

@@ -1,4 +1,4 @@
-"""Features: the registry through which the lower layers of the program reach the features above them.
+"""Registry of features: finds what a feature offers by name, for modules that must not import features.
 
 A feature is a package in `explorer/features`. Its `__init__.py` defines `FEATURE`, which lists by name what
 the feature offers to the command line, the session, the screen and the report. Reading the lists imports no
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         displays: Targets
 
 
-_ROOM = "explorer.features"
+_PACKAGE = "explorer.features"
 
 
 class Feature:
@@ -71,18 +71,19 @@ class Feature:
         self.offers: Mapping[str, Any] = offers
 
 
-_homes: dict[str, dict[str, str]] = {}
+_targets: dict[str, dict[str, str]] = {}
+"""Full name of the target (`package.module.attribute`) by kind of offer and name."""
 
 
 def list_offers(kind: str) -> Mapping[str, str]:
     """Lists all offers of a kind in the order of the features, each name with its target's full name."""
-    if not _homes:
-        for room in import_module(_ROOM).FEATURES:
-            feature: Feature = import_module(f"{_ROOM}.{room}").FEATURE
+    if not _targets:
+        for folder in import_module(_PACKAGE).FEATURES:
+            feature: Feature = import_module(f"{_PACKAGE}.{folder}").FEATURE
             for offered_kind, offers in feature.offers.items():
-                homes = _homes.setdefault(offered_kind, {})
-                homes.update({name: f"{_ROOM}.{room}.{home}" for name, home in offers.items()})
-    return _homes.get(kind, {})
+                targets = _targets.setdefault(offered_kind, {})
+                targets.update({name: f"{_PACKAGE}.{folder}.{target}" for name, target in offers.items()})
+    return _targets.get(kind, {})
 
 
 def load(kind: str, name: str) -> Any:

@@ -23,7 +23,7 @@ class Replacement:
 
     @contextmanager
     def replaced(self) -> Iterator[Mapping[tuple[Any, str], Any]]:
-        """Replaces the attributes, and yields the originals. One that a class inherits is None."""
+        """Replaces the attributes, and yields the originals by owner and name; None for inherited ones."""
         with self._lock:
             if not self._blocks:
                 self._replace()

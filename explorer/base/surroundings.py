@@ -8,23 +8,22 @@ from __future__ import annotations
 import errno
 import os
 
-from explorer.base.compat import is_about_temporary_folder, system_error_number
+from explorer.base.compat import find_system_error_number, is_about_temporary_folder
 from explorer.base.errors import ExplorerError, Misuse
 
-"""Part of the message of Python's `tempfile`."""
-_ROOM = "make room, or set TMPDIR to a folder of another disk"
+_FREE_SPACE_HINT = "make room, or set TMPDIR to a folder of another disk"
 _REFUSED = {
     errno.EMFILE: ("this process may open no more files", "raise the limit: ulimit -n 1024"),
     errno.ENFILE: ("the system can open no more files", "end other programs"),
-    errno.ENOSPC: ("the disk is full", _ROOM),
-    errno.EDQUOT: ("the quota of the disk is used up", _ROOM),
+    errno.ENOSPC: ("the disk is full", _FREE_SPACE_HINT),
+    errno.EDQUOT: ("the quota of the disk is used up", _FREE_SPACE_HINT),
     errno.EFBIG: ("no file may grow so large here", "raise the limit: ulimit -f unlimited"),
     errno.EROFS: ("the disk may not be written", "set TMPDIR to a folder of another disk"),
     errno.EIO: ("the disk fails", "copy the file elsewhere"),
     errno.EAGAIN: ("the system starts no more processes", "raise the limit: ulimit -u"),
 }
 """Errors of the operating system by number: the message and the next step."""
-_IN_WORDS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
+_REPORTED_AS_TEXT = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 """Error numbers that libraries in native code report only as text."""
 _FORBIDDEN = (errno.EACCES, errno.EPERM)
 
@@ -59,8 +58,8 @@ def _find_refusal(error: BaseException) -> ExplorerError | None:
     """Builds the error for one failure of the operating system, or returns None for other failures."""
     number = error.errno if isinstance(error, OSError) else None
     if number not in _REFUSED and not isinstance(error, ExplorerError):
-        named = system_error_number(error, _IN_WORDS)
-        number = number if named is None else named
+        number_in_text = find_system_error_number(error, _REPORTED_AS_TEXT)
+        number = number if number_in_text is None else number_in_text
     if number in _REFUSED:
         message, hint = _REFUSED[number]
         return Misuse(message, hint=hint)

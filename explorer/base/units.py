@@ -37,7 +37,7 @@ _MAX_WRITTEN_BITS = 1000
 
 def _power_of_ten_text(value: int) -> str:
     """Formats a number that is too large to write out as a power of ten: '-10^560'."""
-    return f"{'-' if value < 0 else ''}10^{int((value.bit_length() - 1) * 0.3010299957)}"
+    return f"{'-' if value < 0 else ''}10^{int((value.bit_length() - 1) * 0.3010299957)}"  # log10(2)
 
 
 def _scale_value(value: int, base: int, units: Sequence[str]) -> str:
@@ -83,7 +83,7 @@ def percent_text(part: int | float | None, whole: int | float | None) -> str:
     return "-" if not whole else f"{100 * part / whole:.1f} %"
 
 
-def format_reached(share: float | None) -> str:
+def format_coverage(share: float | None) -> str:
     """Formats a coverage, rounded down so that 100 % means all; None -> '?'."""
     if share is None:
         return "?"
@@ -174,7 +174,7 @@ def format_short_list(items: Sequence[str]) -> str:
 
 
 def rounding_text(ratio: float, limit: float) -> str:
-    """Formats an error in units of u (|x| |W|) with its limit: '1.20 u, limit 8 u'."""
+    """Formats an error in units of u (|x| |W|), where u is the unit roundoff: '1.20 u, limit 8 u'."""
     return f"{ratio:.2f} u, limit {limit:.3g} u"
 
 

@@ -100,6 +100,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
+    """Parse the typed words and run their command. `alone` tells whether this process is the program's own."""
     _reserve_standard_streams()
     anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].anywhere
     try:
@@ -117,8 +118,8 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
             help_text,
         )
 
-        first = not command.name and args.models != ["all"]
-        print_pieces([build_short_help(VERBS) if first else help_text(command, VERBS)])
+        is_short = not command.name and args.models != ["all"]
+        print_pieces([build_short_help(VERBS) if is_short else help_text(command, VERBS)])
         return DONE
     if not anywhere:
         check_supported()
@@ -146,15 +147,15 @@ def _protect_inputs(command: Command, args: ParsedArgs) -> None:
     targets = {option.flag: target for option in options if (target := getattr(args, option.key))}
     if not targets:
         return
-    from explorer.host.output_files import keep_input  # imported only if a file is written
+    from explorer.host.output_files import refuse_input  # imported only if a file is written
 
-    read: list[str] = []
+    input_paths: list[str] = []
     for option in command.options.values():
         if ("FILE" in option.metavar or option.metavar == "MODEL") and option.flag not in WRITTEN:
             value = getattr(args, option.key)
-            read += value if option.many else [value] if value else []
+            input_paths += value if option.many else [value] if value else []
     for flag, target in targets.items():
-        keep_input(target.partition(":")[2] if flag == "--take" else target, read)
+        refuse_input(target.partition(":")[2] if flag == "--take" else target, input_paths)
 
 
 def _reserve_standard_streams() -> None:
@@ -167,9 +168,9 @@ def _reserve_standard_streams() -> None:
     """
     closed_names = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed_names:
-        # the lowest free number, which the closed stream had
-        number = os.open(os.devnull, os.O_RDWR)
-        setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
+        # open returns the lowest free descriptor, which the closed stream had
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
     if "stdout" in closed_names:
         raise Misuse("it is closed", where="standard output")
 
@@ -184,7 +185,7 @@ def _run_supervised(work: Callable[[], int], args: ParsedArgs, *, alone: bool = 
     return supervisor.run(lambda: _run_reporting_errors(work, args.memory), memory=args.memory, where=where)
 
 
-_NEW = 100_000
+_GC_THRESHOLD = 100_000
 """Number of new objects before Python collects garbage. Its default of 700 takes 10 % of a short command."""
 
 
@@ -205,12 +206,13 @@ def _add_outline_hint(error: BadModel, args: ParsedArgs) -> BadModel:
 
 
 def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], args: ParsedArgs) -> Answer:
+    """Run a command with a progress line, and with standard output reserved for its answer."""
     from explorer.process import signals  # imported on demand: takes 20 ms
 
     thresholds = gc.get_threshold()
     with signals.reserve_stdout(args.quiet):
         line = ProgressLine(quiet=args.quiet)
-        gc.set_threshold(_NEW, *thresholds[1:])
+        gc.set_threshold(_GC_THRESHOLD, *thresholds[1:])
         try:
             return run(args, line)
         except BadModel as error:

@@ -40,7 +40,7 @@ def _show(source: str, options: dict[str, Any], **arguments: Any) -> int:
 
 
 def _open(source: str, args: ParsedArgs) -> int:
-    """Open the screen, after reporting all errors that can be found without it."""
+    """Open the screen on a model. Errors that can be found without the screen are raised before it opens."""
     second_model = args.models[1] if len(args.models) > 1 else None
     for model in args.models:
         _check_source(model)
@@ -108,6 +108,7 @@ _NO_CURSOR = ("dumb", "unknown")
 
 
 def _need_terminal(hint: str) -> None:
+    """Reject input or output that is not a terminal, and a terminal that cannot move its cursor."""
     if not _is_at_terminal():
         raise Misuse("the screen needs a terminal", hint=hint)
     term = os.environ.get("TERM", "")

@@ -25,13 +25,13 @@ def _write_command_pages(app: Any) -> None:
     folder = Path(app.srcdir) / "commands"
     folder.mkdir(exist_ok=True)
     for name, command in VERBS.items():
-        path, text = folder / f"{name}.md", _command_page(name, command)
+        path, text = folder / f"{name}.md", _build_command_page(name, command)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")  # an unchanged page is not read again
 
 
-def _command_page(name: str, command: Command) -> str:
-    """Return the Markdown page of a verb: what it does, outputs of the manual's examples, and its help."""
+def _build_command_page(name: str, command: Command) -> str:
+    """Return the Markdown page of a verb: its summary, outputs of the manual's examples, and its help."""
     summary = command.summary[:1].upper() + command.summary[1:]
     parts = [f"# explorer {name}\n\n{summary}.\n"]
     for topic, example in _list_examples(name)[:_MAX_EXAMPLES]:

@@ -22,7 +22,7 @@ from explorer.base.fact import Fact, TableFact
 from explorer.base.version import SCHEMA_VERSION
 from explorer.facts.external.overlay import Overlay
 from explorer.facts.external.placement import Placement
-from explorer.facts.history import History, HistoryEntry, states_text
+from explorer.facts.history import History, HistoryEntry, describe_states
 from explorer.facts.tiling import (
     Edges,
     Form,
@@ -79,17 +79,18 @@ __all__ = [
     "Verification",
     "is_assumed",
     "list_dimension_sizes",
-    "stored_totals",
-    "states_text",
+    "build_stored_totals",
+    "describe_states",
     "to_json",
-    "all_activations",
-    "whole_model",
+    "sum_activation_bytes",
+    "build_total_row",
 ]
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]
 Status = Literal["exact", "bound", "unknown"]
 Reach = Literal["exact", "bound", "assumed", "unknown"]
+"""Status of a total, see `Totals.status`."""
 
 
 class TensorInfo(Fact, frozen=True):
@@ -313,7 +314,7 @@ class Totals(Fact, frozen=True):
         return ">= " if self.coverage < 1 else ""
 
 
-def stored_totals(params: int, trainable_params: int | None, weight_bytes: int) -> Totals:
+def build_stored_totals(params: int, trainable_params: int | None, weight_bytes: int) -> Totals:
     """Builds the totals of a model of which only the stored parameters are known."""
     return Totals(
         nodes=0,
@@ -442,13 +443,13 @@ class LayerTable(TableFact, frozen=True):
         return type(self), tuple(getattr(self, name) for name in names if name != "modules")
 
 
-def all_activations(totals: Totals) -> int | None:
+def sum_activation_bytes(totals: Totals) -> int | None:
     """Sums the output bytes of every node, leaf module and functional operator, each output once."""
     summed = totals.activation_bytes_sum
     return None if summed is None else summed + (totals.activation_bytes_functional or 0)
 
 
-def whole_model(
+def build_total_row(
     totals: Totals, inputs: tuple[TensorInfo, ...] = (), outputs: tuple[TensorInfo, ...] = ()
 ) -> Layer:
     """Builds a row with the totals of a model and the id -1: the sum row of a table.
@@ -473,7 +474,7 @@ def whole_model(
         elementwise_ops=totals.elementwise_ops,
         bytes_read=totals.bytes_read,
         bytes_written=totals.bytes_written,
-        activation_bytes=all_activations(totals),
+        activation_bytes=sum_activation_bytes(totals),
         weight_bytes_read=totals.weight_bytes_read,
     )
 
@@ -498,7 +499,7 @@ class OpStat(Fact, frozen=True):
 
     Attributes:
         status: 'bound' if the operations of one of its layers are not exact, and else 'exact'.
-        assumed: Whether one of them rests on an assumption.
+        assumed: Whether a figure of one of its layers rests on an assumption.
     """
 
     op: str
@@ -548,7 +549,7 @@ class NodeDiff(Fact, frozen=True):
         has_other_changes: Whether the node also differs in something other than `contents` and `weights`.
         function: Domain, name and overload of a function. In a row about a function, this function. In the
             row of a call, the called function if its body is the only difference. None in other rows.
-        is_helper: Whether the node is one that only one graph has, and that only tiled sites read.
+        is_helper: Whether only one graph has the node, and only tiled sites read its outputs.
         layer: Path of the module that the node comes from, or '' if the file does not say it.
     """
 

@@ -159,7 +159,7 @@ class BaselineFigure(Fact, frozen=True):
 
     @property
     def figure(self) -> FigureValue:
-        """The figure as a comparison has it."""
+        """The figure as a comparison uses it, to compute its range."""
         return FigureValue(self.value, self.sign)
 
 

@@ -1,4 +1,4 @@
-"""Facts about a conversion: what the user asks of it, and a model that was written in another file format."""
+"""Facts about a conversion: the requested options, and a model that was written in another file format."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ScriptMethod = Literal["trace", "script"]
 """Methods that create TorchScript."""
 
 
-def _open_axes(axes: tuple[str, Mapping[int, str]]) -> str:
-    """Write the open axes of one input: 'x:0=batch,2=height'."""
+def _format_axes(axes: tuple[str, Mapping[int, str]]) -> str:
+    """Formats the open axes of one input as an option value: 'x:0=batch,2=height'."""
     name, dims = axes
     return f"{name}:{','.join(f'{axis}={dim}' for axis, dim in dims.items())}"
 
@@ -74,7 +74,7 @@ class ConversionOptions(Spec, frozen=True):
             manual="an axis of an input that is left open, and its name: `x:0=batch`, `x:0=batch,2=height`",
             metavar="NAME:AXIS=DIM",
             reader="dynamic",
-            write=_open_axes,
+            write=_format_axes,
         ),
     ] = {}
     method: Annotated[

@@ -22,7 +22,7 @@ CodeFusion = Literal["", "epilogue"]
 """Operators that are fused into the products: none, or those that follow them."""
 
 CodeRunner = Literal["cc", "numpy", ""]
-"""What ran a nest: the compiled code, NumPy without a compiler, or nothing."""
+"""Runner of a loop nest: the compiled code, NumPy without a compiler, or '' if no nest ran."""
 
 _FileName = Annotated[str, Meta(pattern=r"^(site_\d{3,6}\.c)?$")]
 
@@ -109,7 +109,7 @@ class CounterDifference(Fact, frozen=True):
 
 
 BELOW_ZERO = 1 << 63
-"""Value from which an unsigned counter of 64 bits ran below zero."""
+"""Smallest value of an unsigned 64-bit counter that shows that it was decremented below zero."""
 
 
 class CodeEvidence(Fact, frozen=True):
@@ -123,9 +123,10 @@ class CodeEvidence(Fact, frozen=True):
         K: Depth.
         N: Columns.
         batch: Number of products.
-        values: Values on which it ran: 'original' (those of a run of the model) and 'dense' (random).
+        values: Inputs of the runs: 'original' (from a run of the model) and 'dense' (random).
         exact: Whether the numbers were compared bit for bit.
-        error: Largest error of a float in units of u |A| |B|, or None if none was compared.
+        error: Largest error of a float in units of u |A| |B|, with the unit roundoff u, or None if none was
+            compared.
         limit: Largest allowed `error`, or None.
         counters: Number of counters that were compared.
         differences: Counters that differ from the plan.
@@ -162,7 +163,7 @@ class CodeProof(TableFact, frozen=True):
         form: Form of the emission.
         machine: Name of the machine.
         files: Number of C files.
-        runner: What ran the nests.
+        runner: Runner of the nests.
         sites: Evidence of each site; without a proof, empty.
         verdict_kind: Kind of the verdict, or None without a proof.
         verdict: Verdict in one sentence.

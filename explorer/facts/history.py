@@ -167,7 +167,7 @@ class History(TableFact, frozen=True):
         raise Misuse(problem, where=word, hint=f"give a number from 0 to {len(self.entries) - 1}")
 
 
-def states_text(entries: tuple[HistoryEntry, ...]) -> str:
+def describe_states(entries: tuple[HistoryEntry, ...]) -> str:
     """Describes states in a few words: "'tile 64x64x64'", "'npu' and 2 more"."""
     more = f" and {len(entries) - 1:,} more" if len(entries) > 1 else ""
     return f"'{entries[0].name or entries[0].label}'{more}"

@@ -181,7 +181,7 @@ class MemoryMachine(Spec, frozen=True):
         rates: Multiply-accumulates per cycle by number type, where they differ from the machine's rate.
         first_read: Whether the first visit of a sum reads it from the memory outside, if the sum has several
             visits, as ZigZag counts. By default the first visit starts from zero without a read.
-        registers: Whether the array holds its tiles while other loops turn. Without registers, each product
+        registers: Whether the array holds its tiles while other loops run. Without registers, each product
             of the array reads both operands and the sum again, as Timeloop counts.
     """
 
@@ -196,13 +196,13 @@ class MemoryMachine(Spec, frozen=True):
 
 
 class NestLevel(Spec, frozen=True):
-    """Loops of one level of a mapping: they walk over the tiles that the level's memories hold.
+    """Loops of one level of a mapping, over the tiles that the level's memories hold.
 
     Attributes:
         order: Loops from the outermost to the innermost.
         tile: Elements of a tile along M, K and N.
         split: Number of cores along M, K and N that compute neighboring tiles at the same time.
-        keep: Operands of which the level holds the whole, so that they are loaded once.
+        keep: Operands that the level holds completely, so that they are loaded once.
     """
 
     order: LoopOrder
@@ -264,7 +264,7 @@ class SiteMapping(Spec, frozen=True):
         return self.epilogue.output or self.accumulator
 
 
-def products_spec(grouped: GroupForm, unit: Sizes, sites: tuple[str, ...] = ()) -> TileSpec:
+def build_products_spec(grouped: GroupForm, unit: Sizes, sites: tuple[str, ...] = ()) -> TileSpec:
     """Returns the settings of a plan whose sites are the matrix products that are mapped.
 
     Args:

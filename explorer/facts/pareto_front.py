@@ -1,6 +1,6 @@
 """Pareto front of a sweep: the rows that no other row beats in every figure.
 
-This module is part of the facts because two rooms use it: the engine marks the rows of a results file, and
+This module is part of the facts because two packages use it: the engine marks the rows of a results file, and
 the screen marks the rows that a running sweep has computed so far.
 """
 
@@ -20,8 +20,8 @@ def mark_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
     """Marks the tilings on the Pareto front of their model and machine.
 
     Tilings of different models, of different sizes of a model, or for different machines do not compete. A
-    figure that is unknown for one competitor (cycles of an unknown machine) is ignored. A tiling whose proof
-    failed does not compete.
+    figure that is unknown for one rival (cycles of an unknown machine) is ignored. A tiling without figures,
+    or whose proof failed, does not compete.
     """
     rivals: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
@@ -47,7 +47,7 @@ def mark_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
 def mark_format_front(rows: Sequence[FormatRow]) -> tuple[FormatRow, ...]:
     """Marks the number formats on the Pareto front of their model and samples.
 
-    BitOPs are ignored if they are unknown for one competitor. A row without SNR does not compete.
+    BitOPs are ignored if they are unknown for one rival. A row without an SNR does not compete.
     """
     rivals: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):

@@ -33,7 +33,7 @@ class SiteSettings(Fact, frozen=True):
 
 
 class UnusedRule(Fact, frozen=True):
-    """A rule that matches no site of this model. `near` is a similar site name, or ''."""
+    """A rule that matches no site of this model. `says` is its text, `near` a similar site name or ''."""
 
     origin: str
     says: str

@@ -307,13 +307,15 @@ SORTS: dict[str, tuple[str, bool]] = {
 """Sort orders of rows: the field, and whether the largest value comes first."""
 
 
-def ordered(rows: Iterable[SweepRow], sort_name: str, *, reverse: bool = False) -> tuple[SweepRow, ...]:
+def sort_tilings(rows: Iterable[SweepRow], sort_name: str, *, reverse: bool = False) -> tuple[SweepRow, ...]:
     """Sorts rows by one of `SORTS`, the best first. Rows with an unknown value always come last."""
     name, largest = SORTS[sort_name]
     if not name:
         return tuple(rows)[::-1] if reverse else tuple(rows)
     # rows on the front are ordered by cycles, or by traffic if the machine is unknown
-    listed = list(ordered(ordered(rows, "traffic"), "cycles")) if sort_name == "pareto" else list(rows)
+    listed = (
+        list(sort_tilings(sort_tilings(rows, "traffic"), "cycles")) if sort_name == "pareto" else list(rows)
+    )
     sortable = [row for row in listed if getattr(row, name) is not None]
     unknown = [row for row in listed if getattr(row, name) is None]
     sortable.sort(key=lambda row: getattr(row, name), reverse=largest != reverse)

@@ -12,6 +12,6 @@ SWITCH = "EXPLORER_NO_CACHE"
 """Environment variable that disables all caches. Its value does not matter."""
 
 
-def cache_home(environment: Mapping[str, str]) -> str:
+def find_cache_folder(environment: Mapping[str, str]) -> str:
     """Returns the folder of all caches. Its content can be deleted at any time."""
     return find_user_folder("cache", environment)

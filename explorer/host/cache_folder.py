@@ -26,8 +26,8 @@ MAX_BYTES = 256 << 20
 MAX_FILES = 2_000
 
 _MAGIC = b"explorer cache 1\n"
-_DIGEST = 32
-_LEFT = 600.0
+_DIGEST_BYTES = 32
+_ABANDONED_SECONDS = 600.0
 """Seconds after which an unfinished file is considered abandoned by its process."""
 
 
@@ -65,7 +65,7 @@ class CacheFolder:
             raw = self._read_content(name)
         except (OSError, MemoryError):
             return None
-        content_start = len(_MAGIC) + _DIGEST
+        content_start = len(_MAGIC) + _DIGEST_BYTES
         if raw is None or raw[: len(_MAGIC)] != _MAGIC:
             return None
         content = memoryview(raw)[content_start:]
@@ -110,7 +110,7 @@ class CacheFolder:
         files = sorted(self._list_files())
         total, count = sum(size for _, size, _ in files), len(files)
         for last_use, file_bytes, path in files:
-            is_leftover = path.endswith(".new") and last_use < time.time() - _LEFT
+            is_leftover = path.endswith(".new") and last_use < time.time() - _ABANDONED_SECONDS
             if total + size > self.most_bytes or count >= MAX_FILES or is_leftover:
                 with contextlib.suppress(OSError):
                     os.unlink(path)

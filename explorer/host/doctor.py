@@ -235,7 +235,7 @@ def shorten_path(text: str) -> str:
     return text
 
 
-def _add(problem: Problem, problems: list[Problem]) -> None:
+def _add_problem(problem: Problem, problems: list[Problem]) -> None:
     """Adds a problem, unless a listed problem has the same command or text."""
     remedy = problem.command or problem.what
     if all(remedy not in (other_problem.command, other_problem.what) for other_problem in problems):
@@ -274,7 +274,7 @@ def _try_or_report(compute: Callable[[], T], default: U, subject: str, problems:
             if fault is None
             else _describe_problem(fault)
         )
-        _add(problem, problems)
+        _add_problem(problem, problems)
         return default
 
 
@@ -290,7 +290,7 @@ def _check_python(problems: list[Problem]) -> PythonInfo:
     program = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     fault = installation.build_own_fault()
     if fault is not None:
-        _add(_describe_problem(fault), problems)
+        _add_problem(_describe_problem(fault), problems)
     return PythonInfo(version, shorten_path(sys.executable or "?"), format_range(row), shorten_path(program))
 
 
@@ -323,7 +323,7 @@ def _check_packages(
             elif fault is not None:
                 state = "broken"
         if fault is not None:
-            _add(_describe_problem(fault), problems)
+            _add_problem(_describe_problem(fault), problems)
         version = "" if version is None and state == "fine" else version
         states[get_module_name(row)] = PackageInfo(row.package, version, format_range(row), extra, state)
     working_states = ("fine", "newer")
@@ -333,14 +333,14 @@ def _check_packages(
             states[module].state = "broken"
             # repairing a broken dependency also repairs this package
             if dependency is None or dependency.state in working_states:
-                _add(_describe_problem(fault), problems)
+                _add_problem(_describe_problem(fault), problems)
     return tuple(states.values())
 
 
 def _list_extras(packages: Sequence[PackageInfo]) -> Iterator[ExtraInfo]:
     for name in dict.fromkeys(EXTRAS.values()):
-        own_packages = [package for package in packages if package.extra == name]
-        missing_packages = tuple(package.package for package in own_packages if package.state == "absent")
+        extra_packages = [package for package in packages if package.extra == name]
+        missing_packages = tuple(package.package for package in extra_packages if package.state == "absent")
         yield ExtraInfo(name, not missing_packages, missing_packages, format_extra_command(name))
 
 
@@ -353,7 +353,7 @@ def _check_folders(problems: list[Problem]) -> Iterator[FolderInfo]:
         ("cache", "models are analyzed again each time"),
         ("state", "sessions cannot be resumed"),
     )
-    for kind, loss in folder_kinds:
+    for kind, consequence in folder_kinds:
         find_folder = partial(find_user_folder, kind, os.environ)
         folder = _try_or_report(find_folder, "?", f"the {kind} folder", problems)
         path = folder
@@ -366,7 +366,7 @@ def _check_folders(problems: list[Problem]) -> Iterator[FolderInfo]:
             folder != "?" and _is_writable(existing_folder) and not (path != folder and os.path.isdir(path))
         )
         if not writable and folder != "?":
-            message = f"nothing can be written to {shorten_path(folder)}: {loss}"
+            message = f"nothing can be written to {shorten_path(folder)}: {consequence}"
             problems.append(Problem(message, _repair_command(kind, existing_folder), ""))
         path_text = "none: there is no home folder" if folder.startswith(NOWHERE) else shorten_path(path)
         yield FolderInfo(kind, path_text, os.path.exists(path), writable)
@@ -418,12 +418,13 @@ def _is_writable(folder: str) -> bool:
 
 
 def _repair_command(kind: str, existing_folder: str) -> str:
-    """Returns a command after which the folder can be written."""
+    """Returns a command that makes the folder writable, or that selects another folder."""
     import shlex
 
-    mine = getattr(os, "getuid", lambda: None)()
-    place = shorten_path(existing_folder)
-    quoted = place if shlex.quote(place[1:]) == place[1:] else shlex.quote(existing_folder)
+    user_id = getattr(os, "getuid", lambda: None)()
+    short_path = shorten_path(existing_folder)
+    # quotes would keep the shell from replacing '~'
+    word = short_path if shlex.quote(short_path[1:]) == short_path[1:] else shlex.quote(existing_folder)
     try:
         status = os.stat(existing_folder)
     except OSError:
@@ -433,9 +434,9 @@ def _repair_command(kind: str, existing_folder: str) -> str:
         status is not None
         and os.path.isdir(existing_folder)
         and f"{existing_folder}/".startswith(f"{home}/")
-        and mine
+        and user_id
     ):
-        return f"chmod u+rwx {quoted}" if status.st_uid == mine else f'sudo chown -R "$USER" {quoted}'
+        return f"chmod u+rwx {word}" if status.st_uid == user_id else f'sudo chown -R "$USER" {word}'
     import tempfile
 
     return f"export XDG_{kind.upper()}_HOME={tempfile.gettempdir()}/explorer-{kind}"
@@ -460,9 +461,10 @@ def _check_terminal(problems: list[Problem]) -> TerminalInfo:
     )
 
 
-def _parse_size(number: int) -> tuple[int, int] | None:
+def _parse_size(descriptor: int) -> tuple[int, int] | None:
+    """Returns the columns and rows of the terminal behind a descriptor, or None without a terminal."""
     try:
-        columns, rows = os.get_terminal_size(number)
+        columns, rows = os.get_terminal_size(descriptor)
     except (OSError, ValueError, AttributeError):
         return None
     return (columns, rows) if columns > 0 else None
@@ -509,6 +511,7 @@ def _describe_system() -> str:
 
 
 def _read_memory() -> tuple[int | None, int | None]:
+    """Returns the total and the available bytes of memory, within the limit of a container."""
     import psutil
 
     memory = psutil.virtual_memory()

@@ -1,7 +1,7 @@
 """Records of file reads: the bytes that were read, and whether they are unchanged.
 
 The size and the time of a file do not identify its content, because a changed file can have the same ones.
-Therefore the parts that were read are read again and hashed. Changes in other parts do not matter.
+To detect a change, `compute_digest` reads the recorded parts again and hashes them. It ignores other parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse
 from explorer.host import input_files
 
-_STEP = 1 << 22
+_PIECE_BYTES = 1 << 22
 
 
 class FileRead(Struct, frozen=True):
@@ -99,11 +99,11 @@ def compute_digest(files: Sequence[FileRead]) -> bytes | None:
 
 
 def _read_parts(descriptor: int, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """Yields the bytes of each (offset, size) in pieces of at most `_STEP` bytes."""
+    """Yields the bytes of each (offset, size) in pieces of at most `_PIECE_BYTES` bytes."""
     for offset, size in spans:
         end = offset + size
         while offset < end:
-            part = os.pread(descriptor, min(_STEP, end - offset), offset)
+            part = os.pread(descriptor, min(_PIECE_BYTES, end - offset), offset)
             if not part:
                 raise OSError("the file ends early")
             yield part

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SEARCH_THRESHOLD = 700
-"""Number of new objects from which they are moved to the oldest generation. As many start a search."""
+"""Number of new objects above which a block moves them to the oldest generation.
+
+It is the collector's own threshold for a search.
+"""
 
 _FROZEN_BY_INTERPRETER = gc.get_freeze_count()
 """Number of objects that the interpreter itself freezes: Python 3.12 starts with some hundreds."""
@@ -36,7 +39,7 @@ def freeze_once() -> None:
 def pause_garbage_collector() -> Iterator[None]:
     """Disables the garbage collector in the block.
 
-    If many objects were created, they count as old afterwards.
+    If the block creates many objects, it moves them to the oldest generation, without a search.
     """
     was_enabled = gc.isenabled()
     gc.disable()

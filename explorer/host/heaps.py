@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import sys
 
-_MORE = 1 << 25
-"""Bytes that must have been added since the last call. A small model frees less than a search of the heap is
-worth.
-"""
-_least = [0]
-"""Smallest number of bytes that this process has held since the heap was last trimmed."""
+_MIN_GROWTH_BYTES = 1 << 25
+"""Growth since the last trim from which searching the heap pays off."""
+_lowest_bytes = [0]
+"""Smallest resident size of this process since the heap was last trimmed."""
 
 
 def give_back(above: int = 0) -> None:
-    """Returns freed memory to the system.
+    """Trims the heap: returns freed memory, which glibc keeps for later use, to the system.
 
-    glibc keeps freed memory for later use. Other C libraries have no such call, and some Pythons lack ctypes.
+    It does nothing with another C library, or with a Python that lacks ctypes.
 
     Args:
-        above: Number of bytes that this process must hold, and it must have grown since the last call. 0
-            trims in any case.
+        above: Resident bytes below which the heap is not trimmed. It is also not trimmed if this process has
+            grown by less than `_MIN_GROWTH_BYTES`. 0 trims in any case.
     """
     resident_bytes = measure_resident_bytes()
-    _least[0] = min(_least[0], resident_bytes)
-    if sys.platform != "linux" or (above and resident_bytes < max(above, _least[0] + _MORE)):
+    _lowest_bytes[0] = min(_lowest_bytes[0], resident_bytes)
+    if sys.platform != "linux" or (
+        above and resident_bytes < max(above, _lowest_bytes[0] + _MIN_GROWTH_BYTES)
+    ):
         return
     try:
         import ctypes
@@ -33,7 +33,7 @@ def give_back(above: int = 0) -> None:
         return
     if trim is not None:
         trim(0)
-        _least[0] = measure_resident_bytes()
+        _lowest_bytes[0] = measure_resident_bytes()
 
 
 def measure_resident_bytes(pid: int | None = None) -> int:

@@ -27,10 +27,10 @@ _SECONDS = 40.0
 """Seconds for each process. A busy machine or a network disk takes many times the usual second."""
 _SECONDS_MORE = 10.0
 """Seconds for the remaining packages after a package hangs."""
-_FIRST = {"numpy", "rich", "torch"}
+_TRIED_FIRST = {"numpy", "rich", "torch"}
 _UNUSED = {"tflite"}
 """Packages of which the program imports single modules. Importing the package would import all of them."""
-_LACKS = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _CODE = """
 import json, os, sys
 answers = os.fdopen(os.dup(1), "w")
@@ -49,6 +49,7 @@ for name in sys.argv[2:]:
 answers.flush()
 os._exit(0)
 """
+"""Program of a child process: prints each name, then '' or the reason why its import failed."""
 
 
 class ImportTrial:
@@ -64,7 +65,7 @@ class ImportTrial:
     def __init__(self, modules: Iterable[str]) -> None:
         groups: dict[str, list[str]] = {}
         # dependencies come first, because a broken dependency also breaks its dependents
-        for module in sorted(modules, key=lambda name: name not in _FIRST):
+        for module in sorted(modules, key=lambda name: name not in _TRIED_FIRST):
             if module not in _UNUSED:
                 groups.setdefault(find_extra(module), []).append(module)
         self._path = json.dumps([folder for folder in sys.path if isinstance(folder, str)])
@@ -132,21 +133,17 @@ def _build_fault(module: str, reason: str) -> Fault:
 
 def _find_missing_package(module: str, reason: str) -> str:
     """Finds the missing package that a module imports; '' if the import failed for another reason."""
-    missing_module = _LACKS.match(reason)
-    return (
-        missing_module[1]
-        if missing_module is not None and missing_module[1].partition(".")[0] != module
-        else ""
-    )
+    match = _MISSING_MODULE.match(reason)
+    return match[1] if match is not None and match[1].partition(".")[0] != module else ""
 
 
 def _drop_repeated_faults(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:
     """Removes the faults of packages that fail only because another package does."""
-    first = {reason: name for name, reason in reversed(reasons.items())}
-    root_faults = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}
-    blamed = {name for name in root_faults if not _find_missing_package(name, reasons[name])}
+    first_by_reason = {reason: name for name, reason in reversed(reasons.items())}
+    root_faults = {name: fault for name, fault in faults.items() if first_by_reason[reasons[name]] == name}
+    broken = {name for name in root_faults if not _find_missing_package(name, reasons[name])}
     return {
         name: fault
         for name, fault in root_faults.items()
-        if not any(f"'{culprit}" in reasons[name] for culprit in blamed - {name})
+        if not any(f"'{broken_name}" in reasons[name] for broken_name in broken - {name})
     }

@@ -33,13 +33,13 @@ _POSITION = r"\s*\(at (?:line (\d+), column \d+|end of document)\)$"
 """Pattern of the position at the end of a message of tomllib."""
 
 # flags that not all systems have; without O_NONBLOCK, opening a pipe waits for its writer
-_READING = os.O_RDONLY
+_READ_FLAGS = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
-    _READING |= getattr(os, _name, 0)
+    _READ_FLAGS |= getattr(os, _name, 0)
 
 
 def check(path: str, *, internal: bool = False) -> os.stat_result:
-    """Makes the checks of `open_descriptor` on a file that a library will open by its path.
+    """Checks a file like `open_descriptor`, for a library that will open it by its path.
 
     Raises:
         Misuse: The file is outside the served folder.
@@ -71,7 +71,7 @@ def open_descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
     """
     # check first: opening a device may have effects, and an error may reveal that a file exists
     check(path, internal=internal)
-    descriptor = os.open(path, _READING)
+    descriptor = os.open(path, _READ_FLAGS)
     try:
         status = os.fstat(descriptor)
         _check_regular(status)

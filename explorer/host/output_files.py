@@ -56,7 +56,7 @@ def check_target(
         raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
     if any(_is_same_file(file, path) for file in weights):
         raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
-    keep_input(path, inputs)
+    refuse_input(path, inputs)
     if not overwrite:
         raise Misuse("the file exists", where=path, hint="choose another name, or add --force")
 
@@ -68,7 +68,7 @@ def _check_folder(folder: str, new_folder: str = "") -> None:
         raise Misuse("there is no such folder", where=folder, hint="create it first")
 
 
-def keep_input(path: str, inputs: Iterable[str]) -> None:
+def refuse_input(path: str, inputs: Iterable[str]) -> None:
     """Refuses a target that is also an input of the result.
 
     Args:
@@ -154,9 +154,9 @@ def write_atomically(path: str, *, overwrite: bool = False, executable: bool = F
     staging, is_private = _find_staging_folder(path), scratch.is_private(path)
     if not is_private:
         tell("writing", staging)
-    lock = _claim_file(staging, path)
+    lock = _claim_folder(staging, path)
     try:
-        clear_left(folder)
+        clear_abandoned(folder)
         temporary = os.path.join(staging, name)
         try:
             yield temporary
@@ -172,7 +172,7 @@ def write_atomically(path: str, *, overwrite: bool = False, executable: bool = F
         scratch.release(staging, lock)
 
 
-def _claim_file(staging: str, path: str) -> int:
+def _claim_folder(staging: str, path: str) -> int:
     try:
         return scratch.claim(staging)
     except FileExistsError:
@@ -242,7 +242,7 @@ _MARGIN_BYTES = 1 << 20
 """Bytes that a file needs besides its weights."""
 
 
-def check_room(path: str, nbytes: int) -> None:
+def check_disk_space(path: str, nbytes: int) -> None:
     """Checks the free disk space for a file of weights, because torch ends the process on a full disk.
 
     Args:
@@ -262,21 +262,21 @@ _listener: Callable[..., None] | None = None
 
 
 def listen(tell: Callable[..., None]) -> None:
-    """Registers a listener for written files.
+    """Registers a listener for written files, so that another process can remove unfinished ones.
 
     Args:
-        tell: Callback with one of three groups of arguments. 'writing' comes with the folder of a new result.
-            'made' comes with a folder for results that does not exist yet. 'putting' comes with the path of a
-            result, and the device and inode of the file that will get this name.
+        tell: Callback with one of three groups of arguments: ('writing', temporary folder of a new result);
+            ('made', folder for results that does not exist yet); or ('putting', path of a result, device and
+            inode of the file that will get this name).
     """
     global _listener
     _listener = tell
 
 
-def tell(*words: object) -> None:
-    """Calls the listener, if there is one."""
+def tell(*arguments: object) -> None:
+    """Calls the listener, if `listen` registered one."""
     if _listener is not None:
-        _listener(*words)
+        _listener(*arguments)
 
 
 @contextlib.contextmanager
@@ -302,9 +302,9 @@ def make_folder(path: str) -> Iterator[None]:
                 os.rmdir(path)
 
 
-def clear_left(folder: str) -> None:
+def clear_abandoned(folder: str) -> None:
     """Removes unfinished files of killed processes from `folder`."""
-    scratch.clear_left(folder, _PART.fullmatch)
+    scratch.clear_abandoned(folder, _PART.fullmatch)
 
 
 _PART = re.compile(r"\.explorer-[0-9a-f]{16}\.part")
@@ -313,7 +313,7 @@ _PART = re.compile(r"\.explorer-[0-9a-f]{16}\.part")
 def _find_staging_folder(path: str) -> str:
     """Returns the temporary folder for writing `path`.
 
-    Its short name is equal for all processes, so that only one can write.
+    All processes use the same short name for a path, so that only one process can write it at a time.
     """
     import hashlib  # takes 10 ms; commands that write nothing do not need it
 

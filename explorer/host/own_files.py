@@ -1,7 +1,7 @@
 """The program's own files: state, caches and configuration, which only their user may read or write.
 
-Such a path may lead to anything: a pipe, a link, a file that others can write. Reading never waits and trusts
-no such file. Writing makes folders and files private, regardless of umask.
+Such a path may lead to a pipe, a link, or a file that others can write. Reading refuses such a file and never
+waits for one. Writing makes folders and files private, regardless of umask.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import stat
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
-_READING = os.O_RDONLY
-_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_READ_FLAGS = os.O_RDONLY
+_WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
-    _READING |= getattr(os, _name, 0)
-    _WRITING |= getattr(os, _name, 0)
+    _READ_FLAGS |= getattr(os, _name, 0)
+    _WRITE_FLAGS |= getattr(os, _name, 0)
 
 
 def is_ours(status: os.stat_result) -> bool:
@@ -36,7 +36,7 @@ def read(path: str, max_bytes: int) -> bytes:
         OSError: The file cannot be read, is not a regular file, is larger than `max_bytes`, or
             others can write it.
     """
-    descriptor = os.open(path, _READING)
+    descriptor = os.open(path, _READ_FLAGS)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -57,24 +57,24 @@ def write(path: str, *parts: bytes) -> None:
     """
     folder = os.path.dirname(path)
     # a random name, because two processes or threads may write at the same time
-    new = os.path.join(folder, f".{os.getpid()}-{os.urandom(4).hex()}.new")
-    descriptor = os.open(new, _WRITING, PRIVATE_FILE)
+    temporary = os.path.join(folder, f".{os.getpid()}-{os.urandom(4).hex()}.new")
+    descriptor = os.open(temporary, _WRITE_FLAGS, PRIVATE_FILE)
     try:
         with open(descriptor, "wb") as file:
             if hasattr(os, "fchmod"):  # umask may have removed permissions of the user
                 os.fchmod(descriptor, PRIVATE_FILE)
             file.writelines(parts)
-        os.replace(new, path)
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(new)
+            os.unlink(temporary)
         raise
 
 
 def make_folder(path: str) -> None:
     """Creates a folder, and its missing parents, that only the user may read.
 
-    An existing folder of the user is closed to other users.
+    If the folder exists, its mode is changed so that only the user may read it.
 
     Raises:
         OSError: The folder cannot be created, or the path is not a folder.

@@ -12,6 +12,7 @@ from explorer.host import input_files
 
 _CPU = "/sys/devices/system/cpu"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# levels of data caches, with the name of their size or their ways in sysconf (Linux) and sysctl (macOS)
 _SYSCONF = ((1, "SC_LEVEL1_DCACHE_SIZE"), (2, "SC_LEVEL2_CACHE_SIZE"), (3, "SC_LEVEL3_CACHE_SIZE"))
 _SYSCONF_WAYS = (
     (1, "SC_LEVEL1_DCACHE_ASSOC"),
@@ -52,7 +53,7 @@ def count_cores(root: str = _CPU) -> int:
 
 
 def list_caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
-    """List data caches as (level, bytes, number of processors that share it). The number is 0 if unknown."""
+    """Lists data caches as (level, bytes, number of processors that share it). The number is 0 if unknown."""
     from_files: set[tuple[int, int, int]] = set()
     for folder in glob.glob(f"{root}/cpu{list_processors()[0]}/cache/index*"):
         size = re.fullmatch(r"(\d+)([KMG]?)", _read_text(f"{folder}/size").strip())
@@ -65,7 +66,7 @@ def list_caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
     return tuple(sorted(from_files)) or tuple(cache for cache in from_system if cache[1] > 0)
 
 
-def cache_ways(root: str = _CPU) -> dict[int, int]:
+def read_cache_ways(root: str = _CPU) -> dict[int, int]:
     """Returns the ways of each level of data cache; levels that the system does not report are missing."""
     ways: dict[int, int] = {}
     for folder in glob.glob(f"{root}/cpu{list_processors()[0]}/cache/index*"):
@@ -80,7 +81,7 @@ def cache_ways(root: str = _CPU) -> dict[int, int]:
 
 
 def free_bytes() -> int | None:
-    """Return the bytes of memory available without taking them from other processes; None if unknown."""
+    """Returns the bytes of memory available without taking them from other processes; None if unknown."""
     import psutil
 
     try:
@@ -106,7 +107,7 @@ _INSTRUCTIONS = (
 
 
 def find_instruction_set(flags: str | None = None) -> str:
-    """Return the fastest instructions for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod' or ''.
+    """Returns the fastest instructions for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod' or ''.
 
     Args:
         flags: Flags of the processor, or None to read them from the system.

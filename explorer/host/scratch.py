@@ -25,10 +25,10 @@ PRIVATE = 0o600
 """Mode of files that only the user may read, regardless of umask."""
 
 _PREFIX = "explorer-nn-"
-_TEMPORARY = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
-_CLEARING = 0.3
+_TEMPORARY_NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}")
+_CLEARING_SECONDS = 0.3
 """Seconds for which a process that removes a folder may hold its lock."""
-_ours: list[str] = []
+_private_folders: list[str] = []
 
 
 class Folder:
@@ -45,7 +45,7 @@ class Folder:
     def remove(self) -> None:
         """Removes the folder with its content. A second call does nothing."""
         if self._lock >= 0:
-            _ours.remove(os.path.realpath(self.path))
+            _private_folders.remove(os.path.realpath(self.path))
             release(self.path, self._lock)
             self._lock = -1
 
@@ -76,7 +76,7 @@ def create_folder() -> Iterator[str]:
 
 def keep_private(path: str) -> None:
     """Marks a folder as private: files written in it are readable by the user only."""
-    _ours.append(os.path.realpath(path))
+    _private_folders.append(os.path.realpath(path))
 
 
 def is_private(path: str) -> bool:
@@ -84,7 +84,7 @@ def is_private(path: str) -> bool:
     real_path = os.path.realpath(os.path.dirname(os.path.abspath(path)))
     return any(
         real_path == private_folder or real_path.startswith(private_folder + os.sep)
-        for private_folder in tuple(_ours)
+        for private_folder in tuple(_private_folders)
     )
 
 
@@ -115,7 +115,7 @@ def claim(path: str) -> int:
         FileExistsError: Another process works in the folder, or may do so.
         OSError: The folder cannot be created.
     """
-    deadline = time.monotonic() + _CLEARING
+    deadline = time.monotonic() + _CLEARING_SECONDS
     while True:
         is_new = True
         try:
@@ -231,15 +231,15 @@ def clear(path: str) -> bool:
     return True
 
 
-def clear_left(base: str, named: Callable[[str], object]) -> None:
+def clear_abandoned(base: str, is_own_name: Callable[[str], object]) -> None:
     """Removes folders in `base` that killed processes left behind.
 
     Args:
         base: Folder to search.
-        named: Function that returns whether a name belongs to a folder of this program.
+        is_own_name: Function that returns whether a name belongs to a folder of this program.
     """
     try:
-        folders = [entry.path for entry in os.scandir(base) if named(entry.name)]
+        folders = [entry.path for entry in os.scandir(base) if is_own_name(entry.name)]
     except OSError:
         return
     for path in folders:
@@ -249,4 +249,4 @@ def clear_left(base: str, named: Callable[[str], object]) -> None:
 def clear_temporary() -> None:
     """Removes temporary folders that killed processes left behind."""
     for base in dict.fromkeys(_list_base_folders()):
-        clear_left(base, _TEMPORARY.fullmatch)
+        clear_abandoned(base, _TEMPORARY_NAME.fullmatch)

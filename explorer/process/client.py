@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _TEMPORARY = "temporary"
 """Subfolder of the session's folder for temporary files of the engine and of the libraries that it uses."""
 
-_WRITING = frozenset({"save", "script", "keep_choices"})
+_WRITING_METHODS = frozenset({"save", "script", "keep_choices"})
 """Methods whose first argument is a file to write. In other methods, such an argument is called `output`."""
 
 
@@ -195,11 +195,11 @@ class EngineProcess:
             del self._jobs[job.id]
             self._kill()
             target = job.kwargs.get("output") or (
-                job.args[0] if job.method in _WRITING and job.args else None
+                job.args[0] if job.method in _WRITING_METHODS and job.args else None
             )
             if target is not None:
                 folder = target if os.path.isdir(target) else os.path.dirname(os.path.abspath(target))
-                output_files.clear_left(folder)
+                output_files.clear_abandoned(folder)
             waiting_jobs = list(self._jobs.values())
             if not self._closed:
                 self._spawn()

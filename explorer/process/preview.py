@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from explorer.engine.costs.layer_tree import Scope
 
 PENDING = "not analyzed yet"
+"""Reason of each row whose figures the analysis will fill in."""
 _FIRST_ROWS = 8 * PAGE_ROWS
 """Rows before the tree is first shown. Each later preview has `_GROWTH` times as many rows."""
 _GROWTH = 16
@@ -310,6 +311,7 @@ class _TreeBuilder:
 
 
 _MAX_NUMBER = (1 << 62) - 1
+"""Limit of parameters and bytes: the sum of two such numbers fits into the 64 bits of an array element."""
 
 
 def _mark_runs(

@@ -37,7 +37,7 @@ from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
 from explorer.host import own_files, scratch
 from explorer.host.locks import try_lock
-from explorer.process.screen_choices import state_folder
+from explorer.process.screen_choices import find_state_folder
 from explorer.settings import machines
 
 VERSION = 3
@@ -87,13 +87,13 @@ class ScreenState(Struct, frozen=True):
         by_cost: Whether the tree is sorted by `metric`, and not in execution order.
         query: Filter text that the user typed.
         cursor: Path of the layer at the cursor.
-        opened: Open rows of the tree as (path of a layer, whether the row stands for a run of equal layers
+        opened: Open rows of the tree as (path of a layer, whether the row represents a run of equal layers
             that begins with this layer).
         zoom: Enlarged pane, or empty.
         light: Whether the light theme is in use.
         machine: Machine of the Roofline tab.
         hardware: Machine with all its known figures.
-        turned: Whether the order is reversed, so that the smallest layer comes first.
+        turned: Whether the sort order is reversed, so that the smallest layer comes first.
         columns: Columns of the tree as a table; empty for the default columns.
         flat: Whether the tree shows layers without groups.
         constants: Whether the tree shows constants and shape arithmetic as rows.
@@ -225,14 +225,14 @@ class SessionStore:
 
 def find_home(environment: Mapping[str, str]) -> str:
     """Returns the folder of all sessions, in the state folder of the XDG base directories."""
-    return os.path.join(state_folder(environment), "sessions")
+    return os.path.join(find_state_folder(environment), "sessions")
 
 
 def begin(environment: Mapping[str, str]) -> SessionStore | None:
     """Creates the folder of a new session, readable only by the user; returns None if that fails."""
     base = find_home(environment)
     try:
-        own_files.make_folder(state_folder(environment))
+        own_files.make_folder(find_state_folder(environment))
         own_files.make_folder(base)
         folder = tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base)
         os.chmod(folder, 0o700)
@@ -366,7 +366,7 @@ def clear_old(environment: Mapping[str, str]) -> None:
                 SessionStore(folder, lock).remove()
 
 
-def clear_left(environment: Mapping[str, str]) -> None:
+def clear_abandoned(environment: Mapping[str, str]) -> None:
     """Removes old sessions, and temporary files of killed processes."""
     clear_old(environment)
     scratch.clear_temporary()

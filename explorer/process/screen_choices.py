@@ -95,20 +95,20 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
         return ModelOrder(self.model, self.metric, self.by_cost, self.turned, self.flat), *self.others
 
 
-def state_folder(environment: Mapping[str, str]) -> str:
-    """Returns Explorer's folder in the user's state folder."""
+def find_state_folder(environment: Mapping[str, str]) -> str:
+    """Returns the folder of the program's own state, such as saved sessions and recent models."""
     return find_user_folder("state", environment)
 
 
 def has_choices(environment: Mapping[str, str]) -> bool:
-    """Return whether the screen was used before. Its first use writes the file."""
-    return os.path.lexists(os.path.join(state_folder(environment), _FILE))
+    """Returns whether the screen was used before. Its first use writes the file."""
+    return os.path.lexists(os.path.join(find_state_folder(environment), _FILE))
 
 
 def load_choices(environment: Mapping[str, str]) -> ScreenChoices:
     """Reads the stored choices; returns the defaults if there is no readable file."""
     try:
-        content = own_files.read(os.path.join(state_folder(environment), _FILE), _MAX_BYTES)
+        content = own_files.read(os.path.join(find_state_folder(environment), _FILE), _MAX_BYTES)
         return msgspec.json.decode(content, type=build_type(ScreenChoices))
     except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return ScreenChoices()
@@ -135,7 +135,7 @@ def keep_theme(light: bool, environment: Mapping[str, str]) -> bool:
 
 
 def _write(choices: ScreenChoices, environment: Mapping[str, str]) -> bool:
-    path = os.path.join(state_folder(environment), _FILE)
+    path = os.path.join(find_state_folder(environment), _FILE)
     while len(content := msgspec.json.encode(choices)) > _MAX_BYTES and choices.others:
         choices = replace(choices, others=choices.others[:-1])
     try:

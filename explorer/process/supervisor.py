@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_GRACE = 0.5
+_ANSWER_SECONDS = 0.5
 """Seconds that a child gets to answer after its result has its final name."""
-_MOVING = 5.0
+_MOVE_SECONDS = 5.0
 """Additional seconds that the child gets to move several files of a result to their final names."""
 _NOISE_SECONDS = 1.0
 """Seconds for which library output is buffered. If a library aborts, its last line names the reason."""
@@ -41,6 +41,7 @@ _MAX_REASON_CHARACTERS = 80
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _noise = -1
+"""Descriptor of the pipe for output of native libraries ("noise"), or -1 outside of a child of `run`."""
 
 
 def set_stop_message(text: str) -> None:
@@ -86,8 +87,8 @@ def run(work: Callable[[], int], *, memory: int | None = None, where: str = "") 
     for end in (message_writer, parent_alive_reader, noise_writer):
         os.close(end)
     try:
-        watch = _ChildWatcher(child, message_reader, noise_reader, memory, where)
-        return watch.wait(previous_mask)
+        watcher = _ChildWatcher(child, message_reader, noise_reader, memory, where)
+        return watcher.wait(previous_mask)
     finally:
         for end in (message_reader, parent_alive_writer, noise_reader):
             os.close(end)
@@ -206,7 +207,7 @@ class _ChildWatcher:
 
         def stop(signal_number: int, frame: FrameType | None) -> None:
             # a second Ctrl+C stops the child without delay
-            self.deadline = time.monotonic() + (0.0 if self.signal else _GRACE)
+            self.deadline = time.monotonic() + (0.0 if self.signal else _ANSWER_SECONDS)
             self.signal = self.signal or signal_number
 
         handled_signals = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
@@ -245,7 +246,9 @@ class _ChildWatcher:
             return False
         self._read_messages()
         is_moving = len(self._list_written_results()) < len(self.expected_results)
-        if not self.expected_results or time.monotonic() >= self.deadline + (_MOVING if is_moving else 0.0):
+        if not self.expected_results or time.monotonic() >= self.deadline + (
+            _MOVE_SECONDS if is_moving else 0.0
+        ):
             return True
         os.kill(self.child, signal.SIGCONT)
         return False

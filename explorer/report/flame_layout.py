@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from explorer.base.families import find_family
 from explorer.base.units import bytes_text, count_text, exact_text, printable, seconds_text
-from explorer.facts import Layer, Totals, whole_model
+from explorer.facts import Layer, Totals, build_total_row
 from explorer.facts.profile.profile import Profile
 from explorer.report.names import NameSet
 from explorer.session.cache.rows import Structure
@@ -111,7 +111,7 @@ _UNITS = {"count": count_text, "bytes": bytes_text}
 def create_counted_figure(name: str, structure: Structure, totals: Totals) -> FlameFigure:
     """Create the figure of a counted column: 'macs', 'params', or another name in `COUNTED`."""
     column = COLUMNS[name]
-    total = column.get_value(whole_model(totals), NOTHING)
+    total = column.get_value(build_total_row(totals), NOTHING)
     weights = FlameWeights(structure.end, structure.columns[COUNTED[name]], total or 0, {})
     return FlameFigure(name, column.head, column.unit, weights)
 

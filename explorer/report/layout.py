@@ -69,13 +69,13 @@ _STYLES: Mapping[str, str] = {
 CAP = 200
 """Maximum number of rows of a table that may show only some of them."""
 
-_NARROWEST = 16
+_MIN_COLUMN_WIDTH = 16
 _GAP = 2
-_BELOW = 4
+_WRAP_INDENT = 4
 """Indentation in cells of a wrapped line."""
 _MIN_LAST = 20
 """Minimum width in cells of a wrapped last column."""
-_MEMO = 4096
+_CACHED_CELLS = 4096
 """Number of cells per column that are cached as text."""
 _NAMES_IN_VIEW = 1_000
 """Number of rows whose names are compared with each other before they are shortened."""
@@ -109,7 +109,7 @@ class Page:
         Args:
             ascii_only: Whether the output supports only ASCII.
         """
-        for block in _basic_blocks(self.blocks, self.exact):
+        for block in _convert_blocks(self.blocks, self.exact):
             if isinstance(block, Table):
                 yield from TableLines(block, None, ascii_only=ascii_only, exact=self.exact).plain()
                 continue
@@ -121,8 +121,8 @@ class Page:
 
         styles: dict[str, Style | None] = {"": None}
         width = options.max_width if self.fit else None
-        for block in _basic_blocks(self.blocks, self.exact):
-            for line in _fitted_lines(block, width, options.ascii_only, self.exact):
+        for block in _convert_blocks(self.blocks, self.exact):
+            for line in _fit_lines(block, width, options.ascii_only, self.exact):
                 for text, role in line:
                     if role not in styles:
                         styles[role] = console.get_style(_STYLES.get(role, "none"))
@@ -130,7 +130,7 @@ class Page:
                 yield Segment.line()
 
 
-def _basic_blocks(
+def _convert_blocks(
     blocks: Iterable[Block], exact: bool = False
 ) -> Iterator[Line | Paragraph | Table | Scatter]:
     """Convert blocks to the four types that a terminal draws. `exact` as for `Page`."""
@@ -138,11 +138,11 @@ def _basic_blocks(
         if isinstance(block, Heading):
             yield Line((Span(block.text, "strong"), Span(block.note and f"   {block.note}", "quiet")))
         elif isinstance(block, Fields):
-            # a rounded figure stands beside its exact form, an exact one stands alone
+            # a rounded figure is printed with its exact form, and an exact figure alone
             rows = [
                 (f.label, f.figure, "" if exact else f.exact.replace(" B", ""), f.remark) for f in block.rows
             ]
-            yield Table(_FIELD, rows)
+            yield Table(_FIELD_COLUMNS, rows)
         elif isinstance(block, Table):
             yield from (Paragraph(words, "warning") for words in note_omitted_rows(block, CAP))
             yield block
@@ -150,7 +150,7 @@ def _basic_blocks(
             yield block
 
 
-_FIELD = (
+_FIELD_COLUMNS = (
     Column("", role="quiet"),
     Column("", "right", role="strong"),
     Column("", "right"),
@@ -165,16 +165,16 @@ def note_omitted_rows(table: Table, max_rows: int) -> list[str]:
     return [f"{max_rows:,} of {len(table.rows):,} {table.what}; {table.more}"]
 
 
-def _fitted_lines(
+def _fit_lines(
     block: Line | Paragraph | Table | Scatter, width: int | None, ascii_only: bool, exact: bool
 ) -> Iterable[list[Piece]]:
     """Yield the lines of a block, none wider than `width` cells."""
     if width is None:
         return _draw_lines(block, ascii_only, exact)
     if isinstance(block, Table):
-        return _fitted_table(block, width, ascii_only, exact)
+        return _fit_table(block, width, ascii_only, exact)
     room = min(width, _PROSE_WIDTH) if isinstance(block, Paragraph) else width
-    indent = block.indent if isinstance(block, Paragraph) else _BELOW
+    indent = block.indent if isinstance(block, Paragraph) else _WRAP_INDENT
     lines = _draw_lines(block, ascii_only, exact, min(width, _PLOT_WIDTH))
     return (part for line in lines for part in wrap(line, room, indent))
 
@@ -196,34 +196,34 @@ def _draw_lines(
         )
 
 
-def _fitted_table(table: Table, width: int, ascii_only: bool, exact: bool) -> Iterator[list[Piece]]:
+def _fit_table(table: Table, width: int, ascii_only: bool, exact: bool) -> Iterator[list[Piece]]:
     """Yield the lines of a table, none wider than `width` cells.
 
-    If columns that may be shortened or left out do not suffice, the last column is wrapped. If it has no
-    room, all texts are shortened, and then columns in the middle are left out. Rows without titles are
-    wrapped instead.
+    First, columns that allow it are shortened or left out. If the table is still too wide, the last column is
+    wrapped. If fewer than `_MIN_LAST` cells remain for it, all texts are shortened, and then columns in the
+    middle are left out. Rows without titles are wrapped instead.
     """
 
-    def laid_out(table: Table) -> TableLines:
+    def lay_out(table: Table) -> TableLines:
         return TableLines(table, width, ascii_only=ascii_only, exact=exact)
 
-    laid = laid_out(table)
+    lines = lay_out(table)
     is_titled = bool(_list_titles(table))
-    if is_titled and not laid.fits(width):
+    if is_titled and not lines.fits(width):
         columns = [
             column._replace(shrink=column.shrink or (column.align == "left" and not column.keeps_figures))
             for column in table.columns
         ]
-        laid = laid_out(replace(table, columns=columns))
+        lines = lay_out(replace(table, columns=columns))
     note = ""
-    if is_titled and not laid.fits(width):
-        shown_count = sum(bool(table.columns[i].title) for i in laid.shown)
-        table = laid.without_middle(width)
-        laid = TableLines(table, None, ascii_only=ascii_only, exact=exact)
+    if is_titled and not lines.fits(width):
+        shown_count = sum(bool(table.columns[i].title) for i in lines.shown)
+        table = lines.without_middle(width)
+        lines = TableLines(table, None, ascii_only=ascii_only, exact=exact)
         kept_count = sum(bool(column.title) for column in table.columns) - 1
         note = f"{kept_count:,} of {shown_count:,} columns; {table.more}"
-    indent = laid.start_of_last if width - laid.start_of_last >= _MIN_LAST else _BELOW
-    for line in laid:
+    indent = lines.start_of_last if width - lines.start_of_last >= _MIN_LAST else _WRAP_INDENT
+    for line in lines:
         yield from wrap(line, width, indent)
     if note:
         yield [(" " * table.indent, ""), (note, "warning")]
@@ -249,7 +249,7 @@ class TableLines:
         most: int = CAP,
         ascii_only: bool = False,
         exact: bool = False,
-        narrowest: int = _NARROWEST,
+        narrowest: int = _MIN_COLUMN_WIDTH,
     ) -> None:
         self._table, self._ascii, self._exact = table, ascii_only, exact
         self._rows = table.rows
@@ -257,7 +257,7 @@ class TableLines:
             first = max(0, min(table.around - most // 2, len(table.rows) - most))
             self._rows = table.rows[first : first + most]
         self._shown, self._widths, min_widths = self._measure_columns()
-        self._kept: dict[int, Kept] = {}
+        self._kept_parts: dict[int, Kept] = {}
         self._short_names: dict[int, Mapping[str, str]] = {}
         self._prefixes: dict[int, str] = {}
         if width is not None and self.width > width:
@@ -269,18 +269,18 @@ class TableLines:
             for i, name_sets in names.items():
                 if table.columns[i].drop or table.columns[i].least:
                     continue
-                # names keep what tells them apart, unless this takes more than their part of the width
+                # names keep their distinguishing parts, unless these take more than their share of the width
                 least = max(measure(name_set.least_width, beside) for name_set, beside in name_sets)
                 min_widths[i] = max(min_widths[i], min(least, full[i], width // (1 + len(names))))
                 whole = max(measure(name_set.collapsed_width, beside) for name_set, beside in name_sets)
                 whole_names[i] = min(whole, full[i]) if whole <= width // (2 + len(names)) else 0
-            self._shown, self._widths = _fit(
+            self._shown, self._widths = _fit_columns(
                 table, self._shown, full, min_widths, width, narrowest, whole_names
             )
             cut = [i for i in self._shown if self._widths[i] < full[i]]
-            self._kept = {i: self._find_distinguishing_part(i) for i in cut}
+            self._kept_parts = {i: self._find_distinguishing_part(i) for i in cut}
             for i in names:
-                if i in self._kept:
+                if i in self._kept_parts:
                     self._shorten_names(i, names[i])
 
     def __iter__(self) -> Iterator[list[Piece]]:
@@ -317,7 +317,7 @@ class TableLines:
         room = width - self._table.indent - self._widths[left[0]] - _GAP - 1
         ends = self._shown[1:]
         while ends:
-            # the first columns are as many as the last ones
+            # keep as many first columns as last columns
             index, side = (0, left) if len(left) <= len(right) + 1 else (-1, right)
             room -= self._widths[ends[index]] + _GAP
             if room < 0:
@@ -336,7 +336,7 @@ class TableLines:
     @property
     def is_cut(self) -> bool:
         """Whether texts of any column are shortened."""
-        return bool(self._kept)
+        return bool(self._kept_parts)
 
     def head(self) -> list[Piece]:
         """Return the titles of the columns, or [] if there are none."""
@@ -358,7 +358,8 @@ class TableLines:
         """Yield the lines without roles. Texts of cells are cached, because many rows have equal cells."""
         table, rows = self._table, self._rows
         texts = [
-            (i, lru_cache(_MEMO)(lambda cell, i=i: pieces_text(self._pad_cell(cell, i)))) for i in self._shown
+            (i, lru_cache(_CACHED_CELLS)(lambda cell, i=i: pieces_text(self._pad_cell(cell, i))))
+            for i in self._shown
         ]
         lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
 
@@ -390,13 +391,13 @@ class TableLines:
 
     def _pad_cell(self, cell: Cell, i: int) -> list[Piece]:
         """Return a cell padded to the width of its column."""
-        if i in self._kept and isinstance(cell, str):
+        if i in self._kept_parts and isinstance(cell, str):
             cell = self._table.columns[i].brief.get(cell, cell)
         parts = self._pieces(cell, i)
         if texts := self._short_names.get(i):
             for place, lead, name, others in _find_names(parts):
                 parts[place] = f"{lead}{texts.get(name, name)}{others}", parts[place][1]
-        parts = shorten(parts, self._widths[i], self._kept.get(i, "ends"))
+        parts = shorten(parts, self._widths[i], self._kept_parts.get(i, "ends"))
         if self._ascii:
             parts = [(text.replace("…", "~"), role) for text, role in parts]
         pad = (" " * (self._widths[i] - pieces_width(parts)), "")
@@ -416,7 +417,7 @@ class TableLines:
                 default=None,
             )
             rows = (("", *cells) for cells in {id(cells): cells for cells in self._rows.cells}.values())
-        while row_batch := list(islice(rows, _MEMO)):
+        while row_batch := list(islice(rows, _CACHED_CELLS)):
             for i in range(len(columns)):
                 cells = {row[i] for row in row_batch if i < len(row)}
                 cell_widths = [pieces_width(text) for cell in cells if (text := pieces(cell, i))]
@@ -461,7 +462,7 @@ class TableLines:
         return name_sets
 
     def _shorten_names(self, i: int, name_sets: Sequence[NamesInView]) -> None:
-        """Shorten the names in a column. Its title shows what all of them have in common."""
+        """Shorten the names in a column. The title of the column then shows their common prefix."""
         title = self._table.columns[i].title
         prefix_room = self._widths[i] - cell_len(title) - 2 if title and len(name_sets) == 1 else 0
         texts: dict[str, str] = {}
@@ -502,7 +503,7 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-def _fit(
+def _fit_columns(
     table: Table,
     columns: list[int],
     widths: list[int],

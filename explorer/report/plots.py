@@ -29,7 +29,7 @@ from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.split.schedule import Work
 from explorer.facts.split.split import Split
 from explorer.facts.training import Holding, Phase, StepMemory, TrainingMemory
-from explorer.host import SWITCH, cache_home
+from explorer.host import SWITCH, find_cache_folder
 from explorer.host.optional_packages import require
 from explorer.host.system import can_make
 from explorer.report.blocks import Axis, Scatter
@@ -45,9 +45,12 @@ _ENDINGS = (".svg", ".png")
 _BLUE, _ORANGE, _GREEN, _RED, _GRAY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f", "#8a8f98"
 _WORK_COLORS: dict[Work, tuple[str, str]] = {"forward": (_BLUE, "#7ba3d6"), "backward": (_ORANGE, "#e8b07d")}
 _LEGIBLE = 60
-"""A task is drawn with its number if it takes more than 1/60 of the total time."""
-_MAX_BARS, _MAX_LABELS, _PER_DECADE, _MAX_TICKS = 24, 6, 12, 8
+"""Work on a micro-batch is drawn with its number if it takes more than 1/60 of the total time."""
+_MAX_BARS, _MAX_LABELS, _MAX_TICKS = 24, 6, 8
+_MARKS_PER_DECADE = 12
+"""Number of intensities per factor of 10 that a roofline tells apart. Layers of equal intensity share a mark."""
 _MAX_SHORT_SPAN = 1000.0
+"""Ratio of the ends of a logarithmic axis below which its ticks include 2 and 5."""
 _MAX_NAME_LENGTH = 40
 
 
@@ -72,15 +75,15 @@ def check_library(path: str) -> None:
     Raises:
         MissingExtra: One of them is not installed, or is broken.
     """
-    _keep_fonts()
+    _set_font_folder()
     require("matplotlib.backends.backend_agg", path)
     if os.path.splitext(path)[1].lower() == ".html":
         require("jinja2", path)
 
 
-def _keep_fonts() -> None:
+def _set_font_folder() -> None:
     """Let matplotlib store its list of fonts, which takes a second to build, in a writable folder."""
-    cache_folder = "" if SWITCH in os.environ else cache_home(os.environ)
+    cache_folder = "" if SWITCH in os.environ else find_cache_folder(os.environ)
     folder = cache_folder if cache_folder and can_make(cache_folder) else os.environ.get("TMPDIR")
     if folder:
         os.environ.setdefault("MPLCONFIGDIR", os.path.join(folder, "matplotlib"))
@@ -119,7 +122,7 @@ def _save_options(path: str) -> dict[str, Any]:
 
 @contextmanager
 def _draw_figure(picture: str, info: Info | None, fact: Any) -> Iterator[Figure]:
-    _keep_fonts()
+    _set_font_folder()
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -142,7 +145,7 @@ def _draw_figure(picture: str, info: Info | None, fact: Any) -> Iterator[Figure]
         yield figure
 
 
-def _bytes_axis(axes: Axes, top: float) -> None:
+def _format_bytes_axis(axes: Axes, top: float) -> None:
     """Format a vertical axis of bytes, with ticks that are round in IEC units."""
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
     axes.set_ylim(0, top)
@@ -159,7 +162,7 @@ def _draw_memory(axes: Axes, info: Info, fact: Memory) -> None:
     axes.set_xlabel("step of the execution order")
     axes.set_ylabel("live bytes")
     axes.set_xlim(-0.5, max(len(live) - 0.5, 0.5))
-    _bytes_axis(axes, max(fact.arena_bytes, fact.peak_bytes, 1) * 1.25)
+    _format_bytes_axis(axes, max(fact.arena_bytes, fact.peak_bytes, 1) * 1.25)
     if fact.arena_bytes:
         axes.axhline(fact.arena_bytes, color=_GRAY, linewidth=0.8, linestyle="--")
         axes.annotate(
@@ -196,12 +199,13 @@ class _Mark(Struct, frozen=True):
 
 def _list_marks(fact: Roofline) -> list[_Mark]:
     """Return the marks of a roofline, the largest share of the time first."""
-    near: dict[tuple[str, int], list[RooflinePoint]] = {}
+    points_by_mark: dict[tuple[str, int], list[RooflinePoint]] = {}
     for point in fact.points:
         if point.intensity and point.seconds:
-            near.setdefault((point.limit, round(_PER_DECADE * math.log10(point.intensity))), []).append(point)
+            intensity_step = round(_MARKS_PER_DECADE * math.log10(point.intensity))
+            points_by_mark.setdefault((point.limit, intensity_step), []).append(point)
     marks = []
-    for (limit, _), points in near.items():
+    for (limit, _), points in points_by_mark.items():
         points.sort(key=lambda p: -p.share)
         suffix = f" and {len(points) - 1} more" if len(points) > 1 else ""
         share = sum(p.share for p in points)
@@ -210,8 +214,8 @@ def _list_marks(fact: Roofline) -> list[_Mark]:
     return sorted(marks, key=lambda mark: -mark.share)
 
 
-def _draw_roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]) -> None:
-    fact, profile = drawn if isinstance(drawn, tuple) else (drawn, None)
+def _draw_roofline(axes: Axes, info: Info, facts: Roofline | tuple[Roofline, Profile]) -> None:
+    fact, profile = facts if isinstance(facts, tuple) else (facts, None)
     machine, marks = fact.machine, _list_marks(fact)
     measured = () if profile is None else build_measured_points(profile)
     intensities = [
@@ -221,12 +225,14 @@ def _draw_roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Pro
     low, high = min(*intensities, fact.ridge) / 4, max(*intensities, fact.ridge) * 8
     flops = 2 * machine.peak_macs
 
-    def roof(intensity: float) -> float:
+    def compute_roof(intensity: float) -> float:
         return min(flops, intensity * machine.bandwidth)
 
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.plot([low, fact.ridge, high], [roof(low), flops, flops], color=_GRAY, linewidth=1.5, zorder=1)
+    axes.plot(
+        [low, fact.ridge, high], [compute_roof(low), flops, flops], color=_GRAY, linewidth=1.5, zorder=1
+    )
     axes.axvline(fact.ridge, color=_GRAY, linewidth=0.6, linestyle=":")
     for limit, color in (("compute", _GREEN), ("memory", _ORANGE)):
         limit_marks = [mark for mark in marks if mark.limit == limit]
@@ -234,7 +240,7 @@ def _draw_roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Pro
         bound_seconds = sum(p.seconds or 0 for p in bound_points)
         axes.scatter(
             [mark.intensity for mark in limit_marks],
-            [roof(mark.intensity) for mark in limit_marks],
+            [compute_roof(mark.intensity) for mark in limit_marks],
             s=[20 + 900 * mark.share for mark in limit_marks],
             color=color,
             alpha=0.6,
@@ -248,14 +254,14 @@ def _draw_roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Pro
             f"{many_text(len(idle), 'layer')} without MACs, {seconds_text(sum(p.seconds or 0 for p in idle))}"
         )
         axes.plot([], [], " ", label=label)
-    lowest = min([roof(low), *(measured_point.flops for measured_point in measured)])
+    lowest = min([compute_roof(low), *(measured_point.flops for measured_point in measured)])
     if profile is not None:
-        _draw_reached(axes, measured, roof)
+        _draw_measured_rates(axes, measured, compute_roof)
     # labels beside the marks would overlap, so the marks are numbered and listed
     for number, mark in enumerate(marks[:_MAX_LABELS], 1):
         axes.annotate(
             str(number),
-            (mark.intensity, roof(mark.intensity)),
+            (mark.intensity, compute_roof(mark.intensity)),
             xytext=(0, 7 + 11 * math.sqrt(mark.share)),
             textcoords="offset points",
             ha="center",
@@ -274,10 +280,10 @@ def _draw_roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Pro
     axes.set_ylabel("FLOP/s within reach")
     axes.legend(frameon=False, loc="upper left")
     axes.set_ylim(lowest / 2, flops * 4)
-    _rate_ticks(axes, high / low, 8 * flops / lowest)
+    _format_rate_axes(axes, high / low, 8 * flops / lowest)
 
 
-def _rate_ticks(axes: Axes, x_span: float, y_span: float) -> None:
+def _format_rate_axes(axes: Axes, x_span: float, y_span: float) -> None:
     """Format axes of intensities and rates that span the given ratios."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -308,7 +314,7 @@ def _draw_operators(axes: Axes, info: Info, stats: Sequence[OpStat]) -> None:
     axes.margins(x=0.2)
 
 
-def _draw_blame(axes: Axes, about: None, fact: Blame) -> None:
+def _draw_blame(axes: Axes, info: None, fact: Blame) -> None:
     """Draw the error along the graph, the noise of the original model, and the error that each layer adds."""
     from matplotlib.ticker import MaxNLocator
 
@@ -324,10 +330,10 @@ def _draw_blame(axes: Axes, about: None, fact: Blame) -> None:
         # a logarithmic axis cannot show 0
         logged = [value or math.nan for value in values]
         axes.plot(logged, label=label, color=color, linestyle=line, marker=marker, markersize=4, linewidth=1)
-    guilty = [(i, p.introduced) for i, p in enumerate(probes) if p.state == "introduced" and p.introduced]
-    if guilty:
-        x_values, y_values = zip(*guilty, strict=True)
-        label = f"beyond rounding: {len(guilty):,} layer{'s' if len(guilty) > 1 else ''}"
+    faults = [(i, p.introduced) for i, p in enumerate(probes) if p.state == "introduced" and p.introduced]
+    if faults:
+        x_values, y_values = zip(*faults, strict=True)
+        label = f"beyond rounding: {len(faults):,} layer{'s' if len(faults) > 1 else ''}"
         axes.plot(x_values, y_values, "o", color=_RED, markersize=5, label=label)
     if fact.worst is not None and (size := probes[fact.worst].relative):
         axes.plot([fact.worst], [size], "v", color=_ORANGE, markersize=7, label=f"largest: {size:.1e}")
@@ -426,10 +432,10 @@ def _draw_training(axes: Axes, info: Info | None, fact: TrainingMemory) -> None:
         axes.plot(places, live, linewidth=1, label=f"batch {step.batch}, all")
     _draw_measured(axes, first)
     for phase in ("backward", "step"):
-        begins = next((index for index in moment_indices if first.moments[index].phase == phase), None)
-        if begins is not None:
-            axes.axvline(begins - 0.5, color=_GRAY, linewidth=0.6, linestyle=":")
-            axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GRAY, va="top")
+        start = next((index for index in moment_indices if first.moments[index].phase == phase), None)
+        if start is not None:
+            axes.axvline(start - 0.5, color=_GRAY, linewidth=0.6, linestyle=":")
+            axes.annotate(phase, (start, 1), xycoords=("data", "axes fraction"), color=_GRAY, va="top")
     peak_moment = first.moments[first.peak]
     axes.plot([first.peak], [first.peak_bytes], "o", color=_RED, markersize=5)
     where = shorten_name(peak_moment.path) or peak_moment.phase
@@ -441,7 +447,7 @@ def _draw_training(axes: Axes, info: Info | None, fact: TrainingMemory) -> None:
     axes.set_ylabel("live bytes")
     axes.set_xlim(-0.5, max(len(moment_indices) - 0.5, 0.5))
     peaks = [max(step.peak_bytes, step.measured.peak_bytes if step.measured else 0) for step in fact.steps]
-    _bytes_axis(axes, max(1, *peaks) * 1.05)
+    _format_bytes_axis(axes, max(1, *peaks) * 1.05)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
@@ -518,17 +524,19 @@ def _format_name(info: Info) -> str:
     return printable(os.path.basename(info.model.source))
 
 
-def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[[float], float]) -> None:
-    """Draw the measured rate of each layer below a roof, with a line to the predicted rate or to the roof.
+def _draw_measured_rates(
+    axes: Axes, measured: Sequence[MeasuredPoint], compute_roof: Callable[[float], float]
+) -> None:
+    """Draw the measured rate of each layer, with a line up to the predicted rate or to the roof.
 
     Args:
         axes: Axes of a roofline.
         measured: Layers with measured rates.
-        roof: Function that returns the attainable FLOPs per second for an intensity.
+        compute_roof: Function that returns the attainable FLOPs per second for an intensity.
     """
     predicted = [point for point in measured if point.predicted_flops]
     for point in measured:
-        goal = point.predicted_flops or roof(point.intensity)
+        goal = point.predicted_flops or compute_roof(point.intensity)
         axes.plot([point.intensity] * 2, [point.flops, goal], color=_GRAY, linewidth=0.5, zorder=1)
     axes.scatter(
         [point.intensity for point in measured],
@@ -557,7 +565,7 @@ def shorten_name(name: str) -> str:
 
 
 def shorten_names(names: Sequence[str]) -> list[str]:
-    """Shorten the names on an axis, so that they still differ."""
+    """Shorten the names on an axis so that different names stay different."""
     printable_names = [printable(name) for name in names]
     short = NameSet(printable_names).shorten(dict.fromkeys(printable_names, _MAX_NAME_LENGTH))
     return [short.texts[name] for name in printable_names]

@@ -1,7 +1,7 @@
 """Session: the only entrance to the engine (`session.session`), its parts, and reading headers alone.
 
-Names are resolved when they are first used (PEP 562). A verb that needs only `session.headers` must finish
-within the time of a key press.
+Names are resolved when they are first used (PEP 562), because a command that needs only `session.headers`
+must finish within the time of a key press.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads the headers of models and folders without a session.
 
 A session opens a model, which takes time for records, the analysis and a framework. This module reads only
-headers. `Session.outline` uses it too. It imports nothing but the module of the file's format, because these
-verbs must finish within the time of a key press.
+headers. `Session.outline` uses it too. It imports nothing but the module of the file's format, because the
+commands that read headers must finish within the time of a key press.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def label(name: str) -> str:
 
 
 def has_model_ending(name: str) -> bool:
-    """Returns whether the name of a file ends as the names of models do. Files without an ending do not."""
+    """Returns whether a file name has the extension of a model format. Folders of models have none."""
     return registry.find_format_by_ending(name) is not None or name.lower().endswith(MODULE_ENDINGS)
 
 

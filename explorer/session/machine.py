@@ -42,7 +42,7 @@ def measure_machine(
             written.
         Cancelled: `cancel` returned True.
     """
-    for machine in (name, machine_file.core_name(name)):
+    for machine in (name, machine_file.build_core_name(name)):
         machine_file.check_name(machine, config, overwrite=overwrite)
     measurement = measure_this_machine(threads, time_limit, on_progress=on_progress, cancel=cancel)
     return machine_file.save_measured(name, measurement, config, overwrite=overwrite)

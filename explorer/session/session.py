@@ -1,7 +1,7 @@
 """Session: the only entrance to the engine, for the command line, the screen and Python programs.
 
-All three open, count, tile and compare models through it. A session keeps a history of states. Every state is
-a file of its own, so a change never touches the model before it, undo selects an earlier state, and the
+All three open, count, tile and compare models through a session, which keeps a history of states. Every state
+is a file of its own, so a change never touches the model before it, undo selects an earlier state, and the
 history alone restores a session whose process died.
 
 Methods are functions in `methods`, by subject, and in the features (`base.features`). `methods.public_api`
@@ -123,15 +123,15 @@ class Session(_Base):
         return f"<Session of '{self.source}'{state}{figures}>"
 
     def _repr_html_(self) -> str | None:
-        """Return HTML of totals and states, or None before the model is analyzed or if nothing draws it."""
+        """Return HTML of totals and states, or None before the analysis or if no feature draws HTML."""
         models = self.parts.models
         info = models.current_info
         if info is None or "html" not in list_offers("displays"):
             return None
         draw = load("displays", "html")
         history = models.history if len(models.history.entries) > 1 else None
-        drawn = [draw(fact) for fact in (info, history) if fact is not None]
-        return None if None in drawn else "".join(drawn)
+        texts = [draw(fact) for fact in (info, history) if fact is not None]
+        return None if None in texts else "".join(texts)
 
     def close(self) -> None:
         """Releases the models and removes the session's temporary folder."""
@@ -264,9 +264,9 @@ def argument_type(name: str) -> Any:
     Raises:
         KeyError: `_ARGUMENTS` does not contain the name.
     """
-    for home, names in _ARGUMENTS.items():
+    for module, names in _ARGUMENTS.items():
         if name in names:
-            return getattr(import_module(home), name)
+            return getattr(import_module(module), name)
     raise KeyError(name)
 
 
@@ -276,7 +276,7 @@ for _name in list_offers("methods"):
 
 
 def reopen(path: str, **options: Any) -> Session:
-    """Opens an ONNX file as a session. The dimensions and inputs in `options` need not all exist in it."""
+    """Opens an ONNX file as a session, and ignores dimensions and inputs in `options` that the file lacks."""
     session = Session(path, **options)
     session.parts.models.strict = False
     return session

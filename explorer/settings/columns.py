@@ -56,6 +56,7 @@ class ColumnFigures(Struct, frozen=True):
 
 
 NOTHING = ColumnFigures()
+"""No figures from other sources than the rows."""
 
 
 class LayerColumn(Struct, frozen=True):
@@ -108,13 +109,13 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
 """Attributes that have different names in different formats."""
 
 
-def attribute(layer: Layer, names: Sequence[str]) -> Any:
+def find_attribute(layer: Layer, names: Sequence[str]) -> Any:
     """Finds the first attribute in `names` that a row has, or returns None."""
     return next((layer.attributes[name] for name in names if name in layer.attributes), None)
 
 
 def _format_kernel(layer: Layer, _: ColumnFigures) -> str:
-    value = attribute(layer, KERNELS["kernel"])
+    value = find_attribute(layer, KERNELS["kernel"])
     if value is None:
         return ""
     sizes = value if isinstance(value, (list, tuple)) else (value,)
@@ -125,6 +126,7 @@ def _format_kernel(layer: Layer, _: ColumnFigures) -> str:
 
 
 def _sum(*parts: int | None) -> int | None:
+    """Sums numbers, or returns None if one of them is unknown."""
     known_parts = [part for part in parts if part is not None]
     return sum(known_parts) if len(known_parts) == len(parts) else None
 
@@ -133,7 +135,7 @@ def _count_bytes_moved(layer: Layer, _: ColumnFigures) -> int | None:
     return _sum(layer.bytes_read, layer.bytes_written)
 
 
-def _double_macs(value: int | None) -> int | None:
+def _double(value: int | None) -> int | None:
     return None if value is None else 2 * value
 
 
@@ -154,7 +156,7 @@ def _compute_params_share(layer: Layer, figures: ColumnFigures) -> float | None:
     return layer.params / total if total else None
 
 
-def _find_bits(layer: Layer, _: ColumnFigures) -> float | None:
+def _compute_bits(layer: Layer, _: ColumnFigures) -> float | None:
     return 8 * layer.weight_bytes / layer.params if layer.params else None
 
 
@@ -184,15 +186,15 @@ def _list_shapes(tensors: Sequence[TensorInfo]) -> tuple[Shape | None, ...]:
 
 def _list_output_shapes(layer: Layer, _: ColumnFigures) -> tuple[Shape | None, ...]:
     # in a file of tensors, a row is a tensor
-    bare = not layer.outputs and not layer.inputs and not layer.group and len(layer.weights) == 1
-    return _list_shapes(layer.weights if bare else layer.outputs)
+    is_tensor = not layer.outputs and not layer.inputs and not layer.group and len(layer.weights) == 1
+    return _list_shapes(layer.weights if is_tensor else layer.outputs)
 
 
 def _list_dtypes(layer: Layer, _: ColumnFigures) -> str:
     return ", ".join(dict.fromkeys(t.dtype or "?" for t in (layer.outputs or layer.weights)))
 
 
-def _profile_figure(field: str, layer: Layer, column_figures: ColumnFigures) -> float | None:
+def _read_profile_figure(field: str, layer: Layer, column_figures: ColumnFigures) -> float | None:
     figures: Mapping[int, float | None] = getattr(column_figures, field) or {}
     return figures.get(layer.id) or None  # a layer without a kernel of its own has no time
 
@@ -206,9 +208,9 @@ def _build_field_column(
     )
 
 
-def _profile_column(name: str, head: str, unit: Unit, about: str, group_rule: Over) -> LayerColumn:
+def _build_profile_column(name: str, head: str, unit: Unit, about: str, group_rule: Over) -> LayerColumn:
     return LayerColumn(
-        *(name, head, unit, partial(_profile_figure, name), about),
+        *(name, head, unit, partial(_read_profile_figure, name), about),
         needs=name,
         blank=True,
         summed=group_rule == "sum",
@@ -226,7 +228,7 @@ _TABLE = (
     _build_field_column("macs", "MACs", "count", "macs", "multiply-accumulates"),
     LayerColumn("share", "share", "share", _compute_share, "share of the model's MACs"),
     LayerColumn(
-        *("flops", "FLOPs", "count", lambda layer, _: _double_macs(layer.macs), "twice the MACs"), summed=True
+        *("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"), summed=True
     ),
     _build_field_column("ops", "elementwise", "count", "elementwise_ops", "elementwise operations"),
     _build_field_column(
@@ -242,7 +244,7 @@ _TABLE = (
     ),
     LayerColumn("params_share", "of params", "share", _compute_params_share, "share of the parameters"),
     LayerColumn(
-        *("bits", "bits", "ratio", _find_bits, "bits of a stored parameter"), stored=True, blank=True
+        *("bits", "bits", "ratio", _compute_bits, "bits of a stored parameter"), stored=True, blank=True
     ),
     _build_field_column("activations", "activations", "bytes", "activation_bytes", "bytes of the outputs"),
     _build_field_column("read", "read", "bytes", "bytes_read", "bytes read, each input once"),
@@ -255,16 +257,16 @@ _TABLE = (
         needs="seconds",
         summed=True,
     ),
-    _profile_column(
+    _build_profile_column(
         *("measured", "measured", "seconds"),
         "time of the last profile; a layer within another's kernel has none",
         "sum",
     ),
-    _profile_column(
+    _build_profile_column(
         *("measured_share", "of time", "share"),
         *("share of the wall time of the last profile, or of its kernel time if that is longer", "sum"),
     ),
-    _profile_column(
+    _build_profile_column(
         *("efficiency", "of roof", "share"),
         "least time on the machine of the profile, divided by the measured time",
         "mean",
@@ -286,7 +288,7 @@ _TABLE = (
     ),
     LayerColumn(
         *("pass_size", "forward+backward MiB", "mebibytes"),
-        lambda layer, _: _double_macs(layer.activation_bytes),
+        lambda layer, _: _double(layer.activation_bytes),
         "bytes of the outputs and of their gradients",
         summed=True,
     ),
@@ -299,7 +301,7 @@ _TABLE = (
     LayerColumn(
         *("total_size", "total MiB", "mebibytes"),
         lambda layer, figures: _sum(
-            _count_input_bytes(layer, figures), _double_macs(layer.activation_bytes), layer.weight_bytes
+            _count_input_bytes(layer, figures), _double(layer.activation_bytes), layer.weight_bytes
         ),
         "bytes of inputs, outputs, gradients and parameters",
     ),

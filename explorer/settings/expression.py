@@ -55,13 +55,13 @@ def build_error(fault: str, position: int, hint: str = "") -> Misuse:
     return Misuse(fault, where=f"filter, character {position + 1}", hint=hint)
 
 
-def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], bool]) -> list[Word]:
+def split_words(text: str, is_key: Callable[[str], bool], is_unit: Callable[[str], bool]) -> list[Word]:
     """Splits the text into terms, operators and parentheses. 'macs > 1 k' and 'op: Conv' are one term each.
 
     Args:
         text: Expression as the user typed it.
-        keys: Function that tells whether a word before a colon is a key.
-        units: Function that tells whether a word is the unit of a number.
+        is_key: Function that tells whether a word before a colon is a key.
+        is_unit: Function that tells whether a word is the unit of a number.
 
     Raises:
         Misuse: The text is too long, or a quote, bracket or parenthesis is not closed.
@@ -92,7 +92,7 @@ def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], b
         follows_key = previous is not None and bool(_KEY_OF_LIST.fullmatch(previous.text))
         stop = _find_word_end(text, position, follows_key)
         word = text[position:stop]
-        if previous is not None and _is_continuation(previous.text, word, keys, units):
+        if previous is not None and _is_continuation(previous.text, word, is_key, is_unit):
             joints = (*previous.joints, (len(previous.text), position))
             words[-1] = Word(previous.text + word, previous.position, joints=joints)
         elif word.lower() in _OPERATORS:
@@ -106,23 +106,24 @@ def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], b
 
 
 def _is_continuation(
-    before: str, word: str, keys: Callable[[str], bool], units: Callable[[str], bool]
+    before: str, word: str, is_key: Callable[[str], bool], is_unit: Callable[[str], bool]
 ) -> bool:
     """Whether a word continues the term before it."""
     if _NAME.fullmatch(before) and _STARTS_WITH_SIGN.match(word):
         return True
     bare = before.lstrip("-")
     if not word.startswith('"') and (
-        _KEY_AND_SIGN.fullmatch(before) or (bare.endswith(":") and keys(bare[:-1]))
+        _KEY_AND_SIGN.fullmatch(before) or (bare.endswith(":") and is_key(bare[:-1]))
     ):
         return True
-    return units(word) and bool(_COMPARISON.fullmatch(before))
+    return is_unit(word) and bool(_COMPARISON.fullmatch(before))
 
 
-def _find_word_end(text: str, start: int, bracket: bool) -> int:
+def _find_word_end(text: str, start: int, follows_key: bool) -> int:
     """Finds the end of the word that begins at `start`.
 
-    Blanks inside quotes and shape brackets do not end it.
+    Blanks inside quotes and shape brackets do not end it. A bracket opens a shape after a key, in the same
+    word or with `follows_key` in the word before.
     """
     position, depth = start, 0
     while position < len(text):
@@ -130,7 +131,7 @@ def _find_word_end(text: str, start: int, bracket: bool) -> int:
         if letter == '"':
             position = _find_closing(text, position, '"', "quote")
         elif letter == "[" and (
-            _KEY_OF_LIST.fullmatch(text, start, position) or (bracket and position == start)
+            _KEY_OF_LIST.fullmatch(text, start, position) or (follows_key and position == start)
         ):
             position = _find_closing(text, position, "]", "bracket")
         elif letter.isspace():
@@ -192,9 +193,9 @@ class _Parser:
         return tests[0] if len(tests) == 1 else lambda row, place: all(test(row, place) for test in tests)
 
     def _parse_factor(self, depth: int) -> Test:
-        turned = False
+        is_negated = False
         while self._accept("NOT"):
-            turned = not turned
+            is_negated = not is_negated
         sign = self._peek_sign()
         if sign in ("AND", "OR", ")", "end"):
             self._raise_missing_term(sign)
@@ -207,22 +208,22 @@ class _Parser:
             self._at += 1  # skips the closing parenthesis, which `split_words` guarantees
         else:
             test = self._term(word)
-        return (lambda row, place: not test(row, place)) if turned else test
+        return (lambda row, place: not test(row, place)) if is_negated else test
 
     def _raise_missing_term(self, sign: str) -> None:
         """Raises the error for a missing term."""
         previous = self._words[self._at - 1] if self._at else None
         word = self._words[self._at] if sign in ("AND", "OR") else previous or self._words[0]
         if word.text == "(":
-            raise build_error("nothing stands in the parentheses", word.position)
+            raise build_error("the parentheses are empty", word.position)
         raise build_error(
             f"'{word.text}' has no term beside it",
             word.position,
-            f'the word itself stands in quotes: "{word.text.lower()}"',
+            f'to search the word itself, quote it: "{word.text.lower()}"',
         )
 
     def _peek_sign(self) -> str:
-        """Return the next operator or parenthesis, '' for a term, or 'end' after the last word."""
+        """Returns the next operator or parenthesis, '' for a term, or 'end' after the last word."""
         if self._at == len(self._words):
             return "end"
         word = self._words[self._at]

@@ -34,8 +34,8 @@ from explorer.settings.columns import (
     NOTHING,
     ColumnFigures,
     LayerColumn,
-    attribute,
     describe_missing_figures,
+    find_attribute,
     list_available_columns,
 )
 from explorer.settings.expression import Test, Word, build_error, parse, split_words
@@ -148,13 +148,13 @@ def search(layers: Iterable[Layer], text: str, figures: ColumnFigures = NOTHING)
     return tuple([layer.id for layer in layers if matches(layer)])
 
 
-def filter_figures(
+def collect_filter_figures(
     totals: Totals | None,
     overlay: Overlay | None,
     providers: Mapping[int, str] | None,
     profile: Profile | None,
 ) -> ColumnFigures:
-    """Collects the figures for a filter. A profile gives figures of layers only, not of groups."""
+    """Collects the figures that a filter can compare. A profile adds figures of layers, not of groups."""
     figures = ColumnFigures(totals, overlay=overlay, providers=providers)
     return figures if profile is None else replace(figures, **collect_layer_figures(profile))
 
@@ -282,7 +282,7 @@ class _Terms:
                 raise build_error(
                     f"'{_shorten(value)}' is not a size", word.locate(value), f"write {key}=3x3 or {key}=1"
                 )
-            return _attribute_test(_ATTRIBUTES[key], sign, value, word)
+            return _build_attribute_test(_ATTRIBUTES[key], sign, value, word)
         figures = [name for name, column in self._columns.items() if column.is_number]
         hint = suggest_name(key, [*figures, *_ATTRIBUTES], listing="explorer help filter")
         if key in TEXTS:
@@ -316,10 +316,12 @@ class _Terms:
                 hint = f"write {key}{sign}{_shorten(value)}"
             raise build_error(f"a filter has no '{_shorten(key)}:'", _find_key(word), hint)
         if key in _TENSORS and value.startswith("["):
-            return _shape_test(_TENSORS[key], value, word)
+            return _build_shape_test(_TENSORS[key], value, word)
         if key == "attr" and (comparison := _ATTRIBUTE.match(value)):
             name = comparison[1].strip()
-            return _attribute_test(_ATTRIBUTES.get(name.lower(), (name,)), comparison[2], comparison[3], word)
+            return _build_attribute_test(
+                _ATTRIBUTES.get(name.lower(), (name,)), comparison[2], comparison[3], word
+            )
         return _build_key_test(key, value.lower(), get)
 
 
@@ -364,8 +366,8 @@ def _compile_glob(pattern: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
 
 
-def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: Word) -> Test:
-    """Builds a test whether one of some tensors has a shape: '[1,*,>=64,batch,...]'."""
+def _build_shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: Word) -> Test:
+    """Builds a test for a shape that any of a layer's tensors in `get` may have: '[1,*,>=64,batch,...]'."""
     if not value.endswith("]"):
         raise build_error(f"'{_shorten(value)}' is not a shape", word.locate(value), "write [1,*,224,224]")
     inner = value[1:-1].strip()
@@ -378,7 +380,7 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
         elif size_text == "*":
             pattern.append(lambda size: True)
         elif size is not None:
-            pattern.append(_size_test(_COMPARE[size[1] or "="], int(size[2])))
+            pattern.append(_build_size_test(_COMPARE[size[1] or "="], int(size[2])))
         elif size_text == "?":
             pattern.append(lambda size: size is None)
         elif size_text and not _SIGN_OR_BRACKET.search(size_text):
@@ -392,7 +394,7 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
 _SIGN_OR_BRACKET = re.compile(r"[<>=!\[\]]")
 
 
-def _size_test(compare: Callable[[Any, Any], bool], size: int) -> Callable[[int | str | None], bool]:
+def _build_size_test(compare: Callable[[Any, Any], bool], size: int) -> Callable[[int | str | None], bool]:
     return lambda actual: isinstance(actual, int) and compare(actual, size)
 
 
@@ -403,24 +405,24 @@ def _shape_matches(
 
     Like glob matching, it retries only from the last None, so the time is bounded by shape times pattern.
     """
-    index = place = 0
+    axis = position = 0
     retry: tuple[int, int] | None = None
-    while index < len(shape):
-        test = pattern[place] if place < len(pattern) else None
-        if place < len(pattern) and test is None:
-            place += 1
-            retry = index, place
-        elif test is not None and test(shape[index]):
-            index, place = index + 1, place + 1
+    while axis < len(shape):
+        test = pattern[position] if position < len(pattern) else None
+        if position < len(pattern) and test is None:
+            position += 1
+            retry = axis, position
+        elif test is not None and test(shape[axis]):
+            axis, position = axis + 1, position + 1
         elif retry is not None:
             retry = retry[0] + 1, retry[1]
-            index, place = retry
+            axis, position = retry
         else:
             return False
-    return all(test is None for test in pattern[place:])
+    return all(test is None for test in pattern[position:])
 
 
-def _attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> Test:
+def _build_attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> Test:
     """Builds a test of an attribute.
 
     A list such as '3x3' is compared element by element. A single number must equal all elements; with '>' or
@@ -434,11 +436,11 @@ def _attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> 
     match = _compile_glob(value.strip().lower())
 
     def test(layer: Layer, _: str) -> bool:
-        actual = attribute(layer, names)
+        actual = find_attribute(layer, names)
         if actual is None:
             return False
         if wanted is not None:
-            return _attribute_holds(actual, sign, wanted)
+            return _matches_attribute(actual, sign, wanted)
         text = actual.decode("utf-8", "replace") if isinstance(actual, bytes) else str(actual)
         return bool(match(text.lower())) != (sign == "!=")
 
@@ -453,7 +455,7 @@ def _parse_numbers(value: str) -> list[float] | None:
     return [float(text) for text in number_texts] if all(map(_PLAIN_NUMBER.match, number_texts)) else None
 
 
-def _attribute_holds(actual: Any, sign: str, wanted: Sequence[float]) -> bool:
+def _matches_attribute(actual: Any, sign: str, wanted: Sequence[float]) -> bool:
     items = list(actual) if isinstance(actual, (list, tuple)) else [actual] * len(wanted)
     if not items or not all(isinstance(member, (int, float)) for member in items):
         return sign == "!="

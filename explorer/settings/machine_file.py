@@ -65,14 +65,12 @@ def format_settings(machine: Hardware) -> dict[str, str]:
     settings = {key: getattr(machine, key) for key in SETTINGS}
     if machine.clock:
         for rate, cycle_rate in (("peak_macs", "macs_per_cycle"), ("bandwidth", "bytes_per_cycle")):
-            a, b = settings[rate], settings[cycle_rate]
-            if a and b and math.isclose(a, b * machine.clock, rel_tol=1e-9):
+            per_second, per_cycle = settings[rate], settings[cycle_rate]
+            if per_second and per_cycle and math.isclose(per_second, per_cycle * machine.clock, rel_tol=1e-9):
                 # keep the shorter text, which the user wrote: 120 GB/s, not 36.3636... bytes per cycle
-                settings[
-                    rate
-                    if len(_format_setting(cycle_rate, b)) <= len(_format_setting(rate, a))
-                    else cycle_rate
-                ] = None
+                cycle_length = len(_format_setting(cycle_rate, per_cycle))
+                is_cycle_shorter = cycle_length <= len(_format_setting(rate, per_second))
+                settings[rate if is_cycle_shorter else cycle_rate] = None
     if machine.array and machine.macs_per_cycle == machine.array[0] * machine.array[1]:
         settings["macs_per_cycle"] = None
     if machine.double_buffered:
@@ -107,7 +105,7 @@ def parse_machine(
         settings: The settings.
         name: Name of the machine.
         origin: Source of the settings.
-        has_memories: Whether the machine has memories, whose rates can stand for its own.
+        has_memories: Whether the machine has memories, whose rates can replace the machine's own.
 
     Raises:
         Misuse: A setting is invalid, three settings contradict each other, or the compute rate or the
@@ -128,7 +126,7 @@ def parse_machine(
 
 
 def build_machine(start: Hardware | None, typed: Mapping[str, str]) -> Hardware:
-    """Builds a machine from the settings of `start`, if given. Typed settings replace them."""
+    """Builds a machine from the settings of `start`, if given. Typed settings replace those of `start`."""
     settings = format_settings(start) if start is not None else {}
     dropped = {key for setting in typed for key in _IMPLIED.get(setting, ())}
     return parse_machine({**{key: text for key, text in settings.items() if key not in dropped}, **typed})
@@ -220,7 +218,7 @@ def save_measured(
     return Machines(saved.origin, (whole_machine,) if core is None else (whole_machine, core))
 
 
-def core_name(name: str) -> str:
+def build_core_name(name: str) -> str:
     """Returns the name of the machine that is one core of the measured machine `name`."""
     return f"{name}-core"
 
@@ -238,20 +236,22 @@ def _save_core(
         return f"copy of {bytes_text(copy.bytes // 2)} by one thread, measured {measured.date}"
 
     memory = copies[_MAIN_MEMORY]
-    memories: list[dict[str, Any]] = [{"name": "memory", **_copy_rates(memory), "source": describe(memory)}]
+    memories: list[dict[str, Any]] = [
+        {"name": "memory", **_convert_copy_rates(memory), "source": describe(memory)}
+    ]
     for level in sorted(caches, reverse=True):
         cache, copy = caches[level], copies[level]
         ways = {"ways": cache.ways} if cache.ways else {}
         source = f"size{' and ways' * bool(ways)} read from the system; {describe(copy)}"
         size = {"name": f"L{level}", "size": bytes_text(cache.bytes)}
-        memories.append({**size, **ways, **_copy_rates(copy), "source": source})
+        memories.append({**size, **ways, **_convert_copy_rates(copy), "source": source})
     machine = Hardware(
         macs_per_cycle=_round_rate(measured.core.macs_per_second / _ONE_GHZ),
         bytes_per_cycle=2 * _round_rate(memory.bytes_per_second / _ONE_GHZ),
         clock=_ONE_GHZ,
     )
     saved = save_machine(
-        core_name(name),
+        build_core_name(name),
         machine,
         config,
         overwrite=overwrite,
@@ -261,7 +261,7 @@ def _save_core(
     return NamedMachine(saved.name, about, "float32", saved, saved.origin)
 
 
-def _copy_rates(copy: CopyRate) -> dict[str, float]:
+def _convert_copy_rates(copy: CopyRate) -> dict[str, float]:
     """Returns the rates of a memory, in bytes per cycle, from a copy.
 
     The rate of a copy counts each byte once, although the byte is read and written: the memory moves twice as
@@ -378,7 +378,7 @@ def _insert_machine(
 
 
 def _build_inline_table(fields: Mapping[str, Any]) -> Any:
-    """Builds a TOML table that stands in one line."""
+    """Builds a TOML table on one line."""
     import tomlkit  # imported late: only writing needs it
 
     table = tomlkit.inline_table()

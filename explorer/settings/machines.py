@@ -150,15 +150,15 @@ def complete(machine: Hardware) -> Hardware:
         value = getattr(machine, key)
         if value is not None:
             parse_setting(key, list(value) if key == "array" else value, f"{where}, {key}")
-    peak, width, clock = machine.peak_macs, machine.bandwidth, machine.clock
+    peak, bandwidth, clock = machine.peak_macs, machine.bandwidth, machine.clock
     macs, moved = machine.macs_per_cycle, machine.bytes_per_cycle
     if macs is None and machine.array is not None and (peak is None or clock is None):
         macs = machine.array[0] * machine.array[1]
-    clock = clock or _divide(peak, macs) or _divide(width, moved)
-    macs, moved = macs or _divide(peak, clock), moved or _divide(width, clock)
+    clock = clock or _divide(peak, macs) or _divide(bandwidth, moved)
+    macs, moved = macs or _divide(peak, clock), moved or _divide(bandwidth, clock)
     for key, rate, cycle_key, per_cycle in (
         ("peak_macs", peak, "macs_per_cycle", macs),
-        ("bandwidth", width, "bytes_per_cycle", moved),
+        ("bandwidth", bandwidth, "bytes_per_cycle", moved),
     ):
         if rate and per_cycle and clock and not math.isclose(rate, per_cycle * clock, rel_tol=1e-6):
             raise Misuse(
@@ -172,7 +172,7 @@ def complete(machine: Hardware) -> Hardware:
         bytes_per_cycle=moved,
         clock=clock,
         peak_macs=peak or _multiply_by_clock(macs, clock),
-        bandwidth=width or _multiply_by_clock(moved, clock),
+        bandwidth=bandwidth or _multiply_by_clock(moved, clock),
     )
 
 
@@ -181,8 +181,8 @@ def _divide(rate: float | None, part: float | None) -> float | None:
     return float(f"{rate / part:.12g}") if rate and part else None
 
 
-def _multiply_by_clock(each: float | None, clock: float | None) -> float | None:
-    return float(f"{each * clock:.12g}") if each and clock else None
+def _multiply_by_clock(per_cycle: float | None, clock: float | None) -> float | None:
+    return float(f"{per_cycle * clock:.12g}") if per_cycle and clock else None
 
 
 def find_config_path(environment: Mapping[str, str] | None = None) -> str:
@@ -195,7 +195,7 @@ def find_config_path(environment: Mapping[str, str] | None = None) -> str:
 
 @functools.cache
 def list_presets() -> Mapping[str, Hardware]:
-    """Return the preset machines by name, complete."""
+    """Returns the preset machines by name, completed by `complete`."""
     return {
         row.name: _parse_machine(row.name, dict(row.settings), "preset", f"preset, dense {row.dtype}")
         for row in PRESETS
@@ -203,9 +203,9 @@ def list_presets() -> Mapping[str, Hardware]:
 
 
 def load_hardware(config: str | None = None) -> dict[str, Hardware]:
-    """Return all machines that `--machine` accepts: the user's own, then the presets.
+    """Returns all machines that `--machine` accepts, by name: the user's own, then the presets.
 
-    The user's own take precedence.
+    A machine of the user's own replaces a preset of the same name.
     """
     own_hardware = read_hardware_profiles(config)
     return {
@@ -219,13 +219,13 @@ def list_machines(config: str | None = None) -> Machines:
     rows = {row.name: row for row in PRESETS}
     measured_by_name = read_measurements(config)
     machines = []
-    for name, hardware_of in load_hardware(config).items():
-        row = rows[name] if list_presets().get(name) == hardware_of else None
+    for name, hardware in load_hardware(config).items():
+        row = rows[name] if list_presets().get(name) == hardware else None
         if name in measured_by_name:
-            machines.append(describe_measured(hardware_of, measured_by_name[name]))
+            machines.append(describe_measured(hardware, measured_by_name[name]))
             continue
-        about, dtype, source = (row.about, row.dtype, row.source) if row else ("", "", hardware_of.origin)
-        machines.append(NamedMachine(name, about, dtype, hardware_of, source))
+        about, dtype, source = (row.about, row.dtype, row.source) if row else ("", "", hardware.origin)
+        machines.append(NamedMachine(name, about, dtype, hardware, source))
     return Machines(config or find_config_path(), tuple(machines))
 
 
@@ -260,7 +260,7 @@ def read_measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
 
 
 def find_measured(machine: Machine | None) -> MeasuredMachine | None:
-    """Return the measurements of a machine of the config file, or None if its rates were changed since."""
+    """Returns the measurements of a machine of the config file, or None if its rates were changed since."""
     measurement = None if machine is None else read_measurements().get(machine.name)
     if measurement is None or machine is None or find_roofline_hardware(machine).origin != find_config_path():
         return None
@@ -299,7 +299,7 @@ def find_roofline_hardware(machine: Machine) -> Hardware:
 
 
 def read_hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
-    """Reads the machines of the config file by name, complete. Empty if the file does not exist.
+    """Reads the machines of the config file by name, with completed rates. Empty if the file does not exist.
 
     Args:
         config: Path of the config file, or None for the user's own.
@@ -380,7 +380,7 @@ def _build_roofline_machine(machine: Hardware) -> Machine:
 
 
 def find_hardware(named: str, config: str | None = None, where: str = "--machine") -> Hardware:
-    """Finds a machine by a name or a file that the user typed, complete.
+    """Finds a machine by a name or a file that the user typed, and completes its rates.
 
     Args:
         named: Name in the config file, TOML file with a profile or a single machine ('npu.toml'), or a
@@ -414,7 +414,7 @@ def find_hardware(named: str, config: str | None = None, where: str = "--machine
 
 
 def read_machine_table(machine: Hardware) -> Mapping[str, Any]:
-    """Reads the table of a named machine again, with the settings of its memories.
+    """Reads the settings of a machine from its file or preset again, with the settings of its memories.
 
     Args:
         machine: Machine that `find_hardware` found.
@@ -483,19 +483,19 @@ def find(
         named_machine = _build_roofline_machine(
             _find_named(name, load_hardware(path), path, "--machine", "peak_macs, bandwidth")
         )
-    peak, width = rates["peak_macs"], rates["bandwidth"]
+    peak, typed_bandwidth = rates["peak_macs"], rates["bandwidth"]
     if named_machine is not None:
-        typed = "" if peak is None and width is None else ", command line"
+        rates_origin = "" if peak is None and typed_bandwidth is None else ", command line"
         return Machine(
             named_machine.name,
             peak or named_machine.peak_macs,
-            width or named_machine.bandwidth,
-            named_machine.origin + typed,
+            typed_bandwidth or named_machine.bandwidth,
+            named_machine.origin + rates_origin,
         )
-    if peak is None or width is None:
+    if peak is None or typed_bandwidth is None:
         missing = [f"--{key.replace('_', '-')}" for key, value in rates.items() if value is None]
         hint = "such as --peak-macs 4T --bandwidth 100GB/s, or --machine NAME (explorer machines lists names)"
         raise Misuse(
             f"the machine is not known: {' and '.join(missing)} missing", where="roofline", hint=hint
         )
-    return Machine("", peak, width)
+    return Machine("", peak, typed_bandwidth)

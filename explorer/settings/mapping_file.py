@@ -19,8 +19,8 @@
 
 The line `grouped = "pack"` or `grouped = "leave"` says how grouped convolutions are mapped. Without it, each
 group is one product.
-A site may also have `right`, the number type of B, and `output`, the number type in which C leaves. A level
-may also have `split`, the cores along M, K and N, and `keep`, the operands that it holds whole.
+A site may also have `right`, the number type of B, and `output`, the number type of the finished C. A level
+may also have `split`, the cores along M, K and N, and `keep`, the operands that it holds completely.
 """
 
 from __future__ import annotations
@@ -207,11 +207,11 @@ class _Reader:
             Misuse: A field is unknown, missing or of a wrong type.
         """
         self.check_keys(entry, _SITE_KEYS, table)
-        rows = entry.get("level")
-        if not isinstance(rows, list) or not rows:
+        level_tables = entry.get("level")
+        if not isinstance(level_tables, list) or not level_tables:
             raise self.build_misuse("a site without levels", table, hint="write [[site.level]]")
         levels, memories = [], []
-        for index, row in enumerate(rows):
+        for index, row in enumerate(level_tables):
             place = [*table, ("level", index)]
             if not isinstance(row, dict):
                 raise self.build_misuse("a level that is not a table", place, hint="write [[site.level]]")

@@ -17,7 +17,7 @@ A machine lists its memories from the outermost in:
     [[machine.npu.memory]]
     name = "scratchpad"
     size = "256 KiB"
-    holds = "A B"                  # without: A B C; other operands pass the memory by
+    holds = "A B"                  # without: A B C; other operands bypass the memory
     buffers = 2                    # or "A=2 B=2 C=1 out=2"
 
     [[machine.npu.memory]]
@@ -75,7 +75,7 @@ def find_memory_machine(named: str, where: str = "--machine") -> MemoryMachine:
     return read_memories(hardware, machines.read_machine_table(hardware))
 
 
-def machine_of_mapping(name: str, path: str) -> MemoryMachine:
+def find_machine_of_mapping(name: str, path: str) -> MemoryMachine:
     """Finds the machine that a mapping file names.
 
     Args:
@@ -131,7 +131,7 @@ def read_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
     memories = tuple(
         _read_memory(entry, _Place(hardware, source, index)) for index, entry in enumerate(entries)
     ) or _describe_buffer(hardware, where)
-    _check(memories, where)
+    _check_memories(memories, where)
     overlap = table.get("overlap", "ideal")
     if overlap not in get_args(Overlap):
         hint = suggest_name(str(overlap), get_args(Overlap)) or "write ideal, none or double"
@@ -146,7 +146,7 @@ def read_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
         overlap=overlap,
         mac_pj=_read_energy(table["mac_pj"], f"{where} mac_pj") if "mac_pj" in table else None,
         rates={
-            _number_type(name, where): read_per_cycle(rate, f"{where} rates.{name}", "macs")
+            _check_number_type(name, where): read_per_cycle(rate, f"{where} rates.{name}", "macs")
             for name, rate in rates.items()
         },
         first_read=machines.read_flag(table.get("first_read", False), f"{where} first_read"),
@@ -180,7 +180,7 @@ def _read_unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tupl
     return sizes[0], sizes[1], sizes[2]
 
 
-def _number_type(name: str, where: str) -> str:
+def _check_number_type(name: str, where: str) -> str:
     if name not in _NUMBER_TYPES:
         hint = suggest_name(name, _NUMBER_TYPES) or "write rates = { int8 = 4096 }"
         raise Misuse(f"'{name}' is not a number type", where=f"{where} rates", hint=hint)
@@ -194,7 +194,7 @@ def _read_energy(value: Any, where: str) -> float:
     return float(value)
 
 
-def _count(value: Any, where: str) -> int:
+def _read_count(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 20:
         raise Misuse(f"'{value}' is not a number", where=where, hint="write a whole number of at least 1")
     return value
@@ -226,7 +226,7 @@ def _parse_block(value: Any, where: str) -> tuple[int, int]:
 def _read_by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int]:
     """Reads a number for all operands, or 'A=2 B=2 C=1'."""
     if not isinstance(value, str):
-        return dict.fromkeys(names[:3], _count(value, where))
+        return dict.fromkeys(names[:3], _read_count(value, where))
     numbers = {}
     hint = f'write "{names[0]}=2 {names[1]}=1"'
     if not value.strip():
@@ -253,8 +253,8 @@ _FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
     "write_word": lambda value, where: _read_by_operand(value, where, ("A", "B", "C")),
     "read_pj": _read_energy,
     "write_pj": _read_energy,
-    "cores": _count,
-    "ways": _count,
+    "cores": _read_count,
+    "ways": _read_count,
     "transfer": _parse_block,
     "inside": machines.read_flag,
     "source": _read_text,
@@ -324,7 +324,7 @@ _ENERGIES = "read_pj", "write_pj"
 
 
 def _list_faults(memory: MachineMemory) -> Iterator[_Fault]:
-    """Yields what is wrong with a memory whose settings are valid one by one."""
+    """Yields the faults of a memory whose settings are valid one by one."""
     if memory.ways and memory.size is None:
         yield _Fault("ways", "a cache with ways needs a size", 'add size = "32 KiB"')
     if memory.size is not None:
@@ -366,19 +366,19 @@ def check_machine(machine: MemoryMachine, where: str) -> None:
         for fault in _list_faults(memory):
             raise Misuse(fault.problem, where=f"{place} {fault.key}", hint=fault.hint)
     for dtype, rate in machine.rates.items():
-        read_per_cycle(rate, f"{where}, rates.{_number_type(dtype, where)}", "macs")
+        read_per_cycle(rate, f"{where}, rates.{_check_number_type(dtype, where)}", "macs")
     if machine.mac_pj is not None:
         _read_energy(machine.mac_pj, f"{where}, mac_pj")
-    _check(machine.memories, where)
+    _check_memories(machine.memories, where)
 
 
-def _check(memories: tuple[MachineMemory, ...], where: str) -> None:
+def _check_memories(memories: tuple[MachineMemory, ...], where: str) -> None:
     names = [memory.name for memory in memories]
-    double = next((name for name in names if names.count(name) > 1), None)
+    duplicate = next((name for name in names if names.count(name) > 1), None)
     if "array" in names:
         raise Misuse("'array' names the innermost level, not a memory", where=where, hint="rename the memory")
-    if double is not None:
-        raise Misuse(f"two memories are called '{double}'", where=where)
+    if duplicate is not None:
+        raise Misuse(f"two memories are called '{duplicate}'", where=where)
     for outer, inner in itertools.pairwise(memories):
         if inner.cores == outer.cores > 1 and not inner.inside and not set(inner.holds) & set(outer.holds):
             total = outer.cores * inner.cores

@@ -70,11 +70,11 @@ def read_option(option: DeclaredOption, value: Any, where: str) -> Any:
         return _READERS[option.declared.reader]([value] if isinstance(value, str) else value, where)
     if option.many and not option.declared.joined:
         values = value if isinstance(value, (list, tuple)) else [value]
-        return tuple(_read_one(option, item_value, where) for item_value in values)
-    return _read_one(option, value, where)
+        return tuple(_read_single_value(option, item_value, where) for item_value in values)
+    return _read_single_value(option, value, where)
 
 
-def _read_one(option: DeclaredOption, value: Any, where: str) -> Any:
+def _read_single_value(option: DeclaredOption, value: Any, where: str) -> Any:
     """Reads a single value, or several values that one text joins."""
     if option.declared.reader:
         return _READERS[option.declared.reader](value, where)
@@ -260,7 +260,7 @@ def _parse_statistics(value: Any, where: str) -> str:
     return str(value)
 
 
-def _token_count(value: Any, where: str) -> int:
+def _read_token_count(value: Any, where: str) -> int:
     counts = parse_tokens(read_text(value, where), where)
     if len(counts) > 1:
         raise Misuse("takes one number of tokens", where=where, hint="give one number")
@@ -296,7 +296,7 @@ _READERS: Mapping[str, Reader] = {
     "span": lambda value, where: parse_span(read_text(value, where), where),
     "statistics": _parse_statistics,
     "tile": _read_tile,
-    "token_count": _token_count,
+    "token_count": _read_token_count,
     "tokens": lambda value, where: parse_tokens(read_text(value, where), where),
     "words": lambda value, where: parse_words(read_text(value, where), where),
 }

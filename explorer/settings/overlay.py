@@ -56,7 +56,7 @@ _UNITS: Mapping[str, tuple[OutsideUnit, float]] = {
     **dict.fromkeys(("%", "percent", "pct"), ("share", 0.01)),
 }
 """Unit of a column, and the factor for its figures, by the unit in the header in lower case."""
-_SHORT = frozenset({"s", "b"})
+_PARENTHESIZED_UNITS = frozenset({"s", "b"})
 """Units that are recognized only in parentheses, because many names end with '_s' or '_b' by chance."""
 _GZIP_MAGIC = b"\x1f\x8b"
 """First bytes of a gzip file."""
@@ -155,8 +155,8 @@ def read_figures(value: Mapping[str, Any]) -> OutsideFigures:
 
 def _read_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
     """Reads the headers of the figures, and the rows, from the text of a CSV file."""
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
+    first_line = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first_line.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[Row] = []
     heads: list[str] = []
@@ -171,26 +171,26 @@ def _read_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
                 heads = [cell.strip() for cell in cells]
                 if scale_sim.is_report(heads):
                     heads = [heads[0], *map(scale_sim.convert_header, heads[1:])]
-                key = heads.index(_find_name_head(heads))
+                name_index = heads.index(_find_name_head(heads))
                 if len(set(heads)) < len(heads):
-                    twice = next(head for head in heads if heads.count(head) > 1)
-                    raise Misuse(f"two columns are called '{_shorten(twice)}'", where=where)
+                    duplicate = next(head for head in heads if heads.count(head) > 1)
+                    raise Misuse(f"two columns are called '{_shorten(duplicate)}'", where=where)
             elif len(cells) > len(heads):
                 raise Misuse(f"{len(cells):,} cells under {len(heads):,} heads", where=where)
-            elif key < len(cells):
-                rows.append((cells[key].strip(), dict(zip(heads, cells, strict=False))))
+            elif name_index < len(cells):
+                rows.append((cells[name_index].strip(), dict(zip(heads, cells, strict=False))))
     except csv.Error as error:
         raise Misuse(f"this is not CSV: {error}", where=f"{path}:{lines.line_num}") from None
     if not rows:
         hint = "a line of heads, then a line for each layer: layer,latency (ms)"
         raise Misuse("the overlay has no rows", where=path, hint=hint)
-    return [head for index, head in enumerate(heads) if index != key], rows
+    return [head for index, head in enumerate(heads) if index != name_index], rows
 
 
 def _find_name_head(heads: Sequence[str]) -> str:
     """Finds the header of the column with layer names."""
-    lower = {head.casefold(): head for head in reversed(heads)}
-    return next((lower[name] for name in _NAMES if name in lower), heads[0])
+    head_by_name = {head.casefold(): head for head in reversed(heads)}
+    return next((head_by_name[name] for name in _NAMES if name in head_by_name), heads[0])
 
 
 def _parse_json(text: str, path: str) -> Any:
@@ -205,10 +205,11 @@ def _parse_json(text: str, path: str) -> Any:
 
 
 def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Builds the mapping of a JSON object, and raises ValueError for a repeated key."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"'{_shorten(name)}' stands twice")
+        raise ValueError(f"'{_shorten(name)}' occurs twice")
     return mapping
 
 
@@ -270,8 +271,8 @@ def _select_figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> Out
     """
     if len(heads) > MAX_COLUMNS:
         raise Misuse(f"the overlay has {len(heads):,} columns; {MAX_COLUMNS} are read", where=path)
-    if long := next((head for head in heads if len(head) > MAX_LETTERS), ""):
-        raise Misuse(f"'{_shorten(long)}' is not a head: it has {len(long):,} letters", where=path)
+    if long_head := next((head for head in heads if len(head) > MAX_LETTERS), ""):
+        raise Misuse(f"'{_shorten(long_head)}' is not a head: it has {len(long_head):,} letters", where=path)
     columns: list[OverlayColumn] = []
     numbers: list[list[float | None]] = []
     notes: list[str] = []
@@ -296,9 +297,9 @@ def _select_figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> Out
     if not columns:
         note = notes[0] if notes else "no column holds numbers"
         raise Misuse(f"the overlay has no figures: {note}", where=path)
-    numbered_rows = zip((name for name, _ in rows), zip(*numbers, strict=True), strict=True)
-    named = tuple([(name, cells) for name, cells in numbered_rows if name])
-    return OutsideFigures(path, tuple(columns), named, tuple(notes))
+    rows_with_numbers = zip((name for name, _ in rows), zip(*numbers, strict=True), strict=True)
+    named_rows = tuple([(name, cells) for name, cells in rows_with_numbers if name])
+    return OutsideFigures(path, tuple(columns), named_rows, tuple(notes))
 
 
 _MAX_FIGURE = 1e200
@@ -353,7 +354,13 @@ def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[
     title, unit_text = (match[1], (match[2] or "").strip()) if match else (head, "")
     unit, factor = _UNITS["%"] if percent else _UNITS.get(unit_text.casefold(), ("number", 1.0))
     stem, _, last = title.rpartition("_")
-    if not unit_text and not percent and stem and last.casefold() in _UNITS and last.casefold() not in _SHORT:
+    if (
+        not unit_text
+        and not percent
+        and stem
+        and last.casefold() in _UNITS
+        and last.casefold() not in _PARENTHESIZED_UNITS
+    ):
         title, (unit, factor) = stem, _UNITS[last.casefold()]
     name = re.sub(r"[^a-z0-9_]+", "_", title.casefold()).strip("_")[:40] or "figure"
     if name in RESERVED:

@@ -23,7 +23,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _SIZE = re.compile(r"(\d{1,19}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b)?", re.IGNORECASE | re.ASCII)
 _CONDITION = re.compile(r"([MKN])\s*(>=|<=|!=|==|=|>|<)\s*(\d[\d_]{0,17})", re.ASCII)
 _CONDITIONS_HINT = "write conditions such as M>=64 N<=1000; sizes are M, K and N"
-_MIN_MEMORY = 64 << 20
+_MIN_MEMORY = 64 << 20  # bytes that the program itself needs
 _SIZES_PER_DOUBLING = 4
 _TILE_HINT = "write one size (64) or three (64x64x64: M x K x N)"
 _SHAPE_HINT = "write x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224"
@@ -230,13 +230,14 @@ def parse_limit(text: str, where: str) -> float:
     Raises:
         Misuse: The text is not such a number.
     """
-    number = _number(text)
+    number = _parse_number(text)
     if not 0 <= number < float("inf"):
         raise Misuse(f"'{text}' is not a number of 0 or more", where=where)
     return number
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
+    """Parses a number. Returns -1 if the text is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -252,7 +253,7 @@ def parse_share(text: str, where: str) -> float:
     Raises:
         Misuse: The text is not such a number.
     """
-    number = _number(text)
+    number = _parse_number(text)
     if not 0 < number < 1:
         raise Misuse(f"'{text}' is not a number between 0 and 1", where=where)
     return number
@@ -472,7 +473,7 @@ def parse_names(text: str, where: str) -> tuple[str, ...]:
         raise Misuse(f"'{text}' has an empty name", where=where, hint="separate names by commas: a,b")
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise Misuse(f"'{name}' stands there twice", where=where)
+            raise Misuse(f"'{name}' is listed twice", where=where)
     return names
 
 
@@ -522,7 +523,7 @@ def parse_axes(texts: Iterable[str], where: str = "--axis") -> dict[str, int]:
 
 
 def parse_assignments(texts: Iterable[str], where: str = "--option") -> dict[str, str]:
-    """Parses a value for each name: 'bits=4'.
+    """Parses values by name: 'bits=4', each in its own text.
 
     Raises:
         Misuse: The text has no name or no '=', or a name has two values.
@@ -563,13 +564,13 @@ def write_path_word(path: str) -> str:
     return f"./{path}" if path.startswith("-") else path
 
 
-def _size_texts(dims: Mapping[str, int | Sequence[int]]) -> list[str]:
+def _format_sizes(dims: Mapping[str, int | Sequence[int]]) -> list[str]:
     return [
         f"{name}={size if isinstance(size, int) else ','.join(map(str, size))}" for name, size in dims.items()
     ]
 
 
-def _shape_texts(shapes: Mapping[str, InputShape]) -> list[str]:
+def _format_shapes(shapes: Mapping[str, InputShape]) -> list[str]:
     return [
         ":".join(filter(None, (name, dtype, f"[{','.join(map(str, shape))}]")))
         for name, (dtype, shape) in shapes.items()
@@ -579,8 +580,8 @@ def _shape_texts(shapes: Mapping[str, InputShape]) -> list[str]:
 OPENING: Mapping[str, tuple[str, Callable[[Any], list[str]]]] = {
     "weights": ("--weights", lambda name: [name]),
     "weights_file": ("--weights-file", lambda path: [write_path_word(path)]),
-    "dims": ("--dim", _size_texts),
-    "input_shapes": ("--input-shape", _shape_texts),
+    "dims": ("--dim", _format_sizes),
+    "input_shapes": ("--input-shape", _format_shapes),
     "rules": ("--rules", lambda path: [write_path_word(path)]),
     "past": ("--past", lambda tokens: [str(tokens)]),
     "trust": ("--trust", lambda _: []),

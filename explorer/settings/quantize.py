@@ -51,8 +51,8 @@ def build_spec(path: str | None, typed: Mapping[str, Any], formats: str | None =
     """
     spec = QuantizeSpec() if path is None else read_text(read_content(path), path)
     if formats is not None:
-        blocks, in_file = bool(typed.get("block", spec.block)), has_formats(spec)
-        typed = {**typed, **parse_formats(formats, blocks=blocks, complete=not in_file)}
+        has_blocks = bool(typed.get("block", spec.block))
+        typed = {**typed, **parse_formats(formats, blocks=has_blocks, complete=not has_formats(spec))}
     if "percentile" in typed:
         typed = {"calibrator": "percentile", **typed}
     return replace(apply_typed(spec, typed), overridden=tuple(_list_overridden(spec, typed)))
@@ -63,8 +63,8 @@ def _list_overridden(spec: QuantizeSpec, typed: Mapping[str, Any]) -> Iterator[t
     parts, origins = [part for part in PARTS if part in typed], dict(spec.origins)
     yield from ((part, getattr(spec, part), origins[part]) for part in parts if part in origins)
     for rule in spec.rules:
-        named = ((part, getattr(rule, part)) for part in parts)
-        yield from ((part, name, rule.origin) for part, name in named if name is not None)
+        formats = ((part, getattr(rule, part)) for part in parts)
+        yield from ((part, name, rule.origin) for part, name in formats if name is not None)
 
 
 def is_fast(words: Sequence[str]) -> bool:
@@ -145,9 +145,7 @@ def add_layer_choice(
     """
     site = glob.escape(layer)
     rule = QuantizeRule(site=site, weight=weight, input=input, bias=bias, on=on, origin=BY_HAND)
-    other_rules = [
-        rule_before for rule_before in spec.rules if (rule_before.site, rule_before.origin) != (site, BY_HAND)
-    ]
+    other_rules = [other for other in spec.rules if (other.site, other.origin) != (site, BY_HAND)]
     sets_format = any(getattr(rule, name) is not None for name in list_rule_values(QuantizeRule))
     return replace(spec, rules=(*([rule] if sets_format else []), *other_rules))
 

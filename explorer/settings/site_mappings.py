@@ -20,8 +20,8 @@ MAP_ANEW = "map the model again: explorer map MODEL -o FILE"
 """Next step where a mapping file does not belong to a model or a machine."""
 
 
-def site_mapping(site: SitePlan) -> SiteMapping:
-    """Returns a mapping of a site without levels, with its size and its number types."""
+def build_site_mapping(site: SitePlan) -> SiteMapping:
+    """Builds a mapping of a site without levels, with its size and its number types."""
     tiled_macs = site.batch * site.M * site.K * site.N
     return SiteMapping(
         site.name,
@@ -35,15 +35,17 @@ def site_mapping(site: SitePlan) -> SiteMapping:
     )
 
 
-def mapping_in_file(file: MappingFile, site: SitePlan, epilogue: Epilogue | None = None) -> SiteMapping:
-    """Returns the mapping that a file has of a site.
+def build_mapping_from_file(
+    file: MappingFile, site: SitePlan, epilogue: Epilogue | None = None
+) -> SiteMapping:
+    """Builds the mapping of a site from the levels and the output type in a mapping file.
 
     Args:
         file: Mapping file. `check_sites` has accepted the site.
         site: Site of the model.
         epilogue: Operators that are fused into the site, or None for none.
     """
-    mapping, entry = site_mapping(site), file.sites[site.name]
+    mapping, entry = build_site_mapping(site), file.sites[site.name]
     output = entry.types.get("output", "")
     fused = epilogue or Epilogue()
     if fused == Epilogue() and output not in ("", mapping.accumulator):
@@ -89,7 +91,7 @@ def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
             )
 
 
-def tile_rules(file: MappingFile, level: str) -> Iterator[TileRule]:
+def list_tile_rules(file: MappingFile, level: str) -> Iterator[TileRule]:
     """Yields a rule for each site of a mapping file, with the tile of a level.
 
     Args:
@@ -100,7 +102,7 @@ def tile_rules(file: MappingFile, level: str) -> Iterator[TileRule]:
         Misuse: A site has no such level.
     """
     for name, entry in file.sites.items():
-        index = _level_index(entry, level)
+        index = _find_level_index(entry, level)
         if index is None:
             levels = [memories for memories in entry.memories[:-1] if memories]
             raise Misuse(
@@ -112,7 +114,7 @@ def tile_rules(file: MappingFile, level: str) -> Iterator[TileRule]:
         yield TileRule(escape_glob(name), tile=entry.levels[index].tile, origin=origin)
 
 
-def _level_index(entry: FileSite, level: str) -> int | None:
+def _find_level_index(entry: FileSite, level: str) -> int | None:
     """Returns the index of the level with a memory, or None. A level's memories are one text with spaces."""
     if level == ARRAY:
         return len(entry.levels) - 1

@@ -76,7 +76,10 @@ DEFAULT = "min,max,mean,std,zeros"
 _SIGMA = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:sigma|σ)\Z")
 _HINT = "choose from: " + ", ".join(
     (
-        *(f"{name}:{one.argument}" if one.argument else name for name, one in STATISTICS.items()),
+        *(
+            f"{name}:{statistic.argument}" if statistic.argument else name
+            for name, statistic in STATISTICS.items()
+        ),
         *(f"{name}Ksigma" if name.endswith(":") else name for name in SHORTHANDS),
     )
 )
@@ -115,7 +118,7 @@ def _expand_shorthand(word: str) -> tuple[str, ...]:
 
 
 def _parse_choice(label: str, typed: str, where: str) -> Choice:
-    """Parses the statistic `label`. `typed` is the user's word, which may stand for several statistics."""
+    """Parses the statistic `label`. `typed` is the user's word, which may be a shorthand for several."""
     name, colon, text = label.partition(":")
     typed_name = typed.partition(":")[0]
     statistic = STATISTICS.get(name)
@@ -147,7 +150,7 @@ def _parse_choice(label: str, typed: str, where: str) -> Choice:
     return Choice(label, name, float(sigmas[1]))
 
 
-class AskedStatistics(NamedTuple):
+class RequestedStatistics(NamedTuple):
     """Requested statistics of some layers.
 
     Attributes:
@@ -172,5 +175,5 @@ class AskedStatistics(NamedTuple):
         return () if stat is None else parse_statistics(stat)
 
 
-EVERYTHING = AskedStatistics()
+EVERYTHING = RequestedStatistics()
 """Default request: the usual figures of all layers."""

@@ -89,7 +89,7 @@ class SettingsFile:
         return entries
 
     def read_rules(
-        self, key: tuple[str, ...], tables: Any, readers: Readers, asks: Collection[str]
+        self, key: tuple[str, ...], tables: Any, readers: Readers, value_names: Collection[str]
     ) -> Iterator[dict[str, Any]]:
         """Reads the tables of a list. Yields the settings of each table, with its place as 'origin'.
 
@@ -97,7 +97,7 @@ class SettingsFile:
             key: Name of the list, with the names of the enclosing tables.
             tables: Value of the list in the file.
             readers: Readers of the settings of a table.
-            asks: Settings of which every table must have at least one.
+            value_names: Settings that are not conditions. Every table must have at least one of them.
 
         Raises:
             Misuse: The value is not a list of tables, or a table is invalid.
@@ -107,12 +107,10 @@ class SettingsFile:
             raise Misuse(f"'{name}' is not a list of tables", where=where, hint=f"write [[{name}]]")
         for index, table in enumerate(tables):
             rule = self.read_values((*key, index), table, readers)
-            if not rule.keys() & set(asks):
-                *names, last = [name for name in readers if name in asks and name != "on"]
+            if not rule.keys() & set(value_names):
+                *names, last = [name for name in readers if name in value_names and name != "on"]
                 hint = f"add {', '.join((*names, last))}" + ", or on = false" * ("on" in readers)
-                raise Misuse(
-                    "it asks for nothing", where=self._find_place((*key, index), self.path), hint=hint
-                )
+                raise Misuse("it sets nothing", where=self._find_place((*key, index), self.path), hint=hint)
             yield {**rule, "origin": self.format_origin((*key, index))}
 
     def format_origin(self, key: Key) -> str:
@@ -196,19 +194,19 @@ def _list_key_paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _add_indices(
-    path: tuple[str, ...], counts: dict[tuple[str | int, ...], int], listed: bool
+    path: tuple[str, ...], counts: dict[tuple[str | int, ...], int], is_listed: bool
 ) -> tuple[str | int, ...]:
     """Adds the indices of enclosing lists to the path of a table.
 
     Args:
         path: Path of the table.
         counts: Index of the latest table of each list, by path; updated.
-        listed: Whether the table is a new table of a list: `[[site]]`.
+        is_listed: Whether the table is a new table of a list: `[[site]]`.
     """
     key: tuple[str | int, ...] = ()
     for index, part in enumerate(path):
         key = (*key, part)
-        if listed and index == len(path) - 1:
+        if is_listed and index == len(path) - 1:
             counts[key] = counts.get(key, -1) + 1
         if key in counts:
             key = (*key, counts[key])
@@ -245,10 +243,10 @@ def _convert_to_tables(value: Any) -> Any:
                 table.add(key, _convert_to_tables(entry))
         return table
     if isinstance(value, list):
-        listed = tomlkit.aot()
+        tables = tomlkit.aot()
         for entry in value:
-            listed.append(_convert_to_tables(entry))
-        return listed
+            tables.append(_convert_to_tables(entry))
+        return tables
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -270,12 +268,12 @@ def read_spec(
     """
     file = SettingsFile(toml, path)
     entries = dict(file.read_table(table))
-    listed = entries.pop(rules[-1], []) if len(rules) > 1 else file.content.get(rules[0], [])
+    rule_list = entries.pop(rules[-1], []) if len(rules) > 1 else file.content.get(rules[0], [])
     values = file.read_values((table,), entries, build_table_readers(spec))
-    rule_tables = file.read_rules(rules, listed, build_table_readers(rule), list_rule_values(rule))
+    rule_tables = file.read_rules(rules, rule_list, build_table_readers(rule), list_rule_values(rule))
     origins = tuple((name, file.format_origin((table, name))) for name in values)
     table_fields: Any = {
-        "rules": tuple(rule(**values_of_rule) for values_of_rule in rule_tables),
+        "rules": tuple(rule(**rule_values) for rule_values in rule_tables),
         "origins": origins,
         "config": path,
     }

@@ -72,13 +72,13 @@ def write_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
     return write_spec(spec, table="tile", rules=("site",), heading=heading)
 
 
-def write_rules(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
-    """Writes the tilings of a session as rules by site name.
+def write_rules(plans: Sequence[Plan], all_sites: Sequence[str]) -> TileSpec:
+    """Builds a specification with the tilings of a session as rules by site name.
 
     Args:
         plans: Plans in the order in which they were applied. A later plan replaces an earlier one for the
             same site.
-        every: Names of all sites of the model as opened. Rules switch off the sites without a plan.
+        all_sites: Names of all sites of the model as opened. A rule switches off the sites without a plan.
     """
     rule_by_site: dict[str, TileRule] = {}
     for plan in plans:
@@ -91,7 +91,7 @@ def write_rules(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
                 edges=edges if edges != TileSpec().edges else None,  # type: ignore[arg-type]
                 form=site.form if plan.form != "auto" else None,  # type: ignore[arg-type]
             )
-    skipped_sites = set(every) - rule_by_site.keys()
+    skipped_sites = set(all_sites) - rule_by_site.keys()
     rules = (
         [replace(rule, on=True) for rule in rule_by_site.values()]
         if skipped_sites

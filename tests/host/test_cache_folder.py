@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from explorer.host import cache_folder, cache_home
+from explorer.host import cache_folder, find_cache_folder
 from explorer.host.cache_folder import CacheFolder
 
 
@@ -152,6 +152,6 @@ def test_two_that_write_and_read_at_once_disturb_nobody(folder: CacheFolder) -> 
 def test_it_lies_where_the_system_keeps_what_can_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_home({"XDG_CACHE_HOME": "/caches"}) == "/caches/explorer"
-    assert cache_home({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == "/h/.cache/explorer"
-    assert cache_home({"HOME": "/h"}) == "/h/.cache/explorer"
+    assert find_cache_folder({"XDG_CACHE_HOME": "/caches"}) == "/caches/explorer"
+    assert find_cache_folder({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == "/h/.cache/explorer"
+    assert find_cache_folder({"HOME": "/h"}) == "/h/.cache/explorer"

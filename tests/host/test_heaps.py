@@ -18,7 +18,7 @@ def test_memory_is_given_back_above_what_may_be_held_and_once(monkeypatch: pytes
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     held = [100 << 20]
     monkeypatch.setattr(heaps, "measure_resident_bytes", lambda: held[0])
-    monkeypatch.setattr(heaps, "_least", [0])
+    monkeypatch.setattr(heaps, "_lowest_bytes", [0])
     heaps.give_back(200 << 20)
     assert called == []
     heaps.give_back(50 << 20)

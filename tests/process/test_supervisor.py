@@ -126,7 +126,7 @@ os.kill = kill
 def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    answered = begin(f"{WRITTEN}time.sleep(0.1)", until="written", head="supervisor._GRACE = 120\n")
+    answered = begin(f"{WRITTEN}time.sleep(0.1)", until="written", head="supervisor._ANSWER_SECONDS = 120\n")
     answered.send_signal(signal.SIGINT)
     out, err = answered.communicate(timeout=120)
     assert (answered.returncode, out, err) == (0, "the answer", "")
@@ -152,7 +152,7 @@ with targets.write_atomically('picture') as path:
 def test_of_several_results_each_that_has_its_name_stays_and_is_told(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path, last: str
 ) -> None:
-    head = "supervisor._MOVING = 0\n"
+    head = "supervisor._MOVE_SECONDS = 0\n"
     process = begin(f"{SEVERAL}{last}say('written')\n{ENDLESS}", until="written", head=head)
     process.send_signal(signal.SIGINT)
     done = f"{tmp_path / 'stages' / 'one'}, {tmp_path / 'picture'}"

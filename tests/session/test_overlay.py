@@ -252,7 +252,7 @@ BAD: dict[str, tuple[str, str, str]] = {
     ),
     "no JSON": ("a.json", '{"conv1": }', "a.json:1: this is not JSON"),
     "deep JSON": ("a.json", "[" * 100_000, "nested too deep"),
-    "twice": ("a.json", '{"conv1": 1, "conv1": 2}', "'conv1' stands twice"),
+    "twice": ("a.json", '{"conv1": 1, "conv1": 2}', "'conv1' occurs twice"),
     "a list of numbers": ("a.json", "[1, 2]", "a list of records, or a mapping"),
     "many digits": ("a.json", '{"conv1": ' + "9" * 5000 + "}", "not an overlay"),
     "a number": ("a.json", "3", "a list of records, or a mapping"),

@@ -175,7 +175,7 @@ def test_a_filter_asks_for_shapes_attributes_and_either_of_two(text: str, found:
         ("op:Conv)", 8, "closes nothing"),
         ("op:Conv OR", 9, "no term beside it"),
         ("OR op:Conv", 1, "no term beside it"),
-        ("a ()", 3, "nothing stands in the parentheses"),
+        ("a ()", 3, "the parentheses are empty"),
         ("a out:[1,2", 7, "a bracket is not closed"),
         ("a out:[1,x>2]", 10, "is not a size"),
         ("a time>1ms", 3, "needs a machine"),

@@ -167,7 +167,7 @@ def test_open_dimensions_that_cannot_be_read(text: str, says: str) -> None:
 
 def test_names_between_commas() -> None:
     assert parse_names("image, mask:0", "--input-names") == ("image", "mask:0")
-    for text, says in (("a,,b", "an empty name"), ("", "an empty name"), ("a,b,a", "'a' stands there twice")):
+    for text, says in (("a,,b", "an empty name"), ("", "an empty name"), ("a,b,a", "'a' is listed twice")):
         with pytest.raises(Misuse, match=says):
             parse_names(text, "--input-names")
 

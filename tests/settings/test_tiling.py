@@ -91,7 +91,7 @@ def test_everything_that_can_be_said_is_read_with_its_line() -> None:
         ('[tile]\nsites = [""]', "npu.toml:2: '' is not a text"),
         ("[[site]]\non = 1", "npu.toml:2: '1' is neither true nor false"),
         ("[[site]]\nsite = 3\non = true", "npu.toml:2: '3' is not a text"),
-        ('[[site]]\n\n[[site]]\nsite = "a"', "npu.toml:1: it asks for nothing; add tile"),
+        ('[[site]]\n\n[[site]]\nsite = "a"', "npu.toml:1: it sets nothing; add tile"),
         ('[[site]]\nshape = "M>4 Q<3"\non = true', "npu.toml:2: 'Q<3' is not a condition on a shape"),
         ('[[sites]]\nsite = "a"', "npu.toml:1: there is no table 'sites'; did you mean 'site'?"),
         ("\nedges = 3", "npu.toml:2: there is no table 'edges'"),

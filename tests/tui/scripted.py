@@ -45,7 +45,7 @@ from explorer.facts import (
     TileSpec,
     Totals,
     Verification,
-    whole_model,
+    build_total_row,
 )
 from explorer.facts.comparison import FigureTable, build_figure_table, collect_model_figures
 from explorer.facts.cost import Hardware, PlanCost, TileSteps
@@ -731,7 +731,7 @@ class ScriptedEngine:
             tops = [sum(seconds.get(at) or 0 for at in range(len(layers)))]
             inside = [(row.id, [x.id for x in layers if x.path.startswith(row.path)]) for row in layers]
             return [sum(seconds.get(at) or 0 for at in ids) for _, ids in inside] + tops
-        rows = (*layers, whole_model(self.model.info.totals))
+        rows = (*layers, build_total_row(self.model.info.totals))
         given = TableFigures(profile=self.states.entries[self.states.current].profile)
         left = filter_rows(self.model.info, layers, None, given.sums(self.model))
         beside = given.column_figures(self.model.info, left.figures)

@@ -220,9 +220,9 @@ def test_a_figure_that_is_not_exact_has_its_sign_in_the_header_and_on_the_page(
 
 
 def test_coverage_never_rounds_up_to_all() -> None:
-    assert units.format_reached(0.99999) == "99.9 %"
-    assert units.format_reached(1.0) == "100 %"
-    assert units.format_reached(None) == "?"
+    assert units.format_coverage(0.99999) == "99.9 %"
+    assert units.format_coverage(1.0) == "100 %"
+    assert units.format_coverage(None) == "?"
 
 
 def test_a_plan_says_how_many_products_where_and_what_is_left_alone_why() -> None:

@@ -14,7 +14,7 @@ from explorer.report.outline_words import fitted, width
 
 
 def build_short_help(verbs: Mapping[str, Command]) -> str:
-    """Return the help of the program, short: how to call it, the verbs by group, where to read more."""
+    """Return the short help of the program: its usage, the verbs by group, and further sources of help."""
     groups = {
         title: " ".join(verb.name for verb in group)
         for title, group in group_commands(verbs.values()).items()
@@ -72,7 +72,7 @@ _WIDTH = 100
 
 
 def _format_epilog(command: Command, verbs: Mapping[str, Command], columns: int) -> str:
-    """Return what follows the options: the meaning of the arguments, examples and exit codes."""
+    """Return the text after the options: the meaning of the arguments, examples and exit codes."""
     model_arguments = [model.strip("[]") for model in command.models if model not in ("...", *command.others)]
     subject = (
         f"{model_arguments[0]} is"

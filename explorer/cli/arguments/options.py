@@ -33,8 +33,8 @@ class Option:
             each with its flag; '' to collect values per option.
         short: Short spelling, such as `-o`; '' for none.
         old: Old spelling that is still accepted but not documented; '' for none.
-        reads: Parser of the value: the end of the name of a function in `explorer.settings.parse`. It gets
-            the typed word, or with `many` a list of words. Without a parser the word is the value.
+        reads: Parser of the value: 'tile' for `explorer.settings.parse.parse_tile`. The parser gets the typed
+            word, or with `many` a list of words. With '', the word is the value.
         choices: Allowed values; empty for any.
         least: Minimum of an integer value, or None.
         declared: Declaration of the option in a record (`explorer.base.options`), which then parses the

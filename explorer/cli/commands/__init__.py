@@ -23,7 +23,7 @@ schema doctor serve cache completion man
 """
 """Order of the commands within their groups (`Command.group`). Other commands follow by name."""
 
-_ALSO = {"machine": "machines"}
+_ALIASES = {"machine": "machines"}
 """Alternative spellings of verbs."""
 
 
@@ -48,21 +48,21 @@ class _Verbs:
                     if name.endswith(".py") and not name.startswith("_")
                 }
 
-    def _find_home(self, name: str) -> str | None:
+    def _find_import_path(self, name: str) -> str | None:
         """Return the import path of a command, or None. Features are searched last."""
-        name = _ALSO.get(name, name)
+        name = _ALIASES.get(name, name)
         return self._own.get(name) or _list_feature_commands().get(name)
 
     def __getitem__(self, name: str) -> Command:
-        home = self._find_home(name)
-        if home is None:
+        import_path = self._find_import_path(name)
+        if import_path is None:
             raise KeyError(name)
-        module, _, attribute = home.rpartition(".")
+        module, _, attribute = import_path.rpartition(".")
         command: Command = getattr(import_module(module), attribute)
         return command
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._find_home(name) is not None
+        return isinstance(name, str) and self._find_import_path(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         position = {name: index for index, name in enumerate(_ORDER.split())}

@@ -12,12 +12,19 @@ if TYPE_CHECKING:
     from explorer.cli.arguments.command import ParsedArgs
 
 
-def warn_missing_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
-    """Return a warning about models and rows without figures, with reasons, or '' if all have figures."""
-    clauses = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in bad.items()]
-    single = sum(bool(row.error) and row.model not in bad for row in rows)
-    if single:
-        clauses.append(f"{single:,} of {len(rows):,} rows have no figures")
+def warn_missing_figures(rows: Sequence[ModelRow], reasons: Mapping[str, str]) -> str:
+    """Return a warning about models and rows without figures, or '' if all have figures.
+
+    Args:
+        rows: Rows of the sweep.
+        reasons: Reason by model name, for models without a single row of figures.
+    """
+    clauses = [
+        reason if reason.startswith(f"{name}:") else f"{name}: {reason}" for name, reason in reasons.items()
+    ]
+    failed_count = sum(bool(row.error) and row.model not in reasons for row in rows)
+    if failed_count:
+        clauses.append(f"{failed_count:,} of {len(rows):,} rows have no figures")
     return "; ".join(clauses)
 
 

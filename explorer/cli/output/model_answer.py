@@ -71,7 +71,7 @@ def open_and_answer(
 
 
 def change_of(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]:
-    """Return the changes of the model, or the reason that they cannot be computed.
+    """Return the changes of the model and '', or None and the reason why they cannot be computed.
 
     The output file exists already, so an error must not end the command.
     """

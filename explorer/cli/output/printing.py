@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from explorer.cli.output.answer import Answer
     from explorer.report.blocks import Block
 
-_BATCH = 256
+_BATCH = 256  # pieces per write
 
 
 def print_answer(answer: Answer, args: ParsedArgs) -> None:

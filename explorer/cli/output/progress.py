@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _PERIOD_S = 0.1
 _SILENT_S = 0.3
+"""Seconds of a job before its line is first drawn."""
 _COUNTABLE = 100_000
+"""Largest total that is shown as a count ('3/12'). A larger total is shown as a percentage."""
 
 
 class ProgressLine:

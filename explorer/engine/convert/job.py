@@ -84,7 +84,7 @@ class ConversionJob(Struct, frozen=True):
         # `nbytes` of a sparse tensor raises an error; constants may be other objects
         strided = [tensor for tensor in tensors if str(getattr(tensor, "layout", "")) == "torch.strided"]
         nbytes = sum(tensor.nbytes for tensor in strided)
-        output_files.check_room(self.path, nbytes)
+        output_files.check_disk_space(self.path, nbytes)
         try:
             save()
         except OSError:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import sum_known
-from explorer.facts import Info, Layer, whole_model
+from explorer.facts import Info, Layer, build_total_row
 from explorer.settings.columns import ColumnFigures, LayerColumn
 
 _STORED = ("params", "weight_bytes", "trainable_params")
@@ -65,7 +65,7 @@ def filter_rows(
     matches = [True if is_wanted is None else is_wanted(row) for row in rows]
     sums = _Sums(rows, matches, figures)
     remaining = [index for index in range(len(rows)) if sums.kept[index]]
-    total = whole_model(info.totals, info.model.inputs, info.model.outputs)
+    total = build_total_row(info.totals, info.model.inputs, info.model.outputs)
     if is_wanted is not None:
         total = replace(total, **sums.fields(sums.top), inputs=(), outputs=())
     extras = {

@@ -27,7 +27,7 @@ from explorer.engine.formats.tensor_index import (
 )
 from explorer.engine.models.opened_model import StaticModel
 from explorer.engine.models.tensor_rows import TensorRows, build_leaf_layer
-from explorer.facts import Info, ModelInfo, stored_totals
+from explorer.facts import Info, ModelInfo, build_stored_totals
 from explorer.host.gc_pause import pause_garbage_collector
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class TensorFile(StaticModel):
         """See `OpenedModel`."""
         contents = self.contents
         params, size = count_stored(contents.tensors)
-        totals = stored_totals(params, self._count_trainable(), size)
+        totals = build_stored_totals(params, self._count_trainable(), size)
         bounded = bound_note(contents.tensors)
         if bounded:
             totals = replace(totals, stored_status="bound")

@@ -34,18 +34,18 @@ from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, Array, shorten_er
 from explorer.engine.runtime.provider_assignment import HOST, resolve_providers
 from explorer.facts import Analysis, Layer
 from explorer.facts.profile.machine import MeasuredMachine
-from explorer.facts.profile.profile import SURE, ProfileSpec, Stopped
+from explorer.facts.profile.profile import MIN_INTERVAL_SAMPLES, ProfileSpec, Stopped
 from explorer.facts.profile.recording import RecordedEvent, RecordedRun
 from explorer.facts.roofline import Machine
 
 _T = TypeVar("_T")
 
 _EVENTS, _MAX_EVENTS = 150_000, 500_000
-"""Maximum number of events in one profile: the normal limit, and a higher limit for `_SURE` runs.
+"""Maximum number of events in one profile: the normal limit, and that for `_PROFILED_MIN_SAMPLES` runs.
 
 The runtime holds each event in memory until the end, at 2.4 KB each.
 """
-_SURE = SURE + 3
+_PROFILED_MIN_SAMPLES = MIN_INTERVAL_SAMPLES + 3
 """Number of runs that give an interval for each layer, with a reserve for runs that are not counted."""
 
 
@@ -192,7 +192,7 @@ class _MeasuredGraph(Struct):
     def room(self) -> int:
         """Number of runs whose events fit into one profile."""
         events = max(1, sum(max(1, layer.calls) for layer in self.layers if not layer.group))
-        return max(1, _EVENTS // events, min(_SURE, _MAX_EVENTS // events))
+        return max(1, _EVENTS // events, min(_PROFILED_MIN_SAMPLES, _MAX_EVENTS // events))
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
         """See `Measurement`."""

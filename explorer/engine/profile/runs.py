@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from explorer.engine.profile.load import LoadWatch
 from explorer.engine.progress import Cancel, stop_if
-from explorer.facts.profile.profile import SURE, ProfileSpec, Stopped
+from explorer.facts.profile.profile import MIN_INTERVAL_SAMPLES, ProfileSpec, Stopped
 
 _BLOCK_SECONDS = 0.2
 """Seconds after which a block of runs ends. The change of sessions does not affect a longer run."""
@@ -132,8 +132,10 @@ class TimedRuns:
         """Whether an interval of each layer has enough profiled runs, or the missing runs are allowed."""
         if not self.profiled:  # before the first one, their cost is unknown
             return statistics.median(self.wall) <= _SHORT_RUN_SECONDS
-        has_enough = not self._has_room(room) or len(self.profiled) >= SURE
-        return has_enough or self._is_paid(SURE - len(self.profiled) + (self.wall[-1] < _BLOCK_SECONDS))
+        has_enough = not self._has_room(room) or len(self.profiled) >= MIN_INTERVAL_SAMPLES
+        return has_enough or self._is_paid(
+            MIN_INTERVAL_SAMPLES - len(self.profiled) + (self.wall[-1] < _BLOCK_SECONDS)
+        )
 
     def _run_profiled(self, room: int, sure: bool) -> None:
         """Makes runs under the profiler, as many as are allowed.
@@ -142,7 +144,10 @@ class TimedRuns:
             room: Number of runs under the profiler that can be kept.
             sure: Whether to make enough runs for an interval of each layer; else one block.
         """
-        earlier_runs, minimum = len(self.profiled), max(min(len(self.wall), SURE), self.fewest) if sure else 0
+        earlier_runs, minimum = (
+            len(self.profiled),
+            max(min(len(self.wall), MIN_INTERVAL_SAMPLES), self.fewest) if sure else 0,
+        )
         is_short = self.wall[-1] < _BLOCK_SECONDS
         if not self._has_room(room) or not self._is_paid((1 if sure else _PROFILED_RUNS) + is_short):
             return

@@ -29,7 +29,7 @@ from explorer.facts import Layer, Progress
 from explorer.facts.values import Activations, StatisticsRow, TensorStats
 from explorer.host import output_files
 from explorer.host.output_files import write_atomically
-from explorer.settings.statistics import EVERYTHING, AskedStatistics, Choice
+from explorer.settings.statistics import EVERYTHING, Choice, RequestedStatistics
 
 
 class Backward(Struct, frozen=True):
@@ -148,7 +148,7 @@ class _Collector(Struct):
         open_samples: Outputs whose search needs another run.
     """
 
-    options: AskedStatistics
+    options: RequestedStatistics
     choices: Sequence[Choice]
     archive: ActivationArchive | None
     cancel: Cancel
@@ -262,7 +262,7 @@ def measure_activations(
     layers: Sequence[str] = (),
     *,
     source: str = "",
-    options: AskedStatistics = EVERYTHING,
+    options: RequestedStatistics = EVERYTHING,
     rows: Sequence[Layer] = (),
     input: str | None = None,
     batch: int | None = None,

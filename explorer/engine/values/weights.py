@@ -24,7 +24,7 @@ from explorer.engine.values.statistics import measure
 from explorer.facts import Layer, Progress
 from explorer.facts.values import StatisticsRow, TensorStats, Weights
 from explorer.settings.filter import find_layers, is_query
-from explorer.settings.statistics import EVERYTHING, AskedStatistics
+from explorer.settings.statistics import EVERYTHING, RequestedStatistics
 
 
 class GroupPaths:
@@ -187,7 +187,7 @@ def measure_weights(
     tensors: Sequence[Numbers],
     names: Sequence[str] = (),
     *,
-    options: AskedStatistics = EVERYTHING,
+    options: RequestedStatistics = EVERYTHING,
     source: str = "",
     layers: Sequence[Layer] = (),
     notes: Sequence[str] = (),
@@ -237,7 +237,7 @@ def measure_weights(
 
 def _measure_tensors(
     tensors: Sequence[Numbers],
-    options: AskedStatistics,
+    options: RequestedStatistics,
     decode: Callable[[Numbers], Numbers],
     on_progress: OnProgress,
     cancel: Cancel,

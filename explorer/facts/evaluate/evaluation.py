@@ -12,6 +12,7 @@ from explorer.base.units import join_values
 Task = Literal["classification", "regression", "agreement"]
 """Meaning of the labels: a class, numbers to predict, or 'agreement' if there are no labels."""
 LOSSES = {"classification": "cross entropy", "regression": "squared error", "agreement": ""}
+"""Name of the loss for each `Task`."""
 
 
 class SampleSpec(Spec, frozen=True):

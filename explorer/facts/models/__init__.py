@@ -1,1 +1,1 @@
-"""Facts about what there is to be opened."""
+"""Facts about the models and sessions that can be opened."""

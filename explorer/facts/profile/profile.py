@@ -30,7 +30,7 @@ time limit was reached.
 """
 
 
-SURE = 6
+MIN_INTERVAL_SAMPLES = 6
 """Number of samples from which the minimum and the maximum enclose the true median in at least 95 of 100
 measurements.
 """
@@ -45,7 +45,7 @@ class ProfileSpec(Spec, frozen=True):
         threads: Number of threads for operators. None leaves the choice to the runtime.
         device: Device: 'cpu', 'cuda', or another name that the runtime knows.
         warmup: Number of untimed runs before the timed ones.
-        steps: Number of timed runs. None measures until the median is sure.
+        steps: Number of timed runs. None measures until the median is certain within 5 %.
         repeat: Number of complete measurements. Each loads the model again.
         time_limit: Seconds after which no further run starts.
         input: Path of an .npy or .npz file with the input. None draws random inputs.
@@ -140,7 +140,7 @@ class Spread(Fact, frozen=True):
     @property
     def sure(self) -> bool:
         """Whether `low` and `high` are a 95 % interval."""
-        return self.count >= SURE
+        return self.count >= MIN_INTERVAL_SAMPLES
 
 
 class LayerTime(Fact, frozen=True):
@@ -401,14 +401,14 @@ class ProfileSeries(Fact, frozen=True):
 
 
 def combine_profiles(profiles: Sequence[Profile]) -> ProfileSeries:
-    """Combines the profiles of several batch sizes."""
+    """Builds the table of times from the profiles of several batch sizes."""
     batch_times = []
     for profile in profiles:
         batch, seconds = profile.batch or 1, profile.wall_seconds
         rate = batch / seconds if seconds else 0.0
-        sure = profile.wall.low, profile.wall.high
+        low, high, overhead = profile.wall.low, profile.wall.high, profile.overhead_seconds
         batch_times.append(
-            BatchTime(batch, seconds, *sure, seconds / batch, rate, profile.overhead_seconds, profile.settled)
+            BatchTime(batch, seconds, low, high, seconds / batch, rate, overhead, profile.settled)
         )
     return ProfileSeries(tuple(batch_times), tuple(profiles))
 
@@ -426,7 +426,7 @@ _KEYS: Mapping[str, Callable[[LayerTime], float | None]] = {
 """Sort keys of layers, the largest value first. 'order' is the order of the rows, 'roof' the efficiency."""
 
 
-def ordered(layers: Sequence[LayerTime], key_name: str = "time") -> tuple[LayerTime, ...]:
+def sort_times(layers: Sequence[LayerTime], key_name: str = "time") -> tuple[LayerTime, ...]:
     """Sorts layers by one of `_KEYS`. Layers with an unknown value come last."""
 
     def key(layer: LayerTime) -> tuple[bool, float]:

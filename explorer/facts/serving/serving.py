@@ -270,7 +270,7 @@ class Serving(TableFact, frozen=True):
 
 
 def choose_drawn_contexts(fact: Serving, places: int) -> list[int]:
-    """Chooses evenly spaced contexts for a chart, from one token to the longest context.
+    """Chooses the contexts at the ends of `places` equal steps of a chart, from one token to the longest.
 
     The longest one is that of the request or of the model's configuration, whichever is larger.
     """
@@ -284,11 +284,13 @@ def count_drawn_devices(fact: Serving) -> int:
 
 
 def select_drawn_rates(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
-    """Selects the rates at a context, by batch: of one device, or of the best layout on several devices."""
+    """Selects the rows that a chart of rates draws at a context, one for each batch in ascending order.
+    They are the times of one device, or the best layouts on the number of devices that is drawn.
+    """
     devices = count_drawn_devices(fact)
-    every = fact.times if devices == 1 else [layout for layout in fact.layouts if layout.devices == devices]
-    rate_by_batch: dict[int, ServingTime | DeviceLayout] = {}
-    for row in every:
+    rows = fact.times if devices == 1 else [layout for layout in fact.layouts if layout.devices == devices]
+    row_by_batch: dict[int, ServingTime | DeviceLayout] = {}
+    for row in rows:
         if row.context == context and row.rate is not None:
-            rate_by_batch.setdefault(row.batch, row)
-    return [rate_by_batch[batch] for batch in sorted(rate_by_batch)]
+            row_by_batch.setdefault(row.batch, row)
+    return [row_by_batch[batch] for batch in sorted(row_by_batch)]

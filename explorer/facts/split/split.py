@@ -22,6 +22,7 @@ StageForm = Literal["onnx", "torch"]
 """File format of the stages: ONNX models, or modules in .pt2 files."""
 
 BALANCED: tuple[SplitBy, ...] = ("macs", "params", "memory", "training", "time")
+"""All values of `SplitBy`, in display order."""
 
 
 class SplitSpec(Spec, frozen=True):

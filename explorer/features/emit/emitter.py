@@ -37,7 +37,7 @@ from explorer.facts.mapping import (
     MemoryMachine,
     ModelMapping,
     Sizes,
-    products_spec,
+    build_products_spec,
 )
 from explorer.features.emit import code_folder
 from explorer.features.emit.machine_check import check_counts, check_manifest_machine, machine_digest
@@ -281,7 +281,7 @@ class _Task:
         on_progress: OnProgress,
     ) -> None:
         self._session, self._on_progress = session, on_progress
-        spec = products_spec(grouped, unit)
+        spec = build_products_spec(grouped, unit)
         plan, products, sites = session.parts.get_part(Tiler).plan(spec, on_progress, will_write=True)
         self._model: Model = products.bound_model
         self._dims = products.dims

@@ -180,7 +180,7 @@ def _refuse_unknown_kinds(kinds: Sequence[str], nodes: Sequence[FileNode]) -> No
 
 def _paths_of(text: str, rows: Sequence[Layer], nodes: Sequence[FileNode]) -> set[str]:
     """Return the paths of the nodes that a text selects: by path, name, glob, filter or group."""
-    selected = set(figures.layers_named(rows, text))
+    selected = set(figures.find_layers_by_name(rows, text))
     for row in rows:  # parents come before their children
         if row.parent in selected:
             selected.add(row.id)

@@ -25,7 +25,7 @@ from explorer.facts.mapping import (
     NestLevel,
     Objective,
     SiteMapping,
-    products_spec,
+    build_products_spec,
 )
 from explorer.host.output_files import check_target, open_text, write_atomically
 from explorer.session.methods.facade import Facade
@@ -34,7 +34,7 @@ from explorer.settings.machine_presets import PRESETS
 from explorer.settings.mapping_file import MappingFile, format_mappings, read_mapping
 from explorer.settings.memories import check_machine, find_memory_machine
 from explorer.settings.parse import parse_capacity
-from explorer.settings.site_mappings import mapping_in_file, site_mapping
+from explorer.settings.site_mappings import build_mapping_from_file, build_site_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +93,7 @@ def map(
         check_target(output, overwrite=overwrite, models=(), weights=())
     mapping_file = read_mapping(mapping) if mapping is not None else None
     grouped = grouped or (mapping_file.grouped if mapping_file is not None else "batch")
-    plan = session.plan(products_spec(grouped, target_machine.unit, sites), on_progress=on_progress)
+    plan = session.plan(build_products_spec(grouped, target_machine.unit, sites), on_progress=on_progress)
     if not plan.sites:
         raise Misuse("no matmul here can be mapped", where="map")
     _check_sizes(session, plan.dims)
@@ -185,13 +185,13 @@ def _map_sites(
     from explorer.engine.mapping.search import search_mappings
 
     searches: dict[SiteMapping, MappingSearch] = {}
-    most_macs = max(_count_macs(site_mapping(site)) for site in sites)
+    most_macs = max(_count_macs(build_site_mapping(site)) for site in sites)
     for site in sites:
         if mapping_file is not None:
-            cost = compute_mapping_cost(mapping_in_file(mapping_file, site, fused.get(site.name)), machine)
+            cost = compute_mapping_cost(build_mapping_from_file(mapping_file, site, fused.get(site.name)), machine)
             yield MappedSite(site.name, site.op, site.calls, cost, layer=site.layer)
             continue
-        request = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
+        request = replace(build_site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
         key = replace(request, site="")
         if key not in searches:
             is_largest = _count_macs(request) == most_macs

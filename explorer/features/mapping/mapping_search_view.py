@@ -19,7 +19,7 @@ from explorer.facts.mapping import MappedSite, ModelMapping, Objective, SiteMapp
 from explorer.features.mapping.mapping_files import can_emit
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.memories import find_memories, list_machines_with_memories
-from explorer.settings.site_mappings import site_mapping
+from explorer.settings.site_mappings import build_site_mapping
 from explorer.tui.dialogs.dialogs import (
     EntryDialog,
     MenuItem,
@@ -166,7 +166,9 @@ class MappingSearchView(SubScreen[None]):
             await self._find_best(request)
             return
         try:
-            cost: MappingCost = await self._jobs.ask("mapping_cost", site_mapping(self.site), request.machine)
+            cost: MappingCost = await self._jobs.ask(
+                "mapping_cost", build_site_mapping(self.site), request.machine
+            )
         except ExplorerError as error:
             self._refuse(format_without_options(error))
             return

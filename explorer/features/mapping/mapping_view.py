@@ -15,7 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from explorer.base.errors import ExplorerError
-from explorer.facts.mapping import MappedSite, ModelMapping, SiteMapping, products_spec
+from explorer.facts.mapping import MappedSite, ModelMapping, SiteMapping, build_products_spec
 from explorer.features.mapping.map_words import site_blocks
 from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, tiled_site
 from explorer.features.mapping.mapping_files import MappingFiles, ShownMapping, can_emit
@@ -448,7 +448,7 @@ class MappingCommand(SiteCommand):
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:
         """Return the sites of the current model, and their plan."""
-        plan: Plan = await self.jobs.run("planning", "plan", products_spec("batch", (1, 1, 1)))
+        plan: Plan = await self.jobs.run("planning", "plan", build_products_spec("batch", (1, 1, 1)))
         return list(plan.sites), plan
 
     def open(

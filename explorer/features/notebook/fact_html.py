@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explorer.base.fact import Fact, TableFact, describe_value
 from explorer.base.features import list_offers, load
 from explorer.base.version import __version__
-from explorer.facts import Analysis, Layer, LayerTable, TensorInfo, whole_model
+from explorer.facts import Analysis, Layer, LayerTable, TensorInfo, build_total_row
 from explorer.facts.history import History
 from explorer.facts.summary import Summary
 from explorer.report import document
@@ -145,7 +145,7 @@ def _build_summary_blocks(fact: Summary, depth: int | None, *, is_text: bool) ->
     layers = [layer for layer in fact.layers if depth is None or layer.depth < depth]
     if fact.weights:
         layers = [row for layer in layers for row in (layer, *_list_weight_rows(layer))]
-    total = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
+    total = build_total_row(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
     table = LayerTable(
         fact.info,
         names,

@@ -77,7 +77,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
         from explorer.facts.profile.profile import (
             combine_profiles,
-            ordered,
+            sort_times,
         )  # imported late: msgspec records load slowly
 
         spec = _build_spec(args)
@@ -86,7 +86,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             for batch in args.batch or (None,)
         ]
         sorted_profiles = [
-            replace(profile, layers=ordered(profile.layers, args.sort), recording=()) for profile in profiles
+            replace(profile, layers=sort_times(profile.layers, args.sort), recording=())
+            for profile in profiles
         ]
         fact = combine_profiles(sorted_profiles) if has_batches else sorted_profiles[0]
         if paths:

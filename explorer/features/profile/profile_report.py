@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
-from explorer.facts.profile.profile import Profile, ordered
+from explorer.facts.profile.profile import Profile, sort_times
 from explorer.features.profile.profile_words import profile_blocks
 from explorer.report.blocks import Chart
 from explorer.report.flame_picture import flame_of
@@ -36,7 +36,7 @@ _GREY = "#8a8f98"
 def time(axes: Axes, info: Info, fact: Timed) -> None:
     """Draw the slowest layers as bars, with lines from the 10th to the 90th percentile of the runs."""
     profile, _ = fact
-    timed = [layer for layer in ordered(profile.layers) if layer.seconds is not None]
+    timed = [layer for layer in sort_times(profile.layers) if layer.seconds is not None]
     bars = timed[:_MAX_BARS][::-1]
     medians = [layer.seconds.median for layer in bars if layer.seconds]
     low = [max(0.0, layer.seconds.median - layer.seconds.p10) for layer in bars if layer.seconds]
@@ -95,7 +95,7 @@ def _build_blocks(about: Analysis, fact: tuple[Profile, Sequence[float]]) -> Seq
         Chart("time", drawn),
         Chart("timeline", drawn),
         Chart("flame", flame),
-        *profile_blocks(replace(profile, layers=ordered(profile.layers)), len(profile.layers)),
+        *profile_blocks(replace(profile, layers=sort_times(profile.layers)), len(profile.layers)),
     ]
 
 

@@ -12,7 +12,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from explorer.base.units import many_text, seconds_text
-from explorer.facts.profile.profile import OptimizeLevel, ProfileSpec, StepOptimizer, ordered
+from explorer.facts.profile.profile import OptimizeLevel, ProfileSpec, StepOptimizer, sort_times
 from explorer.facts.training import OPTIMIZERS
 from explorer.features.profile.profile_comparison_words import (
     build_wall_table,
@@ -256,7 +256,7 @@ class ProfileScreen(ReportScreen[int]):
     def report_lines(self, width: int) -> Sequence[Line]:
         """Build the figures, a row for each layer, and the time outside of layers."""
         fact, exact = self._fact, self._exact
-        layers = [layer for layer in ordered(fact.layers, self._layer_order) if layer.seconds is not None]
+        layers = [layer for layer in sort_times(fact.layers, self._layer_order) if layer.seconds is not None]
         table, least = build_layer_table(fact, layers[:MAX_LAYERS]), max(MIN_NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([build_profile_fields(fact)], width - 1, exact)]
         if layers:
@@ -275,7 +275,7 @@ class ProfileScreen(ReportScreen[int]):
 
     def page_blocks(self) -> Sequence[Block]:
         """Build the whole profile, in the displayed order."""
-        layers = ordered(self._fact.layers, self._layer_order)
+        layers = sort_times(self._fact.layers, self._layer_order)
         return profile_blocks(replace(self._fact, layers=layers), len(layers))
 
     def verb_words(self, source: str) -> Sequence[str]:

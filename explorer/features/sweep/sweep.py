@@ -28,11 +28,11 @@ from explorer.engine.sweep.store import Store, has_rows, is_store
 from explorer.facts import TileSpec, to_json
 from explorer.facts.comparison import FigureTable, build_tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
-from explorer.facts.mapping import MemoryMachine, Objective, products_spec
+from explorer.facts.mapping import MemoryMachine, Objective, build_products_spec
 from explorer.facts.mapping_sweep import MappingRow, MappingSweep, mark_mapping_front
 from explorer.facts.quantize import FormatRow, FormatSweep, FormatSweepSpec
 from explorer.facts.serving.sweep import ServingRow, ServingSweep, mark_serving_front
-from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, ordered
+from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, sort_tilings
 from explorer.features.quantize.quantize import Quantizer
 from explorer.host import input_files
 from explorer.host.output_files import check_target
@@ -195,7 +195,7 @@ def sweep_mappings(
     engine.check_count(len(names) * max(len(sizes), 1))
     if output is not None:
         engine.check_output(output, [models.source])
-    if not session.plan(products_spec("batch", (1, 1, 1), sites), on_progress=on_progress).sites:
+    if not session.plan(build_products_spec("batch", (1, 1, 1), sites), on_progress=on_progress).sites:
         raise Misuse("no matmul here can be mapped", where="--map")
     resized: list[MemoryMachine] = []
     for machine in map(find_memory_machine, names):
@@ -282,7 +282,7 @@ def kinds(path: str) -> tuple[str, ...]:
 
 def sort_rows(fact: Sweep, figure: str) -> Sweep:
     """Sort the rows of a sweep by a figure of `facts.sweep.SORTS`."""
-    return replace(fact, rows=ordered(fact.rows, figure))
+    return replace(fact, rows=sort_tilings(fact.rows, figure))
 
 
 def compare_tilings(fact: Sweep, choice: str) -> FigureTable:

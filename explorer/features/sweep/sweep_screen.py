@@ -19,7 +19,7 @@ from explorer.facts import TileSpec
 from explorer.facts.comparison import build_tilings_table
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import mark_front
-from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
+from explorer.facts.sweep import SORTS, Sweep, SweepRow, sort_tilings
 from explorer.features.sweep.pareto_plot import ParetoScreen
 from explorer.features.sweep.sweep_dialogs import SweepDialog, SweepRequest
 from explorer.features.sweep.sweep_page import (
@@ -176,7 +176,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def _fill(self) -> None:
         tilings, table, current = self._tilings, self._rows, self.current
-        rows = ordered(tilings.rows, tilings.sort, reverse=tilings.reverse)
+        rows = sort_tilings(tilings.rows, tilings.sort, reverse=tilings.reverse)
         table.rows = tuple(row for row in rows if row.pareto) if tilings.front else rows
         table.labels = label_front(rows)
         if current is not None:
@@ -404,7 +404,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         hardware = (
             self._tilings.request.hardware if self._tilings.request is not None else None
         ) or Hardware()
-        rows = ordered(self._tilings.rows, self._tilings.sort, reverse=self._tilings.reverse)
+        rows = sort_tilings(self._tilings.rows, self._tilings.sort, reverse=self._tilings.reverse)
         explanation = (
             "All tilings with their figures; the file name's ending selects the format, .csv or .json"
         )

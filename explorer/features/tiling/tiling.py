@@ -36,7 +36,7 @@ from explorer.engine.tiling.tile import tile
 from explorer.facts import History, HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.facts.conversion import ConversionOptions
 from explorer.facts.cost import Hardware, PlanCost
-from explorer.facts.mapping import products_spec
+from explorer.facts.mapping import build_products_spec
 from explorer.facts.settings import Settings
 from explorer.features.tiling.records import TilingRecord
 from explorer.session.parts import scripts
@@ -47,10 +47,10 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.proofs import Prover
 from explorer.settings import tiling as tiling_settings
 from explorer.settings.mapping_file import MappingFile, read_mapping
-from explorer.settings.memories import find_memories, machine_of_mapping
+from explorer.settings.memories import find_machine_of_mapping, find_memories
 from explorer.settings.option_values import COMMAND_LINE, write_words
 from explorer.settings.parse import write_opening_words, write_path_word
-from explorer.settings.site_mappings import check_sites, mapping_in_file, tile_rules
+from explorer.settings.site_mappings import build_mapping_from_file, check_sites, list_tile_rules
 
 
 class Tiler:
@@ -283,7 +283,7 @@ def _apply_mapping(spec: TileSpec) -> tuple[MappingFile | None, TileSpec]:
     if dict(spec.origins).get("tile") == COMMAND_LINE:
         raise Misuse("the mapping file has the tiles", where="--tile", hint="leave out --tile or --mapping")
     mapping_file = read_mapping(spec.mapping)
-    rules = *tile_rules(mapping_file, spec.level), *spec.rules
+    rules = *list_tile_rules(mapping_file, spec.level), *spec.rules
     grouped = "pack" if mapping_file.grouped == "pack" else spec.grouped
     return mapping_file, replace(spec, mapping="", level=TileSpec().level, rules=rules, grouped=grouped)
 
@@ -291,7 +291,7 @@ def _apply_mapping(spec: TileSpec) -> tuple[MappingFile | None, TileSpec]:
 def _packing_of(mapping_file: MappingFile) -> TileSpec:
     """Return the settings by which the matmuls of a mapping file were found: how it handles groups."""
     unit = next(iter(mapping_file.sites.values())).levels[-1].tile
-    return products_spec(mapping_file.grouped, unit)
+    return build_products_spec(mapping_file.grouped, unit)
 
 
 def _mapped_cost(
@@ -312,9 +312,11 @@ def _mapped_cost(
     if formulas:
         hint = "explorer map MODEL --mapping FILE --formulas prints those of a mapping"
         raise Misuse("a mapping has several tiles", where="--formulas", hint=hint)
-    machine = machine_of_mapping(file.machine, file.path) if hardware is None else find_memories(hardware)
+    machine = (
+        find_machine_of_mapping(file.machine, file.path) if hardware is None else find_memories(hardware)
+    )
     check_file(file, plan.sites, machine)
-    mappings = [mapping_in_file(file, site) for site in plan.sites]
+    mappings = [build_mapping_from_file(file, site) for site in plan.sites]
     return compute_mapped_plan_cost(plan, machine, mappings)
 
 

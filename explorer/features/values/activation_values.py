@@ -20,7 +20,7 @@ from explorer.engine.values.activations import Backward
 from explorer.facts import Layer
 from explorer.facts.values import Activations, StatisticsRow, Weights
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.settings.statistics import AskedStatistics
+from explorer.settings.statistics import RequestedStatistics
 
 _LOSSES = ("sum", "mse", "cross-entropy")
 
@@ -86,7 +86,7 @@ class ModelValues:
     def weights(
         self,
         names: Sequence[str],
-        choices: AskedStatistics,
+        choices: RequestedStatistics,
         index: int | None,
         on_progress: OnProgress,
         cancel: Cancel,
@@ -115,7 +115,7 @@ class ModelValues:
     def activations(
         self,
         layers: Sequence[str],
-        choices: AskedStatistics,
+        choices: RequestedStatistics,
         input: str | None,
         batch: int | None,
         seed: int,

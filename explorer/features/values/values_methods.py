@@ -10,7 +10,7 @@ from explorer.features.values.activation_values import ModelValues
 from explorer.features.values.tensor_values import TensorNumbers
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.settings.statistics import AskedStatistics
+from explorer.settings.statistics import RequestedStatistics
 
 if TYPE_CHECKING:
     from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
@@ -47,7 +47,7 @@ def weights(
             weights of a module.
         Cancelled: `cancel` returned True.
     """
-    choices = AskedStatistics(tuple(kinds), stat, axis, bins)
+    choices = RequestedStatistics(tuple(kinds), stat, axis, bins)
     return session.parts.get_part(ModelValues).weights(names, choices, index, on_progress, cancel)
 
 
@@ -99,7 +99,7 @@ def activations(
             layers that ran, and its `skipped` says where the model failed and why.
         Cancelled: `cancel` returned True.
     """
-    choices = AskedStatistics(tuple(kinds), stat, axis, bins)
+    choices = RequestedStatistics(tuple(kinds), stat, axis, bins)
     return session.parts.get_part(ModelValues).activations(
         layers, choices, input, batch, seed, loss, target, output, overwrite, index, on_progress, cancel
     )

@@ -36,12 +36,13 @@ from explorer.facts import Info, OpStat
 from explorer.facts.graph.flow import FlowRecord
 from explorer.facts.memory import Memory
 from explorer.facts.profile.profile import Profile
-from explorer.host import SWITCH, cache_home, file_reads, memory_limit
+from explorer.host import SWITCH, file_reads, find_cache_folder, memory_limit
 from explorer.host.cache_folder import CacheFolder, CacheUsage
 from explorer.host.file_reads import FileRead
 from explorer.session.cache.rows import Chunk, RowPages, restore_tuples
 
 _VERSION = 2
+"""Version of the stored answers. Answers of another version are not found."""
 _PACKAGES = (
     *("gguf", "ml_dtypes", "msgspec", "numpy", "onnx", "onnxruntime", "safetensors", "tflite", "torch"),
     *("torchvision", "transformers"),
@@ -208,12 +209,12 @@ class AnalysisCache:
 
     def _make_key(self) -> str | None:
         """Computes a digest of everything but the content of files, or None if nothing may be stored."""
-        about = self._options
-        if about["trust"] or about["rules"] is not None or about["observe"] or about["weights_file"]:
+        options = self._options
+        if options["trust"] or options["rules"] is not None or options["observe"] or options["weights_file"]:
             return None
-        named = _is_name(self._source)
-        folder = not named and os.path.isdir(self._source)
-        if not (named or folder or os.path.isfile(self._source)):
+        is_name = _is_name(self._source)
+        is_folder = not is_name and os.path.isdir(self._source)
+        if not (is_name or is_folder or os.path.isfile(self._source)):
             return None
         program = _list_code_files(_PROGRAM_FOLDER)
         if max(changed for _, _, changed in program) > _STARTED_NS:
@@ -226,16 +227,16 @@ class AnalysisCache:
             program,
             _list_version_files(),
         ]
-        if named:
+        if is_name:
             models = _list_package_files("torchvision")
             if models is None:
                 return None
             parts.append(models)
         else:
             parts.append(os.path.abspath(self._source))
-        if folder:
+        if is_folder:
             parts += [_list_package_files("transformers"), _list_installed_packages(), _list_variables()]
-        parts += [self._source, [[name, _keep_order(value)] for name, value in sorted(about.items())]]
+        parts += [self._source, [[name, _keep_order(value)] for name, value in sorted(options.items())]]
         try:
             return _hash("", msgspec.msgpack.encode(parts))
         except (OverflowError, TypeError, ValueError):
@@ -273,17 +274,17 @@ def _restore_ops(fact: tuple[OpStat, ...]) -> tuple[OpStat, ...]:
     return fact
 
 
-def _keep_fact(fact: Any) -> Any:
+def _return_unchanged(fact: Any) -> Any:
     return fact
 
 
 _KINDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "info": (Info, _restore_info),
     "ops": (tuple[OpStat, ...], _restore_ops),
-    "memory": (Memory, _keep_fact),
-    "flow": (FlowRecord, _keep_fact),
-    "profile": (Profile, _keep_fact),
-    "rows": (tuple[Chunk, ...], _keep_fact),
+    "memory": (Memory, _return_unchanged),
+    "flow": (FlowRecord, _return_unchanged),
+    "profile": (Profile, _return_unchanged),
+    "rows": (tuple[Chunk, ...], _return_unchanged),
 }
 """Kinds of answers: the type for decoding, and the function that restores tuples in the decoded fact."""
 
@@ -312,7 +313,7 @@ def _encode(name: str, fact: Any) -> bytes | None:
 
 
 def _find_folder() -> CacheFolder:
-    return CacheFolder(os.path.join(cache_home(os.environ), "analyses"))
+    return CacheFolder(os.path.join(find_cache_folder(os.environ), "analyses"))
 
 
 def _is_name(source: str) -> bool:
@@ -339,8 +340,8 @@ def _list_code_files(folder: str) -> list[tuple[str, int, int]]:
         with contextlib.suppress(OSError), os.scandir(pending_folders.pop()) as entries:
             for entry in entries:
                 if entry.name.endswith(".py"):
-                    about = entry.stat()
-                    files.append((entry.path, about.st_size, about.st_mtime_ns))
+                    status = entry.stat()
+                    files.append((entry.path, status.st_size, status.st_mtime_ns))
                 elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
                     pending_folders.append(entry.path)
     return sorted(files)

@@ -106,7 +106,7 @@ def build_structure(layers: Sequence[Layer]) -> Structure:
     )
     parent, flags = structure.parent, structure.flags
     values: tuple[list[int], ...] = ([], [], [], [])
-    macs, params, weights, activations = (column.append for column in values)
+    add_macs, add_params, add_weight_bytes, add_activation_bytes = (column.append for column in values)
     for row, layer in enumerate(layers):
         parent[row] = -1 if layer.parent is None else layer.parent
         depth[row] = layer.depth
@@ -117,10 +117,10 @@ def build_structure(layers: Sequence[Layer]) -> Structure:
         if layer.shared_with:
             flag |= SHARED
         flags[row] = flag
-        macs(-1 if layer.macs is None else layer.macs)
-        params(layer.params)
-        weights(layer.weight_bytes)
-        activations(-1 if layer.activation_bytes is None else layer.activation_bytes)
+        add_macs(-1 if layer.macs is None else layer.macs)
+        add_params(layer.params)
+        add_weight_bytes(layer.weight_bytes)
+        add_activation_bytes(-1 if layer.activation_bytes is None else layer.activation_bytes)
     structure.columns = {name: narrow_numbers(column) for name, column in zip(COLUMNS, values, strict=True)}
     complete_structure(structure)
     return structure
@@ -197,7 +197,7 @@ def pack(layers: Iterable[Layer]) -> Iterator[Chunk]:
     """
     import zlib
 
-    rows, start, press = iter(layers), 0, zlib.compressobj(_COMPRESSION_LEVEL)
+    rows, start, compressor = iter(layers), 0, zlib.compressobj(_COMPRESSION_LEVEL)
     while page := list(islice(rows, PAGE_ROWS)):
         bodies = _encode(page, start)
         name = "page"
@@ -206,18 +206,18 @@ def pack(layers: Iterable[Layer]) -> Iterator[Chunk]:
 
             name, bodies = "pickled", [pickle.dumps(layer, 5) for layer in page]
         body = array("I", [len(page), *map(len, bodies)]).tobytes() + b"".join(bodies)
-        packer = press.copy()
-        yield Chunk(name, "", packer.compress(body) + packer.flush())
+        page_compressor = compressor.copy()
+        yield Chunk(name, "", page_compressor.compress(body) + page_compressor.flush())
         if not start:
-            press = zlib.compressobj(_COMPRESSION_LEVEL, zdict=body)
+            compressor = zlib.compressobj(_COMPRESSION_LEVEL, zdict=body)
         start += PAGE_ROWS
 
 
 def _encode(page: Sequence[Layer], start: int) -> list[bytes] | None:
-    """Encodes rows as MessagePack, or returns None if one of them cannot be represented exactly.
+    """Encodes rows as MessagePack, or returns None if a value cannot be represented exactly.
 
-    Ids are stored relative to the position of the row, which makes them equal and easy to compress. `start`
-    is the id of the first row.
+    Ids are stored relative to the position of the row, so that all rows hold the same small numbers, which
+    compress well. `start` is the id of the first row.
     """
     from msgspec import msgpack
     from msgspec.structs import replace
@@ -411,13 +411,13 @@ class RowPages(Sequence["Layer"]):
         yield tuple(batch)
 
     def without_structure(self) -> RowPages:
-        """Makes rows that share these pages, also pages added later. Their structure is still to be added."""
+        """Makes rows that share these pages and pages added later. Add their structure with `add`."""
         rows = RowPages()
         rows._pages, rows._pickled = self._pages, self._pickled
         return rows
 
     def with_sums(self, reason: str) -> RowPages:
-        """Makes rows with `reason`, and with the parameters, weight bytes and runs of `structure`."""
+        """Makes rows with `reason`, whose parameters, weight bytes and runs come from `structure`."""
         from msgspec.structs import replace
 
         structure = self.structure
@@ -525,10 +525,10 @@ class RowPages(Sequence["Layer"]):
         while row_id < stop:
             page, first = divmod(row_id, PAGE_ROWS)
             last = min(PAGE_ROWS, first + stop - row_id)
-            row = self._row_decoder(page)
+            decode_row = self._row_decoder(page)
             bodies = _split_page(self._bodies.get(page) or self._decompress(page))[first:last]
-            for body_row, body in enumerate(bodies, row_id):
-                yield self._amend(row(body, body_row))
+            for body_row_id, body in enumerate(bodies, row_id):
+                yield self._amend(decode_row(body, body_row_id))
             row_id += last - first
 
     def __iter__(self) -> Iterator[Layer]:

@@ -122,7 +122,9 @@ def training(
     return training_over_time(session, batches=(batch,), optimizer=optimizer, index=index)
 
 
-def _training_work(session: Facade, batch: int | None, optimizer: Optimizer, index: int | None) -> Training:
+def _compute_step_cost(
+    session: Facade, batch: int | None, optimizer: Optimizer, index: int | None
+) -> Training:
     """Computes the cost of a training step without its memory over time."""
     step.check_options(batch, optimizer)
     models = session.parts.models
@@ -190,7 +192,7 @@ def training_over_time(
     Raises:
         Misuse: See `training_memory`.
     """
-    fact = _training_work(session, batches[0], optimizer, index)
+    fact = _compute_step_cost(session, batches[0], optimizer, index)
     try:
         memory = computed.training_memory(
             session.parts.models, batches, optimizer, checkpoint, card, measured, index
@@ -301,7 +303,7 @@ def layers(
         Misuse: A column or style does not exist, a column lacks its machine or tile, or the filter is
             invalid.
     """
-    plan = _table_plan(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
+    plan = _plan_utilization(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
     placement = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
     table = computed.table(
@@ -319,7 +321,7 @@ def layers(
     return replace(table, modules=models.list_own_modules(index)) if models.module is not None else table
 
 
-def _table_plan(
+def _plan_utilization(
     session: Facade,
     spec: TileSpec | None,
     column_texts: Iterable[str],
@@ -370,7 +372,7 @@ def column(
     Raises:
         Misuse: The column does not exist, or it lacks its machine or tile.
     """
-    plan = _table_plan(session, spec, (name,), index, on_progress)
+    plan = _plan_utilization(session, spec, (name,), index, on_progress)
     placement = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
     return computed.column(

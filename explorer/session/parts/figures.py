@@ -25,7 +25,7 @@ from explorer.engine.costs.value_flow import ValueFlow, list_row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.models.opened_model import OpenedModel
 from explorer.engine.tiling.layers import tile_arithmetic
-from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, Shape, whole_model
+from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, Shape, build_total_row
 from explorer.facts.comparison import TorchinfoLayout, TorchinfoTable
 from explorer.facts.external.overlay import Overlay
 from explorer.facts.external.placement import Placement
@@ -63,7 +63,7 @@ def training_memory(
     paths: tuple[str, ...] = ()
     notes: dict[str, None] = {}
 
-    def step(batch: int | None, globs: Sequence[str]) -> StepMemory:
+    def count_step(batch: int | None, globs: Sequence[str]) -> StepMemory:
         nonlocal paths
         result = opened.step_memory(optimizer, batch, globs)
         if not isinstance(result, str):
@@ -75,18 +75,18 @@ def training_memory(
         notes[f"counted by the outputs of layers: {result}"] = None
         return step_memory.estimate_by_outputs(training.compute_training(opened.training(batch), optimizer))
 
-    def whole(batch: int | None) -> StepMemory:
-        fact = step(batch, checkpoint)
+    def build_step(batch: int | None) -> StepMemory:
+        fact = count_step(batch, checkpoint)
         if checkpoint:
-            fact = step_memory.add_plain_figures(fact, step(batch, ()))
+            fact = step_memory.add_plain_figures(fact, count_step(batch, ()))
         if measured:
             fact = replace(fact, measured=_measure(opened, batch, optimizer, fact))
         return fact if card is None else replace(fact, fits=fact.peak_bytes <= card)
 
-    steps = tuple(whole(batch) for batch in batches)
+    steps = tuple(build_step(batch) for batch in batches)
     largest = None
     if card is not None:
-        largest = step_memory.find_largest_batch(lambda n: step(n, checkpoint).peak_bytes, card)
+        largest = step_memory.find_largest_batch(lambda batch: count_step(batch, checkpoint).peak_bytes, card)
     return TrainingMemory(optimizer, card, largest, tuple(checkpoint), paths, steps, tuple(notes))
 
 
@@ -118,12 +118,11 @@ def row(models: Models, layer: str | int, index: int | None, where: str = "--lay
 def groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
     """Finds the ids of all groups that match a text for `find_layer`."""
     layers = models.examine_or_refuse(models.resolve_index(index)).analysis.layers
-    matches = layers_named(layers, name) or [find_layer(layers, name, where)]
+    matches = find_layers_by_name(layers, name) or [find_layer(layers, name, where)]
     groups = [row_id for row_id in matches if layers[row_id].group]
     if not groups:
-        matched = "one layer, in which" if len(matches) == 1 else f"{len(matches):,} layers, in none of which"
-        content = "nothing" if len(matches) == 1 else "anything"
-        raise Misuse(f"'{name}' is {matched} {content} stands", where=where, hint="name a group")
+        problem = "is a layer, not a group" if len(matches) == 1 else f"is {len(matches):,} layers, no group"
+        raise Misuse(f"'{name}' {problem}", where=where, hint="name a group")
     return groups
 
 
@@ -165,7 +164,7 @@ def table(
     table_figures: TableFigures,
     index: int | None,
 ) -> LayerTable:
-    """Builds a table of rows of the tree."""
+    """Builds a table of rows of the tree, see `Session.layers`."""
     preset = tree_columns.STYLES[style]
     if depth is not None and depth < 1:
         raise Misuse("a tree has at least one level", where="depth")
@@ -178,10 +177,10 @@ def table(
     columns = tree_columns.find_columns(column_names, column_figures, unknown=("seconds",))
     matches = filter.build_matcher(query, column_figures) if query.strip() else None
     narrowed = selection.filter_rows(analysis.info, analysis.layers, matches, figures)
-    narrow = (
+    narrowed_inputs = (
         table_figures.narrowed(analysis.layers, narrowed.layers) if matches is not None else table_figures
     )
-    column_figures = narrow.column_figures(analysis.info, narrowed.figures)
+    column_figures = narrowed_inputs.column_figures(analysis.info, narrowed.figures)
     rows = selection.arrange_rows(
         selection.fold_constants(narrowed.layers, edges(models, index).constants)
         if fold
@@ -202,8 +201,8 @@ def table(
         None if matches is None else narrowed.match_count,
         flat or preset.flat,
         style,
-        narrow.overlay,
-        narrow.placement,
+        narrowed_inputs.overlay,
+        narrowed_inputs.placement,
     )
 
 
@@ -216,7 +215,7 @@ def column(models: Models, name: str, table_figures: TableFigures, index: int | 
         analysis.info, narrowed.figures if narrowed is not None else figures
     )
     (column,) = tree_columns.find_columns([name], column_figures, "column")
-    total_row = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
+    total_row = build_total_row(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
     values = [column.get_value(row, column_figures) for row in (*analysis.layers, total_row)]
     if not column.is_number:
         texts = [str(value) for value in values]
@@ -304,7 +303,7 @@ def find_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> in
         Misuse: No layer or more than one layer matches.
     """
     paths = [layer.path for layer in layers]
-    matches = layers_named(layers, text)
+    matches = find_layers_by_name(layers, text)
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -316,7 +315,7 @@ def find_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> in
     raise Misuse(f"'{text}' is {len(matches):,} layers", where=where, hint=f"choose from: {names}")
 
 
-def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
+def find_layers_by_name(layers: Sequence[Layer], text: str) -> list[int]:
     """Lists all rows that match the text for `find_layer`."""
     paths = [layer.path for layer in layers]
     matches = [index for index, path in enumerate(paths) if path == text]
@@ -329,7 +328,7 @@ def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
 
 
 def list_same_names(layers: Sequence[Layer], name: str | int | None) -> tuple[str, ...]:
-    """Return paths of the other layers with the same name in the file, which are numbered: name#2, name#3."""
+    """Lists the paths of the other layers of the same name, which paths number: name#2, name#3."""
     if not isinstance(name, str):
         return ()
     numbered = re.compile(re.escape(name) + r"#\d+").fullmatch
@@ -337,7 +336,7 @@ def list_same_names(layers: Sequence[Layer], name: str | int | None) -> tuple[st
 
 
 def list_dotted_names(layers: Sequence[Layer]) -> list[str]:
-    """List the dotted name of each layer: the names of its groups and its own name."""
+    """Lists the dotted name of each layer: the names of its groups and its own name."""
     dotted_names: list[str] = []
     for layer in layers:
         dotted_names.append(
@@ -398,18 +397,18 @@ class TableFigures(Struct, frozen=True):
         self, info: Info, figures: Mapping[str, Mapping[int, float | None]]
     ) -> tree_columns.ColumnFigures:
         """Computes the column figures. Utilization and efficiency are ratios of sums."""
-        filled = None
+        utilization = None
         if "tile_work" in figures:
             work = figures["tile_work"]
-            filled = {
+            utilization = {
                 row_id: (figures["tile_macs"].get(row_id) or 0) / total
                 for row_id, total in work.items()
                 if total
             }
-        reached = None
+        efficiency = None
         if "measured_limit" in figures:
             seconds_by_row, limits_by_row = figures["measured_limited"], figures["measured_limit"]
-            reached = {
+            efficiency = {
                 row_id: (limits_by_row.get(row_id) or 0) / seconds
                 for row_id, seconds in seconds_by_row.items()
                 if seconds
@@ -417,12 +416,12 @@ class TableFigures(Struct, frozen=True):
         return tree_columns.ColumnFigures(
             info.totals,
             figures.get("seconds"),
-            filled,
+            utilization,
             self.overlay,
             None if self.placement is None else self.placement.providers,
             figures.get("measured"),
             figures.get("measured_share"),
-            reached,
+            efficiency,
         )
 
 

@@ -233,7 +233,7 @@ class Models:
             self._forget(state)
         self.history = history
         if history.dims is not None:
-            self._take_dims({name: size for name, size in history.dims.items() if size > 0})
+            self._set_dims({name: size for name, size in history.dims.items() if size > 0})
 
     def rewind(self, history: History) -> None:
         """Restores an earlier history.
@@ -269,11 +269,11 @@ class Models:
         check_names([opened], replace(opened.options, dims=dict(dims)))
         former_dims = self.options["dims"]
         former_results = self._results, self.products, self._graph, self._graph_results
-        self._take_dims(dims)
+        self._set_dims(dims)
         try:
             self.examine(self.current, on_progress, cancel)
         except BaseException:
-            self._take_dims(former_dims)
+            self._set_dims(former_dims)
             self._results, self.products, self._graph, self._graph_results = former_results
             raise
         self.history = replace(self.history, dims=dict(dims))
@@ -602,7 +602,10 @@ class Models:
     def comparable_analysis(
         self, state: int, another: int, on_progress: OnProgress, cancel: Cancel
     ) -> Analysis:
-        """Returns the analysis of a state at the sizes of the tilings between it and another state."""
+        """Returns the analysis of a state's graph for a comparison with the state `another`.
+
+        If figures are unknown, it uses the sizes of a tiling between the two states.
+        """
         analysis = self.graph_analysis(state, on_progress, cancel)
         between = states.list_between(self.history, state, another)
         records = [entry.record for entry in between if entry.record is not None]
@@ -632,35 +635,35 @@ class Models:
             return None
         analyze_again = functools.cache(lambda: self._analyze(0, None, None))
 
-        def rows() -> BuiltRows:
+        def load_rows() -> BuiltRows:
             pages = cache.rows()
             if pages is None:
                 return analyze_again().rows()
-            return BuiltRows(tuple(pages), lambda: analyze_again().schedule, functools.cache(flow))
+            return BuiltRows(tuple(pages), lambda: analyze_again().schedule, functools.cache(load_flow))
 
-        def flow() -> ValueFlow | None:
-            pages = cache.get("flow")
-            if pages is None:
+        def load_flow() -> ValueFlow | None:
+            record = cache.get("flow")
+            if record is None:
                 return analyze_again().flow
-            return value_flow.build_flow(pages)
+            return value_flow.build_flow(record)
 
-        return AnalysisResult(info, rows)
+        return AnalysisResult(info, load_rows)
 
     def _wrap_cached_flow(self, examined: AnalysisResult) -> AnalysisResult:
         """Wraps the analysis of the original so that its edges are cached once they are computed."""
 
-        def rows() -> BuiltRows:
+        def build_rows() -> BuiltRows:
             built_rows = examined.rows()
 
-            def flow() -> ValueFlow | None:
-                edges = built_rows.build_flow()
-                if edges is not None and len(edges.made) <= _MIN_CACHED_ROWS:
-                    self._cache_fact(0, "flow", lambda: value_flow.build_record(edges))
-                return edges
+            def build_and_cache_flow() -> ValueFlow | None:
+                flow = built_rows.build_flow()
+                if flow is not None and len(flow.made) <= _MIN_CACHED_ROWS:
+                    self._cache_fact(0, "flow", lambda: value_flow.build_record(flow))
+                return flow
 
-            return built_rows._replace(build_flow=functools.cache(flow))
+            return built_rows._replace(build_flow=functools.cache(build_and_cache_flow))
 
-        return type(examined)(examined.info, rows, examined.bounds, examined.failed_layer)
+        return type(examined)(examined.info, build_rows, examined.bounds, examined.failed_layer)
 
     def _load_or_compute(self, state: int, name: str, make: Callable[[], _T]) -> _T:
         """Reads a fact of the original from the cache, or computes and caches it."""
@@ -676,9 +679,9 @@ class Models:
         if (original := self._results.get(0)) is not None and original.failed_layer:
             return  # a later session refuses the model, unless it is partial as well
         if state == 0 and self.cache is not None and name not in self.cache.tried:
-            opened, files = self._original, self.cache.files
-            about = files if opened is None else opened.rests_on(self._results[0].info)
-            self.cache.keep(name, fact, about, self._analysis_seconds)
+            opened, cached_files = self._original, self.cache.files
+            files = cached_files if opened is None else opened.rests_on(self._results[0].info)
+            self.cache.keep(name, fact, files, self._analysis_seconds)
 
     def _analyze(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
         """Analyzes a state."""
@@ -764,7 +767,7 @@ class Models:
         """Returns options for a state's graph, in which the user's input shapes are already applied."""
         return replace(self._open_options(), dims=dims, input_shapes={})
 
-    def _take_dims(self, dims: Mapping[str, int]) -> None:
+    def _set_dims(self, dims: Mapping[str, int]) -> None:
         """Sets other sizes and drops everything that was computed for the former sizes."""
         self.options["dims"] = dict(dims)
         self._results, self.products, self._graph_results, self._cache = {}, {}, {}, None
@@ -782,7 +785,7 @@ class Models:
         self.products.pop(state, None)
 
     def _weight_files(self) -> set[str]:
-        """Files next to the opened model that hold its weights."""
+        """Lists the files next to the opened model that hold its weights."""
         if not self.open_state().is_graph:
             return set(getattr(self.open_state(), "files", ()))
         folder = os.path.dirname(self.source)

@@ -1,8 +1,8 @@
 """Writes a session as a shell script. Its commands make the same files again, byte for byte.
 
 The script is self-contained. Settings that options cannot express (rules for single sites, very many sites)
-go into a file for `--config`, which the script writes first. It names the model by its absolute path, accepts
-another one as its argument, writes into the current folder, and never replaces a file.
+go into a file for `--config`, which the script writes first. The script names the model by its absolute path,
+accepts another model as its argument, writes into the current folder, and never replaces a file.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class SessionParts:
         return self._second_model[1], 0
 
     def close_second_model(self) -> None:
-        """Closes the other model."""
+        """Closes the model that `find_second_model` opened, if there is one."""
         if self._second_model is not None:
             self._second_model[1].close()
             self._second_model = None

@@ -14,7 +14,7 @@ from explorer.session.parts.models import Models
 FIGURE_OPTIONS = ("dims", "input_shapes", "observe", "past")
 """Opening options that affect the figures.
 
-Rules, weights and seed do so too: a digest of their content tells.
+Rules, weights and the seed affect them, too. A digest of the model's content covers these.
 """
 
 Reopen = Callable[..., SweepSession]
@@ -30,7 +30,7 @@ def build_open_arguments(models: Models) -> tuple[str, dict[str, Any]]:
 
 
 def reopen_module(reopen: Reopen, source: str, **options: Any) -> SweepSession:
-    """Opens a module from its present file, because a worker may have imported an older version."""
+    """Opens a module from its current file, because a worker may have imported an older version."""
     sys.modules.pop(source.rpartition(":")[0], None)
     return reopen(source, **options)
 

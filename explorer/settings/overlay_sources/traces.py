@@ -114,10 +114,10 @@ def read(trace: bytes, path: str) -> TraceRows | None:
         raise Misuse(f"this is not a trace: {error}", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # the JSON reader reports the line of the error
-    spans = sorted(_list_calls(events), key=lambda span: (span.start, -span.duration))
-    if any(not math.isfinite(span.start + span.duration) or span.duration < 0 for span in spans):
+    calls = sorted(_list_calls(events), key=lambda call: (call.start, -call.duration))
+    if any(not math.isfinite(call.start + call.duration) or call.duration < 0 for call in calls):
         raise Misuse("this is not a trace: an event ends before it begins, or never", where=path)
-    return _build_rows(spans, path) if spans else None
+    return _build_rows(calls, path) if calls else None
 
 
 def _add_closing_bracket(data: bytes) -> bytes:
@@ -140,32 +140,32 @@ def _list_calls(events: Sequence[_Event]) -> Iterator[TracedCall]:
             yield TracedCall(str(start.name), start.ts, event.ts - start.ts, start.cat or "")
 
 
-def _build_rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
+def _build_rows(calls: Sequence[TracedCall], path: str) -> TraceRows:
     """Computes the time of each layer or module from the calls of a trace.
 
     Args:
-        spans: Calls, sorted by start.
+        calls: Calls, sorted by start.
         path: Path of the trace, for errors.
     """
     modules: dict[str, tuple[str, int, int]] = {}
-    if any(span.name.endswith(_KERNEL) and span.category == "Node" for span in spans):
-        named = [span for span in spans if span.name.endswith(_KERNEL)]
-        runs = [span for span in spans if span.name == _RUN]
-    elif any(span.category == "layer" for span in spans):
-        named = [span for span in spans if span.category == "layer"]
-        runs = [span for span in spans if span.category == "run"]
-    elif any(span.category in _TORCH for span in spans):
-        named, runs, modules = _find_torch_calls(spans, path)
+    if any(call.name.endswith(_KERNEL) and call.category == "Node" for call in calls):
+        layer_calls = [call for call in calls if call.name.endswith(_KERNEL)]
+        runs = [call for call in calls if call.name == _RUN]
+    elif any(call.category == "layer" for call in calls):
+        layer_calls = [call for call in calls if call.category == "layer"]
+        runs = [call for call in calls if call.category == "run"]
+    elif any(call.category in _TORCH for call in calls):
+        layer_calls, runs, modules = _find_torch_calls(calls, path)
     else:
-        named = [span for span in spans if not span.name.startswith(_STEP)]
-        runs = [span for span in spans if span.name.startswith(_STEP)]
-    seconds, notes = _compute_times(named, runs)
-    ops = {span.name.removesuffix(_KERNEL): span.op for span in named if span.op}
+        layer_calls = [call for call in calls if not call.name.startswith(_STEP)]
+        runs = [call for call in calls if call.name.startswith(_STEP)]
+    seconds, notes = _compute_times(layer_calls, runs)
+    ops = {call.name.removesuffix(_KERNEL): call.op for call in layer_calls if call.op}
     return TraceRows(tuple(seconds.items()), ops, modules, tuple(notes))
 
 
 def _find_torch_calls(
-    spans: Sequence[TracedCall], path: str
+    calls: Sequence[TracedCall], path: str
 ) -> tuple[list[TracedCall], list[TracedCall], dict[str, tuple[str, int, int]]]:
     """Finds the calls of modules in a trace of torch.
 
@@ -173,23 +173,25 @@ def _find_torch_calls(
         The calls of modules and user annotations; the runs of the model; and the position of each module
         among the modules of its class, as in `TraceRows.modules`.
     """
-    steps = [span for span in spans if span.name.startswith(_STEP)]
-    module_calls = [span for span in spans if span.name.startswith(MODULE)]
+    steps = [call for call in calls if call.name.startswith(_STEP)]
+    module_calls = [call for call in calls if call.name.startswith(MODULE)]
     outermost_calls: list[TracedCall] = []
-    for span in module_calls:
-        if not outermost_calls or span.start >= outermost_calls[-1].start + outermost_calls[-1].duration:
-            outermost_calls.append(span)
+    for call in module_calls:
+        if not outermost_calls or call.start >= outermost_calls[-1].start + outermost_calls[-1].duration:
+            outermost_calls.append(call)
     # an outermost call is a run of the whole model, unless the model is a single module
-    model_names = {span.name for span in outermost_calls}
-    named = [span for span in module_calls if span.name not in model_names]
-    if not named and len(module_calls) == len(model_names) == 1:
-        named = module_calls
-    named += [span for span in spans if span.category in _ANNOTATIONS and not span.name.startswith(_STEP)]
-    if not named:
+    model_names = {call.name for call in outermost_calls}
+    layer_calls = [call for call in module_calls if call.name not in model_names]
+    if not layer_calls and len(module_calls) == len(model_names) == 1:
+        layer_calls = module_calls
+    layer_calls += [
+        call for call in calls if call.category in _ANNOTATIONS and not call.name.startswith(_STEP)
+    ]
+    if not layer_calls:
         hint = "torch.profiler.profile(with_stack=True) records modules; record_function names other things"
         raise Misuse("the trace names no modules", where=path, hint=hint)
     by_class: dict[str, list[tuple[int, str]]] = {}
-    for name in dict.fromkeys(span.name for span in named):
+    for name in dict.fromkeys(call.name for call in layer_calls):
         if match := _NUMBERED.fullmatch(name):
             by_class.setdefault(match[1], []).append((int(match[2]), name))
     positions = {
@@ -197,16 +199,16 @@ def _find_torch_calls(
         for kind, class_modules in by_class.items()
         for index, (_, name) in enumerate(sorted(class_modules))
     }
-    return named, steps or (outermost_calls if len(model_names) == 1 else []), positions
+    return layer_calls, steps or (outermost_calls if len(model_names) == 1 else []), positions
 
 
 def _compute_times(
-    named: Sequence[TracedCall], runs: Sequence[TracedCall]
+    layer_calls: Sequence[TracedCall], runs: Sequence[TracedCall]
 ) -> tuple[dict[str, float], list[str]]:
     """Computes the microseconds of each layer: the median over the runs, or the sum if runs are unknown.
 
     Args:
-        named: Calls of layers.
+        layer_calls: Calls of layers.
         runs: Runs of the model; empty if unknown.
 
     Returns:
@@ -216,18 +218,18 @@ def _compute_times(
     starts = [run.start for run in runs]
     times_by_run: dict[str, dict[int, float]] = {}
     outside = 0
-    for span in named:
-        name = span.name.removesuffix(_KERNEL)
-        run_index = bisect_right(starts, span.start) - 1 if is_disjoint and runs else 0
+    for call in layer_calls:
+        name = call.name.removesuffix(_KERNEL)
+        run_index = bisect_right(starts, call.start) - 1 if is_disjoint and runs else 0
         if (
             runs
             and is_disjoint
-            and (run_index < 0 or span.start > runs[run_index].start + runs[run_index].duration)
+            and (run_index < 0 or call.start > runs[run_index].start + runs[run_index].duration)
         ):
             outside += 1
             continue
         times = times_by_run.setdefault(name, {})
-        times[run_index] = times.get(run_index, 0.0) + span.duration
+        times[run_index] = times.get(run_index, 0.0) + call.duration
     notes = []
     if outside:
         notes.append(

@@ -98,12 +98,12 @@ def _parse_file(toml: bytes, path: str) -> Iterable[EditStep]:
         if len(step_kinds) > 1:
             raise Misuse(f"a step does one thing, not {' and '.join(step_kinds)}", where=where)
         kind: Any = step_kinds[0]
-        needed = {**dict.fromkeys(_WITHOUT_TO, ()), "set": ("attribute", "to")}.get(kind, ("to",))
-        present = [key for key in ("attribute", "to") if key in rule]
-        if list(needed) != present:
-            unneeded = [key for key in present if key not in needed]
-            missing = [key for key in needed if key not in present]
-            fault = f"needs '{missing[0]}'" if missing else f"takes no '{unneeded[0]}'"
+        required_keys = {**dict.fromkeys(_WITHOUT_TO, ()), "set": ("attribute", "to")}.get(kind, ("to",))
+        keys = [key for key in ("attribute", "to") if key in rule]
+        if list(required_keys) != keys:
+            extra_keys = [key for key in keys if key not in required_keys]
+            missing_keys = [key for key in required_keys if key not in keys]
+            fault = f"needs '{missing_keys[0]}'" if missing_keys else f"takes no '{extra_keys[0]}'"
             raise Misuse(f"the step '{kind}' {fault}", where=where)
         yield EditStep(kind, rule[kind], rule.get("to", ""), rule.get("attribute", ""))
 

@@ -27,14 +27,14 @@ class _Kind(NamedTuple):
     Attributes:
         name: Name of the argument of `Session.train`.
         read: Function that converts a text to a value.
-        times: Factor between successive values of a range, or 0 if the option has no ranges.
-        fits: Function that tells whether a value is allowed.
+        factor: Factor between successive values of a range, or 0 if the option has no ranges.
+        is_valid: Function that tells whether a value is allowed.
     """
 
     name: str
     read: Callable[[str], Any]
-    times: int
-    fits: Callable[[Any], bool]
+    factor: int
+    is_valid: Callable[[Any], bool]
 
 
 _KINDS = {
@@ -67,7 +67,7 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
         head, equals, value = word.partition("=")
         name = head.strip() if equals else name
         if equals and name in spans:
-            raise Misuse(f"'{name}' stands there twice", where="--train", hint="name its values once")
+            raise Misuse(f"'{name}' is listed twice", where="--train", hint="list all its values together")
         if name not in _KINDS:
             message = f"'{name or word.strip()}' is not a setting that can be tried"
             hint = suggest_name(name, _KINDS) or f"{', '.join(_KINDS)} are; {_HINT}"
@@ -85,9 +85,12 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
     if count is None:
         points = list(itertools.product(*axes))
     else:
-        draw = random.Random(seed)
+        generator = random.Random(seed)
         # bounded, because there may be fewer combinations than requested
-        draws = (tuple(_draw_value(_KINDS[n], draw, s) for n, s in spans.items()) for _ in range(100 * count))
+        draws = (
+            tuple(_draw_value(_KINDS[name], generator, value_spans) for name, value_spans in spans.items())
+            for _ in range(100 * count)
+        )
         points = list(itertools.islice(dict.fromkeys(draws), count))
     names = [_KINDS[name].name for name in spans]
     return tuple(dict(zip(names, values, strict=True)) for values in dict.fromkeys(points))
@@ -103,7 +106,7 @@ def _parse_span(name: str, text: str) -> _Span:
     low, dots, high = text.partition("..")
     try:
         ends = kind.read(low), kind.read(high if dots else low)
-        is_valid = all(map(kind.fits, ends)) and ends[0] <= ends[1] and not (dots and not kind.times)
+        is_valid = all(map(kind.is_valid, ends)) and ends[0] <= ends[1] and not (dots and not kind.factor)
     except ValueError:
         is_valid = False
     if not is_valid:
@@ -112,17 +115,17 @@ def _parse_span(name: str, text: str) -> _Span:
 
 
 def _build_grid(kind: _Kind, low: Any, high: Any) -> list[Any]:
-    """Lists the values of a range: `low`, its multiples by `kind.times`, and `high`."""
+    """Lists the values of a range: `low`, its products with powers of `kind.factor`, and `high`."""
     values = [low]
-    while low != high and values[-1] * kind.times < high * (1 - 1e-9):
-        values.append(kind.read(f"{values[-1] * kind.times:.9g}"))
+    while low != high and values[-1] * kind.factor < high * (1 - 1e-9):
+        values.append(kind.read(f"{values[-1] * kind.factor:.9g}"))
     return values if low == high else [*values, high]
 
 
-def _draw_value(kind: _Kind, draw: random.Random, spans: Sequence[_Span]) -> Any:
+def _draw_value(kind: _Kind, generator: random.Random, spans: Sequence[_Span]) -> Any:
     """Draws a value from one of the ranges, uniformly in its logarithm."""
-    low, high = draw.choice(spans)
+    low, high = generator.choice(spans)
     if low == high:
         return low
-    value = math.exp(draw.uniform(math.log(low), math.log(high)))
+    value = math.exp(generator.uniform(math.log(low), math.log(high)))
     return min(max(float(f"{value:.3g}") if kind.read is float else round(value), low), high)

@@ -116,9 +116,9 @@ class OpenModel:
         if running is not None and store.analysis is not None:
             return f"{running.title} is not done. Stop it and {action}?"
         if store.history is not None and (lost := store.history.unsaved):
-            from explorer.facts import states_text  # imported late: the first paint does not need it
+            from explorer.facts import describe_states  # imported late: the first paint does not need it
 
-            question = f"{states_text(lost)} not saved. {action.capitalize()} without saving?"
+            question = f"{describe_states(lost)} not saved. {action.capitalize()} without saving?"
             return f"{question} To save, press n, then w." if action == "quit" else question
         return ""
 

@@ -62,7 +62,7 @@ class ResumableSession:
         if self._session_store is None:
             self._session_store = saved_sessions.begin(os.environ)
             self.keep(None)
-            threading.Thread(target=saved_sessions.clear_left, args=(os.environ,), daemon=True).start()
+            threading.Thread(target=saved_sessions.clear_abandoned, args=(os.environ,), daemon=True).start()
         return self._session_store.folder if self._session_store is not None else ""
 
     def keep(self, view: ScreenState | None) -> None:
@@ -75,7 +75,7 @@ class ResumableSession:
     def notice(self) -> str:
         """Return a warning about the session in one line, or ''. Reads files."""
         if self._session_store is None:
-            folder = screen_choices.state_folder(os.environ)
+            folder = screen_choices.find_state_folder(os.environ)
             return f"this session cannot be resumed later: {folder} cannot be written"
         has_waiting_session = self._session_store.has_other_waiting(self._source, os.environ, self._cwd)
         if has_waiting_session:

@@ -157,8 +157,8 @@ class ModelLoader:
 
 def preview_totals(model: TreeModel) -> Totals:
     """Return the totals of a model that its rows contain: parameters and bytes of weights."""
-    from explorer.facts import stored_totals  # imported after the first paint: takes 5 ms
+    from explorer.facts import build_stored_totals  # imported after the first paint: takes 5 ms
 
     tops = list(model.children(None))
     params, weights = (sum(int(model.figure(row, metric)[0] or 0) for row in tops) for metric in METRICS[1:3])
-    return stored_totals(params, None, weights)
+    return build_stored_totals(params, None, weights)

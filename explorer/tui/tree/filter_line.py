@@ -193,7 +193,9 @@ class FilterLine(Horizontal):
         from explorer.settings import filter as query
 
         model = self._tree.model
-        return query.filter_figures(self._tree.totals, model.overlay, model.providers, self._store.profile)
+        return query.collect_filter_figures(
+            self._tree.totals, model.overlay, model.providers, self._store.profile
+        )
 
     async def filter_again(self, open_rows: frozenset[int] | None = None) -> None:
         """Apply the current query to another model. See `TreeModel.set_filter` for `open_rows`."""

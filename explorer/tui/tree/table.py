@@ -128,14 +128,14 @@ class TableLook(Struct, frozen=True):
 
     Attributes:
         figures: Figures that columns need in addition to the layer.
-        whole_model: The whole model as a layer.
+        build_total_row: The whole model as a layer.
         exact: Whether numbers are written out instead of rounded.
         letters: Whether families are shown by letters, because colors are too few.
         stale: Names of the columns whose figures are outdated while the engine computes new figures.
     """
 
     figures: ColumnFigures
-    whole_model: Layer
+    build_total_row: Layer
     exact: bool = False
     letters: bool = False
     stale: frozenset[str] = frozenset()
@@ -154,11 +154,11 @@ def choose_look(
     providers: Mapping[int, str] | None = None,
 ) -> TableLook:
     """Build the `TableLook` of a model."""
-    from explorer.facts import whole_model  # imported late for the same reason as in `rows.columns_of`
+    from explorer.facts import build_total_row  # imported late for the same reason as in `rows.columns_of`
     from explorer.settings.columns import ColumnFigures
 
     return TableLook(
-        ColumnFigures(totals=totals, providers=providers), whole_model(totals), exact, letters, stale
+        ColumnFigures(totals=totals, providers=providers), build_total_row(totals), exact, letters, stale
     )
 
 
@@ -413,7 +413,7 @@ def _format_cell(
         )
     value, sign = _find_figure(model, row, first, column, look)
     if column.name == "share":
-        model_macs = look.whole_model.macs
+        model_macs = look.build_total_row.macs
         is_counted = first.counted or model.is_range(row)
         share = value / model_macs if value and model_macs and is_counted else 0.0
         return (_number("share", share, look.exact) if share else ""), "number", value if share else None

@@ -154,7 +154,7 @@ def test_a_model_that_came_out_different_is_exit_code_1_and_nothing_is_written(
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x:0=1"], "'1' is not a name for a dimension"),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x:0=a,0=b"], "axis 0 has two names, 'a' and 'b'"),
         (["a.safetensors", "-o", "b.pt", "--input-names", "a,,b"], "has an empty name"),
-        (["a.safetensors", "-o", "b.pt", "--output-names", "a,a"], "'a' stands there twice"),
+        (["a.safetensors", "-o", "b.pt", "--output-names", "a,a"], "'a' is listed twice"),
         (["a.safetensors", "-o", "b.pt", "--exporter", "dynmo"], "did you mean 'dynamo'"),
         (["a.safetensors", "-o", "b.pt", "--method", "compile"], "'compile' is not known"),
     ],

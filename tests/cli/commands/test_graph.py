@@ -660,7 +660,7 @@ def test_a_name_of_several_opens_all_groups_and_says_that_a_layer_is_the_first(
     assert main(["layers", str(path), "--layer", "same"]) == 0
     assert "the other is same#2" in capsys.readouterr().out
     assert main([*words, "--unfold", "one"]) == 2
-    assert "'one' is 2 layers, in none of which anything stands" in capsys.readouterr().err
+    assert "'one' is 2 layers, no group" in capsys.readouterr().err
 
 
 def _scripted(path: Path) -> Any:

@@ -243,7 +243,7 @@ def test_a_layer_in_which_nothing_stands_is_not_unfolded(
         leaf = next(layer.path for layer in session.analysis().layers if not layer.group)
     assert main(["graph", str(source), "--unfold", leaf, "-o", str(out)]) == 2
     told = capsys.readouterr().err
-    assert told == f"explorer: --unfold: '{leaf}' is one layer, in which nothing stands; name a group\n"
+    assert told == f"explorer: --unfold: '{leaf}' is a layer, not a group; name a group\n"
     assert not out.exists()
 
 

@@ -237,7 +237,7 @@ def test_a_range_goes_by_tens_or_doubling_and_draws_come_from_all_of_it():
         (["--train", "optimizer=adam..sgd", "--data", "d.npz"], "not a value or range of optimizer"),
         (["--train", "lr=0.1", "--data", "d.npz", "--take", "2:new.ckpt"], "there is no row 2"),
         (["--train", "lr=0.1", "--data", "d.npz", "--take", "best"], "'best' is not a row and file"),
-        (["--train", "lr=0.1,lr=1", "--data", "d.npz"], "'lr' stands there twice"),
+        (["--train", "lr=0.1,lr=1", "--data", "d.npz"], "'lr' is listed twice"),
         (["--train", "lr=0.1", "--trials", "2000", "--data", "d.npz"], "1,000 are the most"),
         (["--train", "lr=0.1,1", "--data", "none.npz"], "none.npz"),
         (["--train", "lr=0.1,1", "--data", "/dev/zero"], "not a regular file"),

@@ -39,7 +39,7 @@ from explorer.facts.sweep import (
     combine_tiles,
     count_combinations,
     list_combinations,
-    ordered,
+    sort_tilings,
 )
 from explorer.session import sweep_files
 from explorer.session.parts.models import Models
@@ -105,13 +105,13 @@ def test_only_tilings_of_the_same_model_and_machine_that_hold_are_rivals() -> No
 
 def test_rows_sort_best_first_and_unknown_last() -> None:
     rows = [row(0, 3, 1, 1), row(1, None, 2, 2), row(2, 1, 3, 3, utilisation=0.5)]
-    assert [one.key for one in ordered(rows, "cycles")] == ["k2", "k0", "k1"]
-    assert [one.key for one in ordered(rows, "cycles", reverse=True)] == ["k0", "k2", "k1"]
-    assert ordered(rows, "utilisation")[0].key == "k2"
+    assert [one.key for one in sort_tilings(rows, "cycles")] == ["k2", "k0", "k1"]
+    assert [one.key for one in sort_tilings(rows, "cycles", reverse=True)] == ["k0", "k2", "k1"]
+    assert sort_tilings(rows, "utilisation")[0].key == "k2"
     marked = [row(0, 9, 1, 1), row(1, 3, 2, 1, pareto=True), row(2, 1, 1, 1, pareto=True)]
-    assert [one.key for one in ordered(marked, "pareto")] == ["k2", "k1", "k0"]
+    assert [one.key for one in sort_tilings(marked, "pareto")] == ["k2", "k1", "k0"]
     for by in SORTS:
-        assert len(ordered(rows, by)) == 3
+        assert len(sort_tilings(rows, by)) == 3
 
 
 # what is combined

@@ -41,15 +41,15 @@ _TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overl
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.layer is not None:
         return _build_layer_answer(args, progress)
-    own_table = args.style == "torchsummary" and not args.csv and not args.explicit.intersection(_TABLE)
-    if not own_table:
+    is_torchsummary = args.style == "torchsummary" and not args.csv and not args.explicit.intersection(_TABLE)
+    if not is_torchsummary:
         hint = "add --style torchsummary, or leave it out"
         args.refuse(("batch_size",), "only torchsummary's own table has it", hint)
     shaping = args.explicit & (_SHAPING if args.csv else _SHAPING - _TORCHINFO_LAYOUT)
     if args.compare or (args.style == "torchinfo" and not shaping):
         return _build_torchinfo(args, progress)
     args.refuse(("col_width", "row_settings"), "only torchinfo's own table has it", "add --style torchinfo")
-    if own_table:
+    if is_torchsummary:
         return _answer_torchsummary(args, progress)
     if args.style != "tree" or args.explicit.intersection(_TABLE):
         return open_and_answer(
@@ -71,7 +71,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _answer_torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """Return the table of torchsummary. For a graph, the figures are Explorer's."""
+    """Return the answer with torchsummary's table. For a graph, the figures are Explorer's."""
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         rows = _build_table(args, session)
@@ -132,10 +132,10 @@ def _build_layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _build_torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """Return the table of torchinfo.
+    """Return the answer with torchinfo's table.
 
     `--compare` adds the errors of torchinfo. `--style tree` prints Explorer's own table instead. A graph,
-    which torchinfo cannot read, is shown with our figures in torchinfo's columns.
+    which torchinfo cannot read, is shown with Explorer's figures in torchinfo's columns.
     """
     if args.csv and not args.compare:
         raise Misuse("torchinfo's table is text", where="--csv", hint="leave --style out, or add --compare")

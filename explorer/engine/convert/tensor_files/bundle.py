@@ -111,7 +111,7 @@ def _count_bytes(tensors: Sequence[BundledTensor]) -> int:
     return sum(bytes_by_tensor.values())
 
 
-def check_room(job: ConversionJob, tensors: Sequence[BundledTensor]) -> None:
+def check_disk_space(job: ConversionJob, tensors: Sequence[BundledTensor]) -> None:
     """Raises an error if the tensors need more bytes than the disk has free.
 
     A few bytes of a checkpoint can describe any number of elements (an expanded tensor).

@@ -10,7 +10,7 @@ import numpy as np
 
 from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files.bundle import StateDict, check_room, collect, copy_description
+from explorer.engine.convert.tensor_files.bundle import StateDict, check_disk_space, collect, copy_description
 from explorer.facts.conversion import StoredEvidence
 
 
@@ -31,7 +31,7 @@ def convert_tensors(
     """
     job.report_progress("reading the header")
     bundle = collect(job)
-    check_room(job, bundle.tensors)
+    check_disk_space(job, bundle.tensors)
     notes = write(bundle)
     evidence = compare(job, bundle, reread(job.path)) if job.verify else None
     return ConversionResult(

@@ -56,7 +56,7 @@ from explorer.facts import (
     Status,
     TensorInfo,
     Totals,
-    stored_totals,
+    build_stored_totals,
 )
 from explorer.host.gc_pause import pause_garbage_collector
 
@@ -665,7 +665,7 @@ def describe_stored(model: nn.Module, *, source: str) -> Info:
     """
     weights = list_parameters(model)
     stored_sums = layer_tree.compute_totals([], parameters=_collect_stored_pieces(weights.values()))
-    totals = stored_totals(stored_sums.params, _count_trainable(weights), stored_sums.weight_bytes)
+    totals = build_stored_totals(stored_sums.params, _count_trainable(weights), stored_sums.weight_bytes)
     bounded = list_bound_notes(weights)
     if bounded:
         totals = replace(totals, stored_status="bound")

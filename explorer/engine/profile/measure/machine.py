@@ -91,7 +91,7 @@ def measure_this_machine(
         processor.list_caches(),
         processor.free_bytes(),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
-        ways=processor.cache_ways(),
+        ways=processor.read_cache_ways(),
     )
     measurement = measure(
         Kernels(thread_count),

@@ -17,7 +17,7 @@ from explorer.base.errors import BadModel, EngineDied
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.split.torch.stages import SCRIPT
 from explorer.host import child, input_files, output_files
-from explorer.host.output_files import check_room
+from explorer.host.output_files import check_disk_space
 from explorer.host.stopped_children import StoppedChildren
 
 _POLL_SECONDS = 0.05
@@ -57,7 +57,7 @@ def run_steps(
         Cancelled: `cancel` returned True.
     """
     inputs_path = os.path.join(workdir, "inputs.pt")
-    check_room(inputs_path, sum(tensor.nbytes for tensor in inputs.values()))
+    check_disk_space(inputs_path, sum(tensor.nbytes for tensor in inputs.values()))
     torch.save(dict(inputs), inputs_path)
     arguments = ["--schedule", *schedules, "--micro-batches", str(micro_batches), "--lr", "0"]
     arguments += ["--input", inputs_path, "--save", workdir, "--timeout", str(_TIMEOUT_SECONDS)]

@@ -20,7 +20,7 @@ from torch.fx.node import Node
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.compat.torch import leaves, stage_boundary
 from explorer.host.optional_packages import format_error
-from explorer.host.output_files import check_room
+from explorer.host.output_files import check_disk_space
 
 SCRIPT = "run.py"
 
@@ -302,7 +302,7 @@ def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: s
             program = torch.export.export(stage.module, tuple(values))
         program.example_inputs = None
         tensors = (*program.state_dict.values(), *program.constants.values())
-        check_room(path, sum(getattr(tensor, "nbytes", 0) for tensor in tensors))
+        check_disk_space(path, sum(getattr(tensor, "nbytes", 0) for tensor in tensors))
         torch.export.save(program, path)
     except OSError:
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import MACS, bytes_text, dims_text, exact_text, format_reached, shape_text
+from explorer.base.units import MACS, bytes_text, dims_text, exact_text, format_coverage, shape_text
 from explorer.facts import Info, ModelInfo, TensorInfo, TiledMacs, Totals, list_dimension_sizes
 from explorer.facts.tiling import LeftOver
 from explorer.report.blocks import (
@@ -81,7 +81,7 @@ def figures(fact: Info, *, moves_once: bool = False) -> Fields:
 def headline(fact: Info) -> Fields:
     """Return the most important totals. An incomplete coverage comes second, so that it is always visible."""
     totals, sign = fact.totals, fact.totals.sign
-    covered = Span(format_reached(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
+    covered = Span(format_coverage(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
     rows = [
         count_field("MACs", totals.macs, sign),
         count_field("params", totals.params, totals.stored_sign),
@@ -249,7 +249,7 @@ def _build_coverage_field(totals: Totals) -> Field:
     if not totals.nodes:
         remark = "unknown operator"
     # never round up to 100 %, because the coverage is incomplete
-    share = format_reached(totals.coverage) if totals.nodes else "0.0 %"
+    share = format_coverage(totals.coverage) if totals.nodes else "0.0 %"
     return Field(Span("Coverage", "warning"), Span(share, "warning"), Span(remark, "warning"))
 
 
@@ -272,7 +272,7 @@ def _build_tiled_fields(tiled: TiledMacs | None) -> list[Field]:
     remark = f"{sizes}{tiled.sign}{exact_text(tiled.products)} tile matmuls"
     remark += "; MACs of the padding included" if tiled.padded else ""
     share = Span(
-        format_reached(tiled.share), exact=f"{tiled.sign}{exact_text(tiled.macs)}", value=tiled.share
+        format_coverage(tiled.share), exact=f"{tiled.sign}{exact_text(tiled.macs)}", value=tiled.share
     )
     return [Field("MACs on tiles", share, remark)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.units import bytes_text, printable
-from explorer.facts import Layer, OpStat, Totals, all_activations
+from explorer.facts import Layer, OpStat, Totals, sum_activation_bytes
 from explorer.facts.external.overlay import Overlay
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.figures import bytes_field, count_field, format_in_unit, share_text, value_text
@@ -93,7 +93,7 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         ),
         bytes_field(
             *("Activations", layer.activation_bytes, sign),
-            *(share(layer.activation_bytes, all_activations(totals)), "activations"),
+            *(share(layer.activation_bytes, sum_activation_bytes(totals)), "activations"),
         ),
         bytes_field(
             "Bytes read",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from explorer.base.units import MACS, bytes_text, exact_text, shape_text
-from explorer.facts import Analysis, Info, Layer, LayerTable, Totals, whole_model
+from explorer.facts import Analysis, Info, Layer, LayerTable, Totals, build_total_row
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -51,7 +51,7 @@ def layers_blocks(fact: Analysis) -> list[Block]:
     rows = _TableBuilder(fact.info, columns, _DROP_ORDER)
     for row in fact.layers:
         rows.add(row, tuple([column.get_value(row, figures) for column in columns]))
-    model_row = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
+    model_row = build_total_row(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
     return [
         rows.table(tuple([column.get_value(model_row, figures) for column in columns])),
         *_build_table_notes(totals, columns),

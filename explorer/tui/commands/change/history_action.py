@@ -43,8 +43,8 @@ class HistoryCommand(ScreenCommand):
             return
         if request.action in ("script", "script_all"):
             is_all = request.action == "script_all"
-            states_text = "every state" if is_all else self._state_name(request.state)
-            question = f"The commands that make {states_text} again, as a shell script, written to"
+            describe_states = "every state" if is_all else self._state_name(request.state)
+            question = f"The commands that make {describe_states} again, as a shell script, written to"
             path = f"{self.store.stem}.sh"
             write_file(
                 self.context,

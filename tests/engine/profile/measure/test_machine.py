@@ -459,7 +459,7 @@ def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:
         for name, text in (files | {"ways_of_associativity": str(4 * level)}).items():
             (folder / name).write_text(f"{text}\n")
     assert processor.list_caches(str(tmp_path)) == ((1, 48 << 10, 1), (3, 32 << 20, 8))
-    assert processor.cache_ways(str(tmp_path)) == {1: 4, 3: 12}
+    assert processor.read_cache_ways(str(tmp_path)) == {1: 4, 3: 12}
     assert processor.count_cores(str(tmp_path)) == max(
         1, len(processor.list_processors()) - (first != second)
     )
