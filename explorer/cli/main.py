@@ -100,7 +100,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
-    """Parse the typed words and run their command. `alone` tells whether this process is the program's own."""
+    """Run the command of the typed words. `alone` tells whether this process is the program's own."""
     _reserve_standard_streams()
     anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].anywhere
     try:

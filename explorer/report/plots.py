@@ -48,7 +48,7 @@ _LEGIBLE = 60
 """Work on a micro-batch is drawn with its number if it takes more than 1/60 of the total time."""
 _MAX_BARS, _MAX_LABELS, _MAX_TICKS = 24, 6, 8
 _MARKS_PER_DECADE = 12
-"""Number of intensities per factor of 10 that a roofline tells apart. Layers of equal intensity share a mark."""
+"""Number of intensities per factor of 10 that a roofline tells apart. Layers between them share a mark."""
 _MAX_SHORT_SPAN = 1000.0
 """Ratio of the ends of a logarithmic axis below which its ticks include 2 and 5."""
 _MAX_NAME_LENGTH = 40

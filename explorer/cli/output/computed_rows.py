@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 
 def warn_missing_figures(rows: Sequence[ModelRow], reasons: Mapping[str, str]) -> str:
-    """Return a warning about models and rows without figures, or '' if all have figures.
-
-    Args:
-        rows: Rows of the sweep.
-        reasons: Reason by model name, for models without a single row of figures.
-    """
+    """Return a warning about rows without figures and about models in `reasons`, which have none; or ''."""
     clauses = [
         reason if reason.startswith(f"{name}:") else f"{name}: {reason}" for name, reason in reasons.items()
     ]

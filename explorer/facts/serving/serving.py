@@ -284,9 +284,7 @@ def count_drawn_devices(fact: Serving) -> int:
 
 
 def select_drawn_rates(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
-    """Selects the rows that a chart of rates draws at a context, one for each batch in ascending order.
-    They are the times of one device, or the best layouts on the number of devices that is drawn.
-    """
+    """Selects the rows of a chart of rates at a context, one per batch: times of one device, or layouts."""
     devices = count_drawn_devices(fact)
     rows = fact.times if devices == 1 else [layout for layout in fact.layouts if layout.devices == devices]
     row_by_batch: dict[int, ServingTime | DeviceLayout] = {}

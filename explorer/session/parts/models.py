@@ -602,10 +602,7 @@ class Models:
     def comparable_analysis(
         self, state: int, another: int, on_progress: OnProgress, cancel: Cancel
     ) -> Analysis:
-        """Returns the analysis of a state's graph for a comparison with the state `another`.
-
-        If figures are unknown, it uses the sizes of a tiling between the two states.
-        """
+        """Returns the analysis of a state, if necessary at the sizes of a tiling between it and `another`."""
         analysis = self.graph_analysis(state, on_progress, cancel)
         between = states.list_between(self.history, state, another)
         records = [entry.record for entry in between if entry.record is not None]
