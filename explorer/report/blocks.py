@@ -211,29 +211,29 @@ def table_of(
 
     See `Table` for the other arguments.
     """
-    cells = [cell for _, cell in columns]
-    rows = Rows(lambda row_of: tuple([cell(row_of) for cell in cells]), items)
+    build_cells = [build_cell for _, build_cell in columns]
+    rows = Rows(lambda item: tuple([build_cell(item) for build_cell in build_cells]), items)
     return Table([column for column, _ in columns], rows, indent, what, around=around)
 
 
-def first_rows(blocks: Iterable[Block], most: int) -> list[Block]:
+def first_rows(blocks: Iterable[Block], max_rows: int) -> list[Block]:
     """Shorten tables to their first rows, or those around `Table.around`, with a note below each one.
 
     Args:
         blocks: Blocks of an answer.
-        most: Maximum number of rows.
+        max_rows: Maximum number of rows of each table.
     """
     shortened: list[Block] = []
     for block in blocks:
         if not isinstance(block, Table) or not any(column.title for column in block.columns):
             shortened.append(block)
-        elif len(block.rows) <= most:
+        elif len(block.rows) <= max_rows:
             shortened.append(replace(block, what=""))
         else:
-            note = f"{most:,} of {len(block.rows):,} {block.what or 'rows'}; --top shows more"
-            first = max(0, min(block.around - most // 2, len(block.rows) - most))
+            note = f"{max_rows:,} of {len(block.rows):,} {block.what or 'rows'}; --top shows more"
+            first = max(0, min(block.around - max_rows // 2, len(block.rows) - max_rows))
             shortened += [
-                replace(block, rows=block.rows[first : first + most], what="", around=0),
+                replace(block, rows=block.rows[first : first + max_rows], what="", around=0),
                 Line(Span(note, "quiet"), block.indent),
             ]
     return shortened

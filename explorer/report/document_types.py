@@ -289,7 +289,7 @@ ANSWERS: dict[str, type] = {
     for verb in list_offers("verbs")
     if (command := load("verbs", verb)).answer is not None
 }
-"""Facts that verbs of features print whole, as their commands declare them (`Command.answer`)."""
+"""Facts that verbs of features print with all their fields, as their commands declare (`Command.answer`)."""
 
 DOCUMENTS: dict[str, Fields] = {
     "info": INFO,

@@ -2,7 +2,7 @@
 
 The layout uses the arrays of `Structure` and descends only into boxes that are wide enough to be visible, so
 100,000 rows cost little more than a pass over siblings. Siblings narrower than a cell share one box. The part
-of a group's figure that none of its rows has remains a gap. Groups with a single visible child of the same
+of a group's figure that none of its rows has remains a gap. A group and its only visible child of the same
 value form a chain, which shares one box.
 """
 
@@ -145,10 +145,10 @@ def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
     row = layers[box.row]
     kind = "" if row.group else printable(row.kind_text)
     names = [row.name or row.path]
-    at, parent = row.id, row.parent
-    while at != box.first and parent is not None:
-        at, parent = parent, layers[parent].parent
-        names.insert(0, layers[at].name)
+    current, parent = row.id, row.parent
+    while current != box.first and parent is not None:
+        current, parent = parent, layers[parent].parent
+        names.insert(0, layers[current].name)
     return FlameLabel(printable(".".join(names)), find_family(row.kind, tiled=row.tiled), kind)
 
 
@@ -210,7 +210,7 @@ def icicle(
         box = IcicleBox(*top, rows, 0, 0, cells, value, innermost=_find_innermost(weights, top[0], rows))
     level, boxes = [box], [box]
     for _ in range(1, levels):
-        level = [inner for outer in level for inner in _child_boxes(weights, outer)]
+        level = [inner for outer in level for inner in _lay_out_children(weights, outer)]
         if not level:
             break
         boxes += level
@@ -229,7 +229,7 @@ def _find_innermost(weights: FlameWeights, row: int, rows: int) -> int:
     """Return the last row of the chain that starts with `row`, or -1 without a chain or for several rows."""
     first, values = row, weights.values
     while rows == 1:
-        children = _visible_children(weights, row)
+        children = _iterate_visible_children(weights, row)
         child = next(children, -1)
         if child < 0 or next(children, -1) >= 0 or not isclose(values[child], values[row]):
             break
@@ -237,7 +237,7 @@ def _find_innermost(weights: FlameWeights, row: int, rows: int) -> int:
     return -1 if row == first else row
 
 
-def _visible_children(weights: FlameWeights, row: int) -> Iterator[int]:
+def _iterate_visible_children(weights: FlameWeights, row: int) -> Iterator[int]:
     """Yield the children of a row that have a value."""
     child, stop = row + 1, weights.end[row]
     while child < stop:
@@ -255,7 +255,7 @@ def _list_siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:
     return siblings
 
 
-def _child_boxes(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]:
+def _lay_out_children(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]:
     """Yield the boxes directly below a box. Only the topmost box is divided if it represents several rows."""
     end = weights.end
     if outer.first < 0 or not outer.value or (outer.rows > 1 and outer.level):

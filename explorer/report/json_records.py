@@ -22,7 +22,7 @@ _LAYER = (
     *("formula", "elementwise_ops", "bytes_read", "weight_bytes_read", "bytes_written", "activation_bytes"),
     *("attributes", "counted", "status", "reason", "shared_with", "repeat"),
 )
-_of_layer = operator.attrgetter(*_LAYER)
+_get_layer_values = operator.attrgetter(*_LAYER)
 
 
 def envelope(tool: str) -> Document:
@@ -92,7 +92,7 @@ def totals_record(fact: Totals) -> Document:
 def layer_record(fact: Layer) -> Document:
     """Return a row of the layer tree."""
     # a model has many rows, so only nested values are converted
-    record: Document = dict(zip(_LAYER, _of_layer(fact), strict=True))
+    record: Document = dict(zip(_LAYER, _get_layer_values(fact), strict=True))
     record["attributes"] = to_json(fact.attributes) if fact.attributes else {}
     record["shared_with"] = list(fact.shared_with)
     if fact.kv_cache_bytes is not None:

@@ -70,7 +70,7 @@ CAP = 200
 """Maximum number of rows of a table that may show only some of them."""
 
 _MIN_COLUMN_WIDTH = 16
-_GAP = 2
+_GAP = 2  # cells between columns
 _WRAP_INDENT = 4
 """Indentation in cells of a wrapped line."""
 _MIN_LAST = 20
@@ -235,7 +235,7 @@ class TableLines:
     Args:
         table: Table to lay out.
         width: Maximum width in cells, or None for no limit.
-        most: Maximum number of rows of a table with a `what` text.
+        max_rows: Maximum number of rows of a table with a `what` text.
         ascii_only: Whether the output supports only ASCII.
         exact: Whether numbers are written out instead of rounded.
         narrowest: Minimum width of a shortened column before another one is left out.
@@ -246,7 +246,7 @@ class TableLines:
         table: Table,
         width: int | None,
         *,
-        most: int = CAP,
+        max_rows: int = CAP,
         ascii_only: bool = False,
         exact: bool = False,
         narrowest: int = _MIN_COLUMN_WIDTH,
@@ -254,8 +254,8 @@ class TableLines:
         self._table, self._ascii, self._exact = table, ascii_only, exact
         self._rows = table.rows
         if table.what:
-            first = max(0, min(table.around - most // 2, len(table.rows) - most))
-            self._rows = table.rows[first : first + most]
+            first = max(0, min(table.around - max_rows // 2, len(table.rows) - max_rows))
+            self._rows = table.rows[first : first + max_rows]
         self._shown, self._widths, min_widths = self._measure_columns()
         self._kept_parts: dict[int, Kept] = {}
         self._short_names: dict[int, Mapping[str, str]] = {}
@@ -326,12 +326,12 @@ class TableLines:
         right.reverse()
         columns = self._table.columns
 
-        def row(cells: Sequence[Cell]) -> list[Cell]:
+        def drop_middle(cells: Sequence[Cell]) -> list[Cell]:
             padded = [*cells, *[""] * (len(columns) - len(cells))]
             return [*[padded[i] for i in left], "…", *[padded[i] for i in right]]
 
         kept_columns = [*[columns[i] for i in left], Column("…"), *[columns[i] for i in right]]
-        return replace(self._table, columns=kept_columns, rows=Rows(row, self._rows), what="")
+        return replace(self._table, columns=kept_columns, rows=Rows(drop_middle, self._rows), what="")
 
     @property
     def is_cut(self) -> bool:
@@ -514,7 +514,8 @@ def _fit_columns(
 ) -> tuple[list[int], list[int]]:
     """Leave out and shorten columns until the table fits into `width` cells.
 
-    Names are cut below their cells in `whole_names` only if the last column cannot be wrapped instead.
+    `whole_names` holds the cells of uncut names by column. A column becomes narrower only if the last column
+    cannot be wrapped instead.
     """
 
     def count_needed(i: int) -> int:

@@ -272,7 +272,7 @@ def shorten_name(name: str, room: int, others: Iterable[str] = ()) -> str:
 
 
 def _fill_end(text: str, name: str, room: int) -> str:
-    """Return more of the end of a name in place of a form that says almost nothing: '…Pool_1' for '…1'."""
+    """Return more of the end of a name in place of a form of a few cells: '…Pool_1' for '…1'."""
     end = text.removeprefix("…")
     if text == end or cell_len(end) >= _MIN_PIECE or not name.endswith(end) or not name.isascii():
         return text

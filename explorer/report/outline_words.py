@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from explorer.base.outline import Outline, OutlineRow
 
-_MEASURED = 1000
+_MEASURED_ROWS = 1000
 """Number of rows that determine the column widths. Longer cells in later rows are not aligned."""
 _MAX_COLUMN_WIDTHS = (9, 72, 28, 28, 11)
 """Maximum width of each column, so that a single long name does not shift all rows."""
@@ -129,7 +129,7 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
         first = [row]
         for row in remaining:
             first.append(row)
-            if len(first) == _MEASURED:
+            if len(first) == _MEASURED_ROWS:
                 break
         last = len(row) - 1
         caps = _MAX_COLUMN_WIDTHS if last == len(_MAX_COLUMN_WIDTHS) else (40,) * last
@@ -156,7 +156,7 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
 
 
 def fitted(line: str, room: int | None) -> Iterator[str]:
-    """Yield a line in parts that fit the width of a terminal, or whole for None."""
+    """Yield a line in parts of at most `room` cells, each with a newline. None does not divide the line."""
     if room is None or len(line) <= room:
         yield f"{line}\n"
         return
@@ -167,7 +167,7 @@ def fitted(line: str, room: int | None) -> Iterator[str]:
 
 
 def cut_line(line: str, room: int | None) -> str:
-    """Cut a line to the width of a terminal."""
+    """Cut a line to `room` cells, with an ellipsis at the end. None does not cut it."""
     return line if room is None or len(line) <= room else line[: room - 1] + "…"
 
 

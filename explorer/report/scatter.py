@@ -17,8 +17,8 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
     """Draw a title, the dots between two labeled axes, and a legend.
 
     Args:
-        block: The scatter plot. If several dots share a cell, the last one is visible. A label stands beside
-            its dot if there is room.
+        block: The scatter plot. If several dots share a cell, the last one is visible. A label is drawn
+            beside its dot if the cells there are free.
         width: Width in cells.
         height: Height in lines, including axes, title and legend.
     """

@@ -48,7 +48,7 @@ class _TreeRow(Struct, frozen=True):
     """A row of a tree that folds.
 
     Attributes:
-        closes: Number of groups that end after the row.
+        closes: Number of groups of which the row is the last one.
         is_open: Whether the rows below a group are visible at first.
     """
 

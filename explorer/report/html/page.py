@@ -156,7 +156,7 @@ def _list_sections(fact: PageFacts) -> Sections:
         sections.append(("Memory", memory_blocks(fact.memory)))
     if fact.roofline is not None:
         sections.append(("Roofline", roofline_blocks(fact.roofline)))
-    sections += [(section.title, section.blocks(fact.analysis, about)) for section, about in fact.more]
+    sections += [(section.title, section.blocks(fact.analysis, facts)) for section, facts in fact.more]
     if fact.missing:
         missing: list[Block] = [Paragraph(f"{part}: {why}.") for part, why in fact.missing]
         sections.append(("Not on this page", missing))

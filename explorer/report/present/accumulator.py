@@ -14,12 +14,10 @@ def summarize_overflow(bits: int, sums: Mapping[str, Accumulator]) -> Span:
     """Summarize how many layers overflow an accumulator of `bits` bits, and how many bits are needed."""
     if not sums:
         return Span("no effect: no matmul here sums stored integers, as in a quantized model", "quiet")
-    narrow, max_bits = (
-        sum(need.bits > bits for need in sums.values()),
-        max(need.bits for need in sums.values()),
-    )
-    summary = f"{narrow:,} of {len(sums):,} overflow {bits} bits" if narrow else f"{bits} bits hold every sum"
-    return Span(f"{summary}: {max_bits} bits are needed", "warning" if narrow else "good")
+    count = sum(need.bits > bits for need in sums.values())
+    max_bits = max(need.bits for need in sums.values())
+    summary = f"{count:,} of {len(sums):,} overflow {bits} bits" if count else f"{bits} bits hold every sum"
+    return Span(f"{summary}: {max_bits} bits are needed", "warning" if count else "good")
 
 
 def overflows(bits: int, sums: Mapping[str, Accumulator]) -> list[Block]:
@@ -28,14 +26,14 @@ def overflows(bits: int, sums: Mapping[str, Accumulator]) -> list[Block]:
         return []
     if not sums:
         return [Line(), Line((f"accumulator of {bits} bits: ", summarize_overflow(bits, sums)), 2)]
-    narrow = [name for name, need in sums.items() if need.bits > bits]
-    if not narrow:
+    overflowing = [name for name, need in sums.items() if need.bits > bits]
+    if not overflowing:
         max_bits = max(need.bits for need in sums.values())
         message = f"an accumulator of {bits} bits holds every sum, whatever the inputs: {max_bits} are needed"
         return [Line(), Line((Span(message, "good"),), 2)]
     limit = f"{(1 << (bits - 1)) - 1:,}"
     table = table_of(
-        narrow,
+        overflowing,
         (
             (Column(f"overflows {bits} bits", shrink=True), lambda name: Span(printable(name), "strong")),
             (Column("K", "right"), lambda name: plain(sums[name].depth)),

@@ -37,7 +37,7 @@ def size(value: int | None, sign: str = "") -> Span:
 
 def plain(value: int | None, sign: str = "") -> Span:
     """Format a count with all digits; `sign` as for `count`."""
-    if value is None or _says_nothing(value, sign):
+    if value is None or _is_zero_bound(value, sign):
         return Span("?", "warning")
     return Span(sign + exact_text(value), "warning" if sign else "figure", value=value)
 
@@ -47,13 +47,13 @@ def number(value: float) -> Span:
     return Span(number_text(value), "figure", f"{value:,.15g}", value)
 
 
-def _says_nothing(value: int, sign: str) -> bool:
-    """Whether a figure is a lower bound of zero, so that it is as good as unknown."""
+def _is_zero_bound(value: int, sign: str) -> bool:
+    """Whether a figure is a lower bound of zero, which is shown as unknown."""
     return not value and sign.strip() in (">=", "≥")
 
 
 def _format_figure(value: int | None, rounded: str, exact: str, sign: str) -> Span:
-    if value is None or _says_nothing(value, sign):
+    if value is None or _is_zero_bound(value, sign):
         return Span(rounded if value is None else "?", "warning")
     role: Role = "warning" if sign else "figure"
     return Span(sign + rounded, role, sign + exact, value)

@@ -225,7 +225,7 @@ def row_line(
 @lru_cache(8)
 def _lay_out_table(table: Table, width: int, exact: bool, narrowest: int = _MIN_NAME) -> TableLines:
     """Return the layout of a table, cached so that its columns are measured only once."""
-    return TableLines(table, width, most=_MAX_ROWS, exact=exact, narrowest=narrowest)
+    return TableLines(table, width, max_rows=_MAX_ROWS, exact=exact, narrowest=narrowest)
 
 
 def cell_line(cell: Cell, role: str = "", exact: bool = False) -> Line:

@@ -283,7 +283,7 @@ def _format_difference(
 
 
 def cost_notes(fact: Diff | TreeDiff) -> list[Block]:
-    """Return notes about inexact costs, and about costs that say nothing of hardware; [] if none applies."""
+    """Return notes about inexact costs, and about costs that do not describe hardware; [] if none applies."""
     before, after = fact.totals_before, fact.totals_after
     notes: list[Block] = []
     if before.nodes != after.nodes:

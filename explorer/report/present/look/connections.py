@@ -43,11 +43,13 @@ def layer(info: Info, fact: Connections, overlay: Overlay | None = None) -> list
         bound_sizes = [Line(), Paragraph(f"sizes that were bound: {dims_text(dims)}", "quiet")]
     figures = layer_blocks(row, info.totals, build_overlay_fields(overlay, row.id))
     matched = [] if overlay is None else overlay_blocks(overlay)
-    named = describe_same_names(row.path, fact.same_name)
-    twins: list[Block] = [Paragraph(f"{named}.", "warning", 0), Line()] if named else []
+    same_name_note = describe_same_names(row.path, fact.same_name)
+    same_name_blocks: list[Block] = (
+        [Paragraph(f"{same_name_note}.", "warning", 0), Line()] if same_name_note else []
+    )
     page = [
         *layer_title(row),
-        *twins,
+        *same_name_blocks,
         *figures,
         *tables,
         *bound_sizes,
@@ -79,7 +81,7 @@ def conflicts(fact: Connections) -> list[Block]:
 def input_table(fact: Connections) -> Table:
     """Return a table with one row per input tensor and its producer."""
     rows: list[tuple[Cell, ...]] = []
-    inputs = _inputs_to_list(fact)
+    inputs = _select_inputs(fact)
     for edge in inputs:
         is_named = edge.producer is None and edge.source in _LEADS
         producer_path = edge.producer.path if edge.producer is not None else edge.tensor.name * is_named
@@ -94,7 +96,7 @@ _MAX_CONSTANTS = 3
 """Maximum number of constants that are listed. More are only counted, as in the tree."""
 
 
-def _inputs_to_list(fact: Connections) -> Sequence[InputConnection]:
+def _select_inputs(fact: Connections) -> Sequence[InputConnection]:
     """Return the inputs to list: all, or only those that are not constant."""
     varying = [connection for connection in fact.inputs if not connection.constant]
     return fact.inputs if len(fact.inputs) - len(varying) <= _MAX_CONSTANTS else varying
@@ -103,7 +105,7 @@ def _inputs_to_list(fact: Connections) -> Sequence[InputConnection]:
 def output_table(fact: Connections) -> Table:
     """Return a table with one row per reader of each output tensor."""
     rows: list[tuple[Cell, ...]] = []
-    outputs = _outputs_to_list(fact)
+    outputs = _select_outputs(fact)
     for edge in outputs:
         cells = _describe_tensor(edge.tensor, fact.layer.path, fact)
         for place, reader in enumerate(_list_readers(edge)):
@@ -115,7 +117,7 @@ def output_table(fact: Connections) -> Table:
     return _build_table(rows, fact.output_count - len(fact.outputs), "outputs")
 
 
-def _outputs_to_list(fact: Connections) -> Sequence[OutputConnection]:
+def _select_outputs(fact: Connections) -> Sequence[OutputConnection]:
     """Return the outputs to list: all, or only those that more than constants and shape arithmetic read."""
     varying = [connection for connection in fact.outputs if not connection.constant]
     return fact.outputs if not varying or len(fact.outputs) - len(varying) <= _MAX_CONSTANTS else varying
@@ -124,31 +126,31 @@ def _outputs_to_list(fact: Connections) -> Sequence[OutputConnection]:
 def find_row_links(fact: Connections) -> tuple[list[int | None], list[int | None]]:
     """Return the layer ID that each row of the two tables links to, or None for a row without a link."""
     return (
-        _pad_leads(
-            [None if i.producer is None else i.producer.id for i in _inputs_to_list(fact)], input_table(fact)
+        _pad_links(
+            [None if i.producer is None else i.producer.id for i in _select_inputs(fact)], input_table(fact)
         ),
-        _pad_leads(
+        _pad_links(
             [
-                lead
-                for output in _outputs_to_list(fact)
-                for lead in (*(r.id for r in output.readers), *(None for _ in _list_other_uses(output)))
+                reader_id
+                for output in _select_outputs(fact)
+                for reader_id in (*(r.id for r in output.readers), *(None for _ in _list_other_uses(output)))
             ],
             output_table(fact),
         ),
     )
 
 
-def _pad_leads(lead_ids: list[int | None], table: Table) -> list[int | None]:
-    return lead_ids + [None] * (len(table.rows) - len(lead_ids))
+def _pad_links(layer_ids: list[int | None], table: Table) -> list[int | None]:
+    return layer_ids + [None] * (len(table.rows) - len(layer_ids))
 
 
-_PATH = 26
+_MIN_PATH_WIDTH = 26
 """Minimum cells of the layer's path before another column is left out."""
 
 
 def _build_table(rows: list[tuple[Cell, ...]], hidden_count: int, noun: str) -> Table:
     columns = (
-        Column("layer", shrink=True, least=_PATH),
+        Column("layer", shrink=True, least=_MIN_PATH_WIDTH),
         Column("kind", role="kind", drop=2),
         Column("shape", role="figure"),
         Column("dtype", role="quiet", drop=1),

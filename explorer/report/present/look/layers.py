@@ -37,8 +37,8 @@ def describe_same_names(path: str, other_names: Sequence[str]) -> str:
     """Return a note that several layers have the same name in the file, or ''."""
     if not other_names:
         return ""
-    other_paths = ", ".join(printable(twin) for twin in other_names[:_OTHERS]) + ", …" * (
-        len(other_names) > _OTHERS
+    other_paths = ", ".join(printable(twin) for twin in other_names[:_MAX_SAME_NAMES]) + ", …" * (
+        len(other_names) > _MAX_SAME_NAMES
     )
     text = f"'{printable(path)}' is the first of {len(other_names) + 1:,} layers of that name"
     return f"{text}: {'the other is' if len(other_names) == 1 else 'the others are'} {other_paths}"
@@ -51,9 +51,9 @@ def find_work_sign(row: Layer | OpStat) -> str:
     return "~ " if row.assumed else "<= "
 
 
-_OTHERS = 4
+_MAX_SAME_NAMES = 4
 """Maximum number of layers with the same name that are listed."""
-_SHARING = 8
+_MAX_SHARING = 8
 """Maximum number of layers with the same weights that are listed."""
 
 
@@ -113,7 +113,9 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     rows += outside
     if layer.shared_with:
         # the names are in the remark, because they would widen the column of the figures
-        shared_paths = ", ".join(layer.shared_with[:_SHARING]) + ", …" * (len(layer.shared_with) > _SHARING)
+        shared_paths = ", ".join(layer.shared_with[:_MAX_SHARING]) + ", …" * (
+            len(layer.shared_with) > _MAX_SHARING
+        )
         remark = Span(f"{describe_part_read(layer)}{shared_paths}", "formula")
         rows.append(Field("Shared with", f"{len(layer.shared_with):,}", remark))
     return [Fields(rows)]
@@ -162,12 +164,12 @@ def layer_parts(layer: Layer, *, tensors: bool = True) -> list[Block]:
     ]
     if layer.attributes:
         rows = [
-            (Span(name, "quiet"), Span(value_text(value, max_items=_ITEMS)[:_LETTERS], "figure"))
+            (Span(name, "quiet"), Span(value_text(value, max_items=_MAX_ITEMS)[:_MAX_CHARACTERS], "figure"))
             for name, value in layer.attributes.items()
         ]
         blocks += [Line(), Heading("Attributes"), Table((Column(""), Column("")), rows, 1)]
     return blocks
 
 
-_ITEMS, _LETTERS = 16, 400
+_MAX_ITEMS, _MAX_CHARACTERS = 16, 400
 """Maximum items of a list, and maximum characters of an attribute's value."""

@@ -69,7 +69,7 @@ def figures(fact: Memory) -> list[Block]:
     rows = [
         bytes_field("Buffers, sum", fact.sum_bytes, sign, sum_remark, "sum of buffers"),
         bytes_field("Activations, peak", fact.peak_bytes, sign, peak, "peak"),
-        bytes_field("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact), "arena"),
+        bytes_field("Smallest arena", fact.arena_bytes, sign, _describe_arena(fact), "arena"),
         bytes_field("Weight bytes", fact.weight_bytes, "", resident, "weights"),
         Field("Steps", plain(len(fact.steps)), "step 0 holds the inputs", "steps"),
     ]
@@ -82,7 +82,7 @@ def find_sign(fact: Memory) -> str:
     return signs.get(fact.status, "")
 
 
-def _arena_remark(fact: Memory) -> str:
+def _describe_arena(fact: Memory) -> str:
     if not fact.peak_bytes:
         return ""
     packing = "one block for all buffers, packed by first fit"
@@ -103,8 +103,8 @@ def step_blocks(fact: Memory, step_index: int, width: int) -> list[Block]:
         room = width - cell_len(f"{number} {kind}")
         # the timeline shows the number of the last step
         of_all *= room - len(of_all) >= min(cell_len(name), _MIN_STEP_NAME)
-        near = fact.steps[max(0, step_index - _NEIGHBORS) : step_index + _NEIGHBORS + 1]
-        name = shorten_name(name, max(8, room - len(of_all)), [other.path for other in near])
+        neighbors = fact.steps[max(0, step_index - _NEIGHBORS) : step_index + _NEIGHBORS + 1]
+        name = shorten_name(name, max(8, room - len(of_all)), [other.path for other in neighbors])
     live = step.live_bytes
     role: Role = "quiet"
     remark = f", {percent_text(live, fact.peak_bytes)} of the peak"
@@ -119,7 +119,7 @@ def step_blocks(fact: Memory, step_index: int, width: int) -> list[Block]:
                 Span(kind, "kind"),
             )
         ),
-        Line((_live_text(fact, step_index), Span(" live", "quiet"), Span(remark, role))),
+        Line((_format_live(fact, step_index), Span(" live", "quiet"), Span(remark, role))),
     ]
 
 
@@ -144,7 +144,7 @@ def _build_tensor_table(fact: Memory, step: int, *, marked: bool = False) -> Tab
             (Column(""), mark),
             (
                 Column("tensor", shrink=True),
-                lambda life: life.tensor.name or _producer_path(fact, life) or "(unnamed)",
+                lambda life: life.tensor.name or _find_producer_path(fact, life) or "(unnamed)",
             ),
             (Column("", drop=3), lambda life: Span(life.tensor.dtype or "?", "quiet")),
             (Column("shape", drop=2), lambda life: shape_text(life.tensor.shape)),
@@ -161,11 +161,11 @@ def _list_live(fact: Memory, step: int) -> list[Lifetime]:
     return sorted(lifetimes, key=lambda life: -life.bytes)
 
 
-def _producer_path(fact: Memory, life: Lifetime) -> str:
+def _find_producer_path(fact: Memory, life: Lifetime) -> str:
     return fact.steps[life.born].path if life.born < len(fact.steps) else ""
 
 
-def _live_text(fact: Memory, step_index: int) -> Span | str:
+def _format_live(fact: Memory, step_index: int) -> Span | str:
     """Return the live bytes of a step; '?' if none of its tensors has a known size."""
     live = fact.steps[step_index].live_bytes
     return "?" if fact.status == "unknown" and not live else size(live)
@@ -182,7 +182,7 @@ def _build_timeline(fact: Memory) -> Table:
                 lambda index: Span(steps[index].path or "(inputs)", "strong" if index == peak else ""),
             ),
             (Column("kind", shrink=True, drop=1), lambda index: Span(steps[index].kind, "kind")),
-            (Column("live", "right"), lambda index: _live_text(fact, index)),
+            (Column("live", "right"), lambda index: _format_live(fact, index)),
             (Column("", role="bar"), lambda index: bar_text(steps[index].live_bytes, fact.peak_bytes)),
             (Column(""), lambda index: Span("peak" if index == peak else "", "bad")),
         ),

@@ -16,7 +16,7 @@ def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     return [*title(fact.model), Line(), *ops_blocks(fact, stats)]
 
 
-_NAME = len("LayerNormalization")
+_MIN_NAME_WIDTH = len("LayerNormalization")
 """Minimum cells of an operator's name before another column is left out."""
 
 
@@ -49,7 +49,7 @@ def operators(fact: Info, stats: Sequence[OpStat]) -> Table:
         )
 
     columns = (
-        Column("operator", shrink=True, least=_NAME),
+        Column("operator", shrink=True, least=_MIN_NAME_WIDTH),
         Column("count", "right"),
         Column("MACs", "right"),
         Column("share", "right", drop=2),
@@ -86,7 +86,7 @@ def sorted_operators(fact: Info, stats: Sequence[OpStat], sorted_by: str) -> Tab
             cells.append(figure)
         return tuple(cells)
 
-    columns = [Column("operator", shrink=True, least=_NAME)]
+    columns = [Column("operator", shrink=True, least=_MIN_NAME_WIDTH)]
     for name, title_text, drop in _FIGURES:
         if name == sorted_by:
             columns.append(Column("", role="bar", drop=1))

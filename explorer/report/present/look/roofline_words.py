@@ -69,7 +69,7 @@ def figures(
         ),
     ]
     rows = [
-        *_machine_fields(fact.machine, separate=separate),
+        *_build_machine_fields(fact.machine, separate=separate),
         ridge_field(fact.ridge),
         Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
         *([] if profile is None else [build_measured_field(profile)]),
@@ -82,7 +82,7 @@ def figures(
     return Fields(rows)
 
 
-def _machine_fields(machine: Machine, *, separate: bool) -> list[Field]:
+def _build_machine_fields(machine: Machine, *, separate: bool) -> list[Field]:
     if not separate:
         return [Field("Machine", format_machine(machine), machine.origin, "machine")]
     return [

@@ -31,12 +31,12 @@ def torchinfo(info: Info, fact: TorchinfoTable, analysis: Analysis | None, compa
         blocks += [
             Line(),
             Paragraph(reason, "warning", 0),
-            _table_of_differences([d for d in fact.differences if d.why == reason], fact),
+            _build_difference_table([d for d in fact.differences if d.why == reason], fact),
         ]
     return blocks
 
 
-def _table_of_differences(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable) -> Table:
+def _build_difference_table(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable) -> Table:
     """Return the numbers of torchinfo that differ for one reason."""
     return table_of(
         differences,

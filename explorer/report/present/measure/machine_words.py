@@ -55,12 +55,17 @@ def build_measured_blocks(fact: MeasuredMachine) -> list[Block]:
             "a run", seconds_text(fact.call.median), f"{_format_spread(fact.call)}, of a model of one node"
         ),
         *(
-            Field(f"cache, level {peak.level}", bytes_text(peak.bytes), _cache_remark(peak), f"L{peak.level}")
-            for peak in fact.caches
+            Field(
+                f"cache, level {cache.level}",
+                bytes_text(cache.bytes),
+                _describe_cache(cache),
+                f"L{cache.level}",
+            )
+            for cache in fact.caches
         ),
     ]
     if fact.core is not None:
-        rows += _core_fields(fact.core)
+        rows += _build_core_fields(fact.core)
     blocks: list[Block] = [Line(), Fields(rows), Line(), _build_matmul_table(fact)]
     if fact.refused:
         blocks.append(Paragraph(f"{fact.runtime} multiplies no {', '.join(fact.refused)} here.", "quiet"))
@@ -73,7 +78,7 @@ def build_measured_blocks(fact: MeasuredMachine) -> list[Block]:
     return blocks
 
 
-def _core_fields(core: MeasuredCore) -> list[Field]:
+def _build_core_fields(core: MeasuredCore) -> list[Field]:
     """Return the rate of a matmul on one thread, and of copies in each cache and in memory."""
     best = " x ".join(map(str, core.sizes))
     rate = rate_text(core.macs_per_second, "MAC/s")
@@ -90,11 +95,11 @@ def _core_fields(core: MeasuredCore) -> list[Field]:
 def _build_matmul_table(fact: MeasuredMachine) -> Table:
     sizes = list(dict.fromkeys(kernel.sizes for kernel in fact.kernels))
     by_size = {(kernel.sizes, kernel.dtype): kernel for kernel in fact.kernels}
-    columns = [Column("matmul, MAC/s", "right"), *(Column(kernel.dtype, "right") for kernel in fact.peaks)]
+    columns = [Column("matmul, MAC/s", "right"), *(Column(peak.dtype, "right") for peak in fact.peaks)]
     table: list[list[Cell]] = [
         [
             " x ".join(map(str, size)),
-            *(_format_rate(by_size.get((size, kernel.dtype))) for kernel in fact.peaks),
+            *(_format_rate(by_size.get((size, peak.dtype))) for peak in fact.peaks),
         ]
         for size in sorted(sizes)
     ]
@@ -113,7 +118,7 @@ def _format_spread(times: Spread) -> str:
     return f"{seconds_text(times.low)} to {seconds_text(times.high)}"
 
 
-def _cache_remark(cache: CacheLevel) -> str:
+def _describe_cache(cache: CacheLevel) -> str:
     sharing = {0: "", 1: "of a core's own"}.get(
         cache.processors, f"shared by {cache.processors:,} processors"
     )

@@ -100,14 +100,14 @@ def tree_rows(fact: History) -> list[tuple[int, str]]:
     to the right.
     """
     children, rows = fact.children(), list[tuple[int, str]]()
-    waiting = [(0, "", "")]
-    while waiting:
-        state, tree_lines, lines_below = waiting.pop()
+    pending = [(0, "", "")]
+    while pending:
+        state, tree_lines, lines_below = pending.pop()
         rows.append((state, tree_lines))
         *older, last = children.get(state, (None,))
         if last is not None:
-            waiting.append((last, lines_below, lines_below))
-        waiting += [
+            pending.append((last, lines_below, lines_below))
+        pending += [
             (child, f"{lines_below}├─", f"{lines_below}│ ") for child in reversed(older) if child is not None
         ]
     return [
@@ -124,7 +124,7 @@ def state_name(entry: HistoryEntry, state: int) -> str:
 def state_blocks(fact: History, state: int) -> list[Block]:
     """Describe one state: how it was made, the result of its proof, and where it is saved."""
     entry = fact.entries[state]
-    rows = [Field("state", Span(f"{state}: {state_name(entry, state)}, {_place(fact, state)}"))]
+    rows = [Field("state", Span(f"{state}: {state_name(entry, state)}, {_describe_position(fact, state)}"))]
     if entry.profile is not None:
         rows.append(Field("timed", Span(format_profile_time(entry.profile))))
     if state == 0:
@@ -158,7 +158,7 @@ def _format_time(entry: HistoryEntry) -> Span:
     return Span("") if entry.profile is None else seconds(entry.profile.wall_seconds)
 
 
-def _place(fact: History, state: int) -> str:
+def _describe_position(fact: History, state: int) -> str:
     """Return the position of a state relative to the current one."""
     if state == fact.current:
         return "the current model"

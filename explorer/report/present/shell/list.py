@@ -60,18 +60,18 @@ def choice_table(
         short: Whether notes are shortened.
         brief: Whether the types of a file are shortened to the largest one, to leave room for the names.
     """
-    row = partial(choice_row, most=_SHORT, brief=brief) if short else choice_row
+    row = partial(choice_row, max_length=_SHORT, brief=brief) if short else choice_row
     return Table(_COLUMNS, Rows(row, choices), what=what)
 
 
-def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) -> tuple[Cell, ...]:
-    """Return the cells of a choice, with notes of at most `most` characters."""
+def choice_row(choice: Choice, max_length: int | None = None, *, brief: bool = False) -> tuple[Cell, ...]:
+    """Return the cells of a choice, with notes of at most `max_length` characters."""
     if isinstance(choice, ModelFile):
         params: Cell = count(choice.params) if choice.params is not None else Span("", "quiet")
         note = (
-            Span(_cut_text(printable(choice.note), most), "warning")
+            Span(_cut_text(printable(choice.note), max_length), "warning")
             if choice.note
-            else _cut_text((_describe_main_type if brief else describe_stored)(choice), most)
+            else _cut_text((_describe_main_type if brief else describe_stored)(choice), max_length)
         )
         return (
             printable(choice.path),
@@ -79,7 +79,7 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
             _format_size(choice.bytes),
             params,
             note,
-            _format_time(choice.modified, most),
+            _format_time(choice.modified, max_length),
         )
     if isinstance(choice, RecentModel):
         note = Span("not there any more", "warning") if choice.missing else ""
@@ -89,7 +89,7 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
             "",
             _format_params(choice.params),
             note,
-            _format_time(choice.opened, most),
+            _format_time(choice.opened, max_length),
         )
     if isinstance(choice, KeptSession):
         note = (
@@ -99,7 +99,7 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
         )
         name, space, folder = format_session_path(choice).partition(" (")
         path: Cell = (name, Span(space + folder, "quiet")) if space else name
-        return path, "session", "", "", note, _format_age(choice.changed, most)
+        return path, "session", "", "", note, _format_age(choice.changed, max_length)
     return choice.name, "torchvision", "", _format_params(choice.params), "", ""
 
 

@@ -25,7 +25,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
             *(
                 Paragraph(warning, "warning")
                 for machine in fact.machines
-                if (warning := _array_warning(machine.hardware))
+                if (warning := _warn_array(machine.hardware))
             ),
             *(
                 block
@@ -39,14 +39,14 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
         "Peaks are for dense products, without sparsity, of the type beside them. Your own machines are in "
     )
     return [
-        _machine_table(fact.machines),
+        _build_machine_table(fact.machines),
         Line(),
         Paragraph(f"{peaks}{printable(fact.config)}, and go first.", "quiet"),
         *([] if has_measured else [Paragraph(_UNMEASURED, "quiet")]),
     ]
 
 
-def _array_warning(machine: Hardware) -> str:
+def _warn_array(machine: Hardware) -> str:
     """Return a warning if an array does not compute one MAC per cell and cycle, or ''."""
     if machine.array is None or machine.macs_per_cycle is None:
         return ""
@@ -78,7 +78,7 @@ def hardware_fields(machine: Hardware) -> Fields:
     return Fields([name, *(Field(label, text) for label, text in pairs if text is not None)])
 
 
-def _machine_table(machines: Sequence[NamedMachine]) -> Table:
+def _build_machine_table(machines: Sequence[NamedMachine]) -> Table:
     return table_of(
         machines,
         (
