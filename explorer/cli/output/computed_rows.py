@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 def warn_missing_figures(rows: Sequence[ModelRow], reasons: Mapping[str, str]) -> str:
     """Return a warning about rows without figures and about models in `reasons`, which have none; or ''."""
-    clauses = [
-        reason if reason.startswith(f"{name}:") else f"{name}: {reason}" for name, reason in reasons.items()
-    ]
+    clauses = [line if line.startswith(f"{name}:") else f"{name}: {line}" for name, line in reasons.items()]
     failed_count = sum(bool(row.error) and row.model not in reasons for row in rows)
     if failed_count:
         clauses.append(f"{failed_count:,} of {len(rows):,} rows have no figures")
