@@ -188,7 +188,9 @@ def _map_sites(
     most_macs = max(_count_macs(build_site_mapping(site)) for site in sites)
     for site in sites:
         if mapping_file is not None:
-            cost = compute_mapping_cost(build_mapping_from_file(mapping_file, site, fused.get(site.name)), machine)
+            cost = compute_mapping_cost(
+                build_mapping_from_file(mapping_file, site, fused.get(site.name)), machine
+            )
             yield MappedSite(site.name, site.op, site.calls, cost, layer=site.layer)
             continue
         request = replace(build_site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
