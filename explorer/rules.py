@@ -21,8 +21,9 @@ your own arithmetic on a name is an error. `bounded(cost, reason)` marks a cost 
 `unknown(reason)` reports that the cost is unknown, and `FREE` is the cost of an operator that only moves
 data.
 
-A rule replaces the built-in rule of the same operator. A rule for a local function, or for If, Loop, Scan and
-SequenceMap, is used instead of the cost of the body. Rules apply to the session that was opened with them.
+A rule replaces the built-in rule of the same operator. Two rules for one operator are an error. A rule for a
+local function, or for If, Loop, Scan and SequenceMap, is used instead of the cost of the body. Rules apply to
+the session that was opened with them.
 
 This module is stable: the names in `__all__` keep their meaning.
 """
@@ -87,7 +88,8 @@ def rule(op: str, *, domain: str = "") -> Callable[[Rule], Rule]:
     it.
 
     Raises:
-        Misuse: `op` is not a name, or the decorated object is not a function.
+        Misuse: `op` is not a name, the decorated object is not a function, or the file has another rule for
+            the operator.
     """
     if not isinstance(op, str) or not op or not isinstance(domain, str):
         raise Misuse(

@@ -16,6 +16,9 @@ from explorer.base.record import record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    Name = TypeVar("Name", bound=Hashable)
 
     Piece = tuple[Hashable, int, int]
     """A piece: its key for counting it once, its number of elements, and its bytes."""
@@ -120,8 +123,8 @@ def _list_contiguous_runs(view: TensorView) -> list[tuple[int, int]]:
 
 
 def find_pieces(
-    views: Mapping[str, TensorView], bounded: set[str] | None = None
-) -> dict[str, tuple[Piece, ...]]:
+    views: Mapping[Name, TensorView], bounded: set[Name] | None = None
+) -> dict[Name, tuple[Piece, ...]]:
     """Computes the pieces of tensors that partly overlap others, or whose own elements overlap.
 
     Args:
@@ -132,10 +135,10 @@ def find_pieces(
     Returns:
         The pieces by tensor name. A tensor without an entry shares no bytes, or all of them.
     """
-    by_storage: dict[Hashable, dict[Hashable, list[str]]] = {}
+    by_storage: dict[Hashable, dict[Hashable, list[Name]]] = {}
     for name, view in views.items():
         by_storage.setdefault(view.storage, {}).setdefault(view.bytes_key, []).append(name)
-    shared: dict[str, tuple[Piece, ...]] = {}
+    shared: dict[Name, tuple[Piece, ...]] = {}
     for storage, places in by_storage.items():
         distinct = [views[names[0]] for names in places.values()]
         if not any(view.repeats for view in distinct) and not _has_overlap(distinct):

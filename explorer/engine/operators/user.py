@@ -23,10 +23,23 @@ _collected: contextvars.ContextVar[dict[Key, Rule] | None] = contextvars.Context
 
 
 def register(key: Key, rule: Rule) -> None:
-    """Registers a rule of the file that is being loaded. Does nothing if no file is being loaded."""
+    """Registers a rule of the file that is being loaded. Does nothing if no file is being loaded.
+
+    Raises:
+        Misuse: The file has registered another rule for the operator.
+    """
     table = _collected.get()
-    if table is not None:
-        table[key] = rule
+    if table is None:
+        return
+    first = table.setdefault(key, rule)
+    if first is not rule:
+        code = getattr(first, "__code__", None)
+        place = "" if code is None else f"; the first is on line {code.co_firstlineno}"
+        raise Misuse(f"two rules are for {_format_key(key)}", hint=f"keep one of them{place}")
+
+
+def _format_key(key: Key) -> str:
+    return "::".join(part for part in key if part)
 
 
 def load(path: str, *, trust: bool) -> Rules:
@@ -71,7 +84,7 @@ def find_problem(cost: object) -> str:
 
 def _guard(rule: Rule, key: Key, path: str) -> Rule:
     """Wraps a rule so that its errors and invalid results are raised as `Misuse`."""
-    name = "::".join(part for part in key if part)
+    name = _format_key(key)
     code = getattr(rule, "__code__", None)
     location = f"{path}:{code.co_firstlineno}" if code is not None and code.co_filename == path else path
 

@@ -1295,12 +1295,12 @@ def count(
     dims: Mapping[str, int] | None = None,
     **kwargs: object,
 ) -> Counts:
-    """Counts the MACs, parameters and bytes of a model."""
+    """Count the MACs, parameters and bytes of a model."""
     raise NotImplementedError
 
 
 def progress_bar() -> AbstractContextManager[Callable[[Progress], None]]:
-    """Draws the progress of a job while a `with` block runs."""
+    """Return a context manager that draws the progress of a job while its `with` block runs."""
     raise NotImplementedError
 
 
@@ -1320,5 +1320,5 @@ def summary(
     verbose: Literal[0, 1, 2] | None = None,
     **kwargs: object,
 ) -> Summary:
-    """Summarizes a model as a table of its layers, with the arguments of torchinfo's `summary`."""
+    """Summarize a model as a table of its layers, with the arguments of torchinfo's `summary`."""
     raise NotImplementedError

@@ -312,3 +312,21 @@ def test_the_command_line_takes_rules_with_trust_and_tells_mistakes_in_one_line(
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0
     assert "my_rules.py:2: the rules cannot be loaded: ZeroDivisionError" in said
+
+
+def test_two_rules_for_one_operator_are_refused_with_both_places(
+    model: str, write: Callable[[str], str]
+) -> None:
+    again = '\n@rule("Relu", domain="ai.onnx")\ndef other(call):\n    return Cost(macs=9, formula="nine")\n'
+    path = write(GOOD + again)
+    with Session(model, rules=path, trust=True) as session, pytest.raises(Misuse) as caught:
+        session.analysis()
+    assert caught.value.what == "two rules are for Relu"
+    assert caught.value.where == f"{path}:{(GOOD + again).count(chr(10)) - 2}"
+    assert caught.value.hint == "keep one of them; the first is on line 9"
+
+
+def test_a_function_may_be_the_rule_of_two_operators(model: str, write: Callable[[str], str]) -> None:
+    path = write(GOOD.replace('@rule("Relu")', '@rule("Relu")\n@rule("Relu", domain="ai.onnx")'))
+    with Session(model, rules=path, trust=True) as session:
+        assert rows(session)["relu"].macs == 7

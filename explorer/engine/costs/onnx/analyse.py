@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from explorer.engine.costs.onnx.flow import build_value_flow
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
 from explorer.engine.costs.value_flow import ValueFlow
+from explorer.engine.formats.byte_ranges import TensorView, find_pieces
 from explorer.engine.graph.model import Model, list_bodies
 from explorer.engine.operators.call import Rules
 from explorer.engine.progress import Cancel, OnProgress, stop_if
@@ -34,6 +35,9 @@ from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.bodies import find_captured_names
 from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo, TiledMacs
 from explorer.host.gc_pause import pause_garbage_collector
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.byte_ranges import Piece
 
 Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
 """Receives the leaves of a visit and the row id of each leaf."""
@@ -91,6 +95,7 @@ def examine(
         inference, observed_notes = _infer_with_run(model, inference, dims, input_shapes, on_progress, cancel)
     visited = visitor.visit(model, inference, user_rules=rules, on_progress=on_progress, cancel=cancel)
     inference.main.alike.clear()  # one entry per node, no longer needed
+    _split_overlapping_parameters(visited.leaves, model.source.path if model.source is not None else "")
     tiled = visited.tiled
     if shapes is None and not observe:
         tiled = _count_planned_tiles(model, tiled, inference, input_shapes, rules, cancel)
@@ -104,6 +109,46 @@ def examine(
     if look is not None:
         examined.rows()
     return examined
+
+
+def _split_overlapping_parameters(leaves: Iterable[OperatorLeaf], model_path: str) -> None:
+    """Divides stored parameters that overlap in a file of external data, so that each byte counts once.
+
+    Args:
+        leaves: Leaves, whose `stored` changes.
+        model_path: Path of the model's own file, in which no tensors overlap.
+    """
+    reading: dict[tuple[str, int, int], list[OperatorLeaf]] = {}
+    for leaf in leaves:
+        for identity, _, _ in leaf.stored:
+            if isinstance(identity, tuple) and isinstance(identity[0], str) and identity[0] != model_path:
+                match identity:
+                    case (str(), int(), int()):
+                        reading.setdefault(identity, []).append(leaf)
+    views = {
+        identity: TensorView(identity[0], identity[1], 1, (identity[2],), (1,), identity[2])
+        for identity in reading
+    }
+    pieces_by_tensor = find_pieces(views)
+    for leaf in {id(leaf): leaf for key in pieces_by_tensor for leaf in reading[key]}.values():
+        leaf.stored = [
+            part
+            for identity, elements, size in leaf.stored
+            for part in _divide_parameter(pieces_by_tensor.get(identity, ()), identity, elements, size)
+        ]
+
+
+def _divide_parameter(
+    pieces: Sequence[Piece], identity: Hashable, elements: int, size: int
+) -> Iterator[tuple[Hashable, int, int]]:
+    """Yields the pieces of a stored parameter, each with its share of the elements and bytes."""
+    total, end = sum(piece_size for _, _, piece_size in pieces), 0
+    if not pieces:
+        yield identity, elements, size
+    for key, _, piece_size in pieces:
+        start, end = end, end + piece_size
+        counts = (number * end // total - number * start // total for number in (elements, size))
+        yield (key, *counts)
 
 
 def _infer_with_run(
