@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 _ENDINGS = tuple(ending for format in list_formats() for ending in format.endings)
+"""File name endings of all formats."""
 _MAX_FILES = 1_000
 """Maximum number of files of a model's folder whose modification time is read."""
 
@@ -43,8 +44,8 @@ def read_model_file(path: str) -> ModelFile | None:
         outline = format.outline(path)
         figures = collect_header_figures(outline)
     except ExplorerError as error:
-        broken = os.path.isdir(path) or path.lower().endswith(_ENDINGS)
-        return replace(header, note=error.what) if broken else None
+        is_named_as_model = os.path.isdir(path) or path.lower().endswith(_ENDINGS)
+        return replace(header, note=error.what) if is_named_as_model else None
     size = size if outline.file_bytes is None else outline.file_bytes
     return replace(header, format=outline.format, bytes=size, **figures)
 

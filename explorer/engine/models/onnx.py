@@ -1,4 +1,4 @@
-"""Opened model of an ONNX file, or of another format whose reader builds a graph. Weights are read on demand.
+"""Opens an ONNX file, or a file of another format whose reader builds a graph. Weights are read on demand.
 
 Modules that import numpy or onnxruntime, or that only some commands need, are imported on first use.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class OnnxModel:
-    """A model that is a graph of ONNX's operators (`model`)."""
+    """A model that is a graph of ONNX's operators."""
 
     takes_weights = False
     is_graph = True
@@ -121,7 +121,7 @@ class OnnxModel:
     def list_sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Returns the sizes of dimensions and inputs for the analysis.
 
-        For a decode step, the sizes of the step are returned.
+        For a decode step, they are the sizes of the step.
 
         Raises:
             Misuse: The model has no decode step with so many cached tokens, or a size is missing.

@@ -1,4 +1,4 @@
-"""Protocol of an opened model of any format, and the options to open it.
+"""Defines the protocol of an opened model of any format, and the options to open it.
 
 The module of each format returns an `OpenedModel`. No other part of the program depends on the format.
 """
@@ -105,7 +105,7 @@ class OpenedModel(Protocol):
         ...
 
     def training(self, batch: int | None) -> StepGradients:
-        """Returns the model in training, at a batch size or, for None, at the sizes it was opened with."""
+        """Returns the costs of a training step at a batch size, or for None at the sizes of the options."""
         ...
 
     def step_memory(
@@ -130,7 +130,11 @@ class OpenedModel(Protocol):
 
 
 class StaticModel:
-    """A model that is never run. Requests that need a run are refused with the reason."""
+    """A model that is never run.
+
+    Attributes:
+        no_graph, no_run, no_training: Reasons to refuse requests for a graph, a run or a training.
+    """
 
     takes_weights = False
     is_graph = False

@@ -1,4 +1,4 @@
-"""Opened model of a TensorFlow Lite file. Its structure is read, and weights are read on demand.
+"""Opens a TensorFlow Lite file. Its structure is read, and weights are read on demand.
 
 Modules that import numpy are imported when values are needed.
 """

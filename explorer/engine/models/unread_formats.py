@@ -1,4 +1,4 @@
-"""Formats that Explorer recognizes and does not read. The error names the format and the way to convert it.
+"""Recognizes formats that Explorer does not read. The error names the format and the way to convert it.
 
 The caller imports this module only if no readable format recognizes a source.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints of torch.save: a state_dict, a dictionary with further objects, or a pickled module.
+"""Opens checkpoints of torch.save: a state_dict, a dictionary with further objects, or a pickled module.
 
 This format is tried after torch's other formats, so it also reports files that have the name of a checkpoint
 but are not checkpoints. Explorer reads the tensors and the module tree without torch, and runs no code of the
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 
 _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
+"""Names of the first file in a tar archive that old versions of torch wrote."""
 
 
 def _recognize(probe: SourceProbe) -> bool:

@@ -1,4 +1,4 @@
-"""Exported programs on a machine without torch: the layer tree from the shapes in the file.
+"""Opens exported programs on a machine without torch: builds the layer tree from the shapes in the file.
 
 A module without submodules is a row with the sums of its operators. Other operators have rows of their own,
 as with torch. Figures that need a run of the program are unknown.
@@ -28,11 +28,11 @@ from explorer.facts import Layer, Shape, TensorInfo
 from explorer.host.optional_packages import require
 
 Tensor = tuple[str, str | None, Shape | None]
+"""Name, element type and shape of a value."""
 
-
-_WHY = "the program runs with torch, which cannot be imported here"
-_COUNTED = (
-    f"{_WHY}: MACs are counted from the shapes in the file, at the sizes that it was exported with;"
+_REASON = "the program runs with torch, which cannot be imported here"
+_COST_NOTE = (
+    f"{_REASON}: MACs are counted from the shapes in the file, at the sizes that it was exported with;"
     " bytes moved, memory and the order of execution are not known"
 )
 
@@ -55,7 +55,7 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
         Misuse: The options request other sizes than those in the file.
     """
     refuse_sizes(options, f"type: {format_install_command()}")
-    program = read_description(source, _WHY, exported=True)
+    program = read_description(source, _REASON, exported=True)
     return DescribedFile(
         program.contents,
         options,
@@ -64,7 +64,7 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
         hint=f"type: {format_install_command()}",
         inputs=build_tensor_infos(program.inputs),
         outputs=build_tensor_infos(program.outputs),
-        counted=_COUNTED,
+        counted=_COST_NOTE,
     )
 
 
@@ -76,7 +76,7 @@ def read_node_figures(source: str) -> dict[str, dict[str, int | None]]:
     Raises:
         BadModel: The file holds no program, or cannot be read.
     """
-    program = read_description(source, _WHY, exported=True, find_offsets=False)
+    program = read_description(source, _REASON, exported=True, find_offsets=False)
     parameters = {
         tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
     }
@@ -129,9 +129,9 @@ def _build_leaves(program: ProgramDescription) -> DescribedLeaves:
     return leaves, {}
 
 
-def _build_scopes(call: ProgramCall, merged: bool) -> tuple[Scope, ...]:
+def _build_scopes(call: ProgramCall, is_module: bool) -> tuple[Scope, ...]:
     module_calls = [module_call for module_call in call.stack if module_call.path]
-    if merged:
+    if is_module:
         module_calls = module_calls[:-1]
     return tuple(Scope(c.path, c.path.rpartition(".")[2], c.kind.rpartition(".")[2]) for c in module_calls)
 
@@ -139,13 +139,15 @@ def _build_scopes(call: ProgramCall, merged: bool) -> tuple[Scope, ...]:
 def _build_row(
     program: ProgramDescription,
     nodes: Sequence[ProgramCall],
-    merged: bool,
+    is_module: bool,
     parameters: Mapping[str, StoredTensor],
 ) -> tuple[Layer, list[StoredTensor]]:
     """Returns the row of a module with all its operators, or of one operator, and its parameters."""
     costs = [
-        count_exported_call(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
-        for r in nodes
+        count_exported_call(
+            call.operator.kind, call.operator.inputs, call.operator.outputs, call.operator.settings
+        )
+        for call in nodes
     ]
     total_cost = (
         cost_formulas.total([c for c in costs if c.formula != cost_formulas.FREE.formula])
@@ -156,19 +158,19 @@ def _build_row(
     path = first.stack[-1].path if first.stack else ""
     operator_name = first.operator.name or first.operator.kind
     names = dict.fromkeys(
-        program.stored_names[n] for r in nodes for n in r.operator.uses if n in program.stored_names
+        program.stored_names[n] for call in nodes for n in call.operator.uses if n in program.stored_names
     )
     used_parameters = [parameters[name] for name in names if name in parameters]
     outputs = list(nodes[-1].operator.outputs)
     op = first.operator.kind
     op = op.split(".")[1] if op.startswith("aten.") else op
-    kind = first.stack[-1].kind.rpartition(".")[2] if merged else op
+    kind = first.stack[-1].kind.rpartition(".")[2] if is_module else op
     layer = Layer(
         **UNPLACED,
-        path=path if merged else f"{path}.{operator_name}" if path else operator_name,
-        name=path.rpartition(".")[2] if merged else operator_name,
+        path=path if is_module else f"{path}.{operator_name}" if path else operator_name,
+        name=path.rpartition(".")[2] if is_module else operator_name,
         kind=kind,
-        calls=len({r.stack[-1].key for r in nodes}) if merged else 1,
+        calls=len({call.stack[-1].key for call in nodes}) if is_module else 1,
         inputs=build_tensor_infos(_find_outside_inputs(nodes, program)),
         outputs=build_tensor_infos(outputs),
         weights=tuple(TensorInfo(t.last_name_part, t.dtype, t.shape, "declared") for t in used_parameters),
@@ -177,7 +179,7 @@ def _build_row(
         elementwise_ops=total_cost.elementwise_ops,
         bytes_read=None,
         bytes_written=None,
-        activation_bytes=_sum_bytes(_collect_results(nodes) if merged else outputs),
+        activation_bytes=_sum_bytes(_collect_results(nodes) if is_module else outputs),
         weight_bytes_read=None,
         attributes=_collect_attributes(nodes),
         status=total_cost.status,
@@ -206,24 +208,24 @@ def _collect_results(nodes: Sequence[ProgramCall]) -> list[Tensor]:
 
 
 def _sum_bytes(values: Sequence[Tensor]) -> int | None:
-    total = 0
+    total_bytes = 0
     for _, dtype, shape in values:
-        size = BYTES.get(dtype or "")
-        if size is None or shape is None:
+        value_bytes = BYTES.get(dtype or "")
+        if value_bytes is None or shape is None:
             return None
         for dim in shape:
             if not isinstance(dim, int):
                 return None
-            size *= dim
-        total += size
-    return total
+            value_bytes *= dim
+        total_bytes += value_bytes
+    return total_bytes
 
 
 def _collect_attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
     """Returns the arguments of the operator, and its line in the source code."""
     attributes = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
     if len(nodes) > 1:
-        attributes["operators"] = [ran.operator.kind for ran in nodes[:16]]
+        attributes["operators"] = [call.operator.kind for call in nodes[:16]]
     if nodes[0].operator.line:
         attributes["source"] = nodes[0].operator.line
     return attributes

@@ -1,4 +1,4 @@
-"""torch.export programs: rebuilt as an nn.Module from their graph, which is read as data.
+"""Opens torch.export programs as an nn.Module rebuilt from their graph, which is read as data.
 
 Without torch, Explorer reads from the file its operators, shapes and modules. It computes the costs of
 operators with products by its own rules.

@@ -1,4 +1,4 @@
-"""PyTorch module as an opened model: a torchvision model, the result of a callable, or an nn.Module object.
+"""Opens a PyTorch module: a torchvision model, the result of a callable, or an nn.Module object.
 
 Few methods need onnx and onnxruntime. They import these packages themselves, because such an import takes
 longer than the analysis of a small model.
@@ -87,7 +87,7 @@ class TorchModel:
         return examine(dims=dims, input_shapes=shapes, on_progress=on_progress, cancel=cancel)
 
     def stored(self) -> Info:
-        """Returns the facts that need no input: those about the stored tensors."""
+        """Returns the facts about the stored tensors, which need no input."""
         info = analyse.describe_stored(self.loaded.meta(), source=self.source)
         model_info = replace(info.model, format=self.format)
         assumptions = {**info.assumptions, "weights": self.loaded.weights_text}

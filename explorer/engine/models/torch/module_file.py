@@ -101,15 +101,18 @@ def _find_module(loaded: Any, path: str) -> torch.nn.Module | None:
     """Returns the module at a path in the loaded object: keys of dictionaries, indices of lists."""
     while path and not isinstance(loaded, torch.nn.Module):
         if isinstance(loaded, dict):
-            key = next((k for k in loaded if path == str(k) or path.startswith(f"{k}.")), None)
+            key = next(
+                (dict_key for dict_key in loaded if path == str(dict_key) or path.startswith(f"{dict_key}.")),
+                None,
+            )
             if key is None:
                 return None
             loaded, path = loaded[key], path[len(str(key)) + 1 :]
         elif isinstance(loaded, (list, tuple)):
-            first, _, path = path.partition(".")
-            if not first.isdecimal() or int(first) >= len(loaded):
+            index_text, _, path = path.partition(".")
+            if not index_text.isdecimal() or int(index_text) >= len(loaded):
                 return None
-            loaded = loaded[int(first)]
+            loaded = loaded[int(index_text)]
         else:
             return None
     return loaded if isinstance(loaded, torch.nn.Module) else None

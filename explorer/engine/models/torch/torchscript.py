@@ -1,4 +1,4 @@
-"""TorchScript files: rebuilt as an nn.Module from their code, which is read as data and not run.
+"""Opens TorchScript files as an nn.Module rebuilt from their code, which is read as data and not run.
 
 Without torch, Explorer reads from the file its modules, tensors, types and calls.
 """

@@ -74,7 +74,7 @@ def _list_models_in_file(path: str, text: str = "") -> Iterator[tuple[str, int |
         tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError):
         return
-    shared = {
+    counts_by_variable = {
         target.id: _read_parameter_count(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
@@ -82,12 +82,20 @@ def _list_models_in_file(path: str, text: str = "") -> Iterator[tuple[str, int |
         if isinstance(target, ast.Name)
     }
     counts = {
-        node.name: _read_parameter_count(node, shared) for node in tree.body if isinstance(node, ast.ClassDef)
+        node.name: _read_parameter_count(node, counts_by_variable)
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
     }
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and (name := _read_registered_name(node)):
-            weights = next((a.annotation for a in node.args.kwonlyargs if a.arg == "weights"), None)
-            weight_classes = [n.id for n in ast.walk(weights) if isinstance(n, ast.Name)] if weights else []
+            weights = next(
+                (argument.annotation for argument in node.args.kwonlyargs if argument.arg == "weights"), None
+            )
+            weight_classes = (
+                [name_node.id for name_node in ast.walk(weights) if isinstance(name_node, ast.Name)]
+                if weights
+                else []
+            )
             yield name, next((counts[kind] for kind in weight_classes if kind in counts), None)
 
 

@@ -1,1 +1,1 @@
-"""torch.fx: an nn.Module as the graph of nodes that its tracer records."""
+"""Traces an nn.Module with torch.fx as a graph of nodes."""

@@ -1,4 +1,4 @@
-"""Nodes of a torch.fx graph as facts: kind, target, type, shapes, and statistics of their outputs."""
+"""Describes the nodes of a torch.fx graph: kind, target, type, shapes, and statistics of their outputs."""
 
 from __future__ import annotations
 

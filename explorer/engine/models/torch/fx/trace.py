@@ -1,6 +1,6 @@
-"""torch.fx's symbolic trace of an nn.Module, or torch.export's program if fx cannot trace the module.
+"""Traces an nn.Module with torch.fx, or exports it with torch.export if torch.fx cannot trace it.
 
-The tracer keeps a stack of the modules that it is in, to name the module in which it fails.
+The tracer keeps a stack of the modules that it is tracing, to name the module in which it fails.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class _Tracer(fx.Tracer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inside: list[str] = []
-        self.failed: str | None = None
+        self.module_paths: list[str] = []
+        self.failed_path: str | None = None
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Traces a module, as `fx.Tracer` does, and records a failure."""
-        self.inside.append(self.path_of_module(m))
+        self.module_paths.append(self.path_of_module(m))
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception:
-            self.failed = self.inside[-1] if self.failed is None else self.failed
+            self.failed_path = self.module_paths[-1] if self.failed_path is None else self.failed_path
             raise
         finally:
-            self.inside.pop()
+            self.module_paths.pop()
 
 
 def trace_module(
@@ -91,7 +91,7 @@ def trace_module(
             graph_module = fx.GraphModule(tracer.root, graph)
             return TracedGraph(graph_module, "torch.fx", "", _order_arguments(module, graph, args, kwargs))
     except Exception as error:
-        reason = _describe_failure(error, tracer.failed)
+        reason = _describe_failure(error, tracer.failed_path)
     return _export_graph(loaded, bound_inputs, args, kwargs, reason, real)
 
 
