@@ -180,13 +180,11 @@ def sweep_servings(
         subjects: The models.
         spec: The values to combine.
         machine: Machine for which times are computed, or None for no times.
-        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
-            added.
+        output: Path of a file of results, or None. Only rows that it lacks are computed, and added to it.
         scheduler: Address of a Dask cluster that does the work, or None.
         workers: Number of processes on this machine. None and 1 mean the present process.
         on_progress: Function called with the number of answered questions.
-        cancel: Function called now and then; the sweep stops when it returns True. Finished rows stay in
-            `output`.
+        cancel: Function called at intervals; True stops the sweep, and finished rows stay in `output`.
 
     Raises:
         Misuse: There are too many combinations, a type or a size is impossible, `output` holds no results, or

@@ -110,15 +110,13 @@ def sweep(
         hardware: The machine, or None for no cycles.
         order: Order of the loops, as for `cost.compute_plan_cost`.
         proof: Settings of the proof of each tiled model, or None for figures without tiling.
-        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
-            added.
+        output: Path of a file of results, or None. Only rows that it lacks are computed, and added to it.
         scheduler: Address of a Dask cluster that does the work, or None.
         workers: Number of processes on this machine. 1 means the present process. None means one process for
             each processor if that saves time.
         layers: Whether the answer also lists the products of the models.
         on_progress: Function called with the number of finished rows.
-        cancel: Function called at intervals; the sweep stops when it returns True. Finished rows stay in
-            `output`.
+        cancel: Function called at intervals; True stops the sweep, and finished rows stay in `output`.
 
     Raises:
         Misuse: There are too many combinations, `output` holds no results, or every row fails with the same

@@ -172,16 +172,14 @@ def sweep_formats(
     Args:
         subjects: The models.
         spec: The trials.
-        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
-            added.
+        output: Path of a file of results, or None. Only rows that it lacks are computed, and added to it.
         scheduler: Address of a Dask cluster, or None.
         workers: Number of processes on this machine. A search for a mixed precision runs step by step in the
             present process.
         seconds: Time limit in seconds from the first row. No row is started after it, and the answer leaves
             out the rows that were not started. It does not limit rows in other processes.
         on_progress: Function called with the number of finished rows.
-        cancel: Function called at intervals; the sweep stops when it returns True. Finished rows stay in
-            `output`.
+        cancel: Function called at intervals; True stops the sweep, and finished rows stay in `output`.
 
     Raises:
         Misuse: A format is unknown, there are too many rows, or every row fails with the same error.

@@ -77,13 +77,11 @@ def sweep_mappings(
         objective: Figure that the searches minimize.
         globs: Globs of the names of the mapped matrix products. Empty maps all.
         keep_in_process: Whether the model is an object of this process, which no other process can open.
-        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
-            added.
+        output: Path of a file of results, or None. Only rows that it lacks are computed, and added to it.
         scheduler: Address of a Dask cluster, or None.
         workers: Number of processes on this machine. None means several only if that saves time.
         on_progress: Function called with the number of finished rows.
-        cancel: Function called at intervals; the sweep stops when it returns True. Finished rows stay in
-            `output`.
+        cancel: Function called at intervals; True stops the sweep, and finished rows stay in `output`.
 
     Raises:
         Misuse: There are too many machines, or no row has figures.

@@ -88,14 +88,12 @@ def sweep_trainings(
         session: Session of the module.
         tasks: The trainings.
         keep_in_process: Whether the module is an object of this process, which no other process can open.
-        output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
-            added.
+        output: Path of a file of results, or None. Only rows that it lacks are computed, and added to it.
         take: Number of a row, path for its checkpoint, and whether the path may be overwritten; or None.
         scheduler: Address of a Dask cluster, or None.
         workers: Number of processes on this machine.
         on_progress: Function called with the number of finished trainings.
-        cancel: Function called at intervals; the sweep stops when it returns True. Finished rows stay in
-            `output`.
+        cancel: Function called at intervals; True stops the sweep, and finished rows stay in `output`.
 
     Raises:
         Misuse: All trainings fail.

@@ -671,24 +671,20 @@ class _Watch:
         if operator.name == "aten::_to_copy" and "device" in kwargs and getattr(args[0], "is_meta", False):
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
-        assumed_result = (
-            self.assume_result(func, operator, args, kwargs) if operator.is_bounded and inputs else None
-        )
-        if assumed_result is not None and operator.name in data_dependent.VALUES:
+        assumed = self.assume_result(func, operator, args, kwargs) if operator.is_bounded and inputs else None
+        if assumed is not None and operator.name in data_dependent.VALUES:
             self.unseen_work.note_values_read(self.frames[-1].path, "item", args[0])
-            assumed_result = self.queries.answer(assumed_result)
-            self.value_assumption = assumed_result[1]
+            assumed = self.queries.answer(assumed)
+            self.value_assumption = assumed[1]
         is_quantized = self.quantized.concerns(operator.name, inputs)
-        is_determined = (
-            is_determined and assumed_result is None and operator.is_repeatable and not is_quantized
-        )
+        is_determined = is_determined and assumed is None and operator.is_repeatable and not is_quantized
         key = tuple(signature) if is_determined else None
         answer = None if key is None else operator.answers.get(key)
         if answer is not None and answer.kind != meta_cache.CALLED:
             result = answer.replay(args)
-        elif assumed_result is not None:
-            result = assumed_result[0]
-            self.assumed[assumed_result[1]] += 1
+        elif assumed is not None:
+            result = assumed[0]
+            self.assumed[assumed[1]] += 1
         else:
             is_new = key is not None and answer is None
             result = self.run_operator(func, operator, args, kwargs, is_new, is_quantized)
@@ -696,7 +692,7 @@ class _Watch:
             parts = result if isinstance(result, (tuple, list)) else (result,)
             outputs = [t for t in parts if isinstance(t, torch.Tensor)]
             is_foreign = not outputs and bool(inputs) and operator.is_foreign
-            if not outputs and assumed_result is None and not is_foreign:
+            if not outputs and assumed is None and not is_foreign:
                 return result
             cost = cost_formulas.FREE
             if outputs or is_foreign:
@@ -715,9 +711,7 @@ class _Watch:
         if self.gradients is not None and operator.has_one_activation:
             self.keep_results(result)
         row = self.find_current_row(operator.short)
-        self.record_operator(
-            row, operator, func, args, kwargs, inputs, outputs, answer, result, assumed_result
-        )
+        self.record_operator(row, operator, func, args, kwargs, inputs, outputs, answer, result, assumed)
         if not self.function and row.module is None:
             self.finish_operator(row, inputs, outputs)
         return result
