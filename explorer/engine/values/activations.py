@@ -206,7 +206,9 @@ class _Collector(Struct):
     def search(self, run: Callable[[ActivationRequest], object], request: ActivationRequest) -> None:
         """Runs the same samples again until the requested quantiles are exact."""
         searches = {
-            key: search for key, samples in self.samples.items() if (search := samples.search()) is not None
+            key: search
+            for key, samples in self.samples.items()
+            if (search := samples.start_search()) is not None
         }
         self.searches = list(searches.values())
         take = self.take_again

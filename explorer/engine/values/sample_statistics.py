@@ -1,9 +1,10 @@
-"""Statistics over many samples: of one output of a layer, over all runs of a file's samples.
+"""Statistics of one output of a layer over many runs, one for each sample of a file.
 
-Moments are merged run by run. The numbers are stored while those of all outputs fit in a budget. For an
-output that does not fit, occurrences are counted instead. Types of 8 or 16 bits have a count for every value.
-Wider types have a count for the upper 16 bits of the number as float32, which determine it to 2^-8 of its
-size. Requested quantiles are then made exact by further runs of the same samples (`RankSearch`).
+Moments are merged run by run. The numbers are stored while those of all outputs fit in a budget; complex
+numbers always are. For another output that does not fit, occurrences are counted instead. Types of 8 or 16
+bits have a count for every value. Wider types have a count for the upper 16 bits of the number as float32,
+which determine it to 2^-8 of its size. Requested quantiles are then made exact by further runs of the same
+samples (`RankSearch`).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class OutputSamples:
     Args:
         first: Output of the first run.
         choices: Additional statistics.
-        axis: Axis of a run's tensor whose indices get one additional statistic each, or None for one over all
-            numbers.
+        axis: Axis of a run's tensor. The additional statistics are computed for each of its indices, or over
+            all numbers if None.
 
     Attributes:
         stored_bytes: Bytes of the stored numbers.
@@ -51,16 +52,16 @@ class OutputSamples:
     def __init__(self, first: Numbers, choices: Sequence[Choice], axis: int | None) -> None:
         self._first, self._choices = first, choices
         rank = len(first.shape)
-        self._has_axis = axis is None or -rank <= axis < rank
-        self._axis = axis % rank if axis is not None and self._has_axis else None
+        self._is_axis_valid = axis is None or -rank <= axis < rank
+        self._axis = axis % rank if axis is not None and self._is_axis_valid else None
         self._moments = Moments()
-        self._is_ordered = True
+        self._can_be_ordered = True
         self._axis_moments: Moments | None = (
             Moments(first.shape[self._axis]) if self._axis is not None else None
         )
         self._stored_runs: list[Numbers] = []
         self._counts: CodeCounts | None = None
-        self._has_all_codes = False
+        self._counts_every_value = False
         self._dtype: np.dtype[Any] = np.dtype(np.float32)
         self._zeros = 0
         self._search: RankSearch | None = None
@@ -79,12 +80,12 @@ class OutputSamples:
         self._bytes += numbers.nbytes
         run_moments = compute_moments(numbers, None, cancel)
         if run_moments is None:
-            self._is_ordered = False  # complex numbers
+            self._can_be_ordered = False  # complex numbers
         else:
             self._moments.join(run_moments)
         if self._axis is not None and self._axis_moments is not None:
             self._axis_moments = self._extend_axis_moments(self._axis_moments, numbers, cancel)
-        if not self._is_ordered or (self._counts is None and numbers.nbytes <= free_bytes):
+        if not self._can_be_ordered or (self._counts is None and numbers.nbytes <= free_bytes):
             pieces = [np.array(slab) for slab in numbers.slabs()]
             self._stored_runs.append(replace(numbers, slabs=lambda: iter(pieces)))
             self.stored_bytes += sum(piece.nbytes for piece in pieces)
@@ -113,9 +114,9 @@ class OutputSamples:
         """Counts the occurrences of each value, or of the upper 16 bits of each value."""
         if self._counts is None:
             self._dtype = values.dtype
-            self._has_all_codes = values.dtype.itemsize <= 2
-            self._counts = CodeCounts(values.dtype if self._has_all_codes else np.dtype(np.uint16))
-        if self._has_all_codes:
+            self._counts_every_value = values.dtype.itemsize <= 2
+            self._counts = CodeCounts(values.dtype if self._counts_every_value else np.dtype(np.uint16))
+        if self._counts_every_value:
             self._counts.add(values)
             return
         # zero shares its upper 16 bits with the smallest numbers, so it is counted on its own
@@ -126,12 +127,12 @@ class OutputSamples:
         bits = nonzero.astype(np.float32).view(np.uint32)
         self._counts.add((bits >> 16).astype(np.uint16))
 
-    def search(self) -> RankSearch | None:
-        """Returns the search for requested quantiles in further runs, or None if they are exact already."""
+    def start_search(self) -> RankSearch | None:
+        """Returns a search for quantiles in further runs, or None if no search is needed or possible."""
         levels = list_quantile_levels(self._choices)
         sums = self._moments if self._axis is None else self._axis_moments
-        is_exact = self._counts is None or (self._has_all_codes and self._axis is None)
-        if levels and self._has_axis and self._is_ordered and sums is not None and not is_exact:
+        is_exact = self._counts is None or (self._counts_every_value and self._axis is None)
+        if levels and self._is_axis_valid and self._can_be_ordered and sums is not None and not is_exact:
             searched_levels = sorted({*QUANTILES, *levels}) if self._axis is None else levels
             self._search = RankSearch(self._dtype, sums.count, searched_levels)
         return self._search
@@ -149,7 +150,13 @@ class OutputSamples:
             position += chunk.size
 
     def compute_stats(self, bins: int, call: int, cancel: Cancel) -> TensorStats:
-        """Returns the statistics over all runs."""
+        """Returns the statistics over all runs.
+
+        Args:
+            bins: Number of intervals of the histogram.
+            call: Number of the call of the layer, counted from 0.
+            cancel: Function called at every slab; True cancels.
+        """
         levels = list_quantile_levels(self._choices)
         if self._counts is None:
             slabs = [slab for run in self._stored_runs for slab in run.slabs()]
@@ -168,9 +175,9 @@ class OutputSamples:
             self._bytes,
             call=call,
             quantiles=select_reported_quantiles(quantiles),
-            quantiles_exact=self._counts is None or self._has_all_codes or is_searched,
+            quantiles_exact=self._counts is None or self._counts_every_value or is_searched,
             runs=self.runs,
-            chosen=self._compute_statistics(quantiles, levels),
+            chosen=self._compute_chosen(quantiles, levels),
             **stats_fields,
         )
 
@@ -180,11 +187,11 @@ class OutputSamples:
         exact = {q: values[0] for q, values in self._search.compute_quantiles().items()}
         return quantiles | {q: value for q, value in exact.items() if value is not None}
 
-    def _compute_statistics(
+    def _compute_chosen(
         self, quantiles: dict[float, float], levels: Sequence[float]
     ) -> dict[str, tuple[float | None, ...]]:
         """Computes the additional statistics over all runs, by label."""
-        if not self._choices or not self._has_axis or not self._is_ordered:
+        if not self._choices or not self._is_axis_valid or not self._can_be_ordered:
             return {}
         if self._axis is None:
             return compute_statistics(
@@ -204,7 +211,7 @@ class OutputSamples:
     ) -> dict[str, Any]:
         """Returns the figures of counted numbers. Exact values from the moments replace estimated values."""
         values, counts = code_counts.list_occurring_values()
-        if not self._has_all_codes:
+        if not self._counts_every_value:
             # each code stands for the middle of the numbers that share its upper 16 bits
             bits = (values.astype(np.uint32) << 16) | 0x8000
             values = bits.view(np.float32).astype(np.float64)

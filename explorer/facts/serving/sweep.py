@@ -59,15 +59,17 @@ class ServingRow(Fact, frozen=True, kw_only=True):
         opening: Options with which the model was opened, as the user typed them.
         machine: Name of the machine, as the user typed it.
         fingerprint: Digest of the model's content.
-        prompt, context, batch, devices, dtype, kv_dtype, card, links: Setting of the same name, as requested.
+        prompt, context, batch, devices, dtype, kv_dtype: Setting of `ServingSpec`, one value of each.
+        card: Memory of a device, in bytes, as requested.
+        links: Bytes per second of a link between devices, as requested.
         layouts: Number of rows with the same settings.
         tensor, pipeline, expert: Degree of parallelism, as in `DeviceLayout`.
         weight_bytes, cache_bytes, link_bytes, fits, first_token, token, rate: Figure of the same name, as in
             `DeviceLayout`.
         bound: Resource that bounds the decode step.
-        pareto: Whether the row is on the Pareto front of its model, machine, prompt and context: no row that
-            fits has as low a token time and as many tokens per second and device, and is better in one of the
-            two.
+        pareto: Whether the row is on the Pareto front of its model, machine, prompt and context: no other row
+            is at least as good in token time and in tokens per second and device, and better in one of them.
+            Rows that are known not to fit do not compete.
         error: Reason why the row has no figures, or ''.
     """
 

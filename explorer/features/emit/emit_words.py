@@ -28,7 +28,8 @@ from explorer.report.present.row_groups import group_rows, list_first_names
 
 _MAX_DIFFERENCES = 12  # counters in the table
 _USUAL_LIMIT = 8
-"""Error that the proof allows for most sums, in u."""
+"""Error that the proof allows for most sums, in u (unit roundoff: the largest relative error of a rounding).
+"""
 _ROLES: dict[str, Role] = {"evidence": "good", "different": "bad"}
 
 
@@ -44,7 +45,7 @@ def code_proof(fact: CodeProof) -> list[Block]:
 
 
 def code_evidence(fact: CodeProof) -> list[Block]:
-    """Build the evidence of each site, the counters that differ, and the verdict."""
+    """Build the evidence of each site, the counters that differ at the first wrong site, and the verdict."""
     blocks: list[Block] = []
     if fact.sites:
         blocks.append(_build_site_table(fact.sites))
@@ -90,10 +91,10 @@ def _build_site_table(sites: Sequence[CodeEvidence]) -> Table:
     def format_errors(group: Sequence[CodeEvidence]) -> Cell:
         if group[0].exact:
             return "bit for bit"
-        ratio, limit = max(
+        error, limit = max(
             ((site.error or 0.0, site.limit or 1.0) for site in group), key=lambda pair: pair[0]
         )
-        return f"{ratio:.2g} of {limit:.3g} u"
+        return f"{error:.2g} of {limit:.3g} u"
 
     return table_of(
         groups,

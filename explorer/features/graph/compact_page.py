@@ -49,7 +49,7 @@ class EdgeRail(Struct, frozen=True):
     Attributes:
         source: Line of the box.
         readers: Lines of the boxes that read from it.
-        lane: Number of the rail, counted from the stem.
+        lane: Column of the rail, counted from the stem. Rails that share no line may have the same lane.
         lit: Whether one of the edges is on the highlighted path.
     """
 
@@ -93,7 +93,7 @@ class RailPage:
         self._short_names: tuple[int, Sequence[str]] = (-1, ())
 
     def lines(self, chosen_box: int | None, top: int, width: int, height: int) -> list[Line]:
-        """Return the lines from `top`, each `width` cells wide; the line of the chosen box is highlighted."""
+        """Return the lines from `top`, at most `width` cells wide, with the chosen box highlighted."""
         widths = self._choose_widths(width)
         stop = min(top + height, len(self._rows))
         lines = []
@@ -129,7 +129,7 @@ class RailPage:
     def _line(self, index: int, widths: Sequence[int], width: int) -> Line:
         box, (_, kind, figure, shape) = self.drawing.boxes[index], self._rows[index]
         is_faint = self.drawing.route is not None and not box.lit
-        family = "track" if is_faint else "accent" if box.lit else box.family
+        family_role = "track" if is_faint else "accent" if box.lit else box.family
         is_work = box.role in WORK
         letter = FAMILIES[box.family].letter if is_work else ""
         sign = MARK if box.row in self._marks and is_work else "▸" if box.unfolds else " "
@@ -137,12 +137,12 @@ class RailPage:
         text_role = "track" if is_faint else "text"
         spans = [
             *self._draw_rails(index),
-            (f" {letter or ' '}", family if is_work else "dim"),
+            (f" {letter or ' '}", family_role if is_work else "dim"),
             (sign, "accent"),
         ]
         spans.append((fit(self._shorten_names(widths[0])[index], widths[0]), name_role))
         for text, cells, role, is_right in (
-            (kind, widths[1], family if is_work else "dim", False),
+            (kind, widths[1], family_role if is_work else "dim", False),
             (figure, widths[2], text_role, True),
             (shape, widths[3], "track" if is_faint else "dim", False),
         ):
@@ -189,7 +189,7 @@ def _describe(box: GraphBox) -> tuple[str, str]:
 
 
 def _lay_rails(drawing: GraphDrawing, max_rails: int) -> tuple[list[EdgeRail], int]:
-    """Give each box with distant readers a rail: short rails next to the stem, and no two on the same lines.
+    """Give each box with distant readers a rail: short rails next to the stem, no two on one line of a lane.
 
     Returns:
         The rails, and the number of edges without a rail.

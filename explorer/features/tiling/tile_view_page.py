@@ -1,7 +1,8 @@
 """Pages of the tile view: the grid of output blocks on the left, the chosen block on the right.
 
-A character and a color show how much of its tiles' arithmetic a block needs, so terminals without colors lose
-nothing. If there are more blocks than cells, each cell shows several blocks, and the title tells how many.
+A character and a color show the utilization of a block: the share of its tiles' arithmetic that is not
+padding. Terminals without colors lose nothing. If there are more blocks than cells, each cell shows several
+blocks, and the title tells how many.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
     if room < 3:
         moved = f"  {share_text(step.traffic, steps.traffic)} moved, {units.bytes_text(step.traffic)}"
         line: Line = (*head, (moved, "dim"))
-        # if the drawing is too wide, show the data that enters and leaves the buffer
+        # in a narrow pane, the operands that enter and leave the buffer replace the order and the bytes
         return [
             line
             if line_width(line) <= width
@@ -139,17 +140,21 @@ def tile_footer(many_sites: bool, batch: bool) -> list[tuple[str, str]]:
 
 
 _OPERANDS_FROM, _OPERAND_LINES = 26, 8
-"""Minimum height of a pane for operands below the grid, and minimum height of the operands, in lines."""
+"""Height of a pane from which lines below the grid are reserved for the operands, and number of these lines.
+
+A lower pane draws the operands in the lines that the grid leaves free, if any.
+"""
 _MAX_BLOCK_HEIGHT = 6
 """Maximum height of a block, in lines."""
 _MAX_BLOCK_WIDTH = 16
-"""Maximum width of a block, in cells for each line of its height."""
+"""Maximum width of a block, in characters for each line of its height."""
 
 
 class _Frame:
     """Position and scale of the grid in its pane, for drawing and for finding a clicked block.
 
-    A block is `cell_height` lines high and `across` cells wide; a slice along K is `slice_width` cells wide.
+    A cell of the grid is `cell_height` lines high and `cell_width` characters wide. A cell of the strip along
+    K is `depth_cell_width` characters wide.
     """
 
     def __init__(self, blocks: TileGrid, width: int, height: int) -> None:
@@ -157,15 +162,15 @@ class _Frame:
         self.is_brief = height < 12
         self.margin = len(f"{blocks.m.count - 1:,}") + 2
         room = max(1, width - self.margin - 1)
-        # lines below the grid: the edges, a blank line, the depth and its strip, the legend
+        # lines around the grid: title, column numbers, partial tiles, a blank line, K and its strip, legend
         other_lines = 6 if self.is_brief else 8
         other_lines += _OPERAND_LINES + 1 if height >= _OPERANDS_FROM else 0
         self.rows = Scale.fit(blocks.m.count, max(1, height - other_lines))
         self.cols = Scale.fit(blocks.n.count, room)
         self.depths = Scale.fit(blocks.k.count, room)
         self.cell_height = max(1, min(_MAX_BLOCK_HEIGHT, (height - other_lines) // self.rows.cells))
-        self.across = max(1, min(_MAX_BLOCK_WIDTH * self.cell_height, room // self.cols.cells))
-        self.slice_width = max(1, min(_MAX_BLOCK_WIDTH * self.cell_height, room // self.depths.cells))
+        self.cell_width = max(1, min(_MAX_BLOCK_WIDTH * self.cell_height, room // self.cols.cells))
+        self.depth_cell_width = max(1, min(_MAX_BLOCK_WIDTH * self.cell_height, room // self.depths.cells))
         self.top = 2
 
 
@@ -183,7 +188,7 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
             start, end = frame.cols.tiles(col)
             sign, role = _choose_shade(blocks.compute_utilization(first, stop, start, end))
             _append_cell(
-                cells, sign, role, frame.across, row == chosen_row and col == place.col // frame.cols.per
+                cells, sign, role, frame.cell_width, row == chosen_row and col == place.col // frame.cols.per
             )
         lines.append(((label, "accent" if row == chosen_row else "dim"), *cells))
         below: Line = ((" " * frame.margin, "text"), *cells)
@@ -199,12 +204,12 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
     return [cut_line(line, width) for line in lines[:height]]
 
 
-def _append_cell(spans: list[Span], sign: str, role: str, across: int, is_chosen: bool) -> None:
+def _append_cell(spans: list[Span], sign: str, role: str, cell_width: int, is_chosen: bool) -> None:
     """Append a cell: its character, and a gap if cells are wide."""
-    filled = across - (across > 1)
+    filled = cell_width - (cell_width > 1)
     # without colors the cursor is drawn in reverse, and a full block in reverse is blank
     spans.append(("◆" * filled, "mark") if is_chosen else (sign * filled, role))
-    if across > 1:
+    if cell_width > 1:
         spans.append((" ", "text"))
 
 
@@ -212,7 +217,7 @@ def _build_title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) 
     counts = f"{blocks.m.count:,} × {blocks.n.count:,}"
     spans: list[Span] = [(" Output ", "head"), (f"{counts} blocks", "text")]
     if blocks.batch > 1:
-        spans.append((f"  matmul {place.batch + 1:,} of {blocks.batch:,}", "accent"))
+        spans.append((f"  batch {place.batch + 1:,} of {blocks.batch:,}", "accent"))
     if frame.rows.per > 1 or frame.cols.per > 1:
         spans.append((f"  {frame.rows.per:,} × {frame.cols.per:,} a cell", "warn"))
     return cut_line(spans, width)
@@ -221,10 +226,10 @@ def _build_title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) 
 def _build_column_numbers(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
     """Build the line above the grid: numbers of the first, the last and the chosen column."""
     cells = frame.cols.cells
-    line = [" "] * (cells * frame.across)
-    chosen_column = place.col // frame.cols.per * frame.across
+    line = [" "] * (cells * frame.cell_width)
+    chosen_column = place.col // frame.cols.per * frame.cell_width
     marks: list[tuple[int, str]] = [(chosen_column, f"{place.col:,}"), (0, "0")]
-    marks.append(((cells - 1) * frame.across, f"{blocks.n.count - 1:,}"))
+    marks.append(((cells - 1) * frame.cell_width, f"{blocks.n.count - 1:,}"))
     spans: list[Span] = []
     highlighted = range(0)
     for column, word in marks:
@@ -265,12 +270,12 @@ def _draw_depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -
     for cell in range(frame.depths.cells):
         first, stop = frame.depths.tiles(cell)
         sign, role = _choose_shade(blocks.k.compute_filled_share(first, stop))
-        _append_cell(spans, sign, role, frame.slice_width, cell == place.depth // frame.depths.per)
+        _append_cell(spans, sign, role, frame.depth_cell_width, cell == place.depth // frame.depths.per)
     return [cut_line(title, width), tuple(spans)]
 
 
 def _draw_operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
-    """Draw the operands of the chosen block: a band of A, a band of B, and the chosen tile in each."""
+    """Draw A and B as grids of tiles; highlight the row of A, the column of B, and the chosen tiles."""
     half = width // 2
     a = _operand_grid("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
     b = _operand_grid("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
@@ -314,7 +319,7 @@ def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, heigh
     """Return the place that a click on the grid chooses, or None outside the grid."""
     blocks = TileGrid.from_site(site)
     frame = _Frame(blocks, width, height)
-    row, col = (y - frame.top) // frame.cell_height, (x - frame.margin) // frame.across
+    row, col = (y - frame.top) // frame.cell_height, (x - frame.margin) // frame.cell_width
     if 0 <= row < frame.rows.cells and 0 <= col < frame.cols.cells:
         return TilePlace(place.batch, frame.rows.tiles(row)[0], frame.cols.tiles(col)[0], place.depth)
     return None

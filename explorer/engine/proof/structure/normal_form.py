@@ -1,9 +1,9 @@
 """Brings nodes to a normal form, because ONNX can express the same operation in several ways.
 
-The normal form includes schema defaults and omits settings without effect. Axes count from the front, the
-letters of an Einsum are in alphabetical order, and commutative operands are sorted. Every rule preserves the
-result bit for bit for all inputs, so two nodes with equal normal forms are equal. A rule that needs the rank
-or the type of a value does nothing if inference does not know it.
+The normal form states the defaults of the schema, and omits a setting without effect or with a default that
+only the schema's text gives. Axes count from the front, the letters of an Einsum are renamed in order of
+appearance, and commutative operands are sorted. Every rule preserves the result bit for bit for all inputs,
+so two nodes with equal normal forms are equal. A rule skips a step that needs an unknown rank or type.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _normalize_axis(name: str, extra_axes: int = 0) -> Rule:
 
     Args:
         name: Name of the attribute.
-        extra_axes: Number of axes that the value has in addition to those of the first input.
+        extra_axes: Number of axes that the output has in addition to those of the first input.
     """
 
     def rule(node: NormalNode) -> None:
@@ -82,7 +82,7 @@ def _read_axes(node: NormalNode) -> Ints | None:
 
 
 def _normalize_reduction(node: NormalNode) -> None:
-    """Sorts the axes and stores them as an attribute. Without axes, a reduction is over all of them."""
+    """Sorts the axes and stores them as an attribute. Axes that cover all dimensions are left out."""
     axes, rank = _read_axes(node), node.rank(0)
     if axes:
         if rank is not None:
@@ -171,8 +171,10 @@ def _has_only_zeros(value: Any) -> bool:
     return isinstance(value, tuple) and all(element == 0 for element in value)
 
 
-def _drop_kernel_shape(index: int) -> Rule:
-    """Makes a rule that removes a kernel_shape equal to the shape of the stored kernel."""
+def _normalize_kernel_shape(index: int) -> Rule:
+    """Makes a rule that removes a kernel_shape equal to that of the stored kernel, and makes SAME_UPPER
+    explicit.
+    """
 
     def rule(node: NormalNode) -> None:
         kernel = node.stored(index)
@@ -224,8 +226,8 @@ def _normalize_window(node: NormalNode) -> None:
 def _normalize_average_pool(node: NormalNode) -> None:
     """Removes count_include_pad if there are no pads."""
     attributes = node.attributes
-    has_explicit_pads = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
-    if has_explicit_pads and "pads" not in attributes:
+    pads_only_by_attribute = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
+    if pads_only_by_attribute and "pads" not in attributes:
         attributes.pop("count_include_pad", None)
 
 
@@ -239,7 +241,8 @@ def _normalize_max_pool(node: NormalNode) -> None:
 
 def _sort_operands(node: NormalNode) -> None:
     if len(node.inputs) == 2:
-        node.inputs.sort(key=lambda value: (isinstance(value, tuple), value))  # numbers, then forms
+        # value numbers first, then tuples such as ("axes", (0, 1))
+        node.inputs.sort(key=lambda value: (isinstance(value, tuple), value))
 
 
 def _swap_operands(op: str) -> Rule:
@@ -327,14 +330,15 @@ def _remove_zero_point(node: NormalNode) -> None:
     """Removes a zero point of 0 and the axis of a single scale."""
     zero = node.read_numbers(2)
     is_zero = zero is not None and zero.dtype.kind in "iu" and not zero.any()
-    if is_zero and (node.op == "DequantizeLinear" or _has_uint8_zero_point(node)):
+    if is_zero and (node.op == "DequantizeLinear" or _gives_default_type(node)):
         node.remove_input(2)
     scale = node.stored(1)
     if scale is not None and not scale.shape and not node.attributes.get("block_size"):
         node.attributes.pop("axis", None)
 
 
-def _has_uint8_zero_point(node: NormalNode) -> bool:
+def _gives_default_type(node: NormalNode) -> bool:
+    """Whether a QuantizeLinear gives uint8, the type that it also gives without a zero point."""
     zero = node.stored(2)
     return zero is not None and zero.dtype == "uint8" and not node.attributes.get("output_dtype")
 
@@ -364,7 +368,7 @@ def _normalize_batch_normalization(node: NormalNode) -> None:
 
 
 def _normalize_resize(node: NormalNode) -> None:
-    """Removes attributes that only other modes read."""
+    """Removes attributes and the region of interest if only other modes read them."""
     attributes = node.attributes
     if attributes.get("mode") != "cubic":
         attributes.pop("cubic_coeff_a", None)
@@ -407,9 +411,9 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "BitwiseXor": (_sort_operands,),
     "Concat": (_AXIS,),
     "ConstantOfShape": (_remove_default_fill,),
-    "Conv": (_drop_kernel_shape(1), _normalize_window),
-    "ConvInteger": (_drop_kernel_shape(1), _normalize_window),
-    "ConvTranspose": (_drop_kernel_shape(1), _normalize_window),
+    "Conv": (_normalize_kernel_shape(1), _normalize_window),
+    "ConvInteger": (_normalize_kernel_shape(1), _normalize_window),
+    "ConvTranspose": (_normalize_kernel_shape(1), _normalize_window),
     "CumSum": (_normalize_axis_input,),
     "DepthToSpace": (_normalize_depth_to_space,),
     "DequantizeLinear": (_remove_zero_point, _AXIS),
@@ -433,7 +437,7 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "Mul": (_sort_operands,),
     "OneHot": (_normalize_axis("axis", 1),),
     "Or": (_sort_operands,),
-    "QLinearConv": (_drop_kernel_shape(3), _normalize_window),
+    "QLinearConv": (_normalize_kernel_shape(3), _normalize_window),
     "QuantizeLinear": (_remove_zero_point, _AXIS),
     "RMSNormalization": (_AXIS,),
     "RNN": (_normalize_recurrent,),
@@ -459,7 +463,7 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
 
 _MICROSOFT: Mapping[str, Sequence[Rule]] = {
     "BiasSoftmax": (_AXIS,),
-    "FusedConv": (_drop_kernel_shape(1), _normalize_window),
+    "FusedConv": (_normalize_kernel_shape(1), _normalize_window),
     "QLinearAveragePool": (_normalize_window, _normalize_average_pool),
     "QLinearConv": (_normalize_window,),
     "QLinearSoftmax": (_AXIS,),
@@ -470,5 +474,5 @@ _RULES: Mapping[tuple[str, str], Sequence[Rule]] = {
     **{("com.microsoft", op): rules for op, rules in _MICROSOFT.items()},
 }
 
-MANY_OUTPUTS = frozenset({"BatchNormalization", "If", "Loop", "Scan", "SequenceMap", "Split"})
+OUTPUT_COUNT_OPERATORS = frozenset({"BatchNormalization", "If", "Loop", "Scan", "SequenceMap", "Split"})
 """Operators whose result depends on the number of their outputs, such as Split."""

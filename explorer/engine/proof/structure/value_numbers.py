@@ -29,7 +29,7 @@ from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.structure.constant_results import compute_result
 from explorer.engine.proof.structure.identities import record_source
-from explorer.engine.proof.structure.normal_form import MANY_OUTPUTS, normalize
+from explorer.engine.proof.structure.normal_form import OUTPUT_COUNT_OPERATORS, normalize
 from explorer.engine.proof.structure.normal_node import NormalNode, Sources
 from explorer.engine.proof.structure.opset_forms import NEWEST, find_changed_version
 from explorer.engine.shapes.subgraphs import name_body, name_function
@@ -323,7 +323,7 @@ class GraphNumbers:
             )
             is not None
         )
-        has_several_outputs = node.domain or node.op in MANY_OUTPUTS
+        has_several_outputs = node.domain or node.op in OUTPUT_COUNT_OPERATORS
         operator = self.table.build_operator_form((normal.domain, normal.op, node.overload), normal.opset)
         form: Form = (operator, tuple(normal.inputs), forms, len(node.outputs) if has_several_outputs else 0)
         if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(input_numbers) > 2):

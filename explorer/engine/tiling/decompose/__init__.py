@@ -1,8 +1,8 @@
 """Decomposes operators that contain matmuls into simpler nodes, so that the matmuls become separate nodes.
 
 An LSTM multiplies twice in each step, with activations between. It is not a matmul itself, but the graph of
-its definition contains two, which can be tiled. The decomposition changes nothing else. The proof repeats it
-and compares the results.
+its definition contains two, which can be tiled. The decomposition also drops initializers and their inputs
+that no node reads any more. It changes nothing else. The proof repeats it and compares the results.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def decompose(
 
     Args:
         model: The model.
-        shapes: Shapes of all values, at the sizes that figures are computed for.
+        shapes: Shapes of all values, with a number for every open dimension.
         declared: The shapes with open dimensions left symbolic.
         only: Names of the nodes to decompose, or None for all possible nodes.
 
     Returns:
-        The model; the names of the decomposed nodes; and the reason for each other node, by name.
+        The model; the names of the decomposed nodes; and the reason for each node that cannot be decomposed.
     """
     if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
         return model, (), {}
@@ -54,7 +54,7 @@ def decompose(
             nodes.append(node)
             continue
         builder = GraphBuilder(emission, emission.create_prefix(f"{node.label}/parts"), "", f"{node.label}/")
-        context.constants.replaceable = False
+        context.constants.replaceable = False  # set if a weight is an input that a caller can replace
         try:
             write(builder, node, context)
         except NoSite as why:

@@ -13,7 +13,7 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.convolution_windows import (
     ConvWindow,
     Groups,
-    Kernel,
+    KernelBlocks,
     WindowAxis,
     compute_axes,
     compute_transposed_axes,
@@ -116,8 +116,8 @@ def _build_stored_kernel(
         return Weight(tensor, name, True, window.K, window.N, chain)
     layout = (node.op, order, groups.count, groups.pack, *((a.phases, a.taps) for a in window.axes))
     if is_transposed:
-        layout = (*layout, *(tuple(a.kernel.reshape(-1).tolist()) for a in window.axes))
-    cut = Kernel(tensor, order, window, is_transposed)
+        layout = (*layout, *(tuple(a.kernel_indices.reshape(-1).tolist()) for a in window.axes))
+    cut = KernelBlocks(tensor, order, window, is_transposed)
     return Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
 
 

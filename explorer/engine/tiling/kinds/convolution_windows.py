@@ -1,11 +1,13 @@
 """Convolutions as matrix products: which input element is multiplied by which kernel element.
 
-Along each axis, an output position and a kernel element (a tap) determine a place in the padded input. The
-rows of X are the output positions of all images. Its columns are the taps, with the channels innermost. The
-weight is reordered in the same way while the file is written.
+Along each axis, an output position and a tap determine a place in the padded input. A tap is a slot that
+holds the index of a kernel element, or none. The rows of X are the output positions of all images. Its
+columns are the taps, with the channels innermost. The weight is reordered in the same way while the file is
+written.
 
-A transposed convolution is divided into one small convolution for each output position modulo the stride: the
-phases. Groups that are packed into one product use a weight that is zero outside of the diagonal blocks.
+A transposed convolution is divided into small convolutions, the phases: one for each remainder of the output
+position by the stride. Groups that are packed into one product use a weight that is zero outside of the
+diagonal blocks.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ class WindowAxis(Struct, frozen=True):
 
     Attributes:
         places: Places in the padded input, (phases, positions, taps).
-        kernel: Index of each tap's kernel element, (phases, taps); -1 if a phase has fewer taps than others.
+        kernel_indices: Index of each tap's kernel element, (phases, taps); -1 for a tap that holds none.
         pads: Number of zeros before and after the input.
         size: Size of the input.
         out: Size of the output; the product of phases and positions may be larger.
         step: Distance between positions.
-        dilation: Distance between taps.
+        dilation: Distance between taps of a convolution; unused for a transposed one.
     """
 
     places: Places
-    kernel: Places
+    kernel_indices: Places
     pads: tuple[int, int]
     size: int
     out: int
@@ -57,7 +59,7 @@ class WindowAxis(Struct, frozen=True):
 
     @property
     def taps(self) -> int:
-        """Number of kernel elements of each phase."""
+        """Number of taps of each phase."""
         return self.places.shape[2]
 
     @property
@@ -88,13 +90,13 @@ class Groups(Struct, frozen=True):
     out_channels: int
 
     @property
-    def packs(self) -> int:
-        """Number of matmuls, each with up to `pack` groups. The last one may have fewer."""
+    def pack_count(self) -> int:
+        """Number of matmuls of a phase, each with up to `pack` groups. The last one may have fewer."""
         return -(-self.count // self.pack)
 
 
 class ConvWindow(Struct, frozen=True):
-    """A convolution of any kind as a product: `batch` times X (images x positions, K) W (K, N).
+    """A convolution of any kind as `batch` matmuls X W, with X (images x positions, K) and W (K, N).
 
     Attributes:
         axes: The spatial axes, at example sizes if `has_open_size`.
@@ -125,24 +127,24 @@ class ConvWindow(Struct, frozen=True):
 
     @property
     def batch(self) -> int:
-        """Number of products."""
-        return self.phases * self.groups.packs
+        """Number of matmuls: one for each phase and pack of groups."""
+        return self.phases * self.groups.pack_count
 
     @property
     def K(self) -> int:  # noqa: N802 - the matrix's letter
-        """Depth of a product."""
+        """Depth of a matmul."""
         return self.taps * self.groups.pack * self.groups.in_channels
 
     @property
     def N(self) -> int:  # noqa: N802
-        """Number of columns of a product."""
+        """Number of columns of a matmul."""
         return self.groups.pack * self.groups.out_channels
 
     @property
     def has_padding(self) -> bool:
         """Whether images or channels need padding."""
         groups = self.groups
-        return groups.packs * groups.pack != groups.count or any(any(a.pads) for a in self.axes)
+        return groups.pack_count * groups.pack != groups.count or any(any(a.pads) for a in self.axes)
 
     @property
     def needs_no_gather(self) -> bool:
@@ -188,8 +190,9 @@ def compute_transposed_axes(
 ) -> tuple[WindowAxis, ...]:
     """Computes the axes of a transposed convolution.
 
-    Output o uses tap k of input i if o + pad = i s + k d. All outputs with the same remainder of o by the
-    stride s use the same taps: they form a phase.
+    Output position p reads kernel element t at input i if p + head = i s + t d, with the stride s, the
+    dilation d and the cropped elements `head`. All positions with the same remainder by s read the same
+    kernel elements: they form a phase.
 
     Args:
         attributes: Attributes: strides, dilations, pads, output_padding, auto_pad, output_shape.
@@ -244,7 +247,7 @@ def _compute_cropped_heads(
     return heads
 
 
-class Kernel(Struct, frozen=True):
+class KernelBlocks(Struct, frozen=True):
     """Cuts blocks of W from a stored kernel, with reordered channels, packed groups and phases.
 
     Attributes:
@@ -263,19 +266,22 @@ class Kernel(Struct, frozen=True):
     zero: int = 0
 
     def __call__(self, matrix: int, k: int, n: int, height: int, width: int) -> Array:
-        """Returns the block of a matrix with its corner at (k, n), with `zero` where nothing is stored."""
+        """Returns the block of W of one matmul with its corner at (k, n).
+
+        It has `zero` outside of the blocks of packed groups, and 0 for taps without a kernel element.
+        """
         kernels = self._view_grouped_kernel()
         groups = self.window.groups
-        packs, pack, in_channels, out_channels = (
-            groups.packs,
+        pack_count, pack, in_channels, out_channels = (
+            groups.pack_count,
             groups.pack,
             groups.in_channels,
             groups.out_channels,
         )
-        phase, first = divmod(matrix, packs)
+        phase, pack_index = divmod(matrix, pack_count)
         taps = self._list_kernel_taps(phase)
         tap_depth = pack * in_channels
-        members = min(pack, groups.count - first * pack)
+        members = min(pack, groups.count - pack_index * pack)
         block = np.full((height, width), self.zero, kernels.dtype)
         for tap in range(k // tap_depth, min(-(-(k + height) // tap_depth), len(taps))):
             if min(taps[tap]) < 0:
@@ -291,7 +297,7 @@ class Kernel(Struct, frozen=True):
                 if top >= bottom or left >= right:
                     continue
                 kernel_block = part[
-                    first * pack + member, left - column : right - column, top - row : bottom - row
+                    pack_index * pack + member, left - column : right - column, top - row : bottom - row
                 ]
                 block[top - k : bottom - k, left - n : right - n] = kernel_block.T
         return block
@@ -309,6 +315,6 @@ class Kernel(Struct, frozen=True):
     def _list_kernel_taps(self, phase: int) -> list[tuple[int, ...]]:
         """Returns the kernel element of each tap of a phase."""
         axes = self.window.axes
-        places = np.unravel_index(phase, [a.phases for a in axes])
-        tables = [a.kernel[int(q)].tolist() for a, q in zip(axes, places, strict=True)]
+        axis_phases = np.unravel_index(phase, [a.phases for a in axes])
+        tables = [a.kernel_indices[int(q)].tolist() for a, q in zip(axes, axis_phases, strict=True)]
         return list(itertools.product(*tables))

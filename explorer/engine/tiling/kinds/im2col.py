@@ -39,7 +39,7 @@ def write_unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = 
     if window.has_open_size:
         return _write_open_unfold(builder, x, window)
     if not window.needs_no_gather or (builder.emission.opset < 10 and any(a.step != 1 for a in axes)):
-        channels = groups.packs * groups.pack * groups.in_channels
+        channels = groups.pack_count * groups.pack * groups.in_channels
         x = builder.reshape(x, (0, math.prod(a.padded_size for a in axes), channels), "images_flat")
         x = builder.add("Gather", (x, _write_index(builder, axes)), "images_gathered", attributes={"axis": 1})
     elif any(a.step != 1 for a in axes):
@@ -48,7 +48,7 @@ def write_unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = 
         return builder.reshape(x, (-1, window.K), "unfolded")
     pack_depth = groups.pack * groups.in_channels
     # without a Gather, the positions are already in order
-    split_shape = (-1, window.phases, window.positions, window.taps, groups.packs, pack_depth)
+    split_shape = (-1, window.phases, window.positions, window.taps, groups.pack_count, pack_depth)
     x = builder.reshape(x, split_shape, "unfolded_split")
     x = builder.transpose(x, (1, 4, 0, 2, 3, 5), "unfolded_stacked")
     return builder.reshape(x, (window.batch, -1, window.K), "unfolded")
@@ -86,7 +86,9 @@ def write_gathered_rows(
 def _move_channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
     """Pads the images and moves the channels to the last axis."""
     axes, groups, rank = window.axes, window.groups, len(window.axes)
-    missing_channels = groups.packs * groups.pack * groups.in_channels - groups.count * groups.in_channels
+    missing_channels = (
+        groups.pack_count * groups.pack * groups.in_channels - groups.count * groups.in_channels
+    )
     if missing_channels or any(any(a.pads) for a in axes):
         pads_before = (0, 0, *(a.pads[0] for a in axes))
         pads = (*pads_before, 0, missing_channels, *(a.pads[1] for a in axes))
@@ -112,13 +114,13 @@ def _write_open_unfold(builder: GraphBuilder, x: str, window: ConvWindow) -> str
         else:
             taps.append(x)
     x = builder.concat(taps, rank + 1, "images_taps")
-    if groups.packs == 1:
+    if groups.pack_count == 1:
         return builder.reshape(x, (-1, window.K), "unfolded")
     x = builder.reshape(
-        x, (-1, window.taps, groups.packs, groups.pack * groups.in_channels), "unfolded_split"
+        x, (-1, window.taps, groups.pack_count, groups.pack * groups.in_channels), "unfolded_split"
     )
     x = builder.transpose(x, (2, 0, 1, 3), "unfolded_stacked")
-    return builder.reshape(x, (groups.packs, -1, window.K), "unfolded")
+    return builder.reshape(x, (groups.pack_count, -1, window.K), "unfolded")
 
 
 def _write_index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
@@ -153,8 +155,8 @@ def _write_stride(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> 
 def _write_open_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     """Turns the products into images of any size."""
     axes, groups = window.axes, window.groups
-    packed = groups.packs * window.N
-    if groups.packs != 1:
+    packed = groups.pack_count * window.N
+    if groups.pack_count != 1:
         z = builder.transpose(z, (1, 0, 2), "products_joined")
     # positions = (size + margin) / step + 1, where margin = pads - (taps - 1) * dilation - 1
     sizes = builder.slice(builder.add("Shape", (x,), "images_shape"), (2,), (_END,), "images_sizes")
@@ -193,14 +195,14 @@ def write_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str
     phases, positions = [a.phases for a in axes], [a.positions for a in axes]
     sizes = [a.phases * a.positions for a in axes]
     channels = groups.count * groups.out_channels
-    packed = groups.packs * window.N
+    packed = groups.pack_count * window.N
     if window.phases != 1:
-        z = builder.reshape(z, (*phases, groups.packs, -1, *positions, window.N), "products_split")
+        z = builder.reshape(z, (*phases, groups.pack_count, -1, *positions, window.N), "products_split")
         # (phases, packs, images, positions, N) -> (images, positions and phases by axis, packs, N)
         spatial_axes = [axis for i in range(rank) for axis in (rank + 2 + i, i)]
         z = builder.transpose(z, (rank + 1, *spatial_axes, rank, 2 * rank + 2), "products_joined")
-    elif groups.packs != 1:
-        z = builder.reshape(z, (groups.packs, -1, window.positions, window.N), "products_split")
+    elif groups.pack_count != 1:
+        z = builder.reshape(z, (groups.pack_count, -1, window.positions, window.N), "products_split")
         z = builder.transpose(z, (1, 2, 0, 3), "products_joined")
     z = builder.reshape(z, (-1, *sizes, packed), "products_folded")
     output_sizes = [a.out for a in axes]

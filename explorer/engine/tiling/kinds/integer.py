@@ -25,7 +25,7 @@ from explorer.engine.tiling.accumulator import CodeRange, find_accumulator
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import create_column_sums
 from explorer.engine.tiling.kinds.conv import find_convolution_site
-from explorer.engine.tiling.kinds.convolution_windows import Kernel
+from explorer.engine.tiling.kinds.convolution_windows import KernelBlocks
 from explorer.engine.tiling.kinds.linear import find_product_site
 from explorer.engine.tiling.sites import (
     WORDS,
@@ -196,7 +196,7 @@ def _compute_needed_accumulator(
 
 def _fill_zero(weight: Weight, zero: int) -> Weight:
     """Returns a weight cut from kernels, with the zero point instead of 0 outside of the groups' blocks."""
-    assert isinstance(weight.cut, Kernel)
+    assert isinstance(weight.cut, KernelBlocks)
     write_operand = replace(weight.cut, zero=zero)
 
     def cut_block(matrix: int, k: int, n: int, height: int, width: int) -> Array:

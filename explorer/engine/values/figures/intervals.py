@@ -48,18 +48,18 @@ def compute_quantiles(
 def convert_to_ordered(values: Array) -> Array:
     """Converts numbers to unsigned integers in the same order.
 
-    The bits of positive floats are in the order of their size. All bits of negative numbers are inverted, and
-    the top bit of positive numbers is set.
+    The bits of positive floats are in the order of their size. Of negative floats, all bits are inverted. Of
+    other floats and of signed integers, only the top bit is.
     """
     width, kind = 8 * values.itemsize, values.dtype.kind
     unsigned = np.dtype(f"u{values.itemsize}")
     bits: Array = np.ascontiguousarray(values).view(unsigned)
-    top = unsigned.type(1 << (width - 1))
+    inverted = unsigned.type(1 << (width - 1))
     if kind == "u":
         return bits
     if kind == "f":
-        top = (bits.view(f"i{values.itemsize}") >> (width - 1)).view(unsigned) | top
-    keys: Array = bits ^ top
+        inverted = (bits.view(f"i{values.itemsize}") >> (width - 1)).view(unsigned) | inverted
+    keys: Array = bits ^ inverted
     return keys
 
 
@@ -91,11 +91,11 @@ def find_intervals(values: Array, edges: Array) -> Array:
     """Returns the index of the interval of each value. The last interval is closed."""
     bins = edges.size - 1
     low, high = float(edges[0]), float(edges[-1])
-    span = high / 2 - low / 2
-    if not span or not math.isfinite(bins / span):
+    half_span = high / 2 - low / 2
+    if not half_span or not math.isfinite(bins / half_span):
         return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
     # computed by division, then corrected if rounding crossed an edge
-    bin_index = ((values / 2 - low / 2) * (bins / span)).astype(np.intp)
+    bin_index = ((values / 2 - low / 2) * (bins / half_span)).astype(np.intp)
     np.clip(bin_index, 0, bins - 1, out=bin_index)
     bin_index -= values < edges[bin_index]
     bin_index += (values >= edges[bin_index + 1]) & (bin_index < bins - 1)
