@@ -42,9 +42,7 @@ def compute_objective_bound(mapping: SiteMapping, machine: MemoryMachine, object
 
 
 def _bound_cycles(mapping: SiteMapping, machine: MemoryMachine) -> float:
-    """Computes the cycles of all multiply-accumulates at the full rate, or of the least traffic, whichever is
-    more.
-    """
+    """Returns the larger of the cycles of all MACs at the full rate and the cycles of the least traffic."""
     rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
     if rate is None:
         return 0.0
@@ -139,9 +137,7 @@ def _bound_array_energy(
 
 
 def _get_least_bits(mapping: SiteMapping, operand: Operand) -> int:
-    """Returns the bits of an element of an operand; for C, the fewer of the bits of a sum and of an
-    output.
-    """
+    """Returns the bits of an element of an operand; for C, the fewer of a sum's and an output's bits."""
     bits = get_operand_bits(mapping, operand)
     return bits if operand != "C" else min(bits, dimensions.get_type_bits(mapping.output, mapping.site))
 

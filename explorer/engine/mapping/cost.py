@@ -1,5 +1,4 @@
-"""Computes the cost of a mapping: bytes at each level, capacity, cycles and energy, from the counts of
-`nest`.
+"""Computes the cost of a mapping from the counts of `nest`: bytes at each level, capacity, cycles, energy.
 
 Time is a pipeline over the tiles of the first level: while the array computes a tile, the next tile is loaded
 and the previous output is stored, as far as the memory has buffers for it.
@@ -193,9 +192,7 @@ def count_compulsory_bytes(mapping: SiteMapping) -> int:
 
 
 def compute_capacity_on_chip(machine: MemoryMachine) -> int | None:
-    """Returns the bytes of all instances of all memories but the outermost, or None if a size is not
-    limited.
-    """
+    """Returns the bytes of all memories but the outermost, with all instances, or None without a limit."""
     capacity, instances = 0, 1
     for memory in machine.memories[1:]:
         instances *= memory.cores
@@ -418,9 +415,7 @@ def _compute_energy(
 
 
 def count_word_accesses(sizes: Mapping[str, int], words: Mapping[Any, int]) -> float:
-    """Computes the number of accesses for bytes of each operand. The epilogue's inputs use the word size of
-    C.
-    """
+    """Computes the number of accesses for bytes of each operand. The epilogue's inputs use C's word size."""
     return sum(size / words.get(operand, words.get("C", 1)) for operand, size in sizes.items())
 
 
@@ -682,9 +677,7 @@ class _Pipeline:
         )
 
     def _add_up(self, sizes: Mapping[str, int], overlapping: bool) -> int:
-        """Adds up the bytes of the operands whose transfers overlap with computation, or of all other
-        operands.
-        """
+        """Adds up the bytes of the operands whose transfers overlap with computation, or of all others."""
         return sum(size for name, size in sizes.items() if self.overlaps[name] is overlapping)
 
     def _compute_transfer(self, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:

@@ -390,9 +390,7 @@ def compute_output(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Ar
 
 
 def compute_before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
-    """Computes the outputs in float64; quantized outputs are clipped to the range of their type, but not
-    rounded.
-    """
+    """Computes the outputs in float64; quantized outputs are clipped to their type, but not rounded."""
     # a clip without limits takes the place of the quantization, which is computed below
     steps: Sequence[EpilogueStep] = [
         step._replace(kind="clip", low=-np.inf, high=np.inf) if step.kind == "quantize" else step

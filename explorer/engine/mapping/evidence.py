@@ -1,6 +1,4 @@
-"""Collects evidence that the nest of each mapped site computes the model's product and moves the planned
-bytes.
-"""
+"""Collects evidence that the nest of each site computes the model's product and moves the planned bytes."""
 
 from __future__ import annotations
 
@@ -174,9 +172,7 @@ def _get_reference(inputs: RunInputs) -> Reference | None:
 
 
 def _read_residual(epilogue: FusedEpilogue, product: ModelProduct) -> _Array | None:
-    """Returns the residual of the run in the shape of the product, or None if the epilogue has no
-    residual.
-    """
+    """Returns the residual of the run in the shape of the product, or None if there is no residual."""
     if not epilogue.residual:
         return None
     meaning = product.meaning

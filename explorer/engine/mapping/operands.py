@@ -158,9 +158,7 @@ def _read_operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -
 
 
 def draw_dense_operands(site: Site, seed: int) -> RunInputs:
-    """Draws dense operands: integers from the range of their type, floats from 0.5 to 1 with a random
-    sign.
-    """
+    """Draws dense operands: integers of the type's range, floats from 0.5 to 1 with a random sign."""
     generator = np.random.default_rng((seed, _DENSE_STREAM))
 
     def values(dtype: str, shape: tuple[int, int, int]) -> _Array:

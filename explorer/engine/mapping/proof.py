@@ -269,8 +269,7 @@ def _list_planned(move: LevelMoves) -> dict[tuple[int, str], int]:
 
 
 def compute_exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
-    """Computes the sums of integers, of shape (batch, M, N); they wrap around like sums in the accumulator's
-    type.
+    """Computes integer sums of shape (batch, M, N), which wrap around as in the accumulator's type.
 
     Sums of products of bytes and 16-bit integers are exact in float64, which uses BLAS. Small sums are exact
     in float32, which takes half the time.

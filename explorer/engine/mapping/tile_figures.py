@@ -140,9 +140,7 @@ class TileFigures:
         return self._compute_once(("first", operand, inside), count)
 
     def count_array_loads(self, operand: Operand, outer: LoopOrder, inner: LoopOrder | None) -> Numbers:
-        """Counts the elements that the array loads; without an inner order, a lower bound over all inner
-        orders.
-        """
+        """Counts the elements that the array loads, or without an inner order their lower bound."""
         outside = self._list_inside_axes(operand, outer)
         inside = () if inner is None else self._list_inside_axes(operand, inner)
         rereads = inner is not None and not self.machine.registers
@@ -209,8 +207,7 @@ class TileFigures:
     def sum_moved_bytes(
         self, outer: LoopOrder, inner: LoopOrder | None
     ) -> tuple[dict[tuple[str, str], Numbers], dict[tuple[str, str], Numbers], Numbers]:
-        """Adds up the bytes that each memory reads and writes, by memory and operand, and the bytes of the
-        array.
+        """Sums the bytes that each memory reads and writes, by operand, and the bytes of the array.
 
         Without an inner order, the bytes are lower bounds over all inner orders.
         """

@@ -63,9 +63,7 @@ class _Search:
 
 
 def _find_models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
-    """Yields rows of the models below a folder: first models directly in it, then models in its
-    subfolders.
-    """
+    """Yields rows of the models below a folder: first directly in it, then in its subfolders."""
     try:
         with os.scandir(folder) as entries:
             dir_entries = []

@@ -1,5 +1,4 @@
-"""Times models in turn, in alternating blocks of runs, so that changes of the clock affect all models
-equally.
+"""Times models in turn, in blocks of runs, so that changes of the clock affect all models equally.
 
 Other work on the machine then also affects all models in the same way.
 """

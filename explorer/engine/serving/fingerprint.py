@@ -1,6 +1,4 @@
-"""Computes the fingerprint of a module: a digest of the sizes, types and code that determine its serving
-figures.
-"""
+"""Computes the fingerprint of a module: a digest of all that determines its serving figures."""
 
 from __future__ import annotations
 

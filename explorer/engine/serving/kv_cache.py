@@ -29,9 +29,7 @@ def list_windows(layers: Sequence[Any]) -> tuple[int, ...]:
 
 
 def get_element_bits(tensor: CacheTensor, bits: float | None) -> float:
-    """Returns the bits of an element of a cache tensor: `bits` for keys and values if given, else its type's
-    width.
-    """
+    """Returns the bits of an element of a cache tensor: `bits` for keys and values, else its type's width."""
     return bits if bits is not None and tensor.keys else 8 * tensor.tensor.element_size()
 
 
@@ -111,8 +109,7 @@ def _count_elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
 
 
 def find_first_beyond(form: ClosedForm, limit: float, batch: int) -> int | None:
-    """Returns the smallest context at which the caches of a batch exceed `limit` bytes, or None if there is
-    none.
+    """Returns the smallest context at which the caches of a batch exceed `limit` bytes, or None.
 
     A cache never shrinks with the context, so a bisection finds this context.
     """

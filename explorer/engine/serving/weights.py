@@ -108,9 +108,7 @@ def list_holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightH
 
 
 def _is_idle(row: Layer) -> bool:
-    """Whether the step runs no part of a module. A module that is not called may still have parts that
-    run.
-    """
+    """Whether the step runs no part of a module. A module may run in parts without being called."""
     return not row.calls and not (row.macs or row.elementwise_ops)
 
 

@@ -227,9 +227,7 @@ class _Run:
 
 
 def _sum_bytes_on_chip(machine: MemoryMachine) -> int | None:
-    """Returns the bytes of all instances of all memories except the outermost, or None if one is not
-    limited.
-    """
+    """Returns the bytes of all memories but the outermost, with all instances, or None without a limit."""
     total_bytes, instances = 0, 1
     for memory in machine.memories[1:]:
         instances *= memory.cores

@@ -1,6 +1,4 @@
-"""Inspects bytecode: whether a model's code only compares a number that it reads, and with which
-constants.
-"""
+"""Inspects bytecode: whether a model's code only compares a number that it reads, and with which values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Creates results of data-dependent operators on meta tensors: the largest possible output, or an assumed
-one.
+"""Creates results of data-dependent operators on meta tensors: the largest output, or an assumed output.
 
 The output size of nonzero, nms or unique depends on values, and some models read a number from a tensor. If
 an operator has a largest output, this output is the result, and the figures computed from it are upper

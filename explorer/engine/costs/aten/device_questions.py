@@ -39,8 +39,7 @@ _MODE = "__torch_function__"
 
 
 def report_device(func: Any, tensor: Any) -> Any:
-    """Returns the value to report for an attribute or `type()` of a meta tensor; None for the tensor's own
-    value.
+    """Returns the value to report for an attribute or `type()` of a meta tensor, or None to keep its own.
 
     Args:
         func: Getter of the attribute, or the method.

@@ -58,9 +58,7 @@ def _build_pool_rule(name: str) -> Rule:
 
 
 def _count_adaptive_pool(call: AtenCall) -> Cost:
-    """Counts adaptive pooling. If sizes do not divide, windows overlap: an axis reads in + out - gcd(in,
-    out).
-    """
+    """Counts adaptive pooling. Windows may overlap: an axis reads in + out - gcd(in, out) elements."""
     source, target = call.sizes(), call.result_sizes()
     rank = len(call.get("output_size"))
     taps = 1
@@ -77,9 +75,7 @@ def _count_region_pool(call: AtenCall) -> Cost:
 
 
 def _build_grid_sample_rule(linear: int) -> Rule:
-    """Returns a rule with `linear` operations per element for linear interpolation, 0 for nearest, 35 for
-    bicubic.
-    """
+    """Returns a rule with `linear` operations per element for linear, 0 for nearest, 35 for bicubic."""
 
     def rule(call: AtenCall) -> Cost:
         per_element = {0: linear, 1: 0, 2: 35}[call.get("interpolation_mode", 0)]
@@ -93,9 +89,7 @@ def _build_grid_sample_rule(linear: int) -> Rule:
 
 
 def _count_bags(call: AtenCall) -> Cost:
-    """Counts embedding_bag: each row that is looked up is added (or compared), after scaling by its
-    weight.
-    """
+    """Counts embedding_bag: each row that is looked up is scaled by its weight and added (or compared)."""
     weighted = call.has("per_sample_weights")
     label = "multiply, add" if weighted else "add"
     return cost_formulas.elementwise(label, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)

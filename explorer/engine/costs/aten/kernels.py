@@ -226,9 +226,7 @@ def _run_embedding_bag_backward(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _run_clone(func: Any, args: Any, kwargs: Any) -> Any:
-    """Copies a tensor. A sparse gradient gets no new memory: autograd copies it only because this run
-    observes it.
-    """
+    """Copies a tensor. A sparse gradient gets no new memory: autograd copies it only in this run."""
     source = args[0]
     if source.layout is not torch.sparse_coo:
         return func(*args, **kwargs)

@@ -17,9 +17,7 @@ from explorer.engine.operators.cost_formulas import Cost
 
 
 def _count_fourier(call: AtenCall) -> Cost:
-    """Counts Fourier transforms, one axis after another. A real signal needs half of the results of its first
-    axis.
-    """
+    """Counts Fourier transforms along each axis. A real signal needs half of the first axis's results."""
     source, result = call.shape(), call.result_shape()
     # the last axis of a real signal keeps one half of the spectrum
     axes = [axis % len(source) for axis in call.get("dim")][::-1]
@@ -84,9 +82,7 @@ def _count_determinant(call: AtenCall) -> Cost:
 
 
 def _count_inverse(call: AtenCall) -> Cost:
-    """Counts an inverse by Gauss-Jordan: each of M pivots scales a row of length 2M and subtracts it from the
-    other rows.
-    """
+    """Counts Gauss-Jordan: each of M pivots scales a row of length 2M and subtracts it from the others."""
     batch, m, _ = _read_matrix_sizes(call)
     return _mark_upper_bound(
         cost_formulas.elementwise(
@@ -110,9 +106,7 @@ def _count_triangular(call: AtenCall) -> Cost:
 
 
 def _count_cholesky(call: AtenCall) -> Cost:
-    """Counts Cholesky: a product and a sum for every i >= j > k, M (M^2 - 1) / 6 in total, and one scaled row
-    per pivot.
-    """
+    """Counts Cholesky: M (M^2 - 1) / 6 products and sums (all i >= j > k), and one scaled row per pivot."""
     batch, m, _ = _read_matrix_sizes(call)
     return _mark_upper_bound(
         cost_formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2))

@@ -63,9 +63,7 @@ def _count_matmul(call: AtenCall) -> Cost:
 
 
 def _count_added_matmul(call: AtenCall) -> Cost:
-    """Counts addmm: beta x first argument + alpha x product. A factor of 1 costs nothing; beta 0 drops a
-    term.
-    """
+    """Counts addmm: beta x first argument + alpha x product. A factor of 1 is free; beta 0 drops a term."""
     result = _count_real_products(cost_formulas.matmul(call.shape(1), call.shape(2)), call, 1, 2)
     alpha, beta = call.get("alpha", 1), call.get("beta", 1)
     if alpha != 1:
@@ -89,9 +87,7 @@ def _count_packed_matmul(call: AtenCall) -> Cost:
 
 
 def _count_dynamic_linear(call: AtenCall) -> Cost:
-    """Counts a linear layer that quantizes its input at run time: min, max, divide, round, add per
-    element.
-    """
+    """Counts a linear layer that quantizes its input in the run: min, max, divide, round and add."""
     source = call.shape()
     cost = cost_formulas.adding(_count_packed_matmul(call), "quantize", source, 5)
     return cost_formulas.adding(
@@ -100,9 +96,7 @@ def _count_dynamic_linear(call: AtenCall) -> Cost:
 
 
 def _count_grouped_matmul(call: AtenCall) -> Cost:
-    """Counts a product for each group. Groups that split one dimension take the MACs of one undivided
-    product.
-    """
+    """Counts a product for each group. Groups that split a dimension have the MACs of the whole product."""
     first, second = call.shape(0), call.shape(1)
     if len(first) == len(second) == 3:
         return cost_formulas.matmul(first, second)

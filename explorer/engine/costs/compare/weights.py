@@ -68,9 +68,7 @@ _STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "mov
 
 
 def find_family(kind: str) -> str:
-    """Returns the family of an operator or module, which is the same in all formats; `kind` itself if
-    unknown.
-    """
+    """Returns the family of an operator or module, equal in all formats, or `kind` if it is unknown."""
     lowercase = kind.lower().rstrip("_")
     # Conv2d is a convolution; GPT-2's Conv1D (capital D) is a linear layer
     key = lowercase

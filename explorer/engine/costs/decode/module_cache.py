@@ -61,9 +61,7 @@ class OwnCache(Struct):
     _can_grow: bool | None = None
 
     def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
-        """Returns the forward's arguments for a prompt of `tokens` tokens; with an encoder, the decoder gets
-        one token.
-        """
+        """Returns the arguments for a prompt of `tokens` tokens. Beside an encoder, the decoder gets one."""
         arguments = (
             self._build_encoder_arguments(tokens, batch)
             if self.encoder
@@ -117,9 +115,7 @@ class OwnCache(Struct):
         return f"{name} {shape_text(tuple(self._build_encoder_arguments(1, 1)[name].shape))}"
 
     def _create_cache(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
-        """Returns the cache after `tokens` tokens: grown from a short cache if possible, else from a full
-        run.
-        """
+        """Returns the cache after `tokens` tokens, grown from a short cache if possible."""
         initial_tokens = min(tokens, 1 if self.encoder else _INITIAL_TOKENS)
         if tokens == initial_tokens:
             return self._run_prompt(initial_tokens, batch, prompt)

@@ -1,6 +1,4 @@
-"""Compares prefill (the pass over a text) with the decode step after it, and computes the growth of the
-cache.
-"""
+"""Compares prefill (the pass over a text) with the decode step after it, and computes the cache's growth."""
 
 from __future__ import annotations
 

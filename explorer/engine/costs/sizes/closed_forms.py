@@ -154,9 +154,7 @@ class _Fit(Struct, frozen=True):
 
     @classmethod
     def from_sizes(cls, analyze: AnalyzeSize, sizes: Sequence[int]) -> _Fit | None:
-        """Fits polynomials to the figures at some sizes; returns None if the layers that run differ between
-        them.
-        """
+        """Fits polynomials to the figures at some sizes, or returns None if other layers run at some size."""
         samples = [analyze(size) for size in sizes]
         first, size_tuple = samples[0], tuple(sizes)
         if any(not _is_comparable(first, sample) for sample in samples):
@@ -246,9 +244,7 @@ another is fitted to the last part of the range."""
 
 
 def _choose_fit_sizes(low: int, high: int) -> tuple[int, ...]:
-    """Returns four sizes to fit a form to. Their remainders differ, so that rounding in a figure shows as
-    misfit.
-    """
+    """Returns four sizes to fit a form to. Their remainders differ, which reveals rounding in a figure."""
     span = high - low
     return (low + span // 7 + 1, low + span // 3, low + 2 * span // 3 + 1, high)
 

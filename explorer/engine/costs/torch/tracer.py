@@ -643,9 +643,7 @@ class _Watch:
         return row
 
     def note_subclass_call(self) -> None:
-        """Records that a tensor subclass makes the next operator calls, after autograd has seen the outer
-        call.
-        """
+        """Records that a tensor subclass makes the next operator calls, after autograd saw its own call."""
         if self.gradients is not None:
             self.gradients.in_subclass = True
 
@@ -757,9 +755,7 @@ class _Watch:
     def finish_operator(
         self, row: Row, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> None:
-        """Adds the results of an operator that runs outside a torch function, as in TorchScript, to its
-        row.
-        """
+        """Adds the results of an operator outside a torch function, as in TorchScript, to its row."""
         results = [t for t in outputs if storage_key(t.untyped_storage()) not in self.stored]
         row.activation += _count_bytes(results)
         if self.gradients is not None:
@@ -769,9 +765,7 @@ class _Watch:
             row.inputs = describe_function_inputs(list(inputs), {}, self.is_weight)
 
     def without_random_values(self, operator: meta_cache.AtenOperator, args: Any, result: Any) -> Any:
-        """Returns the result of a random operator without values, because another run would draw other
-        values.
-        """
+        """Returns the result of a random operator without values, because each run draws others."""
         if not operator.mutates:
             return self.convert_to_meta(result, scalars=True)
         written: list[torch.Tensor] = []
@@ -930,9 +924,7 @@ class _Watch:
         self.record_traffic(row, answer.cost, inputs, outputs, bytes_written)
 
     def create_workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
-        """Returns temporary memory of `size` bytes as an output that no operator reads: key, tensor,
-        bytes.
-        """
+        """Returns `size` bytes of temporary memory as an output without readers: key, tensor, bytes."""
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
         self.live_storages[storage_key(storage)] = storage
         return storage_key(storage), TensorInfo(row.path, "uint8", (size,), "observed"), size

@@ -84,9 +84,7 @@ def name_batch_in_error(batch: int | None) -> Iterator[None]:
 
 
 def _describe_unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
-    """Returns a note on trained layers that no evaluation-mode result depends on; a training loss may use
-    them.
-    """
+    """Returns a note on trained layers that no result in evaluation mode depends on; a loss may use them."""
     unreached = [
         analysis.layers[part.layer].path
         for part in parts

@@ -232,9 +232,7 @@ def _describe_compiled_part(model: nn.Module, function: str) -> str:
 
 
 def _describe_limits(model: nn.Module, failure: str) -> tuple[str, ...]:
-    """Returns notes on memory that the figures do not include; `failure` is the error in training mode, or
-    ''.
-    """
+    """Returns notes on memory that the figures do not include; `failure` is the error in training, or ''."""
     notes = [_NOT_INCLUDED]
     if failure:
         notes.append(

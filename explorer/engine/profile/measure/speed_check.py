@@ -97,9 +97,7 @@ class SpeedCheck:
         return self._describe_change() if self._compute_change() < 1 else ""
 
     def _compute_change(self) -> float:
-        """Returns the ratio of the matmul's present time to the measured time, or 1 if the intervals are
-        close.
-        """
+        """Returns the ratio of the matmul's present time to the measured time, or 1 for a small change."""
         if self._reference is None or not self._samples:
             return 1.0
         current, measured = compute_spread(self._samples), self._reference.seconds
