@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ def find_running_compiled_function() -> str | None:
     """
     if _EVALUATION not in sys.modules:
         return None
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_name == "compile_wrapper" and frame.f_globals.get("__name__") == _EVALUATION:
