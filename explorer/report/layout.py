@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -341,9 +341,28 @@ class TableLines:
     def head(self) -> list[Piece]:
         """Return the titles of the columns, or [] if there are none."""
         titles = list(_list_titles(self._table))
-        for i, prefix in self._prefixes.items():
-            titles[i] = (Span(self._table.columns[i].title, "quiet"), Span(f" {prefix}…", "quiet"))
-        return self.line(titles)
+        if not self._prefixes:
+            return self.line(titles)
+        line: list[Piece] = [(" " * self._table.indent, "")] * bool(self._table.indent)
+        columns_in_prefix = 0
+        for place, i in enumerate(self._shown):
+            if columns_in_prefix:
+                columns_in_prefix -= 1
+                continue
+            line += [(" " * _GAP, "")] * bool(place)
+            if i in self._prefixes:
+                width, columns_in_prefix = self._measure_title(place)
+                title = f"{self._table.columns[i].title} {self._prefixes[i]}…"
+                line += [(title, "quiet"), (" " * (width - cell_len(title)), "")]
+            else:
+                line += self._pad_cell(titles[i], i)
+        return strip_end(line)
+
+    def _measure_title(self, place: int) -> tuple[int, int]:
+        """Return the room of a title, and the number of untitled columns after it, whose room it has."""
+        columns, (first, *others) = self._table.columns, self._shown[place:]
+        untitled = list(takewhile(lambda i: not columns[i].title, others))
+        return self._widths[first] + sum(_GAP + self._widths[i] for i in untitled), len(untitled)
 
     def line(self, row: Sequence[Cell]) -> list[Piece]:
         """Return the pieces of a row."""
@@ -464,7 +483,8 @@ class TableLines:
     def _shorten_names(self, i: int, name_sets: Sequence[NamesInView]) -> None:
         """Shorten the names in a column. The title of the column then shows their common prefix."""
         title = self._table.columns[i].title
-        prefix_room = self._widths[i] - cell_len(title) - 2 if title and len(name_sets) == 1 else 0
+        room, _ = self._measure_title(self._shown.index(i))
+        prefix_room = room - cell_len(title) - 2 if title and len(name_sets) == 1 else 0
         texts: dict[str, str] = {}
         for name_set, beside in name_sets:
             rooms = {

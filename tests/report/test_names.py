@@ -255,3 +255,12 @@ def test_a_list_is_cut_after_an_item_or_a_word_and_never_inside_a_number() -> No
             assert not mark or kept.endswith(" "), line
             if mark:
                 assert "%" in kept[-4:] or not kept.split()[-1][0].isdigit(), line
+
+
+def test_a_title_that_no_other_follows_has_room_for_the_whole_common_prefix() -> None:
+    names = [f"/stages.0/stages.0.0/{name}/Conv" for name in ("expand", "depthwise", "skip")]
+    columns = [Column("Outputs", shrink=True), Column(""), Column("")]
+    table = Table(columns, [(name, "[2, 24, 48, 48]", "float32") for name in names])
+    title, *rows = [pieces_text(line) for line in TableLines(table, 46)]
+    assert title.strip() == "Outputs stages.0.0…"
+    assert [row.split()[0] for row in rows] == ["expand", "depthwise", "skip"]

@@ -195,6 +195,9 @@ async def test_a_name_that_begins_with_the_typed_letters_precedes_one_that_conta
         assert hands.part("In ")[0] == "a_mlp.onnx"
         await hands.type("mlp")
         assert hands.part("In ") == ["mlp_128.onnx", "a_mlp.onnx"]
+        assert "2 matches · " in hands.strip(Status)
+        await hands.type("_128")
+        assert "1 match · " in hands.strip(Status)
         await hands.press("enter")
         assert [one.source for one in hands.chosen] == [str(folder / "mlp_128.onnx")]
 

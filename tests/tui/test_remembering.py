@@ -37,7 +37,7 @@ class Notebook:
 
     def notice(self) -> str:
         """What the user has to know."""
-        return "a session of this model was cut off: explorer --resume continues it" if self.others else ""
+        return "a session was cut off: explorer --resume continues it" if self.others else ""
 
     def choices(self) -> ScreenChoices:
         """How the user wants the screen."""

@@ -231,6 +231,8 @@ class ChooserScreen(Screen[None]):
             data_types = describe_stored(chosen_row)  # narrow rows have no room for the data types
         models = f"{count:,}{'+' * bool(self._busy)} model{'s' * (count != 1)}"
         models = "counting models" if self._busy and not count else models
+        if rows.words:  # those of other sections match, too
+            models = f"{len(rows.shown):,}{'+' * bool(self._busy)} match{'es' * (len(rows.shown) != 1)}"
         summary = " · ".join(filter(None, (data_types, models, order, state)))
 
         def line(width: int) -> tuple[Line, ...]:

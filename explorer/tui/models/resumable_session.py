@@ -79,7 +79,7 @@ class ResumableSession:
             return f"this session cannot be resumed later: {folder} cannot be written"
         has_waiting_session = self._session_store.has_other_waiting(self._source, os.environ, self._cwd)
         if has_waiting_session:
-            return "a session of this model was cut off: explorer --resume continues it"
+            return "a session was cut off: explorer --resume continues it"
         return FIRST_KEYS if self._is_first_use else ""
 
     def choices(self) -> ScreenChoices:

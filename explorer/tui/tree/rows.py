@@ -406,6 +406,9 @@ class FoldedRows:
         if is_stored and self.growing and any(mark & GROUP for mark in marks):
             sign = "≥"
         elif is_stored and any(mark & SHARED for mark in marks):
+            group = self.structure.parent[members[0]]
+            if group >= 0 and len(members) == len(list(self._iterate_siblings(group + 1, self.end[group]))):
+                return self.figure(group, metric)  # all members of a group: the same figure as the group's
             sign = "≤"
         return sum(known_values), sign
 

@@ -11,7 +11,7 @@ they contain other rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -494,6 +494,7 @@ def _format_words(value: Any) -> str:
     )
 
 
+@lru_cache(4096, typed=True)  # repeated blocks have the same figures
 def _number(unit: str, value: Any, exact: bool) -> str:
     """Format a number with three digits and its unit in separate cells, so that digits align."""
     if unit == "share":

@@ -89,6 +89,9 @@ def test_an_onnx_file_is_told_by_its_fields_wherever_its_head_ends(tmp_path: Pat
     cut_off = written(tmp_path / "c", (b"\x08\x07" + graph)[:9000])
     assert name_of(cut_off) == "onnx"
     assert "truncated or damaged" in refusal(cut_off)
+    # a quotation mark is the tag of a text field
+    docstring = written(tmp_path / "d", b'"""Costs of an ONNX graph\'s layers."""\n')
+    assert "not a model of a known format" in refusal(docstring)
 
 
 @pytest.mark.parametrize(

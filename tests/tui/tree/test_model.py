@@ -51,6 +51,20 @@ def test_parameters_that_blocks_share_make_their_sum_an_upper_bound() -> None:
     assert model.value(model.rows[0]) == (10, "≤")
 
 
+def test_all_blocks_of_a_group_have_the_parameters_of_the_group() -> None:
+    model = TreeModel(
+        (
+            Layer(0, None, "g", "g", "Group", 0, True, params=8),
+            Layer(1, 0, "g.0", "0", "Block", 1, True, params=5, repeat=2),
+            Layer(2, 1, "g.0.w", "w", "MatMul", 2, False, params=5, shared_with=("g.1.w",)),
+            Layer(3, 0, "g.1", "1", "Block", 1, True, params=5, repeat=0),
+            Layer(4, 3, "g.1.w", "w", "MatMul", 2, False, params=5, shared_with=("g.0.w",)),
+        )
+    )
+    model.set_metric(METRICS[1])
+    assert [model.value(row) for row in model.rows] == [(8, ""), (8, "")]
+
+
 def test_figures_that_rest_on_an_assumption_are_no_bounds() -> None:
     reasons = ("assumed: a value taken as 1", "nonzero")
     model = TreeModel(

@@ -9,11 +9,14 @@ from explorer.engine.formats.format import Format, SourceProbe, import_on_call, 
 
 _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 """Wire type by field number of ModelProto (onnx.proto). An ONNX file has no magic number to look for."""
+_TEXT = bytes([*b"\t\n\r", *range(32, 127)])
 
 
 def _recognize(probe: SourceProbe) -> bool:
     """Whether the first bytes of the file parse as fields of a ModelProto."""
     head, offset, complete_fields = probe.head, 0, 0
+    if not head.translate(None, _TEXT):
+        return False  # a text, such as a Python file with a docstring: the version of a model is no text
     while offset < len(head):
         tag, offset = _decode_varint(head, offset)
         wire = tag & 7

@@ -76,14 +76,16 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     weights = layer.weight_bytes_read and f"{bytes_text(layer.weight_bytes_read)} of them weights"
     # without MACs, the formula is that of the elementwise operations
     is_elementwise = not layer.macs and bool(layer.elementwise_ops)
-    elementwise_formula: Cell = Span(layer.formula, "formula") if is_elementwise else ""
+    is_free = layer.formula.startswith("0 (") and layer.formula.endswith(")")
+    formula = layer.formula[3:-1] if is_free else layer.formula  # the figure before it is the 0
+    elementwise_formula: Cell = Span(formula, "formula") if is_elementwise else ""
     elementwise = count_field(
         "Elementwise operations", layer.elementwise_ops, work_sign, elementwise_formula, "elementwise"
     )
     rows = [
         count_field(
             *("MACs", layer.macs, work_sign),
-            share(layer.macs, totals.macs, "" if is_elementwise else layer.formula),
+            share(layer.macs, totals.macs, "" if is_elementwise else formula),
         ),
         *([elementwise] if layer.elementwise_ops != 0 else []),
         count_field("Parameters", layer.params, "", weight_share(layer.params, totals.params), "params"),

@@ -96,7 +96,7 @@ def step_blocks(fact: Memory, step_index: int, width: int) -> list[Block]:
     step = fact.steps[step_index]
     name = step.path or ("the model's inputs" if not step_index else "(unnamed)")
     number, kind = f"Step {step_index:,}", f" {step.kind}" if step.kind else ""
-    of_all = f" of {len(fact.steps) - 1:,}"
+    of_all = f" of 0 .. {len(fact.steps) - 1:,}"
     if cell_len(f"{number}{of_all} {name}{kind}") > width:
         if step.kind and name.rpartition("/")[2].startswith(step.kind):
             kind = ""  # the name says it
