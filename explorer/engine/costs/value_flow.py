@@ -122,7 +122,7 @@ def build_record(flow: ValueFlow) -> FlowRecord:
 def build_flow(record: FlowRecord) -> ValueFlow:
     """Converts a `FlowRecord` back to the edges of a model."""
     values = [
-        FlowingValue(partial(_identity, v.info), v.source, v.maker, list(v.readers), v.is_output)
+        FlowingValue(partial(_keep_info, v.info), v.source, v.maker, list(v.readers), v.is_output)
         for v in record.values
     ]
     flow = ValueFlow()
@@ -132,7 +132,7 @@ def build_flow(record: FlowRecord) -> ValueFlow:
     return flow
 
 
-def _identity(info: TensorInfo) -> TensorInfo:
+def _keep_info(info: TensorInfo) -> TensorInfo:
     return info
 
 

@@ -18,6 +18,7 @@ from explorer.facts.mapping import LoopOrder
 _Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 _WORD = re.compile(r"([mkn])(%|<=|>=|=)(\d{1,18})", re.ASCII)
+"""Pattern of one constraint: axis, relation and number."""
 _TESTS: dict[str, Callable[[_Numbers, int], _Numbers]] = {
     "%": lambda lengths, value: lengths % value == 0,
     "<=": lambda lengths, value: lengths <= value,

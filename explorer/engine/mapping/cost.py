@@ -255,12 +255,12 @@ def _list_moves(
     finishing_level = find_epilogue_level(nest)
     last = len(nest.levels) - 1
 
-    def holder(level: int, operand: Operand) -> str:
+    def find_holder(level: int, operand: Operand) -> str:
         if level == last:
             return ARRAY
         return next(memory.name for memory in groups[level + 1] if operand in memory.holds)
 
-    def transfers(level: int, operand: Operand) -> int:
+    def count_transfers(level: int, operand: Operand) -> int:
         group = groups[level + 1] if level < last else ()
         block = next((memory.transfer for memory in group if operand in memory.holds), None)
         if block is None:
@@ -275,7 +275,7 @@ def _list_moves(
         )
         return mapping.batch * (count.loads + count.stores)
 
-    def sums(count: int, finished: int, level: int) -> int:
+    def count_sum_bytes(count: int, finished: int, level: int) -> int:
         finished = finished if level <= finishing_level else 0
         partial = dimensions.count_packed_bytes(count - finished, widths.sums)
         return partial + dimensions.count_packed_bytes(finished, widths.output)
@@ -298,16 +298,17 @@ def _list_moves(
                 LevelMoves(
                     level=level,
                     operand=operand,
-                    memory=holder(level, operand),
-                    outside=holder(outer[-1], operand) if outer else machine.memories[0].name,
+                    memory=find_holder(level, operand),
+                    outside=find_holder(outer[-1], operand) if outer else machine.memories[0].name,
                     loads=mapping.batch * dimensions.count_packed_bytes(count.loads, width),
-                    stores=mapping.batch * sums(count.stores, count.finished, level),
+                    stores=mapping.batch * count_sum_bytes(count.stores, count.finished, level),
                     outside_reads=mapping.batch * dimensions.count_packed_bytes(count.outside_reads, width),
-                    outside_writes=mapping.batch * sums(count.outside_writes, count.outside_finished, level),
-                    transfers=transfers(level, operand),
+                    outside_writes=mapping.batch
+                    * count_sum_bytes(count.outside_writes, count.outside_finished, level),
+                    transfers=count_transfers(level, operand),
                 )
             )
-    moves += _list_epilogue_moves(mapping, machine, nest, finishing_level, holder(finishing_level, "C"))
+    moves += _list_epilogue_moves(mapping, machine, nest, finishing_level, find_holder(finishing_level, "C"))
     return moves
 
 

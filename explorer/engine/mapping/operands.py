@@ -161,19 +161,19 @@ def draw_dense_operands(site: Site, seed: int) -> RunInputs:
     """Draws dense operands: integers of the type's range, floats from 0.5 to 1 with a random sign."""
     generator = np.random.default_rng((seed, _DENSE_STREAM))
 
-    def values(dtype: str, shape: tuple[int, int, int]) -> _Array:
+    def draw_values(dtype: str, shape: tuple[int, int, int]) -> _Array:
         numpy_type = get_numpy_type(dtype)
         if numpy_type.kind in "iu":
             limits = np.iinfo(numpy_type)
             return generator.integers(limits.min, limits.max, shape, numpy_type, endpoint=True)
-        drawn = numpy_type if numpy_type in (np.float32, np.float64) else np.dtype(np.float32)
-        numbers: _Array = generator.random(shape, drawn) - drawn.type(0.5)
-        numbers += np.copysign(drawn.type(0.5), numbers)
+        drawn_type = numpy_type if numpy_type in (np.float32, np.float64) else np.dtype(np.float32)
+        numbers: _Array = generator.random(shape, drawn_type) - drawn_type.type(0.5)
+        numbers += np.copysign(drawn_type.type(0.5), numbers)
         return numbers.astype(numpy_type)
 
     return RunInputs(
-        values(site.dtype, (site.batch, site.M, site.K)),
-        values(site.right_dtype, (site.batch, site.K, site.N)),
+        draw_values(site.dtype, (site.batch, site.M, site.K)),
+        draw_values(site.right_dtype, (site.batch, site.K, site.N)),
     )
 
 

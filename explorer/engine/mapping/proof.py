@@ -128,12 +128,12 @@ class Programs:
         for name, values in zip(("a", "b", "bias", "scale", "offset", "residual"), operands, strict=True):
             words.append("-" if values is None else name)
             if values is not None:
-                with output_files.open_binary(self._path(name)) as target:
+                with output_files.open_binary(self._join_path(name)) as target:
                     target.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
         numbers = [str(len(inputs.A)), str(inputs.zero_a), str(inputs.zero_b)]
         for name in ("output", "counters"):  # remove files of an earlier run
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(name))
+                os.unlink(self._join_path(name))
         self._call(
             [self._paths[source], *numbers, *words, "output", "counters"], f"the program of {file}", Misuse
         )
@@ -151,19 +151,19 @@ class Programs:
     def _read_result(self, name: str, file: str) -> bytes:
         """Reads a file that a program writes."""
         try:
-            return input_files.read_content(self._path(name), internal=True)
+            return input_files.read_content(self._join_path(name), internal=True)
         except FileNotFoundError:
             raise Misuse(f"its program ended without writing its {name}", where=file) from None
 
-    def _path(self, name: str) -> str:
+    def _join_path(self, name: str) -> str:
         return os.path.join(self._folder.path, name)
 
     def _compile(self, source: str, file: str) -> str:
         """Compiles a site with the driver, and returns the path of the program."""
         for name, code in ((file, source), ("driver.c", self._driver)):
-            with output_files.open_text(self._path(name)) as target:
+            with output_files.open_text(self._join_path(name)) as target:
                 target.write(code)
-        program = self._path(f"site{len(self._paths)}")
+        program = self._join_path(f"site{len(self._paths)}")
         words = [self._program, *_FLAGS, "-o", program, file, "driver.c", "-lm"]
         try:
             self._call([*words, "-march=native"], "the C compiler", CompilerError)
@@ -281,16 +281,16 @@ def compute_exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
     largest = depth * _find_largest(inputs.A, zero_a) * _find_largest(inputs.B, zero_b)
     dtype = np.dtype(np.float32 if largest <= 1 << 24 else np.float64)
 
-    def centered(values: _Array, zero: float) -> _Array:
+    def subtract_zero(values: _Array, zero: float) -> _Array:
         numbers: _Array = values.astype(dtype)
         numbers -= dtype.type(zero)
         return numbers
 
     for index in range(batch):
-        right = centered(inputs.B[index], zero_b)
+        right = subtract_zero(inputs.B[index], zero_b)
         for first in range(0, rows, step):
             part = slice(first, first + step)
-            sums[index, part] = centered(inputs.A[index, part], zero_a) @ right
+            sums[index, part] = subtract_zero(inputs.A[index, part], zero_a) @ right
     return sums.astype(accumulator)
 
 

@@ -24,6 +24,7 @@ _Place = tuple[int, int, int, int]
 """First row, first column, rows and columns of a tile."""
 
 _EMPTY = -1, 0, 0, 0
+"""Place of an empty buffer."""
 
 
 class _Tile:

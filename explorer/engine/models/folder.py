@@ -191,6 +191,7 @@ def _open(source: str, options: OpenOptions) -> OpenedModel:
 
 
 _MAX_LISTED = 4
+"""Maximum number of models that the message lists."""
 
 FORMAT = Format(
     "folder",

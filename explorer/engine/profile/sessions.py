@@ -50,7 +50,7 @@ class TimedSessions(TimedRuns):
         folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
         self._model_bytes = encode_skeleton(model, folder=folder)
 
-        def session(**more: Any) -> Any:
+        def create_session(**more: Any) -> Any:
             options = _build_options(spec, level, folder)
             for name, value in more.items():
                 setattr(options, name, value)
@@ -58,10 +58,10 @@ class TimedSessions(TimedRuns):
 
         self._target = os.path.join(workdir, "optimized.onnx")
         prefix = os.path.join(workdir, "profile")
-        self._observed = session(
+        self._observed = create_session(
             enable_profiling=True, profile_file_prefix=prefix, optimized_model_filepath=self._target
         )
-        self._plain = session()
+        self._plain = create_session()
 
     def _create_session(self, options: Any, providers: Sequence[str]) -> Any:
         try:

@@ -173,7 +173,7 @@ class Passes:
 
     def _analyze_prompt(self, tokens: int, batch: int) -> AnalysisResult:
         return self._leave_out_position_tables(
-            module_step.analyze_run(self.own, self.own.prompt(tokens, batch), batch)
+            module_step.analyze_run(self.own, self.own.build_prompt(tokens, batch), batch)
         )
 
     @cached_property

@@ -156,7 +156,9 @@ def nodes(
             hint=hint if has_export else f"explorer layers {models.source} lists its layers",
         )
     contexts = NodeContexts()
-    rows = opened.examine(look=contexts.look, on_progress=on_progress, cancel=cancel).analysis.layers
+    rows = opened.examine(
+        look=contexts.collect_leaves, on_progress=on_progress, cancel=cancel
+    ).analysis.layers
     paths = {row_id: rows[row_id].path for row_id in contexts.rows.values()}
     table = build_node_table(opened.model, contexts, paths)
     table_nodes = [node for node in table.nodes if not kinds or _is_of_kind(node, kinds)]

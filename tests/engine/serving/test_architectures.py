@@ -106,7 +106,7 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     assert sum(one.nbytes for one in list_cache_tensors(given[own.name])) == nbytes
     behind = module_step.analyze_step_with_cache(own, given, PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
-    assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    assert module_step.analyze_run(own, own.build_prompt(PROMPT), 1).info.totals.macs == text
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_experts_of_dbrx_are_what_torch_counts_with_gradients_on() -> None:
     step, _ = counted(model, gradients=True, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     behind = module_step.analyze_step_with_cache(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
-    assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    assert module_step.analyze_run(own, own.build_prompt(PROMPT), 1).info.totals.macs == text
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
     step, _ = counted(model, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     behind = module_step.analyze_step_with_cache(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
-    assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    assert module_step.analyze_run(own, own.build_prompt(PROMPT), 1).info.totals.macs == text
     found = compute_serving(
         create_passes(own, ServingSpec(prompt=20, contexts=(30,))), ServingSpec(prompt=20, contexts=(30,))
     )
@@ -285,4 +285,4 @@ def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -
     step, _ = counted(model, decoder_input_ids=ids(1), use_cache=True, **read)
     behind = module_step.analyze_step_with_cache(own, own.step(1, 1, PROMPT), 1, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
-    assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    assert module_step.analyze_run(own, own.build_prompt(PROMPT), 1).info.totals.macs == text

@@ -69,11 +69,11 @@ class _Division:
         Other keys get shares in the order of their first use, shares above 0 first.
         """
         if isinstance(key, int):
-            return self._share_of_index(key)
+            return self._get_share(key)
         sizes = sorted(self.list_shares(), key=bool, reverse=True)
         return sizes[self.places.setdefault(key, len(self.places)) % len(sizes)]
 
-    def _share_of_index(self, index: int) -> int:
+    def _get_share(self, index: int) -> int:
         if index >= self.count:
             return 0
         share = self._sum_previous_shares(index + 1) - self._sum_previous_shares(index)
@@ -86,7 +86,7 @@ class _Division:
 
     def list_shares(self) -> list[int]:
         """Returns the number of places of every column."""
-        return [self._share_of_index(index) for index in range(self.columns)]
+        return [self._get_share(index) for index in range(self.columns)]
 
 
 class Classes:

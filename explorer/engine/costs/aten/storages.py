@@ -78,7 +78,7 @@ def _answer_address(tensor: torch.Tensor) -> int | None:
         return None
     if not tensor.numel():
         return 0
-    return _address(tensor.untyped_storage()) + int(tensor.storage_offset()) * tensor.element_size()
+    return _get_address(tensor.untyped_storage()) + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -97,7 +97,7 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
 CPU."""
 
 
-def _address(storage: Any) -> int:
+def _get_address(storage: Any) -> int:
     return storage_key(storage) * _ALIGNMENT
 
 
@@ -128,7 +128,9 @@ def _replace_reader(name: str, method: Callable[..., Any]) -> Callable[..., Any]
         frame = _find_watched_caller()
         if frame is not None:
             if name == "data_ptr" and storage.device.type == "meta" and _is_compared_address(frame):
-                return _address(storage if isinstance(storage, torch.UntypedStorage) else storage.untyped())
+                return _get_address(
+                    storage if isinstance(storage, torch.UntypedStorage) else storage.untyped()
+                )
             _report_read(name)
         return method(storage, *args, **kwargs)
 

@@ -208,7 +208,7 @@ def _list_work_differences(
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
             return [*differences, Difference(index, figure, delta, delta, why)]
         return [*differences, Difference(index, figure, delta, None, _describe_inputs(first, second))]
-    amounts = list_tile_work(first, second, figure) + idle.amounts(figure)
+    amounts = list_tile_work(first, second, figure) + idle.list_amounts(figure)
     differences += [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = delta - sum(n for _, n in amounts)
     return (
@@ -254,7 +254,7 @@ def _list_elementwise_differences(
     amounts += list_size_work(first, second)
     amounts += list_tile_work(first, second, figure)
     amounts += list_partial_sums(first, second)
-    amounts += idle.amounts(figure)
+    amounts += idle.list_amounts(figure)
     differences = [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = b - a - sum(n for _, n in amounts)
     if unexplained:

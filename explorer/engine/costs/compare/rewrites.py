@@ -88,7 +88,7 @@ def find_rewrites(
             + [
                 row
                 for row in modules_by_path.values()
-                if _parent_path(row) == path and row.path not in parts and row.path not in idle
+                if _get_parent_path(row) == path and row.path not in parts and row.path not in idle
             ]
         )
         kinds = Counter(n.kind for n in nodes if n.elementwise_ops or n.macs)
@@ -126,7 +126,7 @@ def _find_attention_functions(modules: Analysis, idle: Collection[str]) -> dict[
     functions_by_caller: dict[str, list[Layer]] = {}
     for layer in list_counted_layers(modules):
         if layer.name.startswith(layer.kind) and layer.path not in idle:
-            functions_by_caller.setdefault(_parent_path(layer), []).append(layer)
+            functions_by_caller.setdefault(_get_parent_path(layer), []).append(layer)
     return {
         path: sorted(functions, key=lambda row: find_family(row.kind) != "attention")
         for path, functions in functions_by_caller.items()
@@ -134,7 +134,7 @@ def _find_attention_functions(modules: Analysis, idle: Collection[str]) -> dict[
     }
 
 
-def _parent_path(layer: Layer) -> str:
+def _get_parent_path(layer: Layer) -> str:
     return layer.path.rpartition(".")[0]
 
 
@@ -249,7 +249,7 @@ class IdleLayers(Struct, frozen=True):
         """Paths of the layers."""
         return frozenset(layer.path for layer in self.layers)
 
-    def amounts(self, figure: str) -> list[tuple[str, int]]:
+    def list_amounts(self, figure: str) -> list[tuple[str, int]]:
         """Returns the reason for a difference in a figure, and the amount."""
         work = sum(getattr(layer, figure) or 0 for layer in self.layers)
         names = ", ".join(printable(layer.path) for layer in self.layers[:MAX_NAMED_LAYERS])

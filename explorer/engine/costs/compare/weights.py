@@ -64,7 +64,7 @@ _EXPORTER_NAMES = ("Constant", "onnx::", "val_", "_val_", "/")
 _BATCH_NORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Names of the buffers of a batch normalization in torch, which are measured and not learned."""
 
-_STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "moving_variance")
+_STATISTIC_NAMES = ("running_mean", "running_var", "mean", "var", "moving_mean", "moving_variance")
 
 
 def find_family(kind: str) -> str:
@@ -560,7 +560,7 @@ def _classify(
     if (
         tensor.family == _BATCH_NORM
         and is_graph
-        and (tensor.index_in_owner >= 2 or name.endswith(_STATISTICS))
+        and (tensor.index_in_owner >= 2 or name.endswith(_STATISTIC_NAMES))
     ):
         return _RUNNING_STATISTICS
     if is_graphless(model) and name.endswith(_BATCH_NORM_BUFFERS):

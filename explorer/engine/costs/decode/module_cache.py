@@ -60,7 +60,7 @@ class OwnCache(Struct):
     _caches: dict[tuple[int, int, int], tuple[Any, Mapping[str, Any]]] = field(default_factory=dict)
     _can_grow: bool | None = None
 
-    def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
+    def build_prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
         """Returns the arguments for a prompt of `tokens` tokens. Beside an encoder, the decoder gets one."""
         arguments = (
             self._build_encoder_arguments(tokens, batch)
@@ -84,7 +84,11 @@ class OwnCache(Struct):
         """
         ids = "decoder_input_ids" if self.encoder else "input_ids"
         if not past:
-            return self.prompt(prompt or _INITIAL_TOKENS, batch) if self.encoder else self.prompt(1, batch)
+            return (
+                self.build_prompt(prompt or _INITIAL_TOKENS, batch)
+                if self.encoder
+                else self.build_prompt(1, batch)
+            )
         cache, encoder_arguments = self.build_cache(past, batch, prompt)
         position = compat.position_of_step(self.name, self.takes)
         return {
@@ -141,7 +145,7 @@ class OwnCache(Struct):
 
     def _run_prompt(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
         """Returns the cache after a pass over `tokens` tokens, and the encoder's output."""
-        arguments = self.prompt(prompt or _INITIAL_TOKENS if self.encoder else tokens, batch)
+        arguments = self.build_prompt(prompt or _INITIAL_TOKENS if self.encoder else tokens, batch)
         if self.encoder:
             arguments["decoder_input_ids"] = _make_token_ids(batch, tokens)
         encoder_results: list[Any] = []
@@ -236,7 +240,7 @@ def _find_returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect
     optional = [name for name, parameter in arguments.items() if parameter.default is None]
     if own_cache.encoder or not optional:
         return ""
-    run = trace_model(own_cache.model, (), own_cache.prompt(_INITIAL_TOKENS), check=own_cache.check).run
+    run = trace_model(own_cache.model, (), own_cache.build_prompt(_INITIAL_TOKENS), check=own_cache.check).run
     if run.failed:
         return ""
     fields = compat.list_returned_fields(run.result)

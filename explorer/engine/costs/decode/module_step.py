@@ -79,7 +79,7 @@ def analyze_prefill(
     with loaded.quiet():
         own_cache = module_cache.find_own_cache(loaded.meta(), loaded.source, cancel=cancel)
         batch = _find_batch_size(dims, input_shapes)
-        arguments = own_cache.prompt(max(tokens, 1), batch)
+        arguments = own_cache.build_prompt(max(tokens, 1), batch)
     return analyze_run(
         own_cache,
         arguments,

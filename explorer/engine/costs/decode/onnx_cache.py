@@ -40,8 +40,10 @@ _WRITERS: Mapping[str, int] = {"Concat": 0, "ScatterElements": 0, "TensorScatter
 """Operators that append the new token to a cache or write it into one, with the default axis."""
 
 _PASSTHROUGH = frozenset(("Identity", "Cast"))
+"""Operators that do not change the elements of a cache."""
 _CACHE_NAME = re.compile(r"past|cache|key_values|kv|mem", re.IGNORECASE)
-_TERM = re.compile(r"\s*\+\s*")
+"""Pattern of the name of an input that is a cache."""
+_PLUS_SIGN = re.compile(r"\s*\+\s*")
 
 
 class Slot(Struct, frozen=True):
@@ -354,7 +356,7 @@ class _Sizes:
         if text in self.known:
             return self.known[text]
         total = 0
-        for term in _TERM.split(text):
+        for term in _PLUS_SIGN.split(text):
             if term.isdigit():
                 total += int(term)
             elif term in self.known:

@@ -223,14 +223,14 @@ def _build_rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltR
             look(visited.leaves, rows_of)
 
     @cache
-    def order() -> Schedule:
+    def build_order() -> Schedule:
         return build_schedule(build_descriptions(visited.steps), visited.output_keys, layers, rows_of)
 
     @cache
-    def flow() -> ValueFlow:
+    def build_flow() -> ValueFlow:
         return build_value_flow(model.graph, visited, layers, rows_of)
 
-    return BuiltRows(layers, order, flow)
+    return BuiltRows(layers, build_order, build_flow)
 
 
 def _count_planned_tiles(

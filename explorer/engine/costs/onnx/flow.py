@@ -45,14 +45,14 @@ def build_value_flow(
             continue
         row = _find_row(entry.scopes, groups)
         for key, info in zip(entry.input_keys, entry.inputs, strict=True):
-            flow.add_reader(row, key, partial(_identity, info))
+            flow.add_reader(row, key, partial(_keep_info, info))
         for key, info in zip(entry.output_keys, entry.outputs, strict=True):
-            flow.add_producer(row, key, partial(_identity, info))
+            flow.add_producer(row, key, partial(_keep_info, info))
     for scopes, keys in visited.body_outputs:
         for key in filter(flow.has_value, keys):
             # each graph of a node with several graphs is a group inside the node's group
             owner_scopes = scopes[:-1] if scopes[-1].kind in _MULTI_GRAPH_KINDS else scopes
-            flow.add_reader(_find_row(owner_scopes, groups), key, partial(_identity, _NOTHING))
+            flow.add_reader(_find_row(owner_scopes, groups), key, partial(_keep_info, _NOTHING))
     for value in graph.outputs:
         flow.mark_output(context.get_key(value.name))
     for value in (*graph.values, *graph.outputs, *graph.inputs):
@@ -91,7 +91,7 @@ def _get_info(context: GraphContext, key: Hashable, name: str) -> TensorInfo:
     return restore_original_name(key, context.get_info(name))
 
 
-def _identity(info: TensorInfo) -> TensorInfo:
+def _keep_info(info: TensorInfo) -> TensorInfo:
     return info
 
 

@@ -35,7 +35,7 @@ class NodeContexts:
         self.rows: dict[int, int] = {}
         self._leaves: list[OperatorLeaf] = []
 
-    def look(self, leaves: Sequence[OperatorLeaf], row_ids: Sequence[int]) -> None:
+    def collect_leaves(self, leaves: Sequence[OperatorLeaf], row_ids: Sequence[int]) -> None:
         """Collects the leaves of an analysis; only the first call of a function describes its nodes."""
         self._leaves += leaves  # keeps the nodes, because `id` is unique among existing objects only
         for leaf, row_id in zip(leaves, row_ids, strict=True):
@@ -53,10 +53,10 @@ def build_node_table(model: Model, node_contexts: NodeContexts, paths: Mapping[i
     """
     listing = _Listing(node_contexts, paths)
     graph = model.graph
-    nodes = [*listing.rows(graph.nodes, "", graph.initializers, {})]
+    nodes = [*listing.list_nodes(graph.nodes, "", graph.initializers, {})]
     for function in model.functions.values():
         name = ".".join(filter(None, (function.domain, function.name, function.overload)))
-        nodes += listing.rows(function.nodes, name, {}, {}, len(nodes))
+        nodes += listing.list_nodes(function.nodes, name, {}, {}, len(nodes))
     header, graph_header = _decode_header(model.extra), _decode_header(graph.extra)
     version = header.get(_MODEL_VERSION)
     return NodeTable(
@@ -79,7 +79,7 @@ class _Listing:
     def __init__(self, node_contexts: NodeContexts, paths: Mapping[int, str]) -> None:
         self._node_contexts, self._paths = node_contexts, paths
 
-    def rows(
+    def list_nodes(
         self,
         nodes: Sequence[Node],
         inside: str,
@@ -125,7 +125,9 @@ class _Listing:
             for body_name, body in list_bodies(node):
                 own_names = {value.name for value in body.inputs}
                 visible = {name: source for name, source in constants.items() if name not in own_names}
-                for row in self.rows(body.nodes, f"{path}/{body_name}", body.initializers, visible, index):
+                for row in self.list_nodes(
+                    body.nodes, f"{path}/{body_name}", body.initializers, visible, index
+                ):
                     yield row
                     index += 1
 

@@ -245,13 +245,13 @@ class _Curves:
         """Whether analyses confirm a crossing, or None if the model cannot be analyzed there."""
         try:
             values_before, values_after = (
-                self._analyzed_values(crossing.size + step, crossing) for step in (-1, 0)
+                self._analyze_values(crossing.size + step, crossing) for step in (-1, 0)
             )
         except ExplorerError:
             return None
         return values_after[0] > values_after[1] and not values_before[0] > values_before[1]
 
-    def _analyzed_values(self, size: int, crossing: Crossing) -> tuple[Fraction, Fraction]:
+    def _analyze_values(self, size: int, crossing: Crossing) -> tuple[Fraction, Fraction]:
         values = self.analyze(size).values(self.weight_bytes, self.machine)
         if self.cache_bytes is not None and "kv_cache" in (crossing.above, crossing.below):
             values["kv_cache"] = Fraction(self.cache_bytes(size))

@@ -24,6 +24,7 @@ def is_standard_library(frame: FrameType) -> bool:
 
 
 _LIBRARIES = ("torch", "explorer")
+"""Packages whose code is not the model's."""
 
 
 def is_library_code(namespace: Mapping[str, Any]) -> bool:

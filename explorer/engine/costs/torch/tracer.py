@@ -1224,7 +1224,7 @@ def _record_existing_tensors(
     """Records the tensors that exist before the run: inputs, caches, parameters and unregistered tensors."""
     cached = [*cache_tensors.find_cache_tensors(args), *cache_tensors.find_cache_tensors(kwargs)]
     watch.note_sparse(inputs)
-    watch.events.append(_input_event([*inputs, *cached]))
+    watch.events.append(_build_input_event([*inputs, *cached]))
     argument_tensors = find_tensors([list(args), dict(kwargs)])
     parameters = [
         p for module in watch.named.values() for p in parameters_of(module).values() if p is not None
@@ -1248,7 +1248,7 @@ def _record_failure(run: Trace, watch: _Watch, error: Exception) -> None:
     run.is_fault = _is_fault_of_model(error)
 
 
-def _input_event(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
+def _build_input_event(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
     """Returns an event without an operator, whose outputs are the tensors that the model is called with."""
     outputs = tuple(
         (

@@ -172,20 +172,20 @@ def find_largest_batch(peak: Callable[[int], int], limit: int) -> int:
     """
     peaks: dict[int, int] = {}
 
-    def peak_at(batch: int) -> int:
+    def compute_peak(batch: int) -> int:
         if batch not in peaks:
             peaks[batch] = peak(batch)
         return peaks[batch]
 
-    if peak_at(2) > limit:
-        return int(peak_at(1) <= limit)
+    if compute_peak(2) > limit:
+        return int(compute_peak(1) <= limit)
     low, high = (
         2,
         0,
     )  # the largest batch that fits; the smallest batch that does not fit, or 0 if none is known
     guess = 4
     for attempt in range(_TRIES):
-        if peak_at(guess) <= limit:
+        if compute_peak(guess) <= limit:
             low = guess
         else:
             high = guess
@@ -193,10 +193,10 @@ def find_largest_batch(peak: Callable[[int], int], limit: int) -> int:
             return low
         # a line through two known peaks: the largest two, or those around the limit
         first, second = sorted(peaks)[-2:] if not high else (low, high)
-        slope = (peak_at(second) - peak_at(first)) / (second - first)
+        slope = (compute_peak(second) - compute_peak(first)) / (second - first)
         if slope <= 0:
             break
-        guess = low + max(1, int((limit - peak_at(low)) / slope))
+        guess = low + max(1, int((limit - compute_peak(low)) / slope))
         if high:
             # every second guess bisects, because lines approach a convex curve from one side only
             guess = (low + high) // 2 if attempt % 2 else min(guess, high - 1)

@@ -97,14 +97,14 @@ def analyze_training_step(
         dim_sizes, shapes = choose_batch_sizes(model, batch, dim_sizes, shapes)
     parts: list[LeafGradients] = []
 
-    def look(leaves: Sequence[OperatorLeaf], rows_of: Sequence[int]) -> None:
+    def collect_gradients(leaves: Sequence[OperatorLeaf], rows_of: Sequence[int]) -> None:
         if batch is not None:
             _check_sizes(leaves, batch)
         inputs = {v.name for v in model.graph.required_inputs}
         parts.extend(_compute_leaf_gradients(leaves, rows_of, inputs, _find_unneeded_leaves(model, leaves)))
 
     options: dict[str, Any] = {"rules": rules} if rules else {}
-    examined = analyse.examine(model, dims=dim_sizes, input_shapes=shapes, look=look, **options)
+    examined = analyse.examine(model, dims=dim_sizes, input_shapes=shapes, look=collect_gradients, **options)
     analysis = examined.analysis
     if batch is not None:
         info = analysis.info

@@ -137,7 +137,7 @@ class Kernels:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def gemm(self, dtype: str, size: int, count: int) -> Run | None:
+    def build_gemm(self, dtype: str, size: int, count: int) -> Run | None:
         """Builds a run of `count` square matmuls, or returns None if the runtime has no kernel for the type.
 
         'int8' multiplies unsigned by signed bytes, as quantized models do.
@@ -163,7 +163,7 @@ class Kernels:
         except Exception:  # no such kernel; onnxruntime's errors have no common base class
             return None
 
-    def biased(self, m: int, k: int, n: int) -> Run:
+    def build_biased_matmul(self, m: int, k: int, n: int) -> Run:
         """Builds a run of a float32 MatMul and an Add of a bias, which the runtime fuses into one kernel."""
         draw = np.random.default_rng(0)
         tensors = {"w": _build_tensor("w", _draw_normal(draw, (k, n)) * np.float32(k**-0.5))}
@@ -172,7 +172,7 @@ class Kernels:
         x, y = Value("x", "float32", (m, k)), Value("y", "float32", (m, n))
         return self._build_run(Graph("biased", nodes, (x,), (y,), tensors), {"x": _draw_normal(draw, (m, k))})
 
-    def matmul(self, m: int, k: int, n: int, count: int) -> Run:
+    def build_matmuls(self, m: int, k: int, n: int, count: int) -> Run:
         """Builds a run of `count` float32 matmuls in a chain, each with its own weight.
 
         With `count` above 1, `k` and `n` must be equal.
@@ -192,7 +192,7 @@ class Kernels:
             Graph("matmul", nodes, (x,), (y,), weights), {"v0": _draw_normal(draw, (m, k))}
         )
 
-    def products(self, batch: int, m: int, k: int, n: int) -> Run:
+    def build_batched_matmul(self, batch: int, m: int, k: int, n: int) -> Run:
         """Builds a run of a batched float32 matmul of two inputs, without weights."""
         draw = np.random.default_rng(0)
         shapes = {"a": (batch, m, k), "b": (batch, k, n)}
@@ -203,7 +203,7 @@ class Kernels:
             Graph("products", [Node("MatMul", ["a", "b"], ["y"])], inputs, (y,), {}), feeds
         )
 
-    def conv(self, shape: ConvShape, count: int) -> Run:
+    def build_convolutions(self, shape: ConvShape, count: int) -> Run:
         """Builds a run of `count` convolutions.
 
         Convolutions of stride 1 form a chain that alternates between the two numbers of channels. The runtime
@@ -248,21 +248,21 @@ class Kernels:
             Graph("conv", nodes, (first,), last, tensors), {"v0": _draw_normal(draw, size)}
         )
 
-    def network(self, shapes: Sequence[ConvShape]) -> Run:
+    def build_network(self, shapes: Sequence[ConvShape]) -> Run:
         """Builds a run of convolutions in a chain."""
         return self._build_run(*_build_network_graph(shapes))
 
-    def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
-        """Builds the graph of `network` in a session with the profiler."""
+    def build_observed_network(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
+        """Builds the graph of `build_network` in a session with the profiler."""
         return self._profile_network(
             *_build_network_graph(shapes), lambda run: _read_conv_times(run, len(shapes))
         )
 
-    def block(self, block: DenseBlock) -> Run:
+    def build_block(self, block: DenseBlock) -> Run:
         """Builds a run of a dense block."""
         return self._build_run(*_build_block_graph(block))
 
-    def observed_block(self, block: DenseBlock) -> ObservedNetwork:
+    def build_observed_block(self, block: DenseBlock) -> ObservedNetwork:
         """Builds a dense block in a session with the profiler, which times `block.kernels`."""
         return self._profile_network(*_build_block_graph(block), lambda run: _read_block_times(run, block))
 
@@ -282,7 +282,7 @@ class Kernels:
 
         return ObservedNetwork(_bind(session, graph, feeds), read_times)
 
-    def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
+    def build_elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
         """Builds a run of an operator on a float32 array.
 
         Args:
@@ -300,13 +300,13 @@ class Kernels:
         node = Node(op, read, ["y"], domain=domain, attributes=settings)
         return self._build_run(Graph(op, [node], (x,), (y,), extra_inputs), {"x": _draw_normal(draw, shape)})
 
-    def add(self, elements: int) -> Run:
+    def build_add(self, elements: int) -> Run:
         """Builds a run that adds two float32 arrays."""
         a, b, y = (Value(name, "float32", (elements,)) for name in "aby")
         feeds = {name: np.full(elements, 1, np.float32) for name in "ab"}
         return self._build_run(Graph("add", [Node("Add", ["a", "b"], ["y"])], (a, b), (y,), {}), feeds)
 
-    def chain(self, nodes: int) -> Run:
+    def build_chain(self, nodes: int) -> Run:
         """Builds a run of Neg nodes in a chain, on one number."""
         chained_nodes = [Node("Neg", [f"v{index}"], [f"v{index + 1}"], f"n{index}") for index in range(nodes)]
         first, last = Value("v0", "float32", (1,)), Value(f"v{nodes}", "float32", (1,))

@@ -119,9 +119,9 @@ def measure(
     """Measures a machine with the given kernels, clock and load watch. See `measure_this_machine`."""
     bench = _Bench(time_limit, surroundings.clock, on_progress, cancel, len(surroundings.caches))
     elements, notes = _choose_bandwidth_array(surroundings)
-    call = bench.time(kernels.chain(1))
-    launch = bench.time(kernels.chain(_CHAIN_NODES), _CHAIN_NODES)
-    added = bench.time(kernels.add(elements))
+    call = bench.time(kernels.build_chain(1))
+    launch = bench.time(kernels.build_chain(_CHAIN_NODES), _CHAIN_NODES)
+    added = bench.time(kernels.build_add(elements))
     bandwidth = KernelTime(
         "Add", "float32", (elements,), 0, 12 * elements, added, 0.0, 12 * elements / added.median
     )
@@ -155,7 +155,7 @@ def measure(
         kernels=tuple(matmuls),
         probes=tuple(other_kernels),
         refused=tuple(refused),
-        seconds=bench.elapsed(),
+        seconds=bench.get_elapsed_seconds(),
         loaded=bool(load),
         load=load,
         notes=tuple(notes),
@@ -178,17 +178,17 @@ class _Bench:
         self._began, self._done = clock(), 0
         self._all = 3 + cache_levels + len(MATMUL_SIDES) * len(DTYPES) + _ROUNDS * probes.PROBE_COUNT
 
-    def elapsed(self) -> float:
+    def get_elapsed_seconds(self) -> float:
         """Returns the seconds since the start."""
         return self._clock() - self._began
 
     def is_over(self) -> bool:
         """Whether the time limit has passed."""
-        return self.elapsed() > self._limit
+        return self.get_elapsed_seconds() > self._limit
 
-    def budget(self) -> float:
+    def compute_budget(self) -> float:
         """Returns the seconds for the next kernel."""
-        return max(0.0, self._limit - self.elapsed()) / max(1, self._all - self._done)
+        return max(0.0, self._limit - self.get_elapsed_seconds()) / max(1, self._all - self._done)
 
     def skip(self, count: int) -> None:
         """Skips `count` kernels, whose time goes to the others."""
@@ -197,7 +197,7 @@ class _Bench:
     def time(self, run: Run, parts: int = 1) -> Spread:
         """Times a run; returns the seconds of one of its `parts` equal parts."""
         report(self._on_progress, self._cancel, "measuring", self._done, self._all)
-        budget = self.budget()
+        budget = self.compute_budget()
         run()  # not timed: the runtime plans its memory in the first run
         samples: list[float] = []
         began = self._clock()
@@ -223,7 +223,7 @@ def _measure_caches(
         cache_bytes = size * max(1, threads // max(1, processors))
         elements = (nearer + cache_bytes) // 24
         is_measurable = cache_bytes > nearer and 4 * elements <= _compute_max_array_bytes(surroundings)
-        seconds = bench.time(kernels.add(elements)).median - call if is_measurable else 0.0
+        seconds = bench.time(kernels.build_add(elements)).median - call if is_measurable else 0.0
         rate = 12 * elements / seconds if seconds > call else None
         yield CacheLevel(level, size, processors, rate, surroundings.ways.get(level, 0))
         nearer = max(nearer, cache_bytes)
@@ -241,8 +241,8 @@ def _time_matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[Kerne
         macs = size**3
         count = count_copies(macs)
         # a matmul has eight times the MACs of the previous matmul
-        slow = index and 8 * previous_seconds * _MIN_RUNS > bench.budget()
-        run = None if slow else kernels.gemm(dtype, size, count)
+        slow = index and 8 * previous_seconds * _MIN_RUNS > bench.compute_budget()
+        run = None if slow else kernels.build_gemm(dtype, size, count)
         if run is None:
             bench.skip(len(MATMUL_SIDES) - index)
             return
@@ -266,7 +266,7 @@ def _time_probes(
     fastest: dict[tuple[str, tuple[int, ...]], KernelTime] = {}
     for _ in range(_ROUNDS):
         for kernel in probes.time_probes(
-            kernels, bench.time, lambda macs: macs / rate <= bench.budget(), streamed
+            kernels, bench.time, lambda macs: macs / rate <= bench.compute_budget(), streamed
         ):
             best = fastest.setdefault((kernel.op, kernel.sizes), kernel)
             if kernel.seconds.median < best.seconds.median:

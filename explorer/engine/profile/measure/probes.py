@@ -94,29 +94,29 @@ def list_network_convolutions(batch: int) -> tuple[ConvShape, ...]:
     1 x 1 to fewer channels.
     """
 
-    def pointwise(channels: tuple[int, int], side: int) -> ConvShape:
+    def make_pointwise(channels: tuple[int, int], side: int) -> ConvShape:
         return ConvShape(channels, side, 1, batch=batch)
 
-    def depthwise(width: int, side: int, stride: int = 1) -> ConvShape:
+    def make_depthwise(width: int, side: int, stride: int = 1) -> ConvShape:
         return ConvShape((width, width), side, 3, width, stride, batch)
 
     width, shapes = 32, [ConvShape((3, 32), 224, 3, 1, 2, batch)]
     for (narrow, side), (next_narrow, next_side) in itertools.pairwise(_STAGES):
-        shapes += [depthwise(width, side), pointwise((width, narrow), side)]
+        shapes += [make_depthwise(width, side), make_pointwise((width, narrow), side)]
         width = _EXPANSION * narrow
         shapes += [
-            pointwise((narrow, width), side),
-            depthwise(width, side, 2),
-            pointwise((width, next_narrow), next_side),
+            make_pointwise((narrow, width), side),
+            make_depthwise(width, side, 2),
+            make_pointwise((width, next_narrow), next_side),
         ]
         width = _EXPANSION * next_narrow
-        shapes.append(pointwise((next_narrow, width), next_side))
+        shapes.append(make_pointwise((next_narrow, width), next_side))
     narrow, side = _STAGES[-1]
     return (
         *shapes,
-        depthwise(width, side),
-        pointwise((width, narrow), side),
-        pointwise((narrow, width), side),
+        make_depthwise(width, side),
+        make_pointwise((width, narrow), side),
+        make_pointwise((narrow, width), side),
     )
 
 
@@ -132,27 +132,31 @@ def time_probes(
         streamed: Bytes of weights that are too many for a cache to hold from one run to the next.
     """
     for m, k, n in _MATMUL_SIZES:
-        yield _build_matmul_time("MatMul", (m, k, n), time(kernels.matmul(m, k, n, 1), 1))
+        yield _build_matmul_time("MatMul", (m, k, n), time(kernels.build_matmuls(m, k, n, 1), 1))
     for m, k, n in _STREAMED_SIZES:
         count = max(2, streamed // (4 * k * n))
         if has_time(count * m * k * n):
-            yield _build_matmul_time(COLD, (m, k, n), time(kernels.matmul(m, k, n, count), count))
+            yield _build_matmul_time(COLD, (m, k, n), time(kernels.build_matmuls(m, k, n, count), count))
     for m, k, n in _TALL_SIZES:
-        seconds = time(kernels.matmul(m, k, n, 1), 1)
+        seconds = time(kernels.build_matmuls(m, k, n, 1), 1)
         yield _build_matmul_time(COLD, (m, k, n), seconds)
         yield _build_matmul_time("MatMul", (m, k, n), seconds)
-        yield _build_matmul_time(BIASED, (m, k, n), time(kernels.biased(m, k, n), 1))
+        yield _build_matmul_time(BIASED, (m, k, n), time(kernels.build_biased_matmul(m, k, n), 1))
     for batch, m, k, n in _PRODUCT_SIZES:
-        yield _build_matmul_time(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
+        yield _build_matmul_time(
+            PRODUCTS, (m, k, n), time(kernels.build_batched_matmul(batch, m, k, n), batch)
+        )
     for shape in _CONVS:
-        yield _build_conv_time(shape, time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH), in_chain=True)
+        yield _build_conv_time(
+            shape, time(kernels.build_convolutions(shape, _CHAIN_LENGTH), _CHAIN_LENGTH), in_chain=True
+        )
     for shape in _CHANNEL_PAIRS:
-        seconds = time(kernels.conv(shape, _CHAIN_LENGTH), _CHAIN_LENGTH)
+        seconds = time(kernels.build_convolutions(shape, _CHAIN_LENGTH), _CHAIN_LENGTH)
         # both directions have the same MACs and bytes, so each gets the mean time
         for channels in (shape.channels, shape.channels[::-1]):
             yield _build_conv_time(shape._replace(channels=channels), seconds)
     for shape in _WIDE_WINDOWS:
-        yield _build_conv_time(shape, time(kernels.conv(shape, 1), 1))
+        yield _build_conv_time(shape, time(kernels.build_convolutions(shape, 1), 1))
     for block in _BLOCKS:
         yield from _time_in_block(kernels, block, time)
     for batch in _BATCHES:
@@ -163,9 +167,9 @@ def time_probes(
         for sizes in _SHAPES_BY_OPERATOR.get(op, _ROW_SHAPES if op in _ROW_AXES else _SHAPES):
             count = math.prod(sizes)
             if op == "Add":
-                run, moved = kernels.add(count), 12 * count
+                run, moved = kernels.build_add(count), 12 * count
             else:
-                run, moved = kernels.elementwise(op, sizes[-_ROW_AXES.get(op, 4) :]), 8 * count
+                run, moved = kernels.build_elementwise(op, sizes[-_ROW_AXES.get(op, 4) :]), 8 * count
             yield _build_kernel_time(op, sizes, 0, moved, time(run, 1))
 
 
@@ -181,7 +185,7 @@ def _time_in_network(
 
     The profiler gives the shares of the kernels, and a run without it the total time.
     """
-    runs = _measure_kernel_times(kernels.network(shapes), kernels.observed(shapes), time)
+    runs = _measure_kernel_times(kernels.build_network(shapes), kernels.build_observed_network(shapes), time)
     for shape in dict.fromkeys(shapes):
         indices = [index for index, other_shape in enumerate(shapes) if other_shape == shape]
         yield _build_conv_time(
@@ -193,7 +197,7 @@ def _time_in_block(
     kernels: Kernels, block: DenseBlock, time: Callable[[Run, int], Spread]
 ) -> Iterator[KernelTime]:
     """Yields the times of Concat and BatchNormalization in a dense block; see `_time_in_network`."""
-    runs = _measure_kernel_times(kernels.block(block), kernels.observed_block(block), time)
+    runs = _measure_kernel_times(kernels.build_block(block), kernels.build_observed_block(block), time)
     for number, (op, layer) in enumerate(block.kernels):
         sizes = (1, block.width(layer), block.side, block.side)
         yield _build_kernel_time(

@@ -30,7 +30,9 @@ from explorer.facts.profile.machine import MeasuredMachine
 _MAX_SIDE, _MAX_SECONDS = 512, 2e-3
 """Maximum side of the matmul, and maximum seconds of its run. The check of it takes about 50 ms."""
 _MAX_NETWORK_SECONDS = 20e-3
+"""Maximum seconds of a run of the network."""
 _WARMUP_RUNS, _RUNS = 2, 7
+"""Number of runs without and with a measured time."""
 _MIN_CHANGE = 1.2
 """Ratio of the nearest ends of two time intervals above which the machine counts as slower or faster."""
 _MIN_NETWORK_CHANGE = 1.1
@@ -42,9 +44,9 @@ class SpeedCheck:
 
     Args:
         machine: The measurement of the machine.
-        kernels: Builds the runs, or None for onnxruntime with the threads of the measurement.
-        clock: Returns seconds.
-        idle: Waits until no thread of this process is busy.
+        kernels: Builder of the runs, or None for onnxruntime with the threads of the measurement.
+        clock: Function that returns seconds.
+        idle: Function that waits until no thread of this process is busy.
     """
 
     def __init__(
@@ -73,11 +75,11 @@ class SpeedCheck:
         """Times the matmul and the network, and adds the samples."""
         if self._reference is not None:
             count = count_copies(self._reference.macs)
-            run = self._kernels.gemm(self._reference.dtype, self._reference.sizes[0], count)
+            run = self._kernels.build_gemm(self._reference.dtype, self._reference.sizes[0], count)
             if run is not None:
                 self._samples += [seconds / count for seconds in self._time_runs(run)]
         if self._network is not None and self._network[1] <= _MAX_NETWORK_SECONDS:
-            self._networks += self._time_runs(self._kernels.network(list_network_convolutions(1)))
+            self._networks += self._time_runs(self._kernels.build_network(list_network_convolutions(1)))
 
     def _time_runs(self, run: Run) -> list[float]:
         self._idle()
@@ -125,14 +127,14 @@ class SpeedCheck:
         if spread.low <= _MIN_NETWORK_CHANGE * high and spread.high * _MIN_NETWORK_CHANGE >= low:
             return self._machine, ""
         measured = (low + high) / 2
-        times = spread.median / measured
-        return replace(self._machine, probes=apply_network_factor(self._machine.probes, times)), (
-            f"small convolutions are predicted {_compare_speeds(times)} than when the machine was measured:"
+        ratio = spread.median / measured
+        return replace(self._machine, probes=apply_network_factor(self._machine.probes, ratio)), (
+            f"small convolutions are predicted {_compare_speeds(ratio)} than when the machine was measured:"
             f" a network of them took {seconds_text(spread.median)} instead of {seconds_text(measured)},"
             " while a matmul took the same time"
         )
 
 
-def _compare_speeds(times: float) -> str:
-    """Describes how much slower or faster a kernel is whose present time is `times` the measured one."""
-    return f"{times:.1f} times slower" if times > 1 else f"{1 / times:.1f} times faster"
+def _compare_speeds(ratio: float) -> str:
+    """Describes how much slower or faster a kernel is whose present time is `ratio` the measured one."""
+    return f"{ratio:.1f} times slower" if ratio > 1 else f"{1 / ratio:.1f} times faster"

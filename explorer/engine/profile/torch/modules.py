@@ -190,21 +190,21 @@ class _ModuleRuns(TimedRuns):
     ) -> dict[str, tuple[Any, Any]]:
         """Runs once; returns the device's marks at the start and end of each phase."""
         parts: dict[str, tuple[Any, Any]] = {}
-        with self._phase(_FORWARD, parts, observed):
+        with self._record_phase(_FORWARD, parts, observed):
             outputs = self.module(*args, **kwargs)
         if self._optimizer is None:
             return parts
-        with self._phase(_LOSS, parts, observed):
+        with self._record_phase(_LOSS, parts, observed):
             loss = _sum_outputs(outputs)
-        with self._phase(_BACKWARD, parts, observed):
+        with self._record_phase(_BACKWARD, parts, observed):
             loss.backward()  # type: ignore[no-untyped-call]
-        with self._phase(_STEP, parts, observed):
+        with self._record_phase(_STEP, parts, observed):
             self._optimizer.step()
             self._optimizer.zero_grad()
         return parts
 
     @contextmanager
-    def _phase(self, name: str, parts: dict[str, tuple[Any, Any]], observed: bool) -> Iterator[None]:
+    def _record_phase(self, name: str, parts: dict[str, tuple[Any, Any]], observed: bool) -> Iterator[None]:
         with ExitStack() as stack:
             if observed:
                 stack.enter_context(record_function(f"{PHASE}{name}"))

@@ -56,28 +56,28 @@ class Machine:
 
         return run
 
-    def gemm(self, dtype: str, size: int, count: int) -> Callable[[], object] | None:
+    def build_gemm(self, dtype: str, size: int, count: int) -> Callable[[], object] | None:
         if dtype not in self.rates:
             return None
         slower = 1 if size == self.best else 2
         return self._takes(count * size**3 / self.rates[dtype] * slower)
 
-    def add(self, elements: int) -> Callable[[], object]:
+    def build_add(self, elements: int) -> Callable[[], object]:
         self.elements = max(self.elements, elements)
         return self._takes(12 * elements / 50e9)
 
-    def chain(self, nodes: int) -> Callable[[], object]:
+    def build_chain(self, nodes: int) -> Callable[[], object]:
         return self._takes(2e-6 + nodes * 1e-7)
 
-    def matmul(self, m: int, k: int, n: int, count: int) -> Callable[[], object]:
+    def build_matmuls(self, m: int, k: int, n: int, count: int) -> Callable[[], object]:
         # of many weights each comes from memory
         moved = 4 * k * n / 50e9 if count > 1 else 0
         return self._takes(count * (m * k * n / self.rates["float32"] + moved))
 
-    def biased(self, m: int, k: int, n: int) -> Callable[[], object]:
+    def build_biased_matmul(self, m: int, k: int, n: int) -> Callable[[], object]:
         return self._takes(m * k * n / self.rates["float32"] + BIAS * m * n)
 
-    def products(self, batch: int, m: int, k: int, n: int) -> Callable[[], object]:
+    def build_batched_matmul(self, batch: int, m: int, k: int, n: int) -> Callable[[], object]:
         return self._takes(batch * m * k * n / self.rates["float32"])
 
     def _convolving(self, shape: ConvShape, alone: bool) -> float:
@@ -94,13 +94,13 @@ class Machine:
         )
         return macs * slow / self.rates.get("float32", 1e9) + after
 
-    def conv(self, shape: ConvShape, count: int) -> Callable[[], object]:
+    def build_convolutions(self, shape: ConvShape, count: int) -> Callable[[], object]:
         return self._takes(count * self._convolving(shape, alone=True))
 
-    def network(self, shapes: Sequence[ConvShape]) -> Callable[[], object]:
+    def build_network(self, shapes: Sequence[ConvShape]) -> Callable[[], object]:
         return self._takes(self.apart * sum(self._convolving(shape, alone=False) for shape in shapes))
 
-    def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
+    def build_observed_network(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
         every = [1.5 * self._convolving(shape, alone=False) for shape in shapes]
         runs: list[tuple[Sequence[float], float]] = []
 
@@ -111,14 +111,14 @@ class Machine:
 
         return ObservedNetwork(run, lambda: runs)
 
-    def block(self, block: DenseBlock) -> Callable[[], object]:
+    def build_block(self, block: DenseBlock) -> Callable[[], object]:
         return self._takes(sum(self._joining(block)))
 
     def _joining(self, block: DenseBlock) -> list[float]:
         places = block.side**2
         return [8 * block.width(at) * places / (10e9 if op == "Concat" else 25e9) for op, at in block.kernels]
 
-    def observed_block(self, block: DenseBlock) -> ObservedNetwork:
+    def build_observed_block(self, block: DenseBlock) -> ObservedNetwork:
         every = [1.5 * one for one in self._joining(block)]
         runs: list[tuple[Sequence[float], float]] = []
 
@@ -128,7 +128,7 @@ class Machine:
 
         return ObservedNetwork(run, lambda: runs)
 
-    def elementwise(self, op: str, shape: tuple[int, ...]) -> Callable[[], object]:
+    def build_elementwise(self, op: str, shape: tuple[int, ...]) -> Callable[[], object]:
         # what has a name of its own is slower than the rest of its operator
         return self._takes((5 if "," in op else 1) * 8 * math.prod(shape) / 50e9)
 
@@ -171,7 +171,7 @@ def test_the_peak_of_each_type_is_its_best_matmul_and_the_bandwidth_what_an_arra
 class CachedMachine(Machine):
     """As `Machine`; a call takes its time, and arrays that a cache holds come faster."""
 
-    def add(self, elements: int) -> Callable[[], object]:
+    def build_add(self, elements: int) -> Callable[[], object]:
         self.elements = max(self.elements, elements)
         held = 12 * elements
         rate = 1000e9 if held <= 4 * (32 << 10) else 400e9 if held <= 4 * (1 << 20) else 50e9
@@ -233,20 +233,29 @@ def test_who_stops_it_gets_no_figures() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_onnxruntime_runs_every_kernel_that_it_does_not_refuse(dtype: str) -> None:
     kernels = Kernels(1)
-    run = kernels.gemm(dtype, 8, 3)
+    run = kernels.build_gemm(dtype, 8, 3)
     assert run is not None or dtype not in ("float32", "int8")
     convs = (
         ConvShape((4, 6), 5, 3, 2, activation="Clip"),
         ConvShape((3, 6), 8, 3, stride=2, batch=2),
         ConvShape((8, 8), 6, 3, 8, 2, activation="Sigmoid"),
     )
-    others = (kernels.add(100), kernels.chain(3), kernels.matmul(2, 3, 4, 1), kernels.matmul(2, 4, 4, 3))
-    others = (*others, kernels.products(2, 3, 4, 5), *(kernels.conv(shape, 2) for shape in convs))
+    others = (
+        kernels.build_add(100),
+        kernels.build_chain(3),
+        kernels.build_matmuls(2, 3, 4, 1),
+        kernels.build_matmuls(2, 4, 4, 3),
+    )
+    others = (
+        *others,
+        kernels.build_batched_matmul(2, 3, 4, 5),
+        *(kernels.build_convolutions(shape, 2) for shape in convs),
+    )
     for one in (
         run,
         *others,
-        *(kernels.elementwise(op, (2, 4, 4)) for op in OPS[1:] if op not in PLANES),
-        *(kernels.elementwise(op, (1, 2, 4, 4)) for op in PLANES),
+        *(kernels.build_elementwise(op, (2, 4, 4)) for op in OPS[1:] if op not in PLANES),
+        *(kernels.build_elementwise(op, (1, 2, 4, 4)) for op in PLANES),
     ):
         if one is not None:
             one()
@@ -254,8 +263,8 @@ def test_onnxruntime_runs_every_kernel_that_it_does_not_refuse(dtype: str) -> No
 
 def test_convolutions_of_a_network_are_told_one_by_one_run_by_run() -> None:
     shapes = [ConvShape((3, 8), 8, 3, stride=2), ConvShape((8, 8), 4, 3, 8), ConvShape((8, 16), 4, 1)]
-    Kernels(1).network(shapes)()
-    made = Kernels(1).observed(shapes)
+    Kernels(1).build_network(shapes)()
+    made = Kernels(1).build_observed_network(shapes)
     for _ in range(4):
         made.run()
     runs = made.read_times()
@@ -283,8 +292,8 @@ def test_joins_and_scalings_of_a_dense_block_are_told_one_by_one_run_by_run() ->
         *((op, at) for at in (1, 2) for op in ("Concat", "BatchNormalization")),
     ]
     assert block.kernels == kernels
-    Kernels(1).block(block)()
-    made = Kernels(1).observed_block(block)
+    Kernels(1).build_block(block)()
+    made = Kernels(1).build_observed_block(block)
     for _ in range(3):
         made.run()
     runs = made.read_times()
