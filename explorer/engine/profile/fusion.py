@@ -167,7 +167,7 @@ class _Scope:
         Yields:
             The key of an optimized node, and the index of its original node.
         """
-        makers = {value: node for node in self.after.nodes for value in node.outputs if value}
+        producers = {value: node for node in self.after.nodes for value in node.outputs if value}
         original_index: dict[int, int] = {}
         for index, node in kernel_by_node.items():
             original_index[id(node)] = max(index, original_index.get(id(node), index))
@@ -175,7 +175,7 @@ class _Scope:
         for node in reversed(self.after.nodes):
             if id(node) in origins:
                 # the nodes of a split operator feed the node that produces its output
-                for producer in filter(None, map(makers.get, node.inputs)):
+                for producer in filter(None, map(producers.get, node.inputs)):
                     if id(producer) in origins or not (
                         _is_layout_change(producer) or not producer.name or is_piece(producer.name)
                     ):
@@ -190,8 +190,8 @@ class _Scope:
             ) is not None and not _is_layout_change(node):
                 yield node.name, named_index
         counts: dict[str, int] = {}
-        nameless = [node for node in self.after.nodes if not node.name and id(node) in original_index]
-        for node in sorted(nameless, key=lambda node: original_index[id(node)]):
+        unnamed_nodes = [node for node in self.after.nodes if not node.name and id(node) in original_index]
+        for node in sorted(unnamed_nodes, key=lambda node: original_index[id(node)]):
             counts[node.op] = counts.get(node.op, -1) + 1
             yield build_unnamed_key(node.op, counts[node.op]), original_index[id(node)]
 

@@ -32,7 +32,7 @@ class PassWork(Struct, frozen=True):
     links: float = 0.0
 
     def compute_seconds(self, machine: Machine, links: float | None) -> Mapping[ServingLimit, float | None]:
-        """Returns the seconds of each kind of work alone, or None if its amount or rate is unknown."""
+        """Returns the seconds of each kind of work alone, or None if unknown. `links` is bytes per second."""
         return {
             "compute": None if self.macs is None else self.macs / machine.peak_macs,
             "weights": self.weights / machine.bandwidth,

@@ -99,17 +99,17 @@ def _assume_repeated_once(args: Sequence[Any], assume_count: AssumeCount) -> Any
 
 
 def _assume_fewest_bins(args: Sequence[Any], assume_count: AssumeCount) -> Any:
-    minimum_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
+    min_length = next((a for a in args[2:3] if isinstance(a, int)), 0)
     weights = args[1] if len(args) > 1 and args[1] is not None else None
-    kind = (
+    dtype = (
         torch.long if weights is None else weights.dtype if weights.dtype.is_floating_point else torch.float64
     )
-    return args[0].new_empty((max(minimum_length, 1) + (assume_count(2, None) == 1),), dtype=kind)
+    return args[0].new_empty((max(min_length, 1) + (assume_count(2, None) == 1),), dtype=dtype)
 
 
 def _assume_one(args: Sequence[Any], assume_count: AssumeCount | None = None) -> Any:
-    kind = args[0].dtype
-    return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
+    dtype = args[0].dtype
+    return True if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
 
 
 ASKED = Assumption(
@@ -196,28 +196,28 @@ def assume_result(
     Returns:
         The result and its reason, or None for an operator that runs without values.
     """
-    row = BOUNDS.get(schema_of(func).name)
-    if row is None or not any(_lacks_values(a) for a in args):
+    bound = BOUNDS.get(schema_of(func).name)
+    if bound is None or not any(_lacks_values(a) for a in args):
         return None
-    text = row[1]
+    reason = bound[1]
 
     def assume_count(count: int, mask: Any) -> int:
-        nonlocal text
+        nonlocal reason
         shared = None if mask is None else classes.count_true(mask)
         if shared is not None:
-            text = EVENLY
+            reason = EVENLY
             return shared
         return min(count - 1, 1) if least and count else count
 
-    result = row[0](args, assume_count)
+    result = bound[0](args, assume_count)
     if result is None:
         return None
-    if valued and not least and text is row[1] and schema_of(func).name == "aten::nonzero":
+    if valued and not least and reason is bound[1] and schema_of(func).name == "aten::nonzero":
         # if every element is nonzero, the indices are known
         source = args[0]
         if 0 < result.numel() <= MAX_KEPT_ELEMENTS:
             result = torch.ones(tuple(source.shape), device="cpu").nonzero()
-    return result, text
+    return result, reason
 
 
 def _lacks_values(argument: Any) -> bool:

@@ -179,7 +179,7 @@ class GraphVisitor:
                 (entry.identity, entry.elements, entry.size)
                 for entry in list_attribute_parameters(context, node)
             ]
-        may_share = op in _SPECIAL
+        may_be_view = op in _SPECIAL
         if figures.is_alias or op in PROPAGATING:
             if not self.output_names.isdisjoint(node.outputs) and not context.body_number:
                 # no node reads this output, so its parameters count here
@@ -195,7 +195,7 @@ class GraphVisitor:
         leaf_index = len(result.leaves)
         result.leaves.append(leaf)
         result.node_values.append(leaf)
-        if may_share:
+        if may_be_view:
             if op in sequences.SEQUENCE_OPERATORS and not node.domain:
                 sequences.record_sequence(state.sequences, context, node)
             source = find_viewed_input(node) if op in VIEWS else ""
@@ -245,11 +245,11 @@ class GraphVisitor:
             return None
         names, shapes = node.inputs, context.shapes
         exact = not self.bounds
-        alike_number = shapes.alike.get(id(node)) if exact and not inline else None
+        shared_types = shapes.alike.get(id(node)) if exact and not inline else None
         key: list[Hashable]
-        if alike_number is not None:
-            # shape inference has one number for equal operators with equal attributes and types
-            key = [alike_number]
+        if shared_types is not None:
+            # shape inference has one object for equal operators with equal attributes and types
+            key = [shared_types]
         else:
             key = [node.domain, node.op, node.alike, context.opsets.get(node.domain, 0), len(names)]
             if exact and shapes.types:
