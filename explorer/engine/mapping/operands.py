@@ -143,7 +143,7 @@ def _read_operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -
             zero = integers.zero
         elif point is not None and point.size == 1:
             zero = int(point.reshape(()))
-    right = np.ascontiguousarray(meaning.weight(values), get_numpy_type(site.right_dtype))
+    right = np.ascontiguousarray(meaning.arrange_weight(values), get_numpy_type(site.right_dtype))
     if zero:
         # images are padded with the zero point, which is 0 after the subtraction
         values[0] = values[0].astype(np.int32) - zero

@@ -261,7 +261,7 @@ class OutputComparison(Struct):
         """RMS error of `after` against float64."""
         return self._compute_rms("error new")
 
-    def figures(self) -> dict[str, Any]:
+    def list_evidence_fields(self) -> dict[str, Any]:
         """Returns the fields of the evidence from this comparison. They are None if nothing was compared."""
         was_compared = bool(self.elements)
         return {

@@ -119,7 +119,7 @@ def verify(
 def check_inputs(
     before: Model,
     after: Model,
-    alike: Collection[str] = (),
+    interchangeable: Collection[str] = (),
     *,
     are_modules: tuple[bool, bool] = (False, False),
     where: str = "",
@@ -129,7 +129,7 @@ def check_inputs(
     Args:
         before: The first model.
         after: The second model.
-        alike: Element types that may replace each other.
+        interchangeable: Element types that may replace each other.
         are_modules: Whether each model is the export of a module, whose input shapes `--input-shape` sets.
         where: Name of the second model in the message; by default the path of its graph.
 
@@ -137,7 +137,7 @@ def check_inputs(
         Misuse: The number, types or shapes of the inputs differ.
     """
     try:
-        run.pair_inputs(before, after, alike)
+        run.pair_inputs(before, after, interchangeable)
     except run.InputMismatch as why:
         hint = _suggest_shape(why, are_modules) or "explorer compare shows figures of any models side by side"
         message = f"the two cannot be run on the same inputs: {why}"

@@ -166,7 +166,7 @@ def _build_evidence(
         bound_ratio=ratio,
         limit=limit,
         rows=2 * site.M if ratio is not None else 0,
-        **comparison.figures(),
+        **comparison.list_evidence_fields(),
         passed=not structure and not reason,
         reason=structure or reason,
         differs=bool(reason),

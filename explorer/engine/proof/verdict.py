@@ -224,8 +224,8 @@ def _list_remarks(grounds: Grounds) -> Iterator[str]:
     if constant_outputs := [e for e in grounds.model_outputs if e.constant]:
         yield _describe_constant_outputs(constant_outputs)
     if grounds.torch_outputs:
-        gap = max((e.max_abs or 0.0 for e in grounds.torch_outputs), default=0.0)
-        yield f"export from PyTorch equal on evidence: within {gap:.1e} of PyTorch's own outputs"
+        largest = max((e.max_abs or 0.0 for e in grounds.torch_outputs), default=0.0)
+        yield f"export from PyTorch equal on evidence: within {largest:.1e} of PyTorch's own outputs"
 
 
 def _describe_accuracy(outputs: Sequence[OutputEvidence]) -> str:

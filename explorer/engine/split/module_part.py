@@ -105,11 +105,11 @@ def extract_module_part(
         raise Misuse(
             "the module calls no operator in these layers", where="extract", hint="name other layers"
         )
-    calls = [node for at in sorted(part_units) for node in units[at]]
+    calls = [node for unit_index in sorted(part_units) for node in units[unit_index]]
     calls = _add_constants(functional, calls)
     paths = [None if row is None or layers[row].group else layers[row].path for row in rows]
-    path_of = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
-    part, input_nodes, output_nodes, names = _build_module(functional, calls, path_of)
+    path_by_node = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
+    part, input_nodes, output_nodes, names = _build_module(functional, calls, path_by_node)
     with loaded.quiet(), torch.no_grad(), disable_fastpath(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # the same seed before both runs, so that both draw the same numbers
         values, outputs = _run_program(
@@ -122,7 +122,7 @@ def extract_module_part(
         module=part,
         input_names=tuple([names[node] for node in input_nodes]),
         output_names=tuple([names[node] for node in output_nodes]),
-        rows=tuple([row for at in sorted(part_units) if (row := rows[at]) is not None]),
+        rows=tuple([row for unit_index in sorted(part_units) if (row := rows[unit_index]) is not None]),
         call_counts=(len(part_units), len(units)),
         state=_build_part_state(model, functional, calls),
         input_values=tuple([values[node.name] for node in input_nodes]),

@@ -105,8 +105,8 @@ def _find_narrow_types(values: Sequence[Value]) -> dict[str, str]:
     return {value.name: value.dtype for value in values if value.dtype in WIDENED}
 
 
-def _format_types(narrow: Mapping[str, str]) -> str:
-    return " and ".join(sorted(set(narrow.values())))
+def _format_types(dtypes: Mapping[str, str]) -> str:
+    return " and ".join(sorted(set(dtypes.values())))
 
 
 def round_values(model: Model, names: Collection[str], output_names: Sequence[str]) -> Model:

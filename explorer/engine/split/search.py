@@ -160,7 +160,7 @@ class StageSearch:
         if self.count < 2:
             raise Misuse("there is nothing to cut: fewer than two operators", where="split")
         self.crossing, sizes_known = count_crossing_bytes(self.units)
-        self.can_cut = [size_known and at not in subject.closed for at, size_known in enumerate(sizes_known)]
+        self.can_cut = [is_known and unit not in subject.closed for unit, is_known in enumerate(sizes_known)]
         live_bytes = costs.compute_live_bytes(self.units)
         live_bytes = live_bytes if subject.body_peaks is None else np.maximum(live_bytes, subject.body_peaks)
         self.memory = costs.sum_of_costs(
@@ -248,7 +248,7 @@ class StageSearch:
         )
         if missing is not None:
             raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.suggest_remedy())
-        return costs.sum_of_units(costs.sum_by_unit(self.units, layers, lambda at: layers[at].macs))
+        return costs.sum_of_units(costs.sum_by_unit(self.units, layers, lambda row: layers[row].macs))
 
     def _make_training_memory(self, stages: int) -> CostFunction:
         """Returns the function of a training step's memory.

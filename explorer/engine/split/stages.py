@@ -91,7 +91,7 @@ class StageDraft:
     ) -> None:
         self.search, self._stage, self._shared = search, stage, shared
 
-    def at(self, places: Sequence[int] | None = None) -> SplitDraft:
+    def compute_draft(self, places: Sequence[int] | None = None) -> SplitDraft:
         """Computes the figures of the stages for cuts at `places`, or for the best cuts if None.
 
         Raises:
@@ -106,7 +106,7 @@ class StageDraft:
         )
         return SplitDraft(fact, cuts.places)
 
-    def where(self) -> CutPlaces:
+    def list_cut_places(self) -> CutPlaces:
         """Returns the places where the user may cut."""
         search = self.search
         rows = tuple([-1 if row is None else row for row in search.units.rows])

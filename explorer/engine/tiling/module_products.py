@@ -161,10 +161,10 @@ def _list_attention(row: Layer) -> Iterator[_Product]:
     inputs, output = _find_known_shapes(row)
     if row.kind == _ATTENTION and len(inputs) > 2 and all(len(shape) > 1 for shape in (*inputs[:3], output)):
         (queries, width), (keys, value_width) = inputs[0][-2:], inputs[2][-2:]
-        lead = output[:-2]
-        scores = (*lead, queries, keys)
-        yield _list_matrix_product((*lead, queries, width), (*lead, width, keys), scores, "scores")
-        yield _list_matrix_product(scores, (*lead, keys, value_width), output, "context")
+        batch = output[:-2]
+        scores = (*batch, queries, keys)
+        yield _list_matrix_product((*batch, queries, width), (*batch, width, keys), scores, "scores")
+        yield _list_matrix_product(scores, (*batch, keys, value_width), output, "context")
 
 
 def _list_convolution(row: Layer) -> Iterator[_Product]:
@@ -231,8 +231,8 @@ def _list_activation_product(row: Layer) -> Iterator[_Product]:
             and (left_shape[-2], right_shape[-1]) == output[-2:]
             and left_shape[-1] == right_shape[-2]
         ):
-            lead = output[:-2]
-            yield _list_matrix_product((*lead, *left_shape[-2:]), (*lead, *right_shape[-2:]), output)
+            batch = output[:-2]
+            yield _list_matrix_product((*batch, *left_shape[-2:]), (*batch, *right_shape[-2:]), output)
             return
 
 

@@ -177,8 +177,8 @@ class Site(Struct, frozen=True):
         """Type of the sums: float32 for half precision, int32 for bytes, int64 for 16-bit integers."""
         if {self.dtype, self.right_dtype} & set(WORDS):
             return "int64"
-        wide = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
-        return wide.get(self.dtype, self.dtype)
+        sum_types = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
+        return sum_types.get(self.dtype, self.dtype)
 
     @property
     def right_dtype(self) -> str:

@@ -176,10 +176,10 @@ def _keep_first_nodes(model: Model, count: int) -> Model:
 
 def _list_unreached(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str, str]]:
     """Returns the layer that failed and the layers that were not reached, each with a reason."""
-    others = dict.fromkeys(output.layer for output in outputs if output.layer != path)
+    other_paths = dict.fromkeys(output.layer for output in outputs if output.layer != path)
     return [
         (path, f"failed here: {reason}"),
-        *((layer, f"not reached: the model failed in {path}") for layer in others),
+        *((layer, f"not reached: the model failed in {path}") for layer in other_paths),
     ]
 
 

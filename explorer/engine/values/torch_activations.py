@@ -244,7 +244,7 @@ class _HookState:
         reason_by_path: Reason why a layer or parameter has no output or gradient, by path or name.
         failure: Path of the innermost module that raised an exception, and the exception.
         earlier_error: Exception that was being handled when the observation started, or None.
-        done: Number of outputs or gradients so far.
+        output_count: Number of outputs or gradients so far.
     """
 
     def __init__(self, paths_by_id: Mapping[int, str], request: ActivationRequest, runs: int) -> None:
@@ -255,12 +255,12 @@ class _HookState:
         self.reason_by_path: dict[str, str] = {}
         self.failure: tuple[str, BaseException] | None = None
         self.earlier_error = sys.exc_info()[1]
-        self.done = 0
+        self.output_count = 0
 
     def take_outputs(self, module: nn.Module, args: Any, result: Any) -> None:
         """Takes the outputs of a module that has just run. This is a forward hook."""
         path = self.paths_by_id[id(module)]
-        self.request.step(self.done, max(self.total, self.done))
+        self.request.step(self.output_count, max(self.total, self.output_count))
         call = self.calls[path]
         self.calls[path] += 1
         has_tensor = False
@@ -274,7 +274,7 @@ class _HookState:
     def take_output(self, tensor: torch.Tensor, name: str, path: str, call: int) -> None:
         """Passes on an output of a module, or registers a hook for its gradient."""
         if self.request.backward is None:
-            self.done += 1
+            self.output_count += 1
             self.request.take(build_numbers(tensor, name, layer=path), call, name)
             return
         if not tensor.requires_grad:
@@ -283,7 +283,7 @@ class _HookState:
         self.reason_by_path.setdefault(path, "it has no gradient: the loss does not depend on its output")
 
         def take_gradient(gradient: torch.Tensor) -> None:
-            self.done += 1
+            self.output_count += 1
             self.reason_by_path.pop(path, None)
             self.request.take(build_numbers(gradient, name, layer=path), call, name)
 
@@ -418,7 +418,7 @@ def _explain_failure(
         BadModel: The module failed before any output.
     """
     failed_path = hooks.failure[0] if hooks.failure and hooks.failure[1] is error else ""
-    if failed_path and hooks.done:
+    if failed_path and hooks.output_count:
         return _list_unreached(failed_path, format_error(error), paths, hooks)
     raise BadModel(
         describe_error(error, place=f" in {failed_path}" if failed_path else ""), where=source

@@ -153,13 +153,13 @@ class Splitter:
             draft = self._draft[1]
         else:
             draft = self._build_draft(state_index, spec, machines, on_progress, cancel)
-        fact = draft.at(places)
+        fact = draft.compute_draft(places)
         self._draft = key, draft
         if is_same_search and places is not None:
             return fact
         is_module = not self._models.open_state(state_index, on_progress).is_graph
         rows = tuple(draft.search.subject.layers) if is_module else None
-        return replace(fact, where=draft.where(), rows=rows)
+        return replace(fact, where=draft.list_cut_places(), rows=rows)
 
     def _build_draft(
         self,

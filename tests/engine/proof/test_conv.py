@@ -71,7 +71,7 @@ def test_the_meaning_is_the_operator(tmp_path: Path, name: str) -> None:
     meaning = original.spec_for([v.shape for v in values], y.shape)
     bias = values[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
     x = meaning.left(values)
-    made = np.stack([x(b, slice(None)) for b in range(meaning.batch)]) @ meaning.weight(values)
+    made = np.stack([x(b, slice(None)) for b in range(meaning.batch)]) @ meaning.arrange_weight(values)
     if bias is not None:
         made = made + meaning.arrange_bias(bias)
     shown = np.ones(made.shape, bool) if meaning.contained is None else meaning.contained

@@ -174,7 +174,7 @@ def _probe_at_sizes(
     coarser = {
         d.name: other_type
         for d in inputs_to_draw
-        if not _can_hold(other_type := after_types[inputs[d.name]], d.dtype)
+        if not _can_represent(other_type := after_types[inputs[d.name]], d.dtype)
     }
     feeds = [
         {
@@ -204,9 +204,9 @@ def _probe_at_sizes(
     return _build_answer(layer_probe, probes, seeds, tuple(texts))
 
 
-def _can_hold(wide: str | None, narrow: str) -> bool:
-    """Whether the first type holds all values of the second type."""
-    return wide in (None, narrow) or "string" in (wide, narrow) or bool(np.can_cast(narrow, wide))
+def _can_represent(target: str | None, source: str) -> bool:
+    """Whether type `target`, or an unknown type (None), represents all values of type `source`."""
+    return target in (None, source) or "string" in (target, source) or bool(np.can_cast(source, target))
 
 
 def _pair_outputs(before: Model, after: Model) -> list[Pair]:

@@ -290,7 +290,7 @@ class UnfoldedImages:
         self._places: Array | None = None
         self._read_places = 0
 
-    def places(self, b: int) -> Array:
+    def read_places(self, b: int) -> Array:
         """Returns the places of a matrix, (places, channels); the last is the zero beyond the images."""
         if self._places is None:
             images, channels, *_ = self.x.shape
@@ -304,7 +304,7 @@ class UnfoldedImages:
                 copy_matrix(part, self.x[image].reshape(channels, image_size).T)
         return self._places[:, b % self.packs]
 
-    def row_places(self, b: int, rows: Array | slice) -> Array:
+    def find_row_places(self, b: int, rows: Array | slice) -> Array:
         """Returns the numbers of the places in some rows of a matrix, (rows, taps); -1 is the zero."""
         table = self._tables[b // self.packs]
         image, position = np.divmod(self._all_rows[rows], len(table))
@@ -317,7 +317,7 @@ class UnfoldedImages:
         """Returns some rows of a matrix; see `Rows`."""
         images, channels, *_ = self.x.shape
         image_size = math.prod(self._sizes)
-        places = self.row_places(b, rows)
+        places = self.find_row_places(b, rows)
         self._read_places += places.size
         if (
             self._read_places <= image_size
@@ -328,7 +328,7 @@ class UnfoldedImages:
             columns = self.x.reshape(channels, image_size)[:, places.reshape(-1)]
             columns[:, places.reshape(-1) < 0] = 0
             return np.ascontiguousarray(columns.T).reshape(len(places), -1)
-        return self.places(b).take(places, 0).reshape(len(places), -1)
+        return self.read_places(b).take(places, 0).reshape(len(places), -1)
 
 
 def _sum_squares(x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> Array:

@@ -21,7 +21,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
     """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
-    stored_values = reader.factors(node)
+    stored_values = reader.read_factors(node)
     # a stored operand becomes the right operand W of the product
     left_index = 1 if stored_values[0] is not None else 0
     constant = stored_values[1 - left_index]

@@ -192,7 +192,7 @@ def _build_exact_product(
             weight = float_spec.right.astype(np.int32) - zero if zero.any() else float_spec.right
         else:
             rights[-1] = _subtract_zero(rights[-1], w_zero.read(values), per_row=False)
-            weight = float_spec.weight(rights)
+            weight = float_spec.arrange_weight(rights)
         left_rows = float_spec.left(lefts)
         sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(sum_bias.read(values))
         size = np.abs(weight.astype(np.int32))

@@ -23,7 +23,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
     attributes = node.attributes if node.op in ("Gemm", "FusedMatMul") else {}
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise NotTiled(f"{node.op} '{node.label}' of the original transposes a batch axis")
-    left_weight, right_weight = reader.factors(node)
+    left_weight, right_weight = reader.read_factors(node)
     name = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     bias = reader.number(name) if name else None
     numbers = left_weight if left_weight is not None else right_weight

@@ -68,7 +68,7 @@ class ProductSpec(Struct, frozen=True):
         )
         return self.arrange_output(expanded)
 
-    def weight(self, inputs: Sequence[Array]) -> Array:
+    def arrange_weight(self, inputs: Sequence[Array]) -> Array:
         """Returns W, (batch, K, N), as numbers or codes."""
         return self.right if isinstance(self.right, np.ndarray) else self.right(inputs)
 
@@ -148,7 +148,7 @@ class NodeReader:
             return None
         return value if isinstance(value, np.ndarray) else None
 
-    def factors(self, node: Node) -> tuple[Array | None, Array | None]:
+    def read_factors(self, node: Node) -> tuple[Array | None, Array | None]:
         """Returns the numbers of both operands of a product, or None for an operand that is not a weight.
 
         Raises:

@@ -100,13 +100,13 @@ class Noise(Struct, frozen=True):
     steps: bool = False
 
 
-def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dict[str, str]:
+def pair_inputs(before: Model, after: Model, interchangeable: Collection[str] = ()) -> dict[str, str]:
     """Maps inputs of `before` to inputs of `after`, by name, or by position if the names differ.
 
     Args:
         before: First model.
         after: Second model.
-        alike: Element types that may differ between paired inputs.
+        interchangeable: Element types that may differ between paired inputs.
 
     Raises:
         InputMismatch: The number, types or shapes of the inputs differ.
@@ -118,7 +118,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     has_same_names = all(v.name in by_name for v in first)
     pairs = [(v, by_name[v.name] if has_same_names else second[i]) for i, v in enumerate(first)]
     for a, b in pairs:
-        same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
+        same_type = a.dtype == b.dtype or (a.dtype in interchangeable and b.dtype in interchangeable)
         if not same_type or not _can_match(a, b):
             text = f"input {_describe_declaration(a)} is {_describe_declaration(b)} in the other model"
             raise InputMismatch(text, mismatched_inputs=(a, b) if same_type else None)
@@ -459,7 +459,7 @@ def _build_empty_evidence(
         reference="not needed: compared exactly",
         max_before=None,
         max_after=None,
-        **OutputComparison(0.0).figures(),
+        **OutputComparison(0.0).list_evidence_fields(),
         equal=passed,
         passed=passed,
         reason=reason,
@@ -551,7 +551,7 @@ def _compare_floats(
             reason += f"; no float64: {reference_text.removeprefix('none: ')}"
     if comparison.shared and not fault:
         reason += f"; {comparison.shared:,} of {comparison.size:,} elements are NaN or Inf in both"
-    figures = comparison.figures()
+    figures = comparison.list_evidence_fields()
     if not judged:
         figures |= {"rms_before": None, "rms_after": None}
     return OutputEvidence(
@@ -594,10 +594,10 @@ def relax_evidence(evidence: OutputEvidence, depth: int, growth: float) -> Outpu
 
 def _describe_excess(comparison: OutputComparison) -> str:
     """Describes a difference beyond all rounding, or returns ''. It is used if every part is proved."""
-    gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
-    if gap <= max(_MAX_PROVED_DIFFERENCE * scale, _MAX_MAGNIFICATION * comparison.sensitivity):
+    rms_difference, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
+    if rms_difference <= max(_MAX_PROVED_DIFFERENCE * scale, _MAX_MAGNIFICATION * comparison.sensitivity):
         return ""
-    return f"RMS difference {gap:.2e} of an output of size {scale:.2e}"
+    return f"RMS difference {rms_difference:.2e} of an output of size {scale:.2e}"
 
 
 def _describe_accuracy(before: float, after: float, original_label: str, draws_note: str) -> str:

@@ -64,7 +64,7 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         Tuple of three: whether the output passes; a text with the figures closest to their limits; the
         largest figure as a share of its limit, infinite if no error is allowed.
     """
-    largest_gap, largest_share, lowest_snr = 0.0, 0.0, math.inf
+    largest_difference, largest_share, lowest_snr = 0.0, 0.0, math.inf
     for old, new in zip(before, after, strict=True):
         if old.shape != new.shape:
             return (
@@ -73,24 +73,24 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
                 math.inf,
             )
         a, b = (np.asarray(v).astype(np.float64).reshape(-1) for v in (old, new))
-        finite = np.isfinite(a) & np.isfinite(b)
-        differs_in_kind = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        is_finite = np.isfinite(a) & np.isfinite(b)
+        differs_in_kind = ~is_finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
         if differs_in_kind.any():
             return (
                 False,
                 f"{int(differs_in_kind.sum()):,} elements are NaN or Inf in one model only",
                 math.inf,
             )
-        a, gap = a[finite], np.abs(b[finite] - a[finite])
-        if not gap.size:
+        a, deltas = a[is_finite], np.abs(b[is_finite] - a[is_finite])
+        if not deltas.size:
             continue
         allowed = (tolerance.atol or 0.0) + (tolerance.rtol or 0.0) * np.abs(a)
-        # with a limit of 0, only a gap of 0 passes
-        shares = np.divide(gap, allowed, out=np.where(gap > 0, np.inf, 0.0), where=allowed > 0)
+        # with a limit of 0, only a difference of 0 passes
+        shares = np.divide(deltas, allowed, out=np.where(deltas > 0, np.inf, 0.0), where=allowed > 0)
         index = int(np.argmax(shares))
         if shares[index] > largest_share:
-            largest_share, largest_gap = float(shares[index]), float(gap[index])
-        lowest_snr = min(lowest_snr, compute_snr_db(float(a @ a), float(gap @ gap)))
+            largest_share, largest_difference = float(shares[index]), float(deltas[index])
+        lowest_snr = min(lowest_snr, compute_snr_db(float(a @ a), float(deltas @ deltas)))
     passed, parts, limit_share = True, [], 0.0
     if tolerance.atol is not None or tolerance.rtol is not None:
         passed = largest_share <= 1.0
@@ -98,7 +98,7 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         share_text = (
             f"{largest_share:.2g} of the limit" if math.isfinite(largest_share) else "and none is allowed"
         )
-        parts.append(f"difference {largest_gap:.2e}, {share_text}")
+        parts.append(f"difference {largest_difference:.2e}, {share_text}")
     if tolerance.snr is not None:
         passed = passed and lowest_snr >= tolerance.snr
         limit_share = max(limit_share, _convert_gain(tolerance.snr - lowest_snr))

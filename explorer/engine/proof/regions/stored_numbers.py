@@ -396,10 +396,10 @@ def describe_difference(
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for old, new in _iterate_slabs(a, b):
             differs = (new != old) & ~(np.isnan(new) & np.isnan(old))
-            old, gap = np.abs(old[differs]), np.abs(new - old)[differs]
-            share = max(share, float((gap / np.where(old > 0, old, largest)).max(initial=0.0)))
+            old, differences = np.abs(old[differs]), np.abs(new - old)[differs]
+            share = max(share, float((differences / np.where(old > 0, old, largest)).max(initial=0.0)))
             exceeds_limit = exceeds_limit or bool(
-                (~(gap <= np.maximum(relative_limit * old, absolute_limit))).any()
+                (~(differences <= np.maximum(relative_limit * old, absolute_limit))).any()
             )
     return StoredDifference(text, share, exceeds_limit, location, original)
 

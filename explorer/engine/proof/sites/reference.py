@@ -53,7 +53,7 @@ def compute_references(
         compared_rows: Indices of the rows to compute for each draw, or None for all rows.
     """
     constant_weight = isinstance(meaning.right, np.ndarray)
-    weights = [meaning.weight(inputs) for inputs in (draws[:1] if constant_weight else draws)]
+    weights = [meaning.arrange_weight(inputs) for inputs in (draws[:1] if constant_weight else draws)]
     macs = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
     # larger products would take minutes in longdouble, and their float64 errors are within the limit too
     needs_longdouble = draws[0][0].dtype == np.float64 and macs <= _MAX_LONGDOUBLE_MACS

@@ -227,7 +227,7 @@ def _choose_rows_to_compare(
     """
     if sampled is None or meaning.batch * meaning.M * meaning.K * meaning.N <= _MAX_FULL_MACS:
         return None
-    weight = meaning.weight(inputs)
+    weight = meaning.arrange_weight(inputs)
     tolerance = 2 * LIMIT * get_unit_roundoff(str(tiled.dtype))
     column_limits = np.sqrt(np.einsum("bkn,bkn->bn", weight, weight, dtype=np.float64)) * (
         abs(meaning.alpha) * tolerance

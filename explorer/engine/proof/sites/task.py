@@ -157,7 +157,7 @@ def build_site_evidence(
         bound_ratio=ratio,
         limit=limit,
         rows=site_run.rows if site_run is not None else 0,
-        **comparison.figures(),
+        **comparison.list_evidence_fields(),
         passed=not fault,
         reason=reason,
         differs=bool(site_run is not None and site_run.reason),

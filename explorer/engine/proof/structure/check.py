@@ -88,7 +88,7 @@ class TileCheck:
         self.left = meaning.left(codes)
         self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
         """The last rows of X that were read: (matrix, first row), and their codes."""
-        self.weight = meaning.weight(codes)
+        self.weight = meaning.arrange_weight(codes)
         self.stored: Array | None = None
         """The weight's bits, or None if the right operand depends on data and `weight` contains codes."""
         if isinstance(meaning.right, np.ndarray):
@@ -322,7 +322,7 @@ class TileCheck:
             source, index = full_rows.gathered_from
             places = self._find_image_places(source, area.b)
             if places is not None and full_rows.shape == (area.rows, self.sizes[1]):
-                expected = self.left.row_places(area.b, rows)
+                expected = self.left.find_row_places(area.b, rows)
                 if np.array_equal(places[index].reshape(-1), expected.reshape(-1)):
                     return True
         return np.array_equal(full_rows.codes, self._read_rows(area))
@@ -339,7 +339,7 @@ class TileCheck:
         assert isinstance(self.left, UnfoldedImages)
         key = source, b % self.left.packs
         if key not in self.sources:
-            places, codes = self.left.places(b), source.codes
+            places, codes = self.left.read_places(b), source.codes
             place_by_row = None
             if codes.shape[1] == places.shape[1]:
                 order = np.argsort(places[:, 0])

@@ -35,7 +35,7 @@ def _normalize_group_normalization(node: NormalNode) -> None:
         return
     if channels % groups or channels > _MAX_CHANNELS or node.attributes.get("stash_type", 1) != 1:
         return
-    tensors = [node.stored(1), node.stored(2)]
+    tensors = [node.get_tensor(1), node.get_tensor(2)]
     if any(
         tensor is None
         or tensor.payload is None
@@ -74,7 +74,7 @@ def _normalize_causal_mask(node: NormalNode) -> None:
     visible = causal if node.attributes.get("is_causal") else np.ones_like(causal)
     if len(node.inputs) > 3 and node.inputs[3] != ABSENT:
         heads = node.size(0, 1) if axis == 2 else node.attributes.get("q_num_heads")
-        mask = _read_common_mask(node.stored(3), (node.size(0, 0), heads), (rows, columns))
+        mask = _read_common_mask(node.get_tensor(3), (node.size(0, 0), heads), (rows, columns))
         if mask is None:
             return
         visible = visible & mask
@@ -107,7 +107,7 @@ def _read_common_mask(
 
 def _replace_choice_of_bits(node: NormalNode) -> None:
     """Replaces a Where between the numbers 1 and 0 by a Cast of the condition."""
-    tensors = [node.stored(index) for index in (1, 2)]
+    tensors = [node.get_tensor(index) for index in (1, 2)]
     rank, numbers = node.rank(0), [node.read_numbers(index) for index in (1, 2)]
     one, zero = numbers
     if rank is None or one is None or zero is None or one.size != 1 or zero.size != 1:

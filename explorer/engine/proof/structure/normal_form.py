@@ -177,7 +177,7 @@ def _normalize_kernel_shape(index: int) -> Rule:
     """
 
     def rule(node: NormalNode) -> None:
-        kernel = node.stored(index)
+        kernel = node.get_tensor(index)
         if kernel is None:
             return
         size = tuple(kernel.shape[2:])
@@ -332,14 +332,14 @@ def _remove_zero_point(node: NormalNode) -> None:
     is_zero = zero is not None and zero.dtype.kind in "iu" and not zero.any()
     if is_zero and (node.op == "DequantizeLinear" or _gives_default_type(node)):
         node.remove_input(2)
-    scale = node.stored(1)
+    scale = node.get_tensor(1)
     if scale is not None and not scale.shape and not node.attributes.get("block_size"):
         node.attributes.pop("axis", None)
 
 
 def _gives_default_type(node: NormalNode) -> bool:
     """Whether a QuantizeLinear gives uint8, the type that it also gives without a zero point."""
-    zero = node.stored(2)
+    zero = node.get_tensor(2)
     return zero is not None and zero.dtype == "uint8" and not node.attributes.get("output_dtype")
 
 

@@ -52,14 +52,14 @@ class NormalNode(Struct):
     sources: Sources
     equal_value: int | None = None
 
-    def stored(self, index: int) -> Tensor | None:
+    def get_tensor(self, index: int) -> Tensor | None:
         """Returns the stored tensor of an input, or None for other values."""
         number = self.inputs[index] if index < len(self.inputs) else ABSENT
         return self.sources.tensors.get(number) if isinstance(number, int) else None
 
     def read_numbers(self, index: int, largest: int = _MAX_ELEMENTS) -> np.ndarray[Any, Any] | None:
         """Returns the array of a stored input with at most `largest` elements, or None for other values."""
-        tensor = self.stored(index)
+        tensor = self.get_tensor(index)
         if tensor is None or tensor.payload is None or tensor.dtype == "string" or tensor.elements > largest:
             return None
         return tensor.array()

@@ -436,8 +436,8 @@ def _dequantize(use: OperatorUse) -> Sequence[Value]:
         parameters = [v.reshape(shape) if v.size > 1 else v.reshape(()) for v in (scale, zero)]
     else:
         parameters = [scale.reshape(()), zero.reshape(())]
-    wide = np.int32 if x.dtype.kind in "iu" else np.float32  # codes may be floats, such as float8_e4m3fn
-    centered = x.astype(wide) - parameters[1].astype(wide)
+    code_type = np.int32 if x.dtype.kind in "iu" else np.float32  # codes may be floats, such as float8_e4m3fn
+    centered = x.astype(code_type) - parameters[1].astype(code_type)
     code = int(use.attributes.get("output_dtype", 0))
     dtype = get_numpy_type(DTYPES[code].name) if code in DTYPES else scale.dtype
     # kernels multiply in float32 and round the product once

@@ -462,8 +462,8 @@ def _list_assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
     reasons = dict.fromkeys((skip.op, skip.reason) for skip in plan.skipped)
     for op, reason in reasons:
         names = [skip.name for skip in plan.skipped if (skip.op, skip.reason) == (op, reason)]
-        others = f" and {len(names) - 1:,} more" if names[1:] else ""
-        yield f"Not tiled, and not in these figures: {op} {names[0]}{others}: {reason}."
+        others_text = f" and {len(names) - 1:,} more" if names[1:] else ""
+        yield f"Not tiled, and not in these figures: {op} {names[0]}{others_text}: {reason}."
     free = [name for name in plan.dims if name in plan.free]
     if free:
         yield "Figures are for " + ", ".join(f"{name} = {plan.dims[name]:,}" for name in free) + "."

@@ -31,7 +31,7 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
     weight = site.weight
     if weight is not None:
         # columns of whole tiles, (n, K, TN); for a stack (batch, n, K, TN)
-        w = StoredOperand(weight, -(-site.K // tk) * tk).columns(builder, -(-site.N // tn), tn)
+        w = StoredOperand(weight, -(-site.K // tk) * tk).write_columns(builder, -(-site.N // tn), tn)
     else:
         assert not isinstance(site.right, Weight)
         w = site.right(builder, inputs)

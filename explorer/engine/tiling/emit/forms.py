@@ -138,8 +138,8 @@ def _write_site(
     else:
         z = _FORMS[form](builder, site, geometry, x, right)
     if (geometry.M, geometry.N) != (site.M, site.N):
-        lead = (site.batch,) if site.stacked else ()
-        z = builder.slice(z, (0,) * (len(lead) + 2), (*lead, site.M, site.N), "cropped")
+        stack = (site.batch,) if site.stacked else ()
+        z = builder.slice(z, (0,) * (len(stack) + 2), (*stack, site.M, site.N), "cropped")
     return site.finish(builder, z, inputs)
 
 
@@ -229,7 +229,7 @@ def _write_unrolled(
         return _write_unrolled_matrix(builder, site, geometry, x, right)
     xs = [builder.value(f"x_{b}") for b in range(site.batch)]
     builder.split(x, [1] * site.batch, 0, xs, "x_split")
-    rights = right.matrices(builder)
+    rights = right.split_stack(builder)
     parts = []
     for b, (x_part, operand) in enumerate(zip(xs, rights, strict=True)):
         inner = builder.create_inner(str(b))
@@ -246,7 +246,7 @@ def _write_unrolled_matrix(
     """Writes one matrix with a node for each tile product."""
     assert not isinstance(right, CutOperand)
     xs = write_cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
-    ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
+    ws = right.write_tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
     labels = [*map(str, range(len(geometry.ns)))]
     return _join_blocks(builder, _write_products(builder, site, geometry, xs, ws, labels), "y")
 
@@ -323,7 +323,7 @@ def _write_column_scan(
     full_count = sum(width == tn for width in geometry.ns)
     parts = []
     if full_count:
-        full_columns = right.columns(builder, full_count, tn)
+        full_columns = right.write_columns(builder, full_count, tn)
         body = builder.create_inner("column")
         w_column = body.value("w")
         product = _write_column(body, site, geometry, xs, w_column, tn, "*")
@@ -332,7 +332,7 @@ def _write_column_scan(
         parts.append(scan_columns(builder, body, column, result, full_columns, "y_full"))
     if full_count < len(geometry.ns):
         width = geometry.ns[-1]
-        last_column = right.matrix(builder, full_count * tn, width)
+        last_column = right.write_matrix(builder, full_count * tn, width)
         parts.append(_write_column(builder, site, geometry, xs, last_column, width, str(full_count)))
     return builder.concat(parts, 1, "y")
 
@@ -348,7 +348,7 @@ def _write_row_scan(
     ws: list[list[str]] = []
     if is_narrow:
         assert not isinstance(right, CutOperand)
-        ws = right.tiles(builder, geometry.ks, geometry.ns, (tk, tn))
+        ws = right.write_tiles(builder, geometry.ks, geometry.ns, (tk, tn))
     else:
         right = right.cut_columns(builder, geometry.ns, tn)
     rows, width, dtype = (x, geometry.K, site.dtype) if isinstance(x, str) else (x.index, x.taps, "int64")
@@ -392,15 +392,15 @@ def _write_batched(
     """Writes [m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k. A stack adds an axis."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
-    lead = (site.batch,) if site.stacked else ()
-    d = len(lead)
-    tiles = right.blocks(builder, (k, n), tk, tn)
-    x = builder.reshape(x, (*lead, m, tm, 1, k, tk), "x_blocks")
+    stack = (site.batch,) if site.stacked else ()
+    d = len(stack)
+    tiles = right.write_blocks(builder, (k, n), tk, tn)
+    x = builder.reshape(x, (*stack, m, tm, 1, k, tk), "x_blocks")
     x = builder.transpose(x, (*range(d), d, d + 2, d + 3, d + 1, d + 4), "x_tiles")
     products = multiply(builder, x, tiles, site.dtype, site.right_dtype, "products", mnk="*,*,*")
     summed = builder.reduce_sum(products, d + 2, "sums")
     turned = builder.transpose(summed, (*range(d), d, d + 2, d + 1, d + 3), "y_blocks")
-    return builder.reshape(turned, (*lead, geometry.M, geometry.N), "y")
+    return builder.reshape(turned, (*stack, geometry.M, geometry.N), "y")
 
 
 _FORMS = {"unrolled": _write_unrolled, "lab": _write_unrolled, "scan": _write_scan, "batched": _write_batched}
@@ -416,7 +416,7 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
         formal[-1] = "C"
     arguments = list(site.inputs)
     if site.weight is not None:
-        weight = StoredOperand(site.weight, geometry.K).matrix(builder, 0, geometry.N)
+        weight = StoredOperand(site.weight, geometry.K).write_matrix(builder, 0, geometry.N)
         formal.insert(1, "W")
         arguments.insert(1, weight)
         input_names = [name for name in formal if name != "W"]
@@ -426,8 +426,8 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
     assert body.nodes[-1].outputs == (z,), "the function's last node gives its output"
     body.nodes[-1].outputs = ("Y",)
     tile_text = str(tm) if tm == tk == tn else f"{tm}x{tk}x{tn}"
-    stack = f"{site.batch}x" if site.stacked else ""
-    name = f"{site.label}_{stack}{site.M}x{site.K}x{site.N}_by_{tile_text}"
+    stack_text = f"{site.batch}x" if site.stacked else ""
+    name = f"{site.label}_{stack_text}{site.M}x{site.K}x{site.N}_by_{tile_text}"
     opsets = {"": emission.opset, DOMAIN: 1}
     # sites of the same size may differ in the steps before and after the products
     name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), combine_nodes(body.nodes), opsets))

@@ -35,11 +35,11 @@ class StoredOperand:
         self.key = (weight.tensor, weight.transposed, weight.layout, self.index, K)
         self.base_name = weight.name if weight.batch == 1 or index is None else f"{weight.name}/{index}"
 
-    def matrices(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
+    def split_stack(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
         """Returns the matrices of a stack."""
         return [StoredOperand(self.weight, self.K, index) for index in range(self.weight.batch)]
 
-    def tiles(
+    def write_tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
         """Returns the value names of all tiles, by k and n. One `WeightBundle` holds their initializers."""
@@ -56,7 +56,7 @@ class StoredOperand:
             return [list(tile_names[k :: grid[0]]) for k in range(grid[0])]
         return [list(tile_names[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
-    def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
+    def write_matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         """Returns the name of the value with the columns `first` to `first + width`, a matrix (K, width)."""
         weight = self.weight
         has_same_size = (first, width, self.K) == (0, weight.N, weight.K)
@@ -80,7 +80,7 @@ class StoredOperand:
             lambda name: weights.create_dense(name, weight, self.K, width, first, self.index),
         )
 
-    def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
+    def write_columns(self, builder: GraphBuilder, count: int, width: int) -> str:
         """Returns the value name of the first `count` columns of tiles, (count, K, width)."""
         return builder.emission.store(
             (*self.key, "columns", width, count),
@@ -88,7 +88,7 @@ class StoredOperand:
             lambda name: weights.create_columns(name, self.weight, count, self.K, width, self.index),
         )
 
-    def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
+    def write_blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
         """Returns the value name of all tiles, (n, k, TK, TN) or (batch, 1, n, k, TK, TN).
 
         `grid` is (k, n).
@@ -128,18 +128,21 @@ class StoredOperand:
         N = sum(ns)
         if as_matrix:
             name = body.value("w")
-            stacks = [(self.matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
+            stacks = [(self.write_matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
             return stacks, ComputedOperand(name, 1, (self.K, N))
         full_count = sum(n == tn for n in ns)
         stacks, columns = [], CutOperand()
         if full_count:
             columns.cut = body.value("w_columns")
             stacks.append(
-                (self.columns(builder, full_count, tn), Value(columns.cut, dtype, (full_count, self.K, tn)))
+                (
+                    self.write_columns(builder, full_count, tn),
+                    Value(columns.cut, dtype, (full_count, self.K, tn)),
+                )
             )
         if full_count < len(ns):
             columns.last_column = body.value("w_rest")
-            last_column = self.matrix(builder, full_count * tn, ns[-1])
+            last_column = self.write_matrix(builder, full_count * tn, ns[-1])
             stacks.append((last_column, Value(columns.last_column, dtype, (self.K, ns[-1]))))
         return stacks, columns
 
@@ -158,49 +161,51 @@ class ComputedOperand:
         self.batch = batch
         self.K, self.N = size
 
-    def matrices(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
-        """See `StoredOperand.matrices`."""
+    def split_stack(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
+        """See `StoredOperand.split_stack`."""
         names = [builder.value(f"w_{b}") for b in range(self.batch)]
         builder.split(self.name, [1] * self.batch, 0, names, "w_split")
         size = (self.K, self.N)
         matrices = [builder.reshape(name, size, f"w_{b}_matrix") for b, name in enumerate(names)]
         return [ComputedOperand(matrix, 1, size) for matrix in matrices]
 
-    def tiles(
+    def write_tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
-        """See `StoredOperand.tiles`."""
+        """See `StoredOperand.write_tiles`."""
         return write_cut(builder, self.name, ks, ns, tile, "w")
 
-    def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
-        """See `StoredOperand.matrix`."""
+    def write_matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
+        """See `StoredOperand.write_matrix`."""
         if (first, width) == (0, self.N):
             return self.name
         return builder.slice(self.name, (0, first), (self.K, first + width), f"w_{first}")
 
-    def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
-        """See `StoredOperand.columns`."""
-        cropped = self.matrix(builder, 0, count * width)
+    def write_columns(self, builder: GraphBuilder, count: int, width: int) -> str:
+        """See `StoredOperand.write_columns`."""
+        cropped = self.write_matrix(builder, 0, count * width)
         if count == 1:
             return builder.reshape(cropped, (1, self.K, width), "w_column")
         tiles_apart = builder.reshape(cropped, (self.K, count, width), "w_in_tiles")
         return builder.transpose(tiles_apart, (1, 0, 2), "w_columns")
 
-    def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
-        """See `StoredOperand.blocks`."""
+    def write_blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
+        """See `StoredOperand.write_blocks`."""
         k, n = grid
-        lead = (self.batch,) if self.batch != 1 else ()
-        d = len(lead)
-        tiles_apart = builder.reshape(self.name, (*lead, k, height, n, width), "w_in_tiles")
+        stack = (self.batch,) if self.batch != 1 else ()
+        d = len(stack)
+        tiles_apart = builder.reshape(self.name, (*stack, k, height, n, width), "w_in_tiles")
         tiles = builder.transpose(tiles_apart, (*range(d), d + 2, d, d + 1, d + 3), "w_tiles")
-        return builder.reshape(tiles, (*lead, 1, n, k, height, width), "w_blocks") if lead else tiles
+        return builder.reshape(tiles, (*stack, 1, n, k, height, width), "w_blocks") if stack else tiles
 
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> CutOperand:
         """See `StoredOperand.cut_columns`."""
         full_count = sum(n == width for n in ns)
         operand = CutOperand()
-        operand.cut = self.columns(builder, full_count, width) if full_count else ""
-        operand.last_column = self.matrix(builder, full_count * width, ns[-1]) if full_count < len(ns) else ""
+        operand.cut = self.write_columns(builder, full_count, width) if full_count else ""
+        operand.last_column = (
+            self.write_matrix(builder, full_count * width, ns[-1]) if full_count < len(ns) else ""
+        )
         return operand
 
     def create_scan_inputs(
@@ -225,12 +230,12 @@ class CutOperand:
     last_column = ""
     """Value name of the ragged last column, (K, width), or '' if there is none."""
 
-    def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
-        """See `StoredOperand.matrix`."""
+    def write_matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
+        """See `StoredOperand.write_matrix`."""
         return self.last_column
 
-    def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
-        """See `StoredOperand.columns`."""
+    def write_columns(self, builder: GraphBuilder, count: int, width: int) -> str:
+        """See `StoredOperand.write_columns`."""
         return self.cut
 
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> CutOperand:

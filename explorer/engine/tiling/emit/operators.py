@@ -124,11 +124,11 @@ def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, labe
         return builder.add("MatMulInteger", (a, b), label, mnk=mnk)
     # without VNNI, onnxruntime adds pairs of these products in 16 bits and saturates; shifted by 128, the
     # weights use its exact kernel
-    wide = builder.cast(b, "int32", f"{right_name}32")
+    widened = builder.cast(b, "int32", f"{right_name}32")
     offset = builder.number(128, np.int32, f"{label}_offset")
-    moved = builder.add("Add", (wide, offset), f"{right_name}_moved")
-    narrow = builder.cast(moved, "uint8", f"{right_name}_unsigned")
+    shifted = builder.add("Add", (widened, offset), f"{right_name}_moved")
+    unsigned = builder.cast(shifted, "uint8", f"{right_name}_unsigned")
     zeros = [
         builder.number(zero, np.uint8, f"{label}_{side}") for zero, side in ((0, "zero"), (128, "other_zero"))
     ]
-    return builder.add("MatMulInteger", (a, narrow, *zeros), label, mnk=mnk)
+    return builder.add("MatMulInteger", (a, unsigned, *zeros), label, mnk=mnk)

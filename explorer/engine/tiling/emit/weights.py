@@ -275,7 +275,7 @@ class WeightTiles:
             return Tensor(names[index], dtype, shapes[index], payload)
 
         band_indices = range(len(names) // self._tiles_per_band)
-        bands = [(self._tiles_per_band, functools.partial(self._read_band, at)) for at in band_indices]
+        bands = [(self._tiles_per_band, functools.partial(self._read_band, band)) for band in band_indices]
 
         def read_bands() -> Iterator[memoryview]:
             return itertools.chain.from_iterable(map(self._read_band, band_indices))

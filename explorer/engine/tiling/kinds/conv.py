@@ -197,8 +197,8 @@ def _build_computed_kernel(window: ConvWindow) -> OperandBuilder:
         grouped_shape = (groups.count, groups.out_channels, groups.in_channels, window.taps)
         w = builder.reshape(inputs[1], grouped_shape, "kernel_in_groups")
         w = builder.transpose(w, (0, 3, 2, 1), "kernel_turned")
-        lead = (groups.count,) if groups.count != 1 else ()
-        return builder.reshape(w, (*lead, window.K, window.N), "kernel_matrix")
+        group_shape = (groups.count,) if groups.count != 1 else ()
+        return builder.reshape(w, (*group_shape, window.K, window.N), "kernel_matrix")
 
     return write_kernel
 

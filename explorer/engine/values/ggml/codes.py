@@ -142,8 +142,8 @@ def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> 
         for role, pattern in layout.pieces:
             if role not in _KEPT_ROLES[part]:
                 is_code_without_scale = role == "code" and part == "offsets"
-                ones = np.frombuffer(pattern, np.uint8)
-                patched_blocks[:, offset : offset + len(pattern)] = 0 if is_code_without_scale else ones
+                filler = np.frombuffer(pattern, np.uint8)
+                patched_blocks[:, offset : offset + len(pattern)] = 0 if is_code_without_scale else filler
             offset += len(pattern)
         return patched_blocks
 

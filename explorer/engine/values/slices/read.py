@@ -26,7 +26,7 @@ def read(numbers: Numbers, selection: Selection) -> Array:
     """
     if numbers.unstored_zeros:
         raise Misuse(f"'{numbers.name}' is stored without its zeros", where="NAME")
-    strides = [math.prod(numbers.shape[at + 1 :]) for at in range(len(numbers.shape))]
+    strides = [math.prod(numbers.shape[axis + 1 :]) for axis in range(len(numbers.shape))]
     flat_indices = np.zeros(1, np.int64)
     for axis, stride in zip(selection.indices, strides, strict=True):
         flat_indices = (flat_indices[:, None] + np.asarray(axis, np.int64) * stride).reshape(-1)
@@ -112,7 +112,7 @@ def _broadcast_scales(values: Array, scales: Scales, selection: Selection) -> Ar
     axis = scales.axis % max(len(sizes), 1)
     index = np.asarray(selection.indices[axis], np.int64)
     if values.ndim == 1:
-        shape = [-1 if at == axis else 1 for at in range(len(sizes))]
+        shape = [-1 if i == axis else 1 for i in range(len(sizes))]
         return np.broadcast_to(values[index].reshape(shape), sizes)
     grid_indices = [np.asarray(axis_indices, np.int64) for axis_indices in selection.indices]
     grid_indices[axis] = index // max(scales.block, 1)
