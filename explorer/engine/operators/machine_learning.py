@@ -263,7 +263,7 @@ _MAX_GRAM_LENGTH = 4096
 
 
 def _tf_idf(call: Call) -> Cost:
-    """Upper bound of the cost of TfIdfVectorizer: every n-gram of every row increments a counter."""
+    """Returns the upper bound of TfIdfVectorizer's cost: every n-gram of every row increments a counter."""
     attributes, shape = call.attributes, call.shape(0)
     rows, length = (shape[:-1] or (1,)), shape[-1]
     if not isinstance(length, int):

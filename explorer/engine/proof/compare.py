@@ -148,6 +148,7 @@ class OutputComparison(Struct):
             self.equal = False
 
     def _add(self, before: Array, after: Array, reference: Array | None) -> None:
+        """Adds flat arrays of equal size; `reference` is the float64 result, or None."""
         if self.equal and before.tobytes() != after.tobytes():
             self.equal = False
         old, new = convert_to_float64(before), convert_to_float64(after)

@@ -72,6 +72,7 @@ def load_stage(config: Mapping[str, Any]) -> _Stage:
 
 
 def _load_onnx(path: str, threads: int, *_: Sequence[str]) -> _Stage:
+    """Loads an .onnx file into onnxruntime, with `threads` threads."""
     import onnxruntime  # here, because the import is slow and the pipes must be connected first
 
     options = onnxruntime.SessionOptions()

@@ -179,6 +179,7 @@ def _describe_differing_weight(whole: nn.Module, modules: Sequence[nn.Module]) -
 def _build_verdict(
     outputs: Sequence[OutputEvidence], steps: Sequence[StepProof], batches: int, mismatch: str
 ) -> dict[str, Any]:
+    """Returns the fields of the verdict. `mismatch` is the reason why the stages cannot be equal, or ''."""
     if mismatch:
         return {"passed": False, "verdict_kind": "different", "verdict": f"different: {mismatch}"}
     all_evidence = (*outputs, *(evidence for step in steps for evidence in (*step.outputs, *step.gradients)))

@@ -211,6 +211,7 @@ def _count_filled_bytes(shape: dimensions.SiteDims) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def _compute_figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
+    """Computes the figures of a site of these sizes on a machine, for every loop order."""
     m, k, n = grid = dimensions.compute_grid(shape)
     products = shape.batch * m * k * n
     macs = shape.macs

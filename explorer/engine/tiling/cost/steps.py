@@ -151,11 +151,12 @@ def tile_steps(site: SitePlan, order: str = "best", first: int = 0, count: int =
             where=site.name,
             hint=f"it has the steps 0 to {step_count - 1:,}; list at most {MAX_STEPS:,} at once",
         )
-    steps = [_tile_step(nest, step) for step in range(first, min(first + count, step_count))]
+    steps = [_build_step(nest, step) for step in range(first, min(first + count, step_count))]
     return TileSteps(site.name, cost.order, ORDERS[cost.order], step_count, cost.chosen.traffic, tuple(steps))
 
 
-def _tile_step(nest: _Nest, step: int) -> TileStep:
+def _build_step(nest: _Nest, step: int) -> TileStep:
+    """Returns the tiles and the moved bytes of a step, which is counted over all batches."""
     batch, inner = divmod(step, nest.count)
     indices = nest.find_indices(inner)
     a, b, c = nest.operands

@@ -227,7 +227,7 @@ def get_default_columns(base: Site, context: SiteContext, *, swapped: bool = Fal
         packs = -(-channels // base.N)
 
         def repeat_per_channel(values: Array) -> Array:
-            """Repeat the values of the channels for every pack of groups in every phase."""
+            """Repeats the values of the channels for every pack of groups in every phase."""
             if values.size == 1:
                 return values
             # the groups of a transposed convolution share their scales
