@@ -77,7 +77,7 @@ class LayerRows(Sequence[Layer]):
         raise NotImplementedError
 
     def list_places(self) -> Iterator[Place]:
-        """Yields the place of each row. A subclass may know it without building the row."""
+        """Yields the place of each row. A subclass may override it to avoid building the rows."""
         return map(_describe_place, self)
 
     @overload

@@ -204,7 +204,7 @@ def compute_capacity_on_chip(machine: MemoryMachine) -> int | None:
 
 
 def compute_traffic_bound(mapping: SiteMapping, capacity: int | None) -> int:
-    """Computes the bytes that no mapping goes below with `capacity` bytes on the chip; see `lower_bound`.
+    """Computes a lower bound of the bytes that a mapping moves, with `capacity` bytes on the chip.
 
     Args:
         mapping: Site with its size and number types.

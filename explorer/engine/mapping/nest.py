@@ -191,7 +191,7 @@ def list_core_classes(
         level: Index of the innermost level whose cores are told apart.
         shared_axis: Axis along which cores need the same tile.
         multicast_level: Cores within one memory of this level that need the same tile count once. None counts
-            every core; -1 stands for the memory outside of all levels.
+            every core; -1 is the memory outside of all levels.
         single_instance_level: Levels up to and including this level count only their first core; -1 for none.
 
     Yields:
@@ -268,7 +268,7 @@ def count_extents(size: int, levels: Sequence[NestLevel], axis: int) -> Counter[
 
 
 class _Visit(NamedTuple):
-    """What the loops from one position inward load.
+    """The loads by the loops from one position inward.
 
     Attributes:
         elements: Elements that the core loads; 0 if it has no work.
@@ -314,7 +314,7 @@ def count_fetched(
 
     @lru_cache(None)
     def visit(position: int, lengths: Triple) -> _Visit:
-        """Counts what the loops from `position` inward load for a tile with these lengths."""
+        """Counts the loads by the loops from `position` inward, for a tile with these lengths."""
         if position == len(loops):
             elements = _count_blocks_in_tile([lengths[axis] for axis in own_axes], block)
             return _Visit(elements, always_reloads, level)

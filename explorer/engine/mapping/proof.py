@@ -333,6 +333,6 @@ def find_error_ratio(
 
 
 def find_worst_error(output: _Array, inputs: RunInputs) -> float:
-    """Computes the largest error of float sums, as a share of what rounding allows: 1 is the limit."""
+    """Computes the largest error of float sums, as a share of the limit for rounding."""
     ratio, limit = find_error_ratio([output], [compute_reference(inputs)], inputs.A.shape[2])
     return ratio / limit

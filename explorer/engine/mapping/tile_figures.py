@@ -604,7 +604,7 @@ class _Steps:
     each loop, from the outermost in, and an axis for the tiles.
 
     Attributes:
-        weights: Number of steps that each position stands for.
+        weights: Number of steps that each position represents.
         now: Lengths of the tile of each step.
         after: Lengths of the tile of the next step.
         before: Lengths of the tile of the step before.

@@ -189,7 +189,7 @@ class _MeasuredGraph(Struct):
         return self.subject.analysis.layers
 
     @property
-    def room(self) -> int:
+    def max_profiled_runs(self) -> int:
         """Number of runs whose events fit into one profile."""
         events = max(1, sum(max(1, layer.calls) for layer in self.layers if not layer.group))
         return max(1, _EVENTS // events, min(_PROFILED_MIN_SAMPLES, _MAX_EVENTS // events))

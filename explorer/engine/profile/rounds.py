@@ -39,7 +39,7 @@ class Measurement(Protocol):
     stopped: Stopped
 
     @property
-    def room(self) -> int:
+    def max_profiled_runs(self) -> int:
         """Number of runs under the profiler whose events can be kept."""
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
@@ -132,7 +132,13 @@ def _alternate(
     while is_running:
         reasons = [
             measurement.call_loaded(
-                partial(TimedRuns.time_block, room=measurement.room, watch=watch, step=step, stop=stop)
+                partial(
+                    TimedRuns.time_block,
+                    max_profiled_runs=measurement.max_profiled_runs,
+                    watch=watch,
+                    step=step,
+                    stop=stop,
+                )
             )
             for measurement in measurements
         ]

@@ -94,7 +94,7 @@ class TimedRuns:
 
     def time_block(
         self,
-        room: int,
+        max_profiled_runs: int,
         watch: LoadWatch,
         step: Callable[[int], None],
         stop: Callable[[Sequence[float]], Stopped | None],
@@ -102,7 +102,7 @@ class TimedRuns:
         """Times a block of runs without the profiler and a block with it.
 
         Args:
-            room: Number of runs under the profiler that can be kept.
+            max_profiled_runs: Number of runs under the profiler that can be kept.
             watch: Measures the load by other programs during the plain runs.
             step: Receives the number of plain runs before each one.
             stop: Takes the times so far; returns a reason to stop, or None.
@@ -123,25 +123,25 @@ class TimedRuns:
                 step(len(self.wall))
                 self.wall.append(self.run_once(False))
                 stop_reason = stop(self.wall)
-                if stop_reason == "settled" and not self._has_enough_profiled(room):
+                if stop_reason == "settled" and not self._has_enough_profiled(max_profiled_runs):
                     stop_reason = None
-        self._run_profiled(room, sure=stop_reason is not None)
+        self._run_profiled(max_profiled_runs, sure=stop_reason is not None)
         return stop_reason
 
-    def _has_enough_profiled(self, room: int) -> bool:
+    def _has_enough_profiled(self, max_profiled_runs: int) -> bool:
         """Whether an interval of each layer has enough profiled runs, or the missing runs are allowed."""
         if not self.profiled:  # before the first one, their cost is unknown
             return statistics.median(self.wall) <= _SHORT_RUN_SECONDS
-        has_enough = not self._has_room(room) or len(self.profiled) >= MIN_INTERVAL_SAMPLES
+        has_enough = not self._can_keep_more(max_profiled_runs) or len(self.profiled) >= MIN_INTERVAL_SAMPLES
         return has_enough or self._is_paid(
             MIN_INTERVAL_SAMPLES - len(self.profiled) + (self.wall[-1] < _BLOCK_SECONDS)
         )
 
-    def _run_profiled(self, room: int, sure: bool) -> None:
+    def _run_profiled(self, max_profiled_runs: int, sure: bool) -> None:
         """Makes runs under the profiler, as many as are allowed.
 
         Args:
-            room: Number of runs under the profiler that can be kept.
+            max_profiled_runs: Number of runs under the profiler that can be kept.
             sure: Whether to make enough runs for an interval of each layer; else one block.
         """
         earlier_runs, minimum = (
@@ -149,13 +149,15 @@ class TimedRuns:
             max(min(len(self.wall), MIN_INTERVAL_SAMPLES), self.fewest) if sure else 0,
         )
         is_short = self.wall[-1] < _BLOCK_SECONDS
-        if not self._has_room(room) or not self._is_paid((1 if sure else _PROFILED_RUNS) + is_short):
+        if not self._can_keep_more(max_profiled_runs) or not self._is_paid(
+            (1 if sure else _PROFILED_RUNS) + is_short
+        ):
             return
         wait_idle()
         if is_short:
             self._observe(is_counted=False)
         while (
-            self._has_room(room)
+            self._can_keep_more(max_profiled_runs)
             and self._is_paid(1)
             and (
                 len(self.profiled) < minimum
@@ -182,9 +184,9 @@ class TimedRuns:
         allowed = count_paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
         return allowed is None or len(self.spent) + count <= allowed
 
-    def _has_room(self, room: int) -> bool:
+    def _can_keep_more(self, max_profiled_runs: int) -> bool:
         """Whether the events of another run under the profiler can be kept."""
-        return len(self.counted) < room or not any(self.counted)
+        return len(self.counted) < max_profiled_runs or not any(self.counted)
 
 
 def wait_idle(

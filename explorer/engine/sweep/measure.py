@@ -78,7 +78,7 @@ class SweepSession(Protocol):
         """The method that trains a copy of the module."""
 
     def undo(self) -> History:
-        """Goes back by one state."""
+        """Restores the state before the latest change of the model."""
 
     def close(self) -> None:
         """Closes the model."""

@@ -30,7 +30,7 @@ class _Model:
     """What is to be timed."""
 
     stopped: Stopped = "time limit"
-    room = 100
+    max_profiled_runs = 100
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self.wall = seconds, list[float]()

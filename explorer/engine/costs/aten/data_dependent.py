@@ -3,7 +3,7 @@
 The output size of nonzero, nms or unique depends on values, and some models read a number from a tensor. If
 an operator has a largest output, this output is the result, and the figures computed from it are upper
 bounds. Otherwise, as for a number, the result is an assumption, and the real figures may be larger or
-smaller. The reason of such figures says 'assumed'.
+smaller. The reason of such figures begins with 'assumed'.
 """
 
 from __future__ import annotations

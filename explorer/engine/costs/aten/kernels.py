@@ -299,7 +299,7 @@ _NORMALIZATIONS: Mapping[str, int] = {
     "aten::_native_batch_norm_legit": 5,
     "aten::_batch_norm_with_update": 0,
 }
-"""Position of the argument that says whether the operator computes statistics, or 0, by operator."""
+"""Position of the argument that turns batch statistics on, or 0 if they are always on, by operator."""
 
 _LOSSES = frozenset(
     f"aten::{name}" for name in ("binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss")

@@ -110,7 +110,7 @@ def _infer_in_place(x: Any, *scalars: Any, **options: Any) -> str | None:
 
 
 def _broadcast(x: Any, y: Any) -> Sequence[int] | None:
-    """Returns the broadcast shape of two plain tensors of one dtype; None if neither of them has it."""
+    """Returns the broadcast shape of two plain tensors of one dtype, or None if neither tensor has it."""
     if not _is_plain(x) or not _is_plain(y) or x.dtype != y.dtype:
         return None
     first, second = x.shape, y.shape

@@ -1,6 +1,6 @@
 """Tracks the number of tensors in a sequence, and their common type and shape.
 
-Shape inference knows the type of a sequence but not its length, and a SequenceMap runs its body once per
+Shape inference gives the type of a sequence but not its length, and a SequenceMap runs its body once per
 element.
 """
 

@@ -33,7 +33,7 @@ Kind = Literal["branch", "number"]
 """Kind of a query: whether a tensor is true, or the number in a tensor."""
 
 Variation = Literal["draw", "date", "state"]
-"""What may make two calls of a model differ: random numbers or a clock, the date, or an earlier call."""
+"""Reason why two calls of a model may differ: random numbers or a clock, the date, or an earlier call."""
 
 ALTERNATIVES: Mapping[Kind, tuple[float, ...]] = {"branch": (0,), "number": (0, 2, 1e3, -1e3)}
 """Other answers to try: False for a branch; for a number 0, 2, and values above and below any limit."""

@@ -198,7 +198,7 @@ class Trace(Struct):
         divides_classes: Whether elements were divided among classes.
         refused: Whether the model's own code raised the error.
         is_fault: Whether the model would fail with real tensors too, such as after a wrong input shape.
-        variations: What may make another call of the model differ from this run.
+        variations: Reasons why another call of the model may differ from this run.
         modes: Whether the run left each of `named` in training mode.
         elsewhere: Paths of rows that this run lacks, because they run only if a query has another answer.
         was_cut_short: Whether the run was ended because it had too many operators.

@@ -1,4 +1,4 @@
-"""Traces an nn.Module on the meta device: records which module calls which operator, and what it costs.
+"""Traces an nn.Module on the meta device: records the operators that each module calls, and their costs.
 
 Three observers run together. Hooks on the modules record the tree. A function mode records the functions that
 the model's author wrote (`flatten`, `softmax`, `+`). A dispatch mode records the ATen operators and counts
@@ -1145,7 +1145,7 @@ def trace(
         check: Called with the numbers of module calls so far and of modules; may raise to stop the run.
         gradients: Observer of the backward pass, or None. With it, the run records gradients.
         train: Whether all modules run in training mode, in place of evaluation mode.
-        modes: Whether each module starts in training mode, as an earlier run left it; empty: as `train` says.
+        modes: Whether each module starts in training mode, as an earlier run left it; empty: use `train`.
         policy: Policy for operators whose result depends on values.
         search_later_work: Whether to search for code that outlives the run and holds tensors of it. The
             search takes up to seconds in a process with many objects.
@@ -1202,7 +1202,7 @@ def trace(
 
 
 def _complete_trace(run: Trace, watch: _Watch, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Copies to the trace what `watch` recorded, and records the storages that the result keeps."""
+    """Copies the records of `watch` to the trace, and records the storages that the result keeps."""
     queries = watch.queries
     run.decided, run.endless, run.queries = tuple(queries.decided), queries.endless, queries.kinds
     # a branch that was taken under an assumption may fail where the model's own branch does not

@@ -191,7 +191,7 @@ class _Bench:
         return max(0.0, self._limit - self.get_elapsed_seconds()) / max(1, self._all - self._done)
 
     def skip(self, count: int) -> None:
-        """Skips `count` kernels, whose time goes to the others."""
+        """Skips `count` kernels, and leaves their time to the other kernels."""
         self._done += count
 
     def time(self, run: Run, parts: int = 1) -> Spread:

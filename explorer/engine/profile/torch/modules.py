@@ -260,7 +260,7 @@ class _MeasuredModule(Struct):
     recording: tuple[RecordedRun, ...] = ()
 
     @property
-    def room(self) -> int:
+    def max_profiled_runs(self) -> int:
         """See `Measurement`."""
         return _MAX_PROFILED_RUNS
 
