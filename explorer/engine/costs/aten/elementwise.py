@@ -36,13 +36,13 @@ def _count_distances(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("difference, power, sum", (*call.result_shape(), call.shape()[-1]), 3)
 
 
-def _make_norm(kind: str) -> Rule:
+def _make_normalization_rule(kind: str) -> Rule:
     return build_output_rule(kind.replace("_", " "), cost_formulas.ELEMENTWISE[kind][0])
 
 
 def _count_batch_norm(call: AtenCall) -> Cost:
     # a scale and a shift with running statistics; else (instance norm) the statistics are computed as well
-    return _make_norm("layer_norm" if call.get("training") is True else "batch_norm")(call)
+    return _make_normalization_rule("layer_norm" if call.get("training") is True else "batch_norm")(call)
 
 
 def _build_pool_rule(name: str) -> Rule:
@@ -100,7 +100,7 @@ def _count_embedding_renorm(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
 
 
-def _make_loss(label: str, per_element: int) -> Rule:
+def _make_loss_rule(label: str, per_element: int) -> Rule:
     """Returns a rule with `per_element` operations per element, plus their sum if the loss is reduced."""
 
     def rule(call: AtenCall) -> Cost:
@@ -120,7 +120,8 @@ def _count_likelihood(call: AtenCall) -> Cost:
     return cost_formulas.elementwise(label, call.shape("target"), 2 + weighted)
 
 
-def _share(rule: Rule, words: str, *, has_one_activation: bool = False) -> dict[str, OperatorRecord]:
+def _share_record(rule: Rule, words: str, *, has_one_activation: bool = False) -> dict[str, OperatorRecord]:
+    """Returns one record for all operators in `words`."""
     return dict.fromkeys(words.split(), OperatorRecord(rule, has_one_activation=has_one_activation))
 
 
@@ -160,7 +161,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         """.split(),  # noqa: SIM905
         POINTWISE,
     ),
-    **_share(
+    **_share_record(
         _count_reduction,
         """
         _aminmax _cummax_helper _cummin_helper _is_all_true _is_any_true _logcumsumexp all allclose amax amin
@@ -168,30 +169,32 @@ TABLE: Mapping[str, OperatorRecord] = {
         logcumsumexp mean median nanmean nanmedian nansum prod segment_reduce sum trace
         """,
     ),
-    **_share(_count_extreme, "max min"),
-    **_share(build_input_rule(_VARIANCE, 4), "var std var_mean std_mean"),
-    **_share(build_input_rule("power, sum", 2), "linalg_vector_norm norm"),
+    **_share_record(_count_extreme, "max min"),
+    **_share_record(build_input_rule(_VARIANCE, 4), "var std var_mean std_mean"),
+    **_share_record(build_input_rule("power, sum", 2), "linalg_vector_norm norm"),
     "logsumexp": OperatorRecord(build_input_rule("max, subtract, exp, sum", 4)),
     "renorm": OperatorRecord(build_input_rule("power, sum, scale", 3)),
     "_weight_norm_interface": OperatorRecord(
         build_input_rule("square, sum, scale", 3), has_one_activation=True
     ),
-    **_share(_count_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
+    **_share_record(_count_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
     # -- normalizations
-    **_share(_count_batch_norm, "batch_norm _batch_norm_no_update"),
-    **_share(
+    **_share_record(_count_batch_norm, "batch_norm _batch_norm_no_update"),
+    **_share_record(
         _count_batch_norm,
         """
         native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
         """,
         has_one_activation=True,
     ),
-    **_share(_make_norm("layer_norm"), "layer_norm group_norm"),
-    **_share(_make_norm("layer_norm"), "native_layer_norm native_group_norm", has_one_activation=True),
-    "rms_norm": OperatorRecord(_make_norm("rms_norm")),
-    "_fused_rms_norm": OperatorRecord(_make_norm("rms_norm"), has_one_activation=True),
-    **_share(_make_norm("softmax"), "softmax _masked_softmax _softmax _safe_softmax"),
-    **_share(_make_norm("log_softmax"), "log_softmax _log_softmax"),
+    **_share_record(_make_normalization_rule("layer_norm"), "layer_norm group_norm"),
+    **_share_record(
+        _make_normalization_rule("layer_norm"), "native_layer_norm native_group_norm", has_one_activation=True
+    ),
+    "rms_norm": OperatorRecord(_make_normalization_rule("rms_norm")),
+    "_fused_rms_norm": OperatorRecord(_make_normalization_rule("rms_norm"), has_one_activation=True),
+    **_share_record(_make_normalization_rule("softmax"), "softmax _masked_softmax _softmax _safe_softmax"),
+    **_share_record(_make_normalization_rule("log_softmax"), "log_softmax _log_softmax"),
     # -- windows
     **{
         name: OperatorRecord(_build_pool_rule(name))
@@ -202,7 +205,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     },
     "max_pool2d_with_indices": OperatorRecord(_build_pool_rule("max_pool2d"), has_one_activation=True),
     "max_pool3d_with_indices": OperatorRecord(_build_pool_rule("max_pool3d"), has_one_activation=True),
-    **_share(
+    **_share_record(
         _count_adaptive_pool,
         """
         adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d
@@ -210,12 +213,12 @@ TABLE: Mapping[str, OperatorRecord] = {
         """,
     ),
     **{name: OperatorRecord(build_output_rule("interpolation", count)) for name, count in _LINEAR.items()},
-    **_share(build_output_rule("interpolation", 7), "_upsample_bilinear2d_aa"),
-    **_share(build_output_rule("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
+    **_share_record(build_output_rule("interpolation", 7), "_upsample_bilinear2d_aa"),
+    **_share_record(build_output_rule("interpolation", 35), "upsample_bicubic2d _upsample_bicubic2d_aa"),
     "grid_sampler_2d": OperatorRecord(_build_grid_sample_rule(7)),
     "grid_sampler_3d": OperatorRecord(_build_grid_sample_rule(15)),
     "torchvision::roi_align": OperatorRecord(_count_region_pool),
-    **_share(build_input_rule("add"), "col2im unfold_backward"),
+    **_share_record(build_input_rule("add"), "col2im unfold_backward"),
     **dict.fromkeys(
         ("_embedding_bag", "_embedding_bag_forward_only"),
         OperatorRecord(_count_bags, gathers=True, has_one_activation=True),
@@ -224,7 +227,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     # -- several operations on each element
     "glu": OperatorRecord(build_output_rule("gate, multiply", 2)),
     "lerp": OperatorRecord(build_output_rule("subtract, multiply, add", 3)),
-    **_share(build_output_rule("multiply, add", 2), "addcmul addr"),
+    **_share_record(build_output_rule("multiply, add", 2), "addcmul addr"),
     "addcdiv": OperatorRecord(build_output_rule("divide, add", 2)),
     "_prelu_kernel": OperatorRecord(build_output_rule("prelu")),
     "rrelu_with_noise": OperatorRecord(build_output_rule("rrelu")),
@@ -232,7 +235,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     "polar": OperatorRecord(build_output_rule("polar", 2)),
     "outer": OperatorRecord(build_output_rule("multiply")),
     "linalg_cross": OperatorRecord(build_output_rule("multiply, subtract", 3)),
-    **_share(build_output_rule("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
+    **_share_record(build_output_rule("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
     "quantize_per_tensor_dynamic": OperatorRecord(build_output_rule("min, max, quantize", 2 + _QUANTIZE)),
     "dequantize": OperatorRecord(build_output_rule("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
     # programs that torch's quantization of exported programs writes
@@ -255,7 +258,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         OperatorRecord(build_input_rule("min, max", 2)),
     ),
     "quantized_decomposed::convert_element_type": OperatorRecord(),
-    **_share(
+    **_share_record(
         build_output_rule("quantize, dequantize", 5),
         """
         fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
@@ -264,18 +267,20 @@ TABLE: Mapping[str, OperatorRecord] = {
         has_one_activation=True,
     ),
     # -- losses
-    "mse_loss": OperatorRecord(_make_loss("subtract, square", 2)),
-    **_share(_make_loss("subtract, absolute, compare, square, scale", 5), "smooth_l1_loss huber_loss"),
-    "binary_cross_entropy": OperatorRecord(_make_loss("2 log, 2 subtract, 2 multiply, add, negate", 8)),
+    "mse_loss": OperatorRecord(_make_loss_rule("subtract, square", 2)),
+    **_share_record(
+        _make_loss_rule("subtract, absolute, compare, square, scale", 5), "smooth_l1_loss huber_loss"
+    ),
+    "binary_cross_entropy": OperatorRecord(_make_loss_rule("2 log, 2 subtract, 2 multiply, add, negate", 8)),
     "binary_cross_entropy_with_logits": OperatorRecord(
-        _make_loss("subtract, multiply, log sigmoid, subtract", 4)
+        _make_loss_rule("subtract, multiply, log sigmoid, subtract", 4)
     ),
-    "soft_margin_loss": OperatorRecord(_make_loss("negate, multiply, exp, add, log", 5)),
-    "multi_margin_loss": OperatorRecord(_make_loss("subtract, add, compare", 3)),
+    "soft_margin_loss": OperatorRecord(_make_loss_rule("negate, multiply, exp, add, log", 5)),
+    "multi_margin_loss": OperatorRecord(_make_loss_rule("subtract, add, compare", 3)),
     "multilabel_margin_loss_forward": OperatorRecord(
-        _make_loss("subtract, subtract, compare", 3), has_one_activation=True
+        _make_loss_rule("subtract, subtract, compare", 3), has_one_activation=True
     ),
-    **_share(_count_likelihood, "nll_loss_forward nll_loss2d_forward", has_one_activation=True),
-    "dist": OperatorRecord(_make_loss("subtract, power", 2)),
+    **_share_record(_count_likelihood, "nll_loss_forward nll_loss2d_forward", has_one_activation=True),
+    "dist": OperatorRecord(_make_loss_rule("subtract, power", 2)),
 }
 """Records of elementwise operators, by name."""

@@ -19,6 +19,7 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 
 Answer = Callable[[AtenCall], Any]
+"""Function that builds the result of a call."""
 
 
 def _find_handle(call: AtenCall) -> Any:
@@ -118,27 +119,27 @@ def _add_fused_work(call: AtenCall, cost: Cost) -> Cost:
 # -- elementwise operators
 
 
-def _make_like(call: AtenCall) -> Any:
+def _build_like(call: AtenCall) -> Any:
     source = call.tensors()[0]
     return source.new_empty(source.shape)
 
 
-def _make_pair(call: AtenCall) -> Any:
+def _build_pair_result(call: AtenCall) -> Any:
     tensors = call.tensors()[:2]
     if len(tensors) == 2 and call.name.split("_")[0] in ("add", "mul") and "scalar" not in call.name:
         shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
         return tensors[0].new_empty(shape)
-    return _make_like(call)
+    return _build_like(call)
 
 
-def _make_cat(call: AtenCall) -> Any:
+def _build_cat_result(call: AtenCall) -> Any:
     tensors, axis = call.tensors(), call.get("dim", 0)
     shape = list(tensors[0].shape)
     shape[axis] = sum(int(t.shape[axis]) for t in tensors)
     return tensors[0].new_empty(shape)
 
 
-def _make_pool(call: AtenCall) -> Any:
+def _build_pool_result(call: AtenCall) -> Any:
     source, kernel = call.tensors()[0], call.get("kernel_size")
     rank = len(kernel)
     settings = [list(call.get(name) or default) for name, default in _POOL_DEFAULTS.items()]
@@ -162,13 +163,13 @@ def _count_pool(call: AtenCall) -> Cost:
     return cost_formulas.pooling("max pool", call.result_shape(), tuple(call.get("kernel_size")))
 
 
-def _make_embedding(call: AtenCall) -> Any:
+def _build_embedding_result(call: AtenCall) -> Any:
     """Returns the result of embedding: one float row for each index."""
     weight, indices = _unpack_parts(call)["weight"], call.tensors()[0]
     return torch.empty((*indices.shape, int(weight.shape[1])), device="meta")
 
 
-def _make_bags(call: AtenCall) -> Any:
+def _build_bags_result(call: AtenCall) -> Any:
     """Returns the result of embedding_bag: one float row for each bag."""
     weight, indices = _unpack_parts(call)["weight"], call.tensors("indices")[0]
     bags = int(indices.shape[0])
@@ -181,7 +182,7 @@ def _count_bags(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("add", (*call.shape("indices"), call.result_shape()[-1]))
 
 
-def _make_rule(label: str, second_label: str = "") -> Rule:
+def _make_elementwise_rule(label: str, second_label: str = "") -> Rule:
     def rule(call: AtenCall) -> Cost:
         cost = cost_formulas.elementwise(label, call.result_shape())
         return cost_formulas.adding(cost, second_label, call.result_shape()) if second_label else cost
@@ -189,7 +190,7 @@ def _make_rule(label: str, second_label: str = "") -> Rule:
     return rule
 
 
-def _make_norm(kind: str) -> Rule:
+def _make_normalization_rule(kind: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
         cost = cost_formulas.elementwise(kind.replace("_", " "), call.result_shape(), ELEMENTWISE[kind][0])
         return (
@@ -199,14 +200,17 @@ def _make_norm(kind: str) -> Rule:
     return rule
 
 
-def _share(names: Iterable[str], answer: Answer, rule: Rule) -> dict[str, tuple[Answer, OperatorRecord]]:
+def _share_record(
+    names: Iterable[str], answer: Answer, rule: Rule
+) -> dict[str, tuple[Answer, OperatorRecord]]:
+    """Returns the function that builds results and the record for each of the operators `names`."""
     return {f"quantized::{name}": (answer, OperatorRecord(rule)) for name in names}
 
 
 _PAIRS = ("{}", "{}_relu", "{}_scalar", "{}_scalar_relu")
 
 _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
-    **_share(
+    **_share_record(
         [
             f"conv{rank}d{suffix}"
             for rank in (1, 2, 3)
@@ -215,12 +219,12 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
         _build_conv_result,
         _count_conv,
     ),
-    **_share(
+    **_share_record(
         [f"conv_transpose{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_dynamic")],
         _build_conv_result,
         _count_conv,
     ),
-    **_share(
+    **_share_record(
         [
             *("linear", "linear_relu", "linear_tanh", "linear_leaky_relu"),
             "linear_with_input_q_dq_qweight_dq_output_fp32",
@@ -229,35 +233,51 @@ _KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
         _build_linear_result,
         _count_linear,
     ),
-    **_share(
+    **_share_record(
         ["matmul"], _build_matmul_result, lambda call: cost_formulas.matmul(call.shape(0), call.shape(1))
     ),
-    **_share([name.format("add") for name in _PAIRS if "relu" not in name], _make_pair, _make_rule("add")),
-    **_share(
-        [name.format("add") for name in _PAIRS if "relu" in name], _make_pair, _make_rule("add", "relu")
+    **_share_record(
+        [name.format("add") for name in _PAIRS if "relu" not in name],
+        _build_pair_result,
+        _make_elementwise_rule("add"),
     ),
-    **_share([name.format("mul") for name in _PAIRS if "relu" not in name], _make_pair, _make_rule("mul")),
-    **_share(
-        [name.format("mul") for name in _PAIRS if "relu" in name], _make_pair, _make_rule("mul", "relu")
+    **_share_record(
+        [name.format("add") for name in _PAIRS if "relu" in name],
+        _build_pair_result,
+        _make_elementwise_rule("add", "relu"),
     ),
-    **_share(["cat"], _make_cat, lambda call: cost_formulas.FREE),
-    **_share(["cat_relu"], _make_cat, _make_rule("relu")),
-    **_share([f"max_pool{rank}d" for rank in (1, 2)], _make_pool, _count_pool),
-    **_share(
+    **_share_record(
+        [name.format("mul") for name in _PAIRS if "relu" not in name],
+        _build_pair_result,
+        _make_elementwise_rule("mul"),
+    ),
+    **_share_record(
+        [name.format("mul") for name in _PAIRS if "relu" in name],
+        _build_pair_result,
+        _make_elementwise_rule("mul", "relu"),
+    ),
+    **_share_record(["cat"], _build_cat_result, lambda call: cost_formulas.FREE),
+    **_share_record(["cat_relu"], _build_cat_result, _make_elementwise_rule("relu")),
+    **_share_record([f"max_pool{rank}d" for rank in (1, 2)], _build_pool_result, _count_pool),
+    **_share_record(
         ["relu6", "threshold", "leaky_relu", "prelu", "elu", "celu", "hardswish", "sigmoid"],
-        _make_like,
+        _build_like,
         build_output_rule("activation"),
     ),
-    **_share(["dropout"], _make_like, lambda call: cost_formulas.FREE),
-    **_share(["softmax"], _make_like, build_output_rule("softmax", ELEMENTWISE["softmax"][0])),
-    **_share(
+    **_share_record(["dropout"], _build_like, lambda call: cost_formulas.FREE),
+    **_share_record(["softmax"], _build_like, build_output_rule("softmax", ELEMENTWISE["softmax"][0])),
+    **_share_record(
         [f"batch_norm{rank}{relu}" for rank in ("", "1d", "2d", "3d") for relu in ("", "_relu")],
-        _make_like,
-        _make_norm("batch_norm"),
+        _build_like,
+        _make_normalization_rule("batch_norm"),
     ),
-    **_share(["layer_norm", "group_norm", "instance_norm"], _make_like, _make_norm("layer_norm")),
-    **_share(["embedding_byte", "embedding_4bit"], _make_embedding, lambda call: cost_formulas.FREE),
-    **_share(["embedding_bag_byte", "embedding_bag_4bit"], _make_bags, _count_bags),
+    **_share_record(
+        ["layer_norm", "group_norm", "instance_norm"], _build_like, _make_normalization_rule("layer_norm")
+    ),
+    **_share_record(
+        ["embedding_byte", "embedding_4bit"], _build_embedding_result, lambda call: cost_formulas.FREE
+    ),
+    **_share_record(["embedding_bag_byte", "embedding_bag_4bit"], _build_bags_result, _count_bags),
 }
 
 ANSWERS: Mapping[str, Answer] = {name: answer for name, (answer, _) in _KERNELS.items()}

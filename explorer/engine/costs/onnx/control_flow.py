@@ -35,7 +35,7 @@ class ControlFlowNode(NamedTuple):
     node: Node
     name: ScopedName
 
-    def shapes(self, body: Graph, types: Sequence[TensorInfo | None]) -> Shapes:
+    def infer_shapes(self, body: Graph, types: Sequence[TensorInfo | None]) -> Shapes:
         """Infers the shapes of a body whose inputs have these types."""
         shapes = self.context.shapes
         return self.state.inference.infer_body(
@@ -68,7 +68,7 @@ def _visit_branches(owner: ControlFlowNode) -> None:
     ends: list[list[Hashable]] = []
     branch_index = _find_constant_branch(context, node, [name for name, _ in list_bodies(node)])
     for name, body in list_bodies(node):
-        shapes = owner.shapes(body, ())
+        shapes = owner.infer_shapes(body, ())
         body_scopes = (*scopes, Scope(prefix + name, name, "branch"))
         with state.separate_result() as branch_result:
             body_context = state.create_child_context(context, body, shapes, body_scopes, prefix + name)
@@ -153,7 +153,7 @@ def _visit_loop(owner: ControlFlowNode) -> None:
     )
     trips = dimensions.format_for_display(max_trips) if isinstance(max_trips, str) else max_trips
     types = state.inference.infer_loop_inputs(node, context.shapes.values, constants, context.opsets)
-    shapes = owner.shapes(body, types)
+    shapes = owner.infer_shapes(body, types)
     early_end_reason = "" if is_fixed else "the loop may end earlier"
     _visit_repeated(
         owner,
@@ -176,7 +176,7 @@ def _visit_scan(owner: ControlFlowNode) -> None:
     body = node.attributes["body"]
     types, trips = infer_scan_inputs(node, context.get_info)
     states = len(node.inputs) - int(node.attributes.get("num_scan_inputs", 0))
-    _visit_repeated(owner, "Scan", body, owner.shapes(body, types), trips, carried=states)
+    _visit_repeated(owner, "Scan", body, owner.infer_shapes(body, types), trips, carried=states)
 
 
 def _visit_batched_scan(owner: ControlFlowNode) -> None:
@@ -196,7 +196,7 @@ def _visit_batched_scan(owner: ControlFlowNode) -> None:
         if index >= states and trips is None:
             trips = _multiply_trips(info.shape[0], info.shape[1])
         types.append(replace(info, shape=info.shape[batch_rank:]))
-    shapes = owner.shapes(body, types)
+    shapes = owner.infer_shapes(body, types)
     early_end_reason = "sequences may be shorter than the longest" if node.inputs[0] else ""
     _visit_repeated(
         owner, "Scan", body, shapes, trips, early_end_reason=early_end_reason, carried_from=1, carried=states
@@ -216,7 +216,7 @@ def _visit_sequence_map(owner: ControlFlowNode) -> None:
         else:
             # an input with its own type is a tensor that every run reads
             types.append(info if index and info.dtype is not None else None)
-    shapes = owner.shapes(body, types)
+    shapes = owner.infer_shapes(body, types)
     first = state.sequences.get(context.get_key(node.inputs[0]))
     trips = None if first is None else first.length
     _visit_repeated(owner, "SequenceMap", body, shapes, trips)
@@ -240,7 +240,7 @@ def _visit_modified_attention(owner: ControlFlowNode) -> None:
     dtype = "float64" if context.get_info(node.inputs[0]).dtype == "float64" else "float32"
     for name, body in list_bodies(node):
         types = [TensorInfo(v.name, v.dtype or dtype, scores) for v in body.inputs]
-        shapes = owner.shapes(body, types)
+        shapes = owner.infer_shapes(body, types)
         body_scopes = (*scopes, Scope(prefix + name, name, "modifier"))
         body_context = state.create_child_context(context, body, shapes, body_scopes, prefix + name)
         visit(body_context, body.nodes)
@@ -302,14 +302,14 @@ def _visit_repeated(
             state.memory_of[context.get_key(outer_name)] = state.find_memory_key(
                 body_context.get_key(value.name)
             )
-    times = "?" if trips is None else str(trips)
+    trips_text = "?" if trips is None else str(trips)
     reason = "" if trips is not None else "how often it runs depends on the data"
     facts = state.group(context, node, kind)
     state.result.groups[scopes[-1].path] = replace(
         facts,
         attributes={
             **facts.attributes,
-            "iterations": f"at most {times}" if early_end_reason and trips else times,
+            "iterations": f"at most {trips_text}" if early_end_reason and trips else trips_text,
         },
         reason=reason,
         status="unknown" if reason else None,
