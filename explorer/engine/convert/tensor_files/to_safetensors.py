@@ -17,7 +17,7 @@ from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files.bundle import VERSIONS, BundledTensor, StateDict, read_safetensors
 from explorer.engine.convert.tensor_files.write import convert_tensors
 from explorer.engine.formats.tensor_index import format_names
-from explorer.engine.formats.weights.safetensors import DTYPES, HEADER_BYTES
+from explorer.engine.formats.weights.safetensors import DTYPES, MAX_HEADER_BYTES
 from explorer.host import output_files
 
 _CODES = {dtype: code for code, (dtype, _) in DTYPES.items()}
@@ -99,9 +99,9 @@ def _encode_header(tensors: Sequence[BundledTensor], metadata: Mapping[str, str]
     text = ",".join(_list_header_entries(tensors, metadata))
     header_bytes = f"{{{text}}}".encode()
     header_bytes += b" " * (-len(header_bytes) % 8)
-    if len(header_bytes) > HEADER_BYTES:
+    if len(header_bytes) > MAX_HEADER_BYTES:
         raise BadModel(
-            f"the header would take {len(header_bytes):,} bytes, safetensors allows {HEADER_BYTES:,}",
+            f"the header would take {len(header_bytes):,} bytes, safetensors allows {MAX_HEADER_BYTES:,}",
             where=source,
         )
     return header_bytes

@@ -49,10 +49,10 @@ class BoundInputs(Struct, frozen=True):
     ) -> tuple[list[Any], dict[str, Any]]:
         """Creates positional and keyword arguments for a call of the model.
 
-        On the device 'meta', tensors have no values. There are two exceptions: short vectors of integers from
-        the user, which may be lengths or positions, and the user's integer tensors with at most
-        `max_kept_elements` elements. On 'cpu', tensors from the user are used if they have the bound shape,
-        and other tensors are random.
+        On 'cpu', a tensor from the user is used if it has the bound type and shape, and other tensors are
+        random: from 0 to 1, or the integers 0 and 1. On 'meta', tensors have no values, except tensors of
+        integers or booleans from the user that have at most `max_kept_elements` elements, or at most one axis
+        and 4,096 elements, because these may be lengths or positions.
 
         Args:
             device: Device of the tensors: 'meta' or 'cpu'.
@@ -107,8 +107,8 @@ class BoundInputs(Struct, frozen=True):
             return self.example.fill_arguments(tensors)
         if self.has_image_list:
             return [list(tensors)], {}
-        named = zip(self.inputs[self.positional_count :], tensors[self.positional_count :], strict=True)
-        return list(tensors[: self.positional_count]), {info.name: tensor for info, tensor in named}
+        keywords = zip(self.inputs[self.positional_count :], tensors[self.positional_count :], strict=True)
+        return list(tensors[: self.positional_count]), {info.name: tensor for info, tensor in keywords}
 
 
 class Example(Struct, frozen=True):
@@ -131,13 +131,13 @@ class Example(Struct, frozen=True):
                 arguments, or None for no positional arguments.
             keyword_inputs: Further keyword arguments, or None.
         """
-        inputs, named = _replace_tensors(
+        inputs, keywords = _replace_tensors(
             (() if inputs is None else inputs, dict(keyword_inputs or {})),
             lambda v: v if isinstance(v, torch.Tensor) else torch.from_numpy(v.copy()),
         )
         if isinstance(inputs, Mapping):
-            return Example((), {str(name): value for name, value in {**inputs, **named}.items()})
-        return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), named)
+            return Example((), {str(name): value for name, value in {**inputs, **keywords}.items()})
+        return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), keywords)
 
     def list_tensors(self) -> list[Any]:
         """Returns the tensors in the order of the arguments."""
@@ -212,14 +212,14 @@ def _choose_strides(shape: Sequence[int], example: torch.Tensor | None) -> Seque
 
 
 def _keeps_values(tensor: torch.Tensor, max_elements: int) -> bool:
-    """Whether a tensor is a plain tensor of few integers or booleans."""
+    """Whether a tensor is dense, has values, and consists of at most `max_elements` integers or booleans."""
     if tensor.is_nested or tensor.is_meta or tensor.layout is not torch.strided:
         return False
     return not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= max_elements
 
 
 def _may_be_length_or_count(tensor: Any) -> bool:
-    """Whether a tensor may hold lengths or counts: it is short and has integers or booleans."""
+    """Whether a tensor has at most one axis and 4,096 elements, all integers or booleans."""
     return (
         not tensor.is_nested
         and tensor.dim() < 2

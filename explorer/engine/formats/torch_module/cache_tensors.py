@@ -17,7 +17,7 @@ from torch import nn
 from explorer.engine.compat.transformers import is_cache
 
 _DEPTH = 6
-"""Maximum depth of attributes, lists and dictionaries in a cache."""
+"""Maximum depth of attributes, list items and dictionary values at which an object is searched."""
 
 
 class CacheTensor(Struct, frozen=True):
@@ -45,15 +45,15 @@ class CacheTensor(Struct, frozen=True):
 
 
 def list_cache_tensors(cache: Any) -> tuple[CacheTensor, ...]:
-    """Returns the tensors of a cache, in the order of its layers."""
+    """Returns each distinct tensor of a cache, in the order of its layers."""
     cache_tensors = []
     for path, tensor in _list_tensors(cache, ()):
         index = next((index for index, part in enumerate(path) if part.isdigit()), -1)
-        # in a container other than a list of layers, its name is part of the tensor's: 'rnn_state.0'
-        kind = (
+        # the name of a container other than a list of layers is part of the tensor's name: 'rnn_state.0'
+        container = (
             ("state",) if len(path) == 1 else () if path[index - 1] == "layers" else path[index - 1 : index]
         )
-        name = ".".join((*kind, *path[index + 1 :]))
+        name = ".".join((*container, *path[index + 1 :]))
         cache_tensors.append(CacheTensor(int(path[index]) if index >= 0 else -1, name, tensor))
     distinct: dict[int, CacheTensor] = {}
     for cache_tensor in cache_tensors:
@@ -81,7 +81,7 @@ def _list_tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str
 
 
 def find_cache_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Returns the tensors of the caches among the arguments or results of a call."""
+    """Yields the tensors of the caches among the arguments or results of a call."""
     parts = (
         value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     )

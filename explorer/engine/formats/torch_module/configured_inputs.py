@@ -14,6 +14,8 @@ Size = tuple[int, ...]
 Sizes = dict[str, tuple[str, Size]]
 """Element type and shape by input name; '' is the type of the model's weights."""
 
+# sizes that a configuration does not state: samples of audio, frames of a spectrum, tokens of a text, and the
+# height and width of an image
 _SAMPLES = 16_000
 _FRAMES = 1_024
 _TOKENS = 128
@@ -21,15 +23,15 @@ _PICTURE = 224
 
 
 class _Config:
-    """Settings of a model's configuration, and of the inner configurations with the names in `parts`."""
+    """Settings of a model's configuration, and of its inner configurations named `inner_names`."""
 
     def __init__(self, model: Any, *inner_names: str) -> None:
         config = getattr(model, "config", None)
-        self.sources = [config, *(getattr(config, part, None) for part in inner_names)]
+        self.sources = [config, *(getattr(config, name, None) for name in inner_names)]
         self.sources = [source for source in reversed(self.sources) if source is not None]
 
     def get(self, *names: str) -> Any:
-        """Finds the first of these settings that exists. Inner configurations are searched first."""
+        """Returns the first of these settings that exists, or None. The last inner configuration is first."""
         for source in self.sources:
             for name in names:
                 value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
@@ -46,10 +48,10 @@ class _Config:
 def list_candidates(
     model: Any, names: Sequence[str], required: Sequence[str], dummy_sizes: Sizes
 ) -> Iterator[Sizes]:
-    """Lists possible sets of inputs, most likely first; empty for a model without a configuration.
+    """Yields possible sets of inputs, most likely first; none for a model without a configuration.
 
     Args:
-        model: Model with an attribute `config` or `pretrained_cfg`.
+        model: Model with an attribute `config`, `pretrained_cfg` or `default_cfg`.
         names: Names of all arguments of `forward`.
         required: Names of the required arguments.
         dummy_sizes: Element types and shapes of the model's `dummy_inputs`; empty if it has none.
@@ -86,7 +88,7 @@ def list_candidates(
 def _combine_sizes(
     sizes_by_name: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], fixed: Sizes
 ) -> Iterator[Sizes]:
-    """Combines each shape of the first input in `names` with the most likely shapes of the other inputs.
+    """Yields each shape of the first input in `names`, with the most likely shapes of the other inputs.
 
     Args:
         sizes_by_name: Possible types and shapes by input name.
@@ -98,7 +100,7 @@ def _combine_sizes(
     for first_size in sizes_by_name[first]:
         batch = next(iter(fixed.values()))[1][0] if fixed else 1
         inputs = {first: first_size, **others}
-        yield {**fixed, **{name: (kind, (batch, *shape[1:])) for name, (kind, shape) in inputs.items()}}
+        yield {**fixed, **{name: (dtype, (batch, *shape[1:])) for name, (dtype, shape) in inputs.items()}}
 
 
 def _read_input_size(model: Any) -> Size | None:
@@ -169,6 +171,7 @@ _SIZES: dict[str, Callable[[Any], Iterator[tuple[str, Size]]]] = {
     "input_values": _list_audio_sizes,
     "input_features": _list_spectrum_sizes,
 }
+"""Functions that yield the possible element types and shapes of an input, by its name."""
 
 
 def guess_shape(model: Any, name: str) -> Size | None:

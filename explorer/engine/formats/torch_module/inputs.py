@@ -37,7 +37,7 @@ from explorer.facts import TensorInfo
 
 Size = tuple[int, ...]
 
-Failure = Callable[..., tuple[str, str] | None]
+FindFailure = Callable[..., tuple[str, str] | None]
 """Function that runs a module on tensors without values. It returns the layer and the reason of a failure, or
 None if the module runs."""
 
@@ -47,7 +47,7 @@ def bind(
     input_shapes: Mapping[str, tuple[str | None, Any]],
     dims: Mapping[str, int],
     *,
-    try_run: Failure,
+    try_run: FindFailure,
 ) -> BoundInputs:
     """Finds the inputs of a model, and stores them in `loaded.bound`.
 
@@ -60,7 +60,7 @@ def bind(
         try_run: Function that runs a module on shapes operator by operator, used if a plain call fails.
 
     Raises:
-        Misuse: An input or dimension does not exist.
+        Misuse: An input, dimension or element type does not exist, or a size is impossible.
         UnknownShape: A shape is missing and cannot be guessed.
     """
     if loaded.binding is not None:
@@ -93,8 +93,8 @@ def bind(
     )
     if untyped or not infos or not infos.keys() >= set(required):
         model = loaded.meta()  # the model may be run to find its inputs
-    fails = partial(_find_failure, try_run)
-    infos, notes = _complete_inputs(loaded, model, infos, (required, optional, variadic), fails)
+    find_failure = partial(_find_failure, try_run)
+    infos, notes = _complete_inputs(loaded, model, infos, (required, optional, variadic), find_failure)
     order = [n for n in parameter_names if n in infos] + [n for n in infos if n not in parameter_names]
     inputs = tuple(infos[name] for name in order)
     if "batch" in dims:
@@ -154,7 +154,7 @@ def _check_dims(dims: Mapping[str, int]) -> None:
 
 
 def _count_positional(order: Sequence[str], names: Sequence[str]) -> int:
-    """Returns number of inputs that can be passed by position: those before the first omitted argument."""
+    """Returns the number of inputs that can be passed by position: those before the first omitted one."""
     count = 0
     while count < len(order) and (order[count] not in names or order[count] == names[count]):
         count += 1
@@ -166,7 +166,7 @@ def _complete_inputs(
     model: nn.Module,
     infos: dict[str, TensorInfo],
     parameters: tuple[list[str], list[str], bool],
-    fails: Failure,
+    find_failure: FindFailure,
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
     """Adds the missing inputs, from the configuration or the first layer.
 
@@ -175,7 +175,7 @@ def _complete_inputs(
         model: Module on the meta device.
         infos: Inputs that are known, by name.
         parameters: Result of `_list_parameters`.
-        fails: Function that tries the module on tensors without values.
+        find_failure: Function that tries the module on tensors without values.
 
     Returns:
         The inputs by name, and notes on guesses.
@@ -186,11 +186,13 @@ def _complete_inputs(
     required, optional, variadic = parameters
     notes: tuple[str, ...] = ()
     if not infos:
-        infos, notes = _find_configured_inputs(loaded, model, [*required, *optional], required, fails)
+        infos, notes = _find_configured_inputs(loaded, model, [*required, *optional], required, find_failure)
     missing = [n for n in required if n not in infos]
     if missing:
         is_only_input = len(missing) == 1 and not infos
-        guessed, note = _guess(loaded, model, missing[0], fails) if is_only_input else (None, "")
+        guessed, note = (
+            _guess_only_input(loaded, model, missing[0], find_failure) if is_only_input else (None, "")
+        )
         if guessed is None:
             raise _build_unknown_shape_error(loaded, model, missing[0], required, note)
         infos[missing[0]] = guessed
@@ -248,7 +250,7 @@ def _build_unknown_shape_error(
         required: Names of all required inputs.
         attempt: Description of a failed attempt, or ''.
     """
-    implied = _list_described_candidates(_find_first_layer(model))[1]
+    implied = _list_possible_candidates(_find_first_layer(model))[1]
     shape = guess_shape(model, name) or next(iter(implied), (1, 3, 224, 224))
     proposed = f"give it, for instance --input-shape {name}:{','.join(map(str, shape))}"
     if attempt and implied:
@@ -324,9 +326,9 @@ def _find_known_inputs(
         names = required or ["x"]
         return {n: TensorInfo(n, "float32", s, "declared") for n, s in zip(names, shapes, strict=False)}
     for example in (loaded.example, getattr(model, "example_input_array", None)):
-        named = dict(_list_example_tensors(example, required))
-        if named:
-            return named
+        infos = dict(_list_example_tensors(example, required))
+        if infos:
+            return infos
     return {}
 
 
@@ -335,7 +337,7 @@ def _find_configured_inputs(
     model: nn.Module,
     parameter_names: Sequence[str],
     required: Sequence[str],
-    fails: Failure,
+    find_failure: FindFailure,
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
     """Finds the inputs in a model's configuration or its dummy inputs.
 
@@ -353,18 +355,17 @@ def _find_configured_inputs(
     }
     default_dtype = _find_floating_type(model)
     sets = list(list_candidates(model, parameter_names, required, plain)) or ([plain] if plain else [])
-    missing = [s for s in sets if not set(required) <= s.keys()]
-    sets = [s for s in sets if s not in missing]
+    sets = [s for s in sets if set(required) <= s.keys()]
     if not sets:
         return {}, ()
     sizes = sets[0]
     if len(sets) > 1:
-        sizes = next((s for s in sets if _runs_with(loaded, model, s, default_dtype, fails)), sets[0])
+        sizes = next((s for s in sets if _runs_with(loaded, model, s, default_dtype, find_failure)), sets[0])
     infos = {
         name: dummy[name]
         if name in dummy and sizes[name] == plain[name]
-        else TensorInfo(name, kind or default_dtype, shape, "inferred")
-        for name, (kind, shape) in sizes.items()
+        else TensorInfo(name, dtype or default_dtype, shape, "inferred")
+        for name, (dtype, shape) in sizes.items()
     }
     guesses = [
         f"{i.name} {'x'.join(map(str, i.shape or ()))}" for i in infos.values() if i.origin == "inferred"
@@ -377,15 +378,15 @@ def _runs_with(
     model: nn.Module,
     sizes: Mapping[str, tuple[str, Size]],
     default_dtype: str,
-    fails: Failure,
+    find_failure: FindFailure,
 ) -> bool:
     """Whether the model runs on inputs of these types and shapes."""
     tensors = {
-        name: torch.empty(shape, dtype=getattr(torch, kind or default_dtype), device="meta")
-        for name, (kind, shape) in sizes.items()
+        name: torch.empty(shape, dtype=getattr(torch, dtype or default_dtype), device="meta")
+        for name, (dtype, shape) in sizes.items()
     }
     with loaded.quiet():
-        return fails(model, **tensors) is None
+        return find_failure(model, **tensors) is None
 
 
 def _find_dummy_inputs(model: nn.Module) -> Any:
@@ -416,20 +417,21 @@ _FLOW = (520, 960)
 """Height and width of an image pair for optical flow, as in torchvision's reference evaluation."""
 
 
-def _list_torchvision_shapes(loaded: LoadedModule, model: nn.Module, inputs: int) -> list[Size]:
-    """Returns the shape of each input of a torchvision model; `inputs` is their number."""
-    kind = part_of(model)
-    if kind == "optical_flow":
+def _list_torchvision_shapes(loaded: LoadedModule, model: nn.Module, input_count: int) -> list[Size]:
+    """Returns the shape of each input of a torchvision model with `input_count` required inputs."""
+    task = part_of(model)
+    if task == "optical_flow":
         return [(1, 3, *_FLOW)] * 2
-    if kind == "detection":
+    if task == "detection":
         return [(1, 3, *_find_detection_size(model))]
     height, width = _find_image_size(loaded.source, model)
-    if kind == "video":
+    if task == "video":
         return [(1, 3, _FRAMES, height, width)]
-    return [(1, 3, height, width)] * max(inputs, 1)
+    return [(1, 3, height, width)] * max(input_count, 1)
 
 
 def _find_detection_size(model: Any) -> tuple[int, int]:
+    """Returns height and width of the images of a detection model."""
     transform = getattr(model, "transform", None)
     fixed = getattr(transform, "fixed_size", None)
     if fixed:
@@ -467,14 +469,18 @@ def _split_images(images: TensorInfo) -> tuple[TensorInfo, ...]:
 
 # -- inputs from the first layer
 
+# sizes of images and lengths of sequences that are tried, in this order
 _SIDES = (224, 32, 28, 64, 128, 299, 256, 96, 48, 16, 8)
 _LENGTHS = (128, 64, 32, 16, 256, 512, 8, 1024, 4096, 16_000)
 _MAX_SUBSET_INPUTS = 4
 """Maximum number of inputs without a type for which every subset is tried as integers."""
 
 
-def _list_described_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
-    """Calls `_list_candidates` for a layer whose attributes are from a file and may be invalid."""
+def _list_possible_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
+    """Returns the candidates of `_list_candidates` that are possible; none if the layer is invalid.
+
+    The attributes of a layer can be from a file.
+    """
     try:
         dtype, shapes = _list_candidates(first)
         # a shape with negative sizes, or more elements than memory has bytes, is impossible
@@ -518,7 +524,7 @@ def _find_index_inputs(
     """Finds the inputs that are indices of embeddings, among those without a type.
 
     Subsets of these inputs are tried as integers, on tensors without values. The result is the first subset
-    with which the model runs, at least up to its last embedding.
+    with which the model runs, at least until every embedding has run; empty if there is none.
     """
     if not untyped or not any(isinstance(m, (nn.Embedding, nn.EmbeddingBag)) for m in model.modules()):
         return ()
@@ -559,13 +565,13 @@ def _find_index_inputs(
 def _find_first_layer(model: nn.Module) -> nn.Module | None:
     """Returns the first layer whose attributes determine its input shape, or None."""
     return next(
-        (m for m in model.modules() if next(m.children(), None) is None and _list_described_candidates(m)[1]),
+        (m for m in model.modules() if next(m.children(), None) is None and _list_possible_candidates(m)[1]),
         None,
     )
 
 
-def _guess(
-    loaded: LoadedModule, model: nn.Module, name: str, fails: Failure
+def _guess_only_input(
+    loaded: LoadedModule, model: nn.Module, name: str, find_failure: FindFailure
 ) -> tuple[TensorInfo | None, str]:
     """Guesses the only input of a model from its first layer.
 
@@ -574,14 +580,14 @@ def _guess(
         None and a description of the failure with the most likely shape.
     """
     first = _find_first_layer(model)
-    dtype, shapes = _list_described_candidates(first)
+    dtype, shapes = _list_possible_candidates(first)
     dtype = _find_floating_type(model) if dtype == "float32" else dtype
     first_failure = ""
     for shape in shapes:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
         text = sizes_text(shape)
         with loaded.quiet():
-            failure = fails(model, tensor)
+            failure = find_failure(model, tensor)
         if failure is not None:
             layer, reason = failure
             where = f" in {layer}" if layer else ""
@@ -597,7 +603,7 @@ def _guess(
 
 
 def _find_failure(
-    try_run: Failure, model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor
+    try_run: FindFailure, model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor
 ) -> tuple[str, str] | None:
     """Runs a model on tensors without values.
 

@@ -10,7 +10,7 @@ import torch
 _ATTRIBUTE = "_row_lengths"
 
 MAX_ROWS = 4_096
-"""Maximum number of rows of a tensor whose row lengths are recorded."""
+"""Maximum number of row offsets, one more than rows, of a tensor whose row lengths are recorded."""
 
 
 def is_jagged(tensor: Any) -> bool:

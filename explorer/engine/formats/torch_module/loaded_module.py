@@ -1,9 +1,9 @@
 """Loads an nn.Module: a torchvision model, the result of `package.module:callable`, or an existing object.
 
-A model is built on demand, at most once on the meta device and once with weights. The analysis uses the meta
-device, where even a model with 70 billion parameters needs no memory for weights. Exports and runs use real
-weights. Random weights have a seed, so the same command writes the same file. Output of constructors and
-imports is discarded, because standard output is for results.
+A model is built on demand. `LoadedModule` keeps one module on the meta device and one with weights. The
+analysis uses the meta device, where even a model with 70 billion parameters needs no memory for weights.
+Exports and runs use real weights. Random weights have a seed, so the same command writes the same file.
+Output of constructors and imports is discarded, because standard output is for results.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class LoadedModule(Struct):
             Exception: The model cannot be built this way.
         """
         if self.trained or self._built is not None:
-            return copy_without_values(self._build_original(), numbers=True).eval()
+            return copy_without_values(self._build_original(), keep_floats=True).eval()
         if self._unused and self._shapes is not None:
             self._unused = False
             return self._shapes
@@ -174,7 +174,9 @@ class LoadedModule(Struct):
             torch.manual_seed(self.seed)
             model = self.build()
         # a module that may have other references must not be changed, so copy it
-        return (remove_values(model) if self.builds_anew else copy_without_values(model, numbers=True)).eval()
+        return (
+            remove_values(model) if self.builds_anew else copy_without_values(model, keep_floats=True)
+        ).eval()
 
     def materialise(self) -> nn.Module:
         """Returns the model with weights on the CPU, in evaluation mode; equal seeds give equal weights.
@@ -326,7 +328,7 @@ def _load_callable(source: str, seed: int) -> LoadedModule:
         if not hasattr(target, name_part):
             public = [n for n in dir(target) if not n.startswith("_") and callable(getattr(target, n, None))]
             hint = suggest_name(name_part, public) or "give FILE.py:callable or package.module:callable"
-            if os.path.exists(f"{path}.py") and not _is_file(module, f"{path}.py"):
+            if os.path.exists(f"{path}.py") and not _is_from_file(module, f"{path}.py"):
                 hint = f"{module.__name__} is a module of this program; name the file: {path}.py:{attribute}"
             raise Misuse(f"{path} has no '{name_part}'", where=source, hint=hint)
         target = getattr(target, name_part)
@@ -368,8 +370,8 @@ def _list_required_arguments(target: Callable[..., Any]) -> list[str]:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):  # some callables in C have no signature
         return []
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in several]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
 
 
 def wrap_module(
@@ -403,7 +405,7 @@ def wrap_module(
     )
 
 
-def _is_file(module: Any, path: str) -> bool:
+def _is_from_file(module: Any, path: str) -> bool:
     module_file = getattr(module, "__file__", None)
     return module_file is not None and os.path.realpath(module_file) == os.path.realpath(path)
 
@@ -421,10 +423,8 @@ def _import_module(path: str, source: str) -> Any:
     """
     folder = os.getcwd()
     importlib.invalidate_caches()
-    dont_write_bytecode, sys.dont_write_bytecode = (
-        sys.dont_write_bytecode,
-        True,
-    )  # no files in the user's folder
+    dont_write_bytecode = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # no files in the user's folder
     try:
         if path.endswith(".py"):
             name = _choose_module_name(os.path.basename(path)[:-3], path)
@@ -458,6 +458,6 @@ def _import_module(path: str, source: str) -> Any:
 def _choose_module_name(name: str, path: str) -> str:
     """Chooses a module name for a user's file: the file name, with a suffix if another module has it."""
     if name in sys.modules:
-        return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"
+        return name if _is_from_file(sys.modules[name], path) else f"{name}_of_the_user"
     is_taken = name.isidentifier() and importlib.util.find_spec(name) is not None
     return f"{name}_of_the_user" if is_taken else name

@@ -39,7 +39,7 @@ from explorer.engine.formats.torch_module.tensor_subclass import (
     dequantize,
     is_wrapper,
     list_inner_tensors,
-    place,
+    view_key,
 )
 
 MAX_KEPT_ELEMENTS = 4096
@@ -47,34 +47,36 @@ MAX_KEPT_ELEMENTS = 4096
 indices and branches."""
 
 
-def copy_without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
+def copy_without_values(model: nn.Module, *, keep_floats: bool = False) -> nn.Module:
     """Copies a model to the meta device; the model itself stays unchanged.
 
-    Small integer tensors other than parameters keep a copy of their values.
+    Scalars and small tensors of integers or booleans keep a copy of their values, unless they are parameters.
 
     Args:
         model: Model with values.
-        numbers: Whether small floating-point tensors outside torch's layers also keep their values.
+        keep_floats: Whether small floating-point tensors outside torch's layers also keep their values.
     """
-    return _copy_without_values(model, _find_unregistered_tensors(model), numbers)
+    return _copy_without_values(model, _find_unregistered_tensors(model), keep_floats)
 
 
-def _copy_without_values(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> nn.Module:
-    """Implements `copy_without_values`; `loose` are the unregistered tensors of the model."""
-    twin = _deep_copy(model, _create_twins(model, loose, numbers))
+def _copy_without_values(
+    model: nn.Module, unregistered: Sequence[torch.Tensor], keep_floats: bool
+) -> nn.Module:
+    """Implements `copy_without_values`; `unregistered` are the unregistered tensors of the model."""
+    twin = _deep_copy(model, _create_twins(model, unregistered, keep_floats))
     attach_wrapped(model, twin)
     return twin
 
 
 def remove_values(model: nn.Module) -> nn.Module:
-    """Like `copy_without_values` with `numbers`, for a model without other references.
+    """Like `copy_without_values` with `keep_floats`, for a model without other references.
 
     The model is changed in place and returned, unless it has unregistered tensors; then the result is a copy.
     """
-    loose = _find_unregistered_tensors(model)
-    if loose:
-        return _copy_without_values(model, loose, numbers=True)
-    twins = _create_twins(model, loose, numbers=True)
+    unregistered = _find_unregistered_tensors(model)
+    if unregistered:
+        return _copy_without_values(model, unregistered, keep_floats=True)
+    twins = _create_twins(model, unregistered, keep_floats=True)
     attach_wrapped(model, model)
     for module in model.modules():
         parameters, buffers, _ = module_dicts(module).values()
@@ -85,13 +87,15 @@ def remove_values(model: nn.Module) -> nn.Module:
     return model
 
 
-def _create_twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> dict[int, Any]:
+def _create_twins(
+    model: nn.Module, unregistered: Sequence[torch.Tensor], keep_floats: bool
+) -> dict[int, Any]:
     """Creates the replacement of each tensor of a model.
 
     Args:
         model: Model with values.
-        loose: Unregistered tensors of the model.
-        numbers: Whether small floating-point tensors keep their values (see `copy_without_values`).
+        unregistered: Unregistered tensors of the model.
+        keep_floats: Whether small floating-point tensors keep their values (see `copy_without_values`).
 
     Returns:
         The replacements by id of the original tensor. Tensors that share a storage also share one here.
@@ -100,7 +104,7 @@ def _create_twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool
     torch_buffers = {id(b) for m in torch_layers for b in m.buffers(recurse=False)}
     storages: dict[Any, Any] = {}
     memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers(), *loose):
+    for tensor in (*model.parameters(), *model.buffers(), *unregistered):
         if id(tensor) in memo:
             continue
         if is_lazy(tensor):
@@ -112,7 +116,7 @@ def _create_twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool
             memo[id(tensor)] = _make_parameter(tensor.detach(), tensor)
         elif not isinstance(tensor, nn.Parameter) and (
             _should_keep_values(tensor)
-            or (numbers and id(tensor) not in torch_buffers and tensor.numel() <= MAX_KEPT_ELEMENTS)
+            or (keep_floats and id(tensor) not in torch_buffers and tensor.numel() <= MAX_KEPT_ELEMENTS)
         ):
             memo[id(tensor)] = _make_parameter(tensor.detach().clone(), tensor)
         else:
@@ -150,8 +154,8 @@ def convert_subclasses(model: nn.Module) -> tuple[nn.Module, str]:
     memo: dict[int, Any] = {}
     failed_name = ""
     has_wrappers = False
-    loose = (("an attribute", tensor) for tensor in _find_unregistered_tensors(model))
-    for name, tensor in (*model.named_parameters(), *model.named_buffers(), *loose):
+    unregistered = (("an attribute", tensor) for tensor in _find_unregistered_tensors(model))
+    for name, tensor in (*model.named_parameters(), *model.named_buffers(), *unregistered):
         if id(tensor) in memo:
             continue
         memo[id(tensor)] = tensor
@@ -179,11 +183,11 @@ def _should_keep_values(tensor: torch.Tensor) -> bool:
 
 def _create_logical_twin(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
     """Creates a plain tensor without values for a tensor subclass; shared if the inner tensors are."""
-    places = tuple(place(inner) for inner in list_inner_tensors(tensor))
-    twin = storages.get((places, tensor.shape))
+    views = tuple(view_key(inner) for inner in list_inner_tensors(tensor))
+    twin = storages.get((views, tensor.shape))
     if twin is None:
         twin = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-        storages[places, tensor.shape] = twin
+        storages[views, tensor.shape] = twin
     return twin.detach()
 
 
@@ -216,22 +220,23 @@ def _find_unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
     """Lists tensors in attributes of modules (masks, tables, weights) that are not registered."""
     modules = list_modules(model)
     attributes = list_own_attributes(modules)
-    loose: list[torch.Tensor] = []
+    unregistered: list[torch.Tensor] = []
     for _, value in attributes:
         if isinstance(value, torch.Tensor):
-            loose.append(value)
+            unregistered.append(value)
         elif isinstance(value, (list, tuple)):
-            loose += [element for element in value if isinstance(element, torch.Tensor)]
+            unregistered += [element for element in value if isinstance(element, torch.Tensor)]
         elif isinstance(value, dict):
-            loose += [element for element in value.values() if isinstance(element, torch.Tensor)]
+            unregistered += [element for element in value.values() if isinstance(element, torch.Tensor)]
     other_tensors = list_other_tensors(modules, attributes)
-    return loose + [tensor for _, tensor in find_unregistered_parameters(modules, other_tensors)]
+    return unregistered + [tensor for _, tensor in find_unregistered_parameters(modules, other_tensors)]
 
 
 def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Copies a model with the tensors in `memo`.
+    """Copies a model; `memo` has the replacement of each tensor, by the id of the original.
 
-    Objects that cannot be copied, such as open files, locks, native handles and packed weights, are shared.
+    TorchScript objects are shared. If the model has an object that cannot be copied, such as an open file or
+    a lock, only its modules are copied.
     """
     for module in model.modules():
         memo.update((id(v), v) for v in vars(module).values() if isinstance(v, torch.ScriptObject))
@@ -244,7 +249,7 @@ def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
 
 
 def _copy_module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Copies only the modules; all other attributes are shared with the original."""
+    """Copies only the modules, and replaces tensors as in `memo`; other attributes are shared."""
     twins: dict[int, Any] = {}
     for module in model.modules():
         twin = twins[id(module)] = module.__new__(type(module))

@@ -24,6 +24,9 @@ _FILLS = frozenset(
 )  # fmt: skip
 
 
+"""Operators that fill a tensor in place."""
+
+
 class UnfilledTensors(DispatchMode):
     """Skips the operators that fill tensors on the meta device."""
 
@@ -39,13 +42,14 @@ _MAX_REAL_ELEMENTS = 1 << 20
 """Number of elements above which a tensor with constant or random values is created on the meta device."""
 
 _FILLED = frozenset((torch.zeros, torch.ones, torch.rand, torch.randn))
+"""Functions that create a tensor with constant or random values."""
 
 
 class UninitialisedOnMeta(TorchFunctionMode):
-    """Creates uninitialized tensors on the meta device, and other tensors with values.
+    """Creates uninitialized tensors on the meta device, unless the caller names a device.
 
     Layers create their weights with `torch.empty`. Large tensors with constant or random values are also
-    created on the meta device.
+    created on the meta device. All other tensors have values.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

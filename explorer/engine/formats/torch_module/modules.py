@@ -56,7 +56,7 @@ def shape_of(tensor: torch.Tensor) -> tuple[int | str, ...]:
 
 
 def walk_tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Returns the (path, tensor) of each tensor in nested tuples, lists, dictionaries and dataclasses."""
+    """Yields the (path, tensor) of each tensor in nested tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield "", value
         return
@@ -107,13 +107,13 @@ def describe_tensors(value: Any, name: str) -> tuple[TensorInfo, ...]:
     if type(value) is torch.Tensor:
         return (TensorInfo(name, format_dtype(value.dtype), shape_of(value), "observed"),)
     return tuple(
-        TensorInfo(f"{name}.{place}" if place else name, format_dtype(t.dtype), shape_of(t), "observed")
-        for place, t in walk_tensors(value)
+        TensorInfo(f"{name}.{path}" if path else name, format_dtype(t.dtype), shape_of(t), "observed")
+        for path, t in walk_tensors(value)
     )
 
 
 def flatten_tensors(values: Any) -> list[torch.Tensor]:
-    """Returns the tensors in the arguments of a call, including those in nested lists and tuples."""
+    """Returns the tensors among the arguments of a call, and those in nested lists and tuples."""
     nested: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -142,23 +142,24 @@ def list_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 _WITHOUT_TENSORS = (bool, int, float, complex, str, bytes, type(None), type, ModuleType)
+"""Classes of values that contain no tensors."""
 
 
 def find_held_tensors(
-    value: Any, place: str = "", *, skipped: Collection[int] | None = None
+    value: Any, expression: str = "", *, skipped: Collection[int] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Returns the (expression, tensor) of each tensor in nested containers and object attributes.
+    """Yields the (expression, tensor) of each tensor in nested containers and object attributes.
 
     Args:
         value: Value to search.
-        place: Expression of `value`, with which the other expressions begin.
-        skipped: Ids of modules to skip, or None to skip all modules.
+        expression: Expression of `value`, with which the other expressions begin.
+        skipped: Ids of the modules that are not searched, or None for all modules.
     """
-    return _list_tensors(walk_contents(value, place, skipped=skipped, plain=False))
+    return _list_tensors(walk_contents(value, expression, skipped=skipped, plain=False))
 
 
 def _list_tensors(parts: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:
-    return ((place, part) for place, part in parts if isinstance(part, torch.Tensor))
+    return ((expression, part) for expression, part in parts if isinstance(part, torch.Tensor))
 
 
 _PLAIN_TYPES = frozenset(_WITHOUT_TENSORS)
@@ -166,7 +167,7 @@ _MAPPINGS = frozenset((dict, OrderedDict))
 _SEQUENCES = frozenset((list, tuple, set, frozenset))
 
 
-def _is_bare(value: Any) -> bool:
+def _is_without_tensors(value: Any) -> bool:
     """Whether a value is a plain value or a container of plain values, so that it contains no tensors."""
     kind = type(value)
     if kind in _PLAIN_TYPES:
@@ -177,19 +178,19 @@ def _is_bare(value: Any) -> bool:
 
 
 def walk_contents(
-    value: Any, place: str = "", *, skipped: Collection[int] | None = None, plain: bool = True
+    value: Any, expression: str = "", *, skipped: Collection[int] | None = None, plain: bool = True
 ) -> Iterator[tuple[str, Any]]:
-    """Returns the (expression, value) of each value in nested containers and object attributes.
+    """Yields the (expression, value) of each value in nested containers and object attributes.
 
     Each object is visited once, so cycles end.
 
     Args:
         value: Value to search.
-        place: Expression of `value`, with which the other expressions begin.
-        skipped: Ids of modules to skip, or None to skip all modules.
+        expression: Expression of `value`, with which the other expressions begin.
+        skipped: Ids of the modules that are not searched, or None for all modules.
         plain: Whether to include plain values and containers of only plain values.
     """
-    return _walk_contents([(place, value)], skipped=skipped, plain=plain)
+    return _walk_contents([(expression, value)], skipped=skipped, plain=plain)
 
 
 def _walk_contents(
@@ -207,32 +208,32 @@ def _walk_contents(
         if isinstance(part, nn.Module):
             if skipped is None or id(part) in skipped:
                 continue
-            dicts = [names for name, names in vars(part).items() if name in MODULE_DICTS]
-            plain_attributes = [
-                (name, value) for name, value in vars(part).items() if name not in MODULE_DICTS
-            ]
-            named_parts = [*(entry for names in dicts for entry in names.items()), *plain_attributes]
+            dicts = [members for name, members in vars(part).items() if name in MODULE_DICTS]
+            attributes = [(name, value) for name, value in vars(part).items() if name not in MODULE_DICTS]
+            named_parts = [*(entry for members in dicts for entry in members.items()), *attributes]
             inner = [
-                (f"{expression}.{name}", value) for name, value in named_parts if plain or not _is_bare(value)
+                (f"{expression}.{name}", value)
+                for name, value in named_parts
+                if plain or not _is_without_tensors(value)
             ]
         elif isinstance(part, (dict, Mapping)):
             inner = [
                 (f"{expression}[{key!r}]", value)
                 for key, value in part.items()
-                if plain or not _is_bare(value)
+                if plain or not _is_without_tensors(value)
             ]
         elif isinstance(part, (list, tuple, set, frozenset)):
             inner = [
                 (f"{expression}[{index}]", value)
                 for index, value in enumerate(part)
-                if plain or not _is_bare(value)
+                if plain or not _is_without_tensors(value)
             ]
         else:
-            plain_attributes = list(getattr(part, "__dict__", {}).items())
+            attributes = list(getattr(part, "__dict__", {}).items())
             inner = [
                 (f"{expression}.{name}", value)
-                for name, value in plain_attributes
-                if plain or not _is_bare(value)
+                for name, value in attributes
+                if plain or not _is_without_tensors(value)
             ]
         pending += reversed(inner)
 
@@ -255,7 +256,7 @@ def list_own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any
         (f"{path}.{name}" if path else name, value)
         for path, module in modules.items()
         for name, value in vars(module).items()
-        if type(value) not in _PLAIN_TYPES and name not in MODULE_DICTS and not _is_bare(value)
+        if type(value) not in _PLAIN_TYPES and name not in MODULE_DICTS and not _is_without_tensors(value)
     ]
 
 
@@ -266,7 +267,7 @@ def list_other_tensors(
 
     Args:
         modules: All modules of a model by path.
-        attributes: Result of `own_attributes(modules)`, or None to compute it.
+        attributes: Result of `list_own_attributes(modules)`, or None to compute it.
 
     Returns:
         (expression, tensor) pairs. An example of an expression is 'layers[0].weight'. A tensor in several
@@ -286,7 +287,7 @@ def list_other_tensors(
 def find_unregistered_parameters(
     modules: Mapping[str, nn.Module], other_tensors: Iterable[tuple[str, torch.Tensor]] | None = None
 ) -> list[tuple[str, torch.Tensor]]:
-    """Returns parameters that `parameters()` omits: those in lists, dictionaries, objects and buffers.
+    """Returns each parameter that `parameters()` omits: one in a list, dictionary, object or buffer.
 
     Args:
         modules: All modules of a model by path.
@@ -296,14 +297,14 @@ def find_unregistered_parameters(
         (expression, parameter) pairs. An example of an expression is 'layers[0].weight'.
     """
     other_tensors = list_other_tensors(modules) if other_tensors is None else other_tensors
-    parameters = [(place, tensor) for place, tensor in other_tensors if is_parameter(tensor)]
+    parameters = [(expression, tensor) for expression, tensor in other_tensors if is_parameter(tensor)]
     if not parameters:
         return []
     registered_ids = {id(p) for module in modules.values() for p in parameters_of(module).values()}
     first: dict[int, tuple[str, torch.Tensor]] = {}
-    for place, tensor in parameters:
+    for expression, tensor in parameters:
         if id(tensor) not in registered_ids:
-            first.setdefault(id(tensor), (place, tensor))
+            first.setdefault(id(tensor), (expression, tensor))
     return list(first.values())
 
 
@@ -318,7 +319,7 @@ _NOT_LAZY = frozenset((torch.Tensor, nn.Parameter))
 
 
 def make_plain(value: Any) -> Any:
-    """Converts a value for a fact: numbers, texts and lists stay, and other values become text."""
+    """Converts a value for a fact: None, numbers and text stay, tuples become lists, others text."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (tuple, list)):

@@ -25,7 +25,7 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
 
 
 def list_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Returns the values and the indices of a sparse tensor; empty for other tensors."""
+    """Returns the values and the indices of a sparse tensor; empty for others and on the meta device."""
     names = _PARTS.get(tensor.layout, ())
     if not names or tensor.is_meta:
         return ()

@@ -18,8 +18,8 @@ DEPTH = 16
 """Maximum depth of nested tensor subclasses."""
 
 _CONVERSIONS = ("dequantize", "full_tensor", "to_tensor", "get_data", "get_original_weight")
-"""Methods that may convert a subclass to a plain tensor, in the order in which they are tried. They are from
-torchao, DTensor, MaskedTensor, and NF4Tensor of torchao (the last two)."""
+"""Methods that may convert a subclass to a plain tensor, in the order in which `dequantize` tries them. They
+are from torchao, DTensor, MaskedTensor, and NF4Tensor of torchao (the last two)."""
 
 _ARGUMENTS = {"to_tensor": (0,)}
 """Arguments of these methods: the fill value of a MaskedTensor."""
@@ -67,26 +67,29 @@ def describe_wrappers(tensors: Iterable[torch.Tensor]) -> str:
             counts[type(tensor).__name__] = counts.get(type(tensor).__name__, 0) + 1
     if not counts:
         return ""
-    named = ", ".join(f"{many_text(count, 'tensor')} of {kind}" for kind, count in counts.items())
+    counts_text = ", ".join(f"{many_text(count, 'tensor')} of {kind}" for kind, count in counts.items())
     return (
-        f"{named} stored as other tensors: parameters are counted for the outer tensors, bytes for the inner"
-        " tensors; a computation with values uses plain tensors that are made from them"
+        f"{counts_text} stored as other tensors: parameters are counted for the outer tensors, bytes for the"
+        " inner tensors; a computation with values uses plain tensors that are made from them"
     )
 
 
 def drop_equal_views(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Returns the tensors, with one tensor for each distinct view of a storage."""
-    return tuple({place(tensor): tensor for tensor in reversed(tensors)}.values())
+    """Returns the first tensor of each distinct view of a storage, in no particular order."""
+    return tuple({view_key(tensor): tensor for tensor in reversed(tensors)}.values())
 
 
-def place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Returns the key that is equal for plain tensors that are the same view of the same storage."""
+def view_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Returns a key that is equal for plain tensors that are the same view of the same storage."""
     storage = storage_key(tensor.untyped_storage())
     return storage, tensor.storage_offset(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def dequantize(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Converts a tensor subclass to a plain tensor, or returns None if the class does not support it."""
+    """Converts a tensor subclass to a plain tensor, or returns None if the class does not support it.
+
+    After the methods of `_CONVERSIONS`, a multiplication by 1 is tried.
+    """
     for name in (*_CONVERSIONS, "mul"):
         method = getattr(tensor, name, None)
         arguments = (1,) if name == "mul" else _ARGUMENTS.get(name, ())

@@ -36,8 +36,8 @@ def describe_failure(
         place: Place of the failure as text: ' in layers.3', ' on its first input'.
 
     Returns:
-        A message that names the first layer with an input of the wrong width. If there is no such layer, it
-        contains the error of torch.
+        A message that names the first layer with an input of the wrong width. If there is no such layer, or
+        the repeated call succeeds, the message contains the error of torch.
     """
     problems: list[str] = []
     paths = {id(layer): path for path, layer in module.named_modules()}
@@ -68,10 +68,10 @@ def _describe_mismatch(layer: nn.Module, tensor: torch.Tensor) -> str:
 
     An example is 'takes 16 in its last axis, and the input that came to it is [1, 9]'.
     """
-    name, axis, axes = next(width_rule for kind, width_rule in _WIDTHS.items() if isinstance(layer, kind))
-    width, shape = int(getattr(layer, name)), tuple(tensor.shape)
+    attribute, axis, rank = next(rule for kind, rule in _WIDTHS.items() if isinstance(layer, kind))
+    width, shape = int(getattr(layer, attribute)), tuple(tensor.shape)
     is_valid_axis = -len(shape) <= axis < len(shape)
-    if is_valid_axis and shape[axis] == width and (not axes or len(shape) == axes):
+    if is_valid_axis and shape[axis] == width and (not rank or len(shape) == rank):
         return ""
     axis_text = f"axis {axis % len(shape)}" if is_valid_axis else f"one of {-axis} axes or more"
     axis_text = "its last axis" if axis == -1 else axis_text

@@ -60,6 +60,7 @@ def _evaluate(text: str, values: Mapping[str, int]) -> int:
     return _evaluate_node(ast.parse(SYMBOL.sub(r"\1", text), mode="eval").body, values)
 
 
+# operators and functions in the expressions of sizes; a power that no size has gives 0
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -126,7 +127,8 @@ def _bind(
         dims: Size of each dimension that the user bound, by name.
 
     Raises:
-        Misuse: A size is fixed in the program or outside its range, or the dimension does not exist.
+        Misuse: A size or element type is fixed in the program, a size is outside its range, or an input or
+            dimension does not exist.
     """
     open_dims = _find_open_dims(program)
     values = dict(open_dims.values())
@@ -187,6 +189,7 @@ def _bind(
 
 
 def _evaluate_size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
+    """Returns a size for the values of the symbols, or its value at export if it cannot be evaluated."""
     if isinstance(size, int):
         return size
     try:
@@ -231,7 +234,7 @@ def load(path: str) -> LoadedModule:
 def _build(
     archive: ZipArchive, program: Program, weights: Mapping[str, tuple[str, dict[str, Any]]], meta: bool
 ) -> ReplayModule:
-    """Builds the twins of all modules; `meta` says whether to omit the values of the weights."""
+    """Returns the twin of the model, with all inner twins; `meta` says whether to omit values of weights."""
     storages = Storages(archive, lambda key: key, meta)
     replay = GraphReplay(program, torch.device("meta" if meta else "cpu"))
     twins: dict[str, ReplayModule] = {}

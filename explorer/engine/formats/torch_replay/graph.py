@@ -37,7 +37,7 @@ class GraphNode(Struct):
         inputs: Arguments, as in the JSON of the file.
         outputs: Results, as in the JSON of the file.
         stack: Module calls that contain the node, outermost first.
-        spent: Names of the values that no later node uses.
+        spent: Names of its inputs and outputs that no later node uses and that are no results of the program.
     """
 
     target: str
@@ -47,7 +47,7 @@ class GraphNode(Struct):
     spent: list[str] = field(default_factory=list)
 
     def list_output_names(self) -> Iterator[str]:
-        """Returns the names of the result values."""
+        """Yields the names of the result values."""
         for output in self.outputs:
             yield from list_value_names(output)
 
@@ -91,7 +91,8 @@ class Program(Struct):
         root: Segment of the model, which contains all nodes.
         kinds: Class of each module, by path.
         inputs: Input tensors.
-        stored: (kind, name in the graph, name in the state_dict) of each stored tensor.
+        stored: (kind, name in the graph, name in the state_dict) of each stored tensor. The kind is
+            'parameter', 'buffer' or 'tensor_constant'.
         results: Results, in the same form as the arguments of a node.
         layout: Nesting of the results, in the form of torch's tree specification.
         ranges: Minimum and maximum of each symbol; None for an open end.
@@ -109,7 +110,7 @@ class Program(Struct):
 
 
 def list_value_names(arg: Any) -> Iterator[str]:
-    """Returns the names of the values in an argument or result."""
+    """Yields the names of the values in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind in ("name", "as_name"):
             yield str(value)
@@ -159,7 +160,7 @@ def _set_call_values(root: Segment, results: set[str]) -> None:
     uses: dict[str, int] = {}
 
     def count(segment: Segment) -> tuple[dict[str, int], list[str]]:
-        """Counts the uses of each value in a segment, and lists the values that it produces."""
+        """Returns the number of uses of each value in a segment, and the values that the segment produces."""
         use_counts: dict[str, int] = {}
         produced: list[str] = []
         for child in segment.items:
@@ -211,19 +212,19 @@ def read(archive: ZipArchive) -> Program:
     return read_graph(archive, partial(_read_program, archive.path), hint)
 
 
-def _read_program(path: str, described: dict[str, Any]) -> Program:
-    module = described["graph_module"]
+def _read_program(path: str, description: dict[str, Any]) -> Program:
+    module = description["graph_module"]
     graph, signature = module["graph"], module["signature"]
-    state, user = [], []
+    stored, user_inputs = [], []
     for spec in signature["input_specs"]:
         ((kind, value),) = spec.items()
         if kind in ("parameter", "buffer", "tensor_constant"):
-            state.append((kind, str(value["arg"]["name"]), str(value[f"{kind}_name"])))
+            stored.append((kind, str(value["arg"]["name"]), str(value[f"{kind}_name"])))
         elif kind == "user_input":
-            user.append(value["arg"])
+            user_inputs.append(value["arg"])
         else:
             raise BadModel(f"it takes a '{printable(kind)}', which is not supported", where=path)
-    inputs = [_read_input(graph, str(a["as_tensor"]["name"])) for a in user if "as_tensor" in a]
+    inputs = [_read_input(graph, str(a["as_tensor"]["name"])) for a in user_inputs if "as_tensor" in a]
     results = [s["user_output"]["arg"] for s in signature["output_specs"] if "user_output" in s]
     nodes = [
         GraphNode(
@@ -239,17 +240,17 @@ def _read_program(path: str, described: dict[str, Any]) -> Program:
     model_signature = next((c["signature"] for c in calls if c["fqn"] == "" and c["signature"]), None)
     ranges = {
         extract_symbol(str(s)): (_parse_limit(r.get("min_val")), _parse_limit(r.get("max_val")))
-        for s, r in (described.get("range_constraints") or {}).items()
+        for s, r in (description.get("range_constraints") or {}).items()
     }
     return Program(
         root,
         kinds,
         inputs,
-        state,
+        stored,
         results,
         json.loads(model_signature["out_spec"])[1] if model_signature else None,
         ranges,
-        str(described.get("torch_version", "")),
+        str(description.get("torch_version", "")),
     )
 
 

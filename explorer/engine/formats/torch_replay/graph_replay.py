@@ -24,6 +24,7 @@ _FORMATS = {
     3: torch.channels_last_3d,
     4: torch.preserve_format,
 }
+"""Memory formats by number in a program."""
 
 DECIDING: ContextVar[int] = ContextVar("DECIDING", default=0)
 """Unique number of the branch or loop of a program that is running; 0 outside branches and loops."""
@@ -75,11 +76,11 @@ class GraphReplay:
         values.update(kwargs)
         weights = {id(values[name]) for _, name, _ in self.program.stored}
         self._run_items(self.program.root, values, root, weights)
-        leaves = [self._convert_result(self._convert_argument(r, values)) for r in self.program.results]
-        return _unflatten(self.program.layout, leaves)
+        results = [self._convert_result(self._convert_argument(r, values)) for r in self.program.results]
+        return _unflatten(self.program.layout, results)
 
     def _convert_result(self, value: Any) -> Any:
-        """Converts a result that is a Python number to a tensor: results of exported models are tensors."""
+        """Converts a Python number to a tensor, because results of exported models are tensors."""
         is_number = isinstance(value, (bool, int, float))
         return torch.tensor(value, device=self.device) if is_number else value
 
@@ -104,7 +105,7 @@ class GraphReplay:
                 kwargs[argument["name"]] = value
             else:
                 args.append(value)
-        result = self._call(node.target, args, kwargs)
+        result = self._call_target(node.target, args, kwargs)
         outputs = node.outputs
         if len(outputs) == 1 and "as_tensors" in outputs[0]:
             outputs = [{"as_tensor": t} for t in outputs[0]["as_tensors"]]
@@ -119,6 +120,7 @@ class GraphReplay:
             values.pop(name, None)
 
     def _convert_argument(self, arg: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+        """Returns the value of an argument in the JSON of the file; `values` are those of the graph."""
         ((kind, value),) = arg.items()
         if kind == "as_none":
             return None
@@ -150,16 +152,16 @@ class GraphReplay:
             return value["graph"]
         raise operators.UnknownOperator(f"an argument of the kind {kind} is not supported")
 
-    def _call(self, target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _call_target(self, target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         match = _TARGET.fullmatch(target)
         if match is None:
-            function = _PLAIN.get(target)
+            function = _NUMBER_FUNCTIONS.get(target)
             if function is None:
                 raise operators.UnknownOperator(f"the function {target} is not allowed in a program")
             return function(*args, **kwargs)
         library, name = match.group(1), match.group(2)
         if library == "higher_order":
-            return self._run_region(name, args)
+            return self._run_higher_order(name, args)
         if library == "aten" and name in _CHECKS:
             return None
         if library == "aten" and name in _SIZES:
@@ -169,14 +171,14 @@ class GraphReplay:
             return _SIZES[name](*args, **kwargs)
         return operators.call_operator(library, name, args, kwargs, self.device)
 
-    def _run_region(self, name: str, args: list[Any]) -> Any:
+    def _run_higher_order(self, name: str, args: list[Any]) -> Any:
         """Runs a higher-order operator, whose arguments include graphs: a branch, a loop, or a wrapper.
 
         Wrappers set gradients or autocast, which changes no count, so only their graph runs. During
         torch.export, or with tensors on the meta device, branches and loops use torch's own operator, so that
         exported graphs contain them. A trace would follow only one path, so it is refused.
         """
-        arity = _FLOW.get(name)
+        arity = _FLOW_ARITY.get(name)
         if arity == len(args):
             if _is_tracing():
                 raise operators.NotTraceable(f"a trace follows only one branch of higher_order::{name}")
@@ -237,8 +239,8 @@ class GraphReplay:
     def _run_graph(self, graph: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
         """Runs the graph in an argument, and returns its results as a tuple."""
         inner: dict[str, Any] = {}
-        for described, value in zip(graph["inputs"], arguments, strict=True):
-            for name in list_value_names(described):
+        for graph_input, value in zip(graph["inputs"], arguments, strict=True):
+            for name in list_value_names(graph_input):
                 inner[name] = value
         for n in graph["nodes"]:
             self._run_node(GraphNode(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)
@@ -249,10 +251,11 @@ def _is_tracing() -> bool:
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
-_FLOW = {"cond": 4, "while_loop": 4, "scan": 4}
+_FLOW_ARITY = {"cond": 4, "while_loop": 4, "scan": 4}
 """Number of arguments of each operator that branches or loops."""
 
 _TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+)(?:\.\w+)?")
+"""Qualified name of an operator; the groups are its library and its name without the overload."""
 
 _CHECKS = frozenset({
     "_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
@@ -266,8 +269,9 @@ _SIZES: dict[str, Callable[..., Any]] = {
     "sym_stride": lambda self, dim=None: self.stride() if dim is None else self.stride(dim),
     "sym_storage_offset": lambda self: self.storage_offset(),
 }
+"""Operators that return sizes, strides or offsets of a tensor."""
 
-_PLAIN: dict[str, Callable[..., Any]] = {
+_NUMBER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{
         f"_operator.{name}": getattr(operator, name)
         for name in (
@@ -294,9 +298,12 @@ def _convert_float(value: Any) -> Any:
     return float(value) if isinstance(value, (str, int)) else value
 
 
-def _unflatten(layout: Any, leaves: list[Any]) -> Any:
-    """Nests results as the model does, in tuples, lists and dictionaries."""
-    remaining = iter(leaves)
+def _unflatten(layout: Any, results: list[Any]) -> Any:
+    """Nests results as the model does, in tuples, lists and dictionaries.
+
+    If the layout does not fit, the only result or the tuple of results is returned.
+    """
+    remaining = iter(results)
 
     def build(spec: Any) -> Any:
         if not isinstance(spec, dict) or not spec.get("type"):
@@ -309,4 +316,4 @@ def _unflatten(layout: Any, leaves: list[Any]) -> Any:
     try:
         return build(layout)
     except (StopIteration, ValueError, KeyError, TypeError, RecursionError):
-        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+        return results[0] if len(results) == 1 else tuple(results)

@@ -180,7 +180,10 @@ def _compute_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    """Computes the fused attention of nn.MultiheadAttention with separate operators (batch first)."""
+    """Computes the fused attention of nn.MultiheadAttention with separate operators (batch first).
+
+    If `mask_type` is 1, the mask marks padding; else it is the attention mask.
+    """
     padding = mask if mask is not None and mask_type == 1 else None
     attending = mask if mask is not None and mask_type != 1 else None
     output, weights = torch.nn.functional.multi_head_attention_forward(
@@ -278,22 +281,25 @@ _LAYER_OPERATORS: dict[str, Callable[..., Any]] = {
 # -- builtins on plain values
 
 
-def _number(value: Any) -> Any:
+def _get_number(value: Any) -> Any:
     """Returns the number in a tensor with one element; other values are returned unchanged."""
     return value.item() if isinstance(value, torch.Tensor) else value
 
 
-def _size(value: Any, dim: int | None = None) -> Any:
+def _get_sizes(value: Any, dim: int | None = None) -> Any:
+    """Returns the size of the axis `dim` of a tensor, or the list of all sizes."""
     if dim is not None:
         return int(value.shape[dim])
     return [int(d) for d in value.shape]
 
 
 def _create_tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+    # ignore the device: the values of constants are needed even on the meta device
     return torch.tensor(data, dtype=_convert_dtype(dtype))
 
 
 def _convert_dtype(value: Any) -> torch.dtype | None:
+    """Returns the element type with a number in TorchScript, or None for an unknown value."""
     if isinstance(value, int) and 0 <= value < len(DTYPES):
         return DTYPES[value]
     return value if isinstance(value, torch.dtype) else None
@@ -361,15 +367,15 @@ _VALUES: dict[str, Callable[..., Any]] = {
     "keys": lambda items: list(items.keys()),
     "values": lambda items: list(items.values()),
     "items": lambda items: list(items.items()),
-    "size": _size,
+    "size": _get_sizes,
     "slice": _slice,
     "is_contiguous": lambda t, *rest, **more: t.is_contiguous(),
-    "item": _number,
+    "item": _get_number,
     **{kind.__name__: kind for kind in (list, dict, len, int, float, bool, complex, str, ord, chr)},
     **dict.fromkeys(("Int", "IntImplicit"), int),
     **dict.fromkeys(("Float", "FloatImplicit"), float),
     "Bool": bool,
-    "ScalarImplicit": _number,
+    "ScalarImplicit": _get_number,
     "format": _format,
     "percentFormat": lambda text, *values: str(text),
     "tensor": _create_tensor,
@@ -442,7 +448,7 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
 
 
 def _call_prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    primitive = _PRIM.get(name)
+    primitive = _PRIM_OPERATORS.get(name)
     if primitive is None:
         primitive = _NUMBERS.get(name)
     if primitive is None:
@@ -450,7 +456,7 @@ def _call_prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
     return primitive(*args, **kwargs)
 
 
-_PRIM: dict[str, Callable[..., Any]] = {
+_PRIM_OPERATORS: dict[str, Callable[..., Any]] = {
     "NumToTensor": lambda value: torch.tensor(value),
     "RaiseException": _raise,
     "Print": _ignore_message,
@@ -458,7 +464,7 @@ _PRIM: dict[str, Callable[..., Any]] = {
     "type": lambda device: "cpu",
     "index": lambda device: None,
     "layout": lambda t: None,
-    "shape": _size,
+    "shape": _get_sizes,
     "data": lambda t: t.detach(),
     **{
         name: operator.attrgetter(name)

@@ -56,6 +56,7 @@ Their twins have only the class name, not the base class.
 """
 
 _CLASSES: dict[tuple[str, tuple[str, ...]], type[ReplayModule]] = {}
+"""Classes of twins created so far, by the qualified name and the arguments that `create_twin` gets."""
 
 
 def create_twin(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) -> ReplayModule:
@@ -94,6 +95,7 @@ def _create_class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModul
 
 
 def _build_signature(arguments: tuple[str, ...]) -> inspect.Signature:
+    """Returns the signature of `forward`; a name that Python does not allow is replaced by a number."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter("self", kind)]
     optional = False
@@ -181,9 +183,9 @@ def add_tensor(
 
 
 def set_attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
-    """Sets constructor arguments of a layer as attributes.
+    """Sets constructor arguments of a layer as attributes: `settings`, and those that follow from its weight.
 
-    Arguments that follow from the shape of the weight, such as features, are added to `settings`.
+    A name that the module already uses is skipped, and so is a value that cannot be written as a fact.
     """
     all_settings = {**_infer_arguments_from_weights(module), **settings}
     for name, value in all_settings.items():

@@ -24,13 +24,13 @@ class Storages(Struct):
 
     Attributes:
         archive: Archive with the weights.
-        entry: Function that returns the name of the archive entry for the key of a storage.
+        find_entry: Function that returns the name of the archive entry for the key of a storage.
         meta: Whether to build the tensors on the meta device, without reading the weights.
         storages: Storages created so far, by key.
     """
 
     archive: ZipArchive
-    entry: Callable[[str], str]
+    find_entry: Callable[[str], str]
     meta: bool
     storages: dict[str, Any] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Storages(Struct):
         storage = self.storages.get(ref.key)
         if storage is not None:
             return storage
-        name = self.entry(ref.key)
+        name = self.find_entry(ref.key)
         size = ref.elements * getattr(torch, ref.dtype).itemsize
         if self.archive.size_of(name) < size:
             raise BadModel(f"'{printable(name)}' holds fewer bytes than its tensor", where=self.archive.path)

@@ -80,7 +80,13 @@ def _list_notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
 
 
 def _read_traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, torch.Tensor] | None:
-    """Returns the inputs at tracing, by argument name of `forward`, as tensors on the meta device."""
+    """Returns the inputs at tracing, by argument name of `forward`, as tensors on the meta device.
+
+    Returns None if the file does not list them as tensors.
+
+    Raises:
+        BadModel: The shape of an input is impossible.
+    """
     traced = read_strictly(archive.read("traced_inputs.pkl"), archive.path)
     specs = traced.get("forward") if isinstance(traced, dict) else None
     if not isinstance(specs, (list, tuple)):
@@ -110,10 +116,10 @@ class _Builder:
     Attributes:
         storages: Weights of the modules.
         constant_storages: Tensors among the constants.
-        value_storages: Constants that are always built with values (see `_is_value`).
+        value_storages: Constants that are always built with values (see `_needs_values`).
         twins: Twins and script objects built so far, by id of their description.
         tied: Parameters built so far, by identity of the tensor.
-        machine: Interpreter of the code.
+        interpreter: Interpreter of the code.
     """
 
     def __init__(self, archive: ZipArchive, code: Code, constants: list[Any], meta: bool) -> None:
@@ -124,23 +130,25 @@ class _Builder:
         self.value_storages = Storages(archive, lambda key: f"constants/{key}", False)
         self.twins: dict[int, Any] = {}
         self.tied: dict[Any, torch.Tensor] = {}
-        self.machine = ScriptInterpreter(code, torch.device("meta" if meta else "cpu"))
+        self.interpreter = ScriptInterpreter(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
 
     def build_model(self, root: ReducedObject) -> ReplayModule:
-        """Builds the twin of the model, and the constants of its code."""
+        """Builds the twin of the model and the constants of its code, and returns the twin."""
         module = self.build_module(root)
         tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
         # a frozen model stores its weights as constants of its code
         is_frozen = not any(True for _ in module.parameters())
         for index, value in enumerate(self.constants):
             if not isinstance(value, TensorSpec):
-                self.machine.constants[f"c{index}"] = self.convert_value(value)
+                self.interpreter.constants[f"c{index}"] = self.convert_value(value)
                 continue
-            tensor = (self.value_storages if _is_value(value) else self.constant_storages).build_tensor(value)
+            tensor = (self.value_storages if _needs_values(value) else self.constant_storages).build_tensor(
+                value
+            )
             name = f"CONSTANTS_c{index}"
             add_tensor(module, name, tensor, parameter=is_frozen and tensor.is_floating_point())
-            self.machine.constants[f"c{index}"] = getattr(module, name)
+            self.interpreter.constants[f"c{index}"] = getattr(module, name)
         module.file_values["constants"] = tensors
         module.file_values["frozen"] = is_frozen
         return module
@@ -153,14 +161,14 @@ class _Builder:
         kind = self.code.find_class(record.qualname)
         if kind is None or kind.base != "Module":
             raise BadModel(f"its code lacks {printable(record.qualname)}", where=self.path)
-        twin = create_twin(clean_class_name(record.qualname), _list_arguments(kind), self.machine.enter)
+        twin = create_twin(clean_class_name(record.qualname), _list_arguments(kind), self.interpreter.enter)
         self.twins[id(record)] = twin
         twin.file_values.update(kind=kind, values={})
         # the state of a module with packed weights (quantization) is not a dictionary; calling it fails
         state = record.state if isinstance(record.state, Mapping) else {}
         twin.file_values["packed"] = state is not record.state
         for name, value in state.items():
-            self.attribute(twin, kind, str(name), value)
+            self.set_attribute(twin, kind, str(name), value)
         for name in sorted(kind.parameters - set(parameters_of(twin))):
             if name in state and state[name] is None:
                 twin.register_parameter(name, None)
@@ -169,7 +177,7 @@ class _Builder:
         )
         return twin
 
-    def attribute(self, twin: ReplayModule, kind: ScriptClass, name: str, value: Any) -> None:
+    def set_attribute(self, twin: ReplayModule, kind: ScriptClass, name: str, value: Any) -> None:
         """Sets an attribute of a twin: a submodule, a tensor, or another value."""
         if isinstance(value, ReducedObject):
             value_class = self.code.find_class(value.qualname)
@@ -191,7 +199,7 @@ class _Builder:
             twin.file_values["values"][name] = self.convert_value(value)
 
     def convert_value(self, value: Any) -> Any:
-        """Converts a value of the file, and builds the tensors and objects in it."""
+        """Converts a value of the file, and builds the tensors and objects in it; a device becomes None."""
         if isinstance(value, TensorSpec):
             return self.storages.build_tensor(value)
         if isinstance(value, ReducedObject):
@@ -213,7 +221,7 @@ class _Builder:
         return value
 
 
-def _is_value(spec: TensorSpec) -> bool:
+def _needs_values(spec: TensorSpec) -> bool:
     """Whether code may compute sizes from a constant, so that its value is needed on the meta device too."""
     return not spec.shape or (spec.extent <= 16 and not spec.dtype.startswith(("float", "bfloat", "complex")))
 
@@ -247,7 +255,10 @@ _ARGUMENTS: Mapping[str, Mapping[str, int]] = {
 
 
 def _read_arguments_from_code(kind: ScriptClass) -> dict[str, Any]:
-    """Reads the constructor arguments of a layer from the literals in the first known call in `forward`."""
+    """Reads the constructor arguments of a layer from the literals in the first known call in `forward`.
+
+    The result is empty for a class outside torch.nn.
+    """
     entry = kind.methods.get("forward")
     if entry is None or not clean_class_name(kind.qualname).startswith("torch.nn."):
         return {}

@@ -23,14 +23,14 @@ from explorer.engine.compat.torch import buffers_of, children_of, parameters_of
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
-SOURCE = 32 << 20
-"""Maximum bytes of a code file."""
+MAX_SOURCE_LENGTH = 32 << 20
+"""Maximum number of characters of a code file."""
 MAX_STEPS = 200_000
 """Maximum number of steps of a run, about one second. Each statement takes one step, and operators take more.
 The longest known real run, a scripted detector, takes about ten thousand steps."""
 _LOOP_STEPS = 32
 """Steps of an operator inside a loop, because it may be a tensor operator."""
-TRUSTED = 100
+TRUSTED_FACTOR = 100
 """Factor by which trusted code may take more steps, such as the loop of a long recurrence."""
 MAX_ARGUMENT_ITEMS = 1_000_000
 """Maximum number of items, including nested items, in the arguments of an operator on plain values."""
@@ -102,7 +102,7 @@ class Code:
         text = self.read(f"code/{module.replace('.', '/')}.py")
         if text is None:
             return
-        if len(text) > SOURCE:
+        if len(text) > MAX_SOURCE_LENGTH:
             raise BadModel(f"its code for {printable(module)} is larger than any model's", where=self.where)
         try:
             tree = ast.parse(text)
@@ -193,8 +193,11 @@ class _Return(Exception):
 
 
 _ROOTS = frozenset({"torch", "ops", "__torch__", "CONSTANTS"})
+"""First parts of the dotted names of globals."""
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}
+"""Functions that read the number in a tensor, by the type in `annotate`."""
 _NUMBERS = {"inf": float("inf"), "nan": float("nan"), "infj": complex(0, float("inf"))}
+"""Names of numbers."""
 
 _ENTRY = re.compile(r"forward(\d+|__\d+)?")
 """Names of the methods that run a submodule. A traced module that is called twice also has `forward1`."""
@@ -268,14 +271,14 @@ class ScriptInterpreter:
         Raises:
             ScriptError: The interpreter cannot run the function.
         """
-        frame = ScriptFrame(self._bind(function, args, kwargs), owner)
+        frame = ScriptFrame(self._bind_arguments(function, args, kwargs), owner)
         try:
-            self._block(function.body, frame)
+            self._run_block(function.body, frame)
         except _Return as signal:
             return signal.value
         return None
 
-    def _bind(
+    def _bind_arguments(
         self, function: ast.FunctionDef, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Returns the value of each argument of a function, by name."""
@@ -298,11 +301,11 @@ class ScriptInterpreter:
     def _spend(self, steps: int) -> None:
         """Counts steps; raises an error above the limit."""
         self.steps += steps
-        if self.steps > MAX_STEPS * (TRUSTED if self.code.trusted else 1):
+        if self.steps > MAX_STEPS * (TRUSTED_FACTOR if self.code.trusted else 1):
             hint = "" if self.code.trusted else "; --trust lets it run a hundred times longer"
             raise ScriptError(f"its code runs endlessly{hint}")
 
-    def _block(self, statements: Sequence[ast.stmt], frame: ScriptFrame) -> None:
+    def _run_block(self, statements: Sequence[ast.stmt], frame: ScriptFrame) -> None:
         for statement in statements:
             self._spend(1)
             handler = _STATEMENTS.get(type(statement))
@@ -310,12 +313,12 @@ class ScriptInterpreter:
                 raise ScriptError(f"'{type(statement).__name__}' is not TorchScript")
             handler(self, statement, frame)
 
-    def _assign(self, statement: ast.Assign, frame: ScriptFrame) -> None:
+    def _run_assignment(self, statement: ast.Assign, frame: ScriptFrame) -> None:
         value = self._evaluate(statement.value, frame)
         for target in statement.targets:
             self._bind_target(target, value, frame)
 
-    def _declare(self, statement: ast.AnnAssign, frame: ScriptFrame) -> None:
+    def _run_declaration(self, statement: ast.AnnAssign, frame: ScriptFrame) -> None:
         if statement.value is not None:
             self._bind_target(statement.target, self._evaluate(statement.value, frame), frame)
 
@@ -329,7 +332,7 @@ class ScriptInterpreter:
             for part, element in zip(target.elts, parts, strict=True):
                 self._bind_target(part, element, frame)
         elif isinstance(target, ast.Attribute):
-            self._set(self._evaluate(target.value, frame), target.attr, value)
+            self._set_attribute(self._evaluate(target.value, frame), target.attr, value)
         elif isinstance(target, ast.Subscript):
             self._evaluate(target.value, frame)[self._evaluate(target.slice, frame)] = value
         else:
@@ -340,13 +343,13 @@ class ScriptInterpreter:
 
     def _run_if(self, statement: ast.If, frame: ScriptFrame) -> None:
         branch = statement.body if bool(self._evaluate(statement.test, frame)) else statement.orelse
-        self._block(branch, frame)
+        self._run_block(branch, frame)
 
     def _run_while(self, statement: ast.While, frame: ScriptFrame) -> None:
         self.loop_depth += 1
         try:
             while bool(self._evaluate(statement.test, frame)):
-                self._block(statement.body, frame)
+                self._run_block(statement.body, frame)
         finally:
             self.loop_depth -= 1
 
@@ -355,18 +358,18 @@ class ScriptInterpreter:
         try:
             for value in self._evaluate(statement.iter, frame):
                 self._bind_target(statement.target, value, frame)
-                self._block(statement.body, frame)
+                self._run_block(statement.body, frame)
         finally:
             self.loop_depth -= 1
 
-    def _return(self, statement: ast.Return, frame: ScriptFrame) -> None:
+    def _run_return(self, statement: ast.Return, frame: ScriptFrame) -> None:
         raise _Return(None if statement.value is None else self._evaluate(statement.value, frame))
 
     def _run_with(self, statement: ast.With, frame: ScriptFrame) -> None:
         # the context managers in question, torch.no_grad and profiling, do not change results
-        self._block(statement.body, frame)
+        self._run_block(statement.body, frame)
 
-    def _pass(self, statement: ast.stmt, frame: ScriptFrame) -> None:
+    def _run_pass(self, statement: ast.stmt, frame: ScriptFrame) -> None:
         pass
 
     # expressions
@@ -380,25 +383,25 @@ class ScriptInterpreter:
     def _evaluate_constant(self, node: ast.Constant, frame: ScriptFrame) -> Any:
         return node.value
 
-    def _name(self, node: ast.Name, frame: ScriptFrame) -> Any:
+    def _evaluate_name(self, node: ast.Name, frame: ScriptFrame) -> Any:
         if node.id in frame.names:
             return frame.names[node.id]
         if node.id in _NUMBERS:
             return _NUMBERS[node.id]
         raise ScriptError(f"'{node.id}' has no value")
 
-    def _attribute(self, node: ast.Attribute, frame: ScriptFrame) -> Any:
+    def _evaluate_attribute(self, node: ast.Attribute, frame: ScriptFrame) -> Any:
         dotted = _find_dotted_name(node, frame)
         if dotted is None:
-            return self._get(self._evaluate(node.value, frame), node.attr)
+            return self._get_attribute(self._evaluate(node.value, frame), node.attr)
         if dotted.startswith("CONSTANTS."):
             if node.attr not in self.constants:
                 raise ScriptError(f"it has no constant {node.attr}")
             return self.constants[node.attr]
         if dotted.startswith("__torch__."):
-            holder = self.code.find_class(dotted.rpartition(".")[0])
-            if holder is not None and holder.base == "Enum":
-                return holder.constants.get(node.attr)
+            enumeration = self.code.find_class(dotted.rpartition(".")[0])
+            if enumeration is not None and enumeration.base == "Enum":
+                return enumeration.constants.get(node.attr)
             return _Reference(dotted)
         raise ScriptError(f"'{dotted}' is not a value")
 
@@ -424,7 +427,7 @@ class ScriptInterpreter:
     def _evaluate_choice(self, node: ast.IfExp, frame: ScriptFrame) -> Any:
         return self._evaluate(node.body if bool(self._evaluate(node.test, frame)) else node.orelse, frame)
 
-    def _call(self, node: ast.Call, frame: ScriptFrame) -> Any:
+    def _evaluate_call(self, node: ast.Call, frame: ScriptFrame) -> Any:
         target = node.func
         if isinstance(target, ast.Name) and target.id not in frame.names:
             return self._call_builtin(target.id, node, frame)
@@ -434,9 +437,9 @@ class ScriptInterpreter:
             dotted = _find_dotted_name(target, frame)
             if dotted is None:
                 receiver = self._evaluate(target.value, frame)
-                return self._invoke(frame, receiver, target.attr, args, kwargs)
+                return self._call_method(frame, receiver, target.attr, args, kwargs)
             if dotted.startswith(("torch.", "ops.")):
-                self._spend((_LOOP_STEPS if self.loop_depth else 1) + _step_cost(dotted, args))
+                self._spend((_LOOP_STEPS if self.loop_depth else 1) + _count_steps(dotted, args))
                 return self._call_operator(dotted, args, kwargs)
             return self._call_in_file(dotted, args, kwargs)
         callee = self._evaluate(target, frame)
@@ -449,9 +452,9 @@ class ScriptInterpreter:
         if function is not None:
             fixed_result = _FIXED_RESULTS.get(qualname)
             return self.run(function, args, kwargs) if fixed_result is None else fixed_result
-        holder, _, name = qualname.rpartition(".")
-        if name == "__new__" and self.code.find_class(holder) is not None:
-            return ScriptObject(holder)
+        class_name, _, name = qualname.rpartition(".")
+        if name == "__new__" and self.code.find_class(class_name) is not None:
+            return ScriptObject(class_name)
         script_class = self.code.find_class(qualname)
         if script_class is None:
             raise ScriptError(f"its code lacks {qualname}")
@@ -466,16 +469,16 @@ class ScriptInterpreter:
             return convert(value) if convert and hasattr(value, "item") else value
         args = [self._evaluate(a, frame) for a in node.args]
         if name == "getattr":
-            return self._get(args[0], str(args[1]))
+            return self._get_attribute(args[0], str(args[1]))
         if name in ("int", "float", "bool", "str", "complex"):
             return self._call_operator(f"torch.{name}", args, {})
-        if name in _PLAIN:
-            return _PLAIN[name](*args)
+        if name in _BUILTINS:
+            return _BUILTINS[name](*args)
         raise ScriptError(f"'{name}' is not TorchScript")
 
     # objects of the file, and operators
 
-    def _invoke(
+    def _call_method(
         self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Calls a method.
@@ -500,7 +503,7 @@ class ScriptInterpreter:
         # the frame gets the receiver as its owner, so that operators count for the module whose method runs
         return self.run(method, (value, *args), kwargs, owner=value)
 
-    def _get(self, value: Any, name: str) -> Any:
+    def _get_attribute(self, value: Any, name: str) -> Any:
         if isinstance(value, ReplayModule):
             for table in (
                 parameters_of(value),
@@ -522,7 +525,7 @@ class ScriptInterpreter:
             return getattr(value, name)
         raise ScriptError(f"a {type(value).__name__} has no {name}")
 
-    def _set(self, value: Any, name: str, new_value: Any) -> None:
+    def _set_attribute(self, value: Any, name: str, new_value: Any) -> None:
         if isinstance(value, ScriptObject):
             value.values[name] = new_value
         elif isinstance(value, ReplayModule):
@@ -556,7 +559,10 @@ class ScriptInterpreter:
 
 
 def _convert_image_lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Converts each argument for which the model expects a list of tensors, such as a detector's images."""
+    """Converts each tensor for which the model expects a list, such as a detector's images.
+
+    A tensor with four axes becomes a list of its images, and another tensor becomes a list of one.
+    """
     declared = kind.methods["forward"].args.args[1:]
     arguments = list(args)
     for index, (argument, value) in enumerate(zip(declared, args, strict=False)):
@@ -576,7 +582,7 @@ _DEEP = frozenset(
 """Operators that read nested lists completely."""
 
 
-def _step_cost(name: str, args: Sequence[Any]) -> int:
+def _count_steps(name: str, args: Sequence[Any]) -> int:
     """Returns the number of steps of an operator on plain values: one for every 64 items that it may read.
 
     Raises:
@@ -607,13 +613,14 @@ def check_size(values: Sequence[Any]) -> None:
     while pending:
         value, depth = pending.pop()
         items_visited += len(value)
-        if items_visited > MAX_ARGUMENT_ITEMS // 10 or depth > _MAX_CALL_DEPTH:
+        if items_visited > MAX_ARGUMENT_ITEMS // 10 or depth > _MAX_LEVELS:
             raise ScriptError("its code creates an endless list")
         items = value.values() if isinstance(value, dict) else value
         pending += [(element, depth + 1) for element in items if isinstance(element, (list, tuple, dict))]
 
 
-_MAX_CALL_DEPTH = 100
+_MAX_LEVELS = 100
+"""Maximum number of levels of nested lists in the arguments or results of a layer."""
 
 
 def _find_dotted_name(node: ast.expr, frame: ScriptFrame) -> str | None:
@@ -627,33 +634,34 @@ def _find_dotted_name(node: ast.expr, frame: ScriptFrame) -> str | None:
     return None
 
 
-_PLAIN: Mapping[str, Callable[..., Any]] = {
+_BUILTINS: Mapping[str, Callable[..., Any]] = {
     "range": lambda *args: range(*map(int, args)),
     "len": len,
     "min": min,
     "max": max,
 }
+"""Builtins that code calls without a prefix."""
 
 _STATEMENTS: dict[type, Callable[[ScriptInterpreter, Any, ScriptFrame], None]] = {
-    ast.Assign: ScriptInterpreter._assign,
-    ast.AnnAssign: ScriptInterpreter._declare,
+    ast.Assign: ScriptInterpreter._run_assignment,
+    ast.AnnAssign: ScriptInterpreter._run_declaration,
     ast.Expr: ScriptInterpreter._run_expression,
     ast.If: ScriptInterpreter._run_if,
     ast.While: ScriptInterpreter._run_while,
     ast.For: ScriptInterpreter._run_for,
-    ast.Return: ScriptInterpreter._return,
+    ast.Return: ScriptInterpreter._run_return,
     ast.With: ScriptInterpreter._run_with,
-    ast.Pass: ScriptInterpreter._pass,
+    ast.Pass: ScriptInterpreter._run_pass,
 }
 _EXPRESSIONS: dict[type, Callable[[ScriptInterpreter, Any, ScriptFrame], Any]] = {
     ast.Constant: ScriptInterpreter._evaluate_constant,
-    ast.Name: ScriptInterpreter._name,
-    ast.Attribute: ScriptInterpreter._attribute,
+    ast.Name: ScriptInterpreter._evaluate_name,
+    ast.Attribute: ScriptInterpreter._evaluate_attribute,
     ast.Subscript: ScriptInterpreter._evaluate_subscript,
     ast.Tuple: ScriptInterpreter._evaluate_sequence,
     ast.List: ScriptInterpreter._evaluate_sequence,
     ast.Dict: ScriptInterpreter._evaluate_mapping,
     ast.UnaryOp: ScriptInterpreter._evaluate_unary,
     ast.IfExp: ScriptInterpreter._evaluate_choice,
-    ast.Call: ScriptInterpreter._call,
+    ast.Call: ScriptInterpreter._evaluate_call,
 }

@@ -42,8 +42,8 @@ class BuildError(Exception):
     """Raised for a configuration from which no module can be built; the text gives the reason."""
 
 
-def check(config: Mapping[str, Any], source: str) -> None:
-    """Checks that no size exceeds the sizes of real models.
+def check_sizes(config: Mapping[str, Any], source: str) -> None:
+    """Checks that no size, positive or negative, exceeds the sizes of real models.
 
     Args:
         config: Contents of config.json.
@@ -62,11 +62,12 @@ def check(config: Mapping[str, Any], source: str) -> None:
 
 
 def _is_depth(name: str) -> bool:
+    """Whether a setting is a number of modules, by its name."""
     return any(word in name for word in _DEPTHS) and not any(word in name for word in _WIDTHS)
 
 
 def _list_numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
-    """Returns the (path of the setting, value) of each integer in a configuration."""
+    """Yields the (path of the setting, value) of each integer in a configuration."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield key, value
     elif depth < _MAX_DEPTH and isinstance(value, (dict, list)):
@@ -77,7 +78,7 @@ def _list_numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]
 
 
 def find_code_file(config: Mapping[str, Any]) -> str:
-    """Finds the code file in the folder that the configuration names, or '' if it names none."""
+    """Returns the name of the code file that the configuration names, or '' if it names none."""
     code_by_class = config.get("auto_map")
     if not isinstance(code_by_class, dict):
         return ""

@@ -50,6 +50,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 """transformers' settings by llama.cpp's key (in its constants.py), without the prefix of the architecture."""
 
 _NEEDED = ("block_count", "embedding_length", "attention.head_count")
+"""Keys without which no configuration is built, except for Mamba."""
 
 _LLAMA_LIKE = re.compile(
     r"(token_embd|output_norm|output|rope_freqs|rope_factors_long|rope_factors_short)\.weight"
@@ -63,7 +64,7 @@ _LLAMA_LIKE = re.compile(
 def list_configurations(
     metadata: Mapping[str, Any], tensors: Sequence[StoredTensor]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Lists possible configurations of a file, most likely first.
+    """Yields possible configurations of a file, most likely first.
 
     Args:
         metadata: Metadata of the file; arrays are tuples of numbers.
@@ -92,17 +93,17 @@ def list_configurations(
     missing_keys = [f"{name}.{key}" for key in _NEEDED if not isinstance(settings.get(key), int)]
     if missing_keys and not name.startswith("mamba"):
         raise BuildError(f"its metadata does not say {printable(', '.join(missing_keys))}")
-    kind = _TYPES.get(name, name)
-    table = GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {})
+    model_type = _TYPES.get(name, name)
+    table = GGUF_CONFIG_MAPPING.get(model_type.removesuffix("_text"), {})
     by_name = {tensor.name: tensor for tensor in tensors}
     common = _read_common_settings(settings, by_name)
-    if kind in CONFIG_MAPPING and not (kind == "llama" and "num_experts" in common):
+    if model_type in CONFIG_MAPPING and not (model_type == "llama" and "num_experts" in common):
         mapped = {setting: settings[key] for key, setting in table.items() if setting and key in settings}
         common_settings = {setting for key in table if key in settings for setting in _KEYS.get(key, ())}
         unmapped = {setting: value for setting, value in common.items() if setting not in common_settings}
-        defaults = GGUF_CONFIG_DEFAULTS_MAPPING.get(kind, {})
-        extras = _list_extra_settings(kind, settings, by_name)
-        yield {**unmapped, **mapped, **defaults, **extras, "model_type": kind}, ""
+        defaults = GGUF_CONFIG_DEFAULTS_MAPPING.get(model_type, {})
+        extras = _list_extra_settings(model_type, settings, by_name)
+        yield {**unmapped, **mapped, **defaults, **extras, "model_type": model_type}, ""
     if all(_LLAMA_LIKE.fullmatch(tensor) for tensor in by_name):
         llama_settings = _choose_llama_like_settings(by_name)
         summary = (
@@ -120,7 +121,10 @@ def _read_lfm2_settings(heads: Any) -> dict[str, Any]:
 
 
 def _find_uniform_value(value: Any) -> Any:
-    """Returns the common value of a list with one value per layer, or None if the layers differ."""
+    """Returns the common value of a tuple with one value per layer, or None if the layers differ.
+
+    Other values are returned unchanged.
+    """
     if isinstance(value, tuple):
         return value[0] if value and len(set(value)) == 1 else None
     return value
@@ -157,15 +161,15 @@ def _choose_llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str
 
 
 def _list_extra_settings(
-    kind: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]
+    model_type: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]
 ) -> dict[str, Any]:
     """Returns the settings of an architecture that depend on its tensors, or on several keys together."""
-    if kind == "stablelm":
+    if model_type == "stablelm":
         return {
             "use_qkv_bias": "blk.0.attn_q.bias" in by_name,
             "use_parallel_residual": "blk.0.ffn_norm.weight" not in by_name,
         }
-    if kind == "deepseek_v3":
+    if model_type == "deepseek_v3":
         rope = metadata.get("rope.dimension_count") or 0
         keys = metadata.get("attention.key_length_mla") or metadata.get("attention.key_length") or 0
         values = metadata.get("attention.value_length_mla") or metadata.get("attention.value_length") or 0
@@ -177,18 +181,21 @@ def _list_extra_settings(
             "head_dim": rope,
             "num_key_value_heads": metadata.get("attention.head_count"),
         }
-    if kind == "lfm2" and "full_attention" in metadata:
+    if model_type == "lfm2" and "full_attention" in metadata:
         return {"full_attn_idxs": metadata["full_attention"], "block_auto_adjust_ff_dim": False}
-    if kind in ("t5", "umt5"):
+    if model_type in ("t5", "umt5"):
         return {"is_gated_act": True, "feed_forward_proj": "gated-gelu"}
     return {}
 
 
 _EXPERTS = re.compile(r"(?:.*\.)?(\d+)\..*experts\.(gate_up_proj|down_proj)(_bias)?")
+"""Name of a parameter with the weights or biases of all experts; the first group is the layer."""
+
 _EXPERT_NAMES = {
     "gate_up_proj": (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_up_exps",)),
     "down_proj": (("ffn_down_exps",),),
 }
+"""Possible sets of llama.cpp's names for such a parameter."""
 
 
 class GgufNames:
@@ -206,7 +213,7 @@ class GgufNames:
     ) -> None:
         self.parameters = parameters
         architectures = [architecture, "llama", "qwen3", "qwen3moe", "deepseek2"]
-        self.maps = [_load_name_map(kind, layers) for kind in dict.fromkeys(architectures)]
+        self.maps = [_load_name_map(name, layers) for name in dict.fromkeys(architectures)]
         self.targets: dict[str, str] = {}
         for name in parameters:
             for file_name in self._list_file_names(name, file_tensors):
@@ -221,7 +228,8 @@ class GgufNames:
     ) -> Mapping[str, tuple[int, ...] | None]:
         """Returns the shape of a parameter in the file.
 
-        It is the module's shape if the stored tensors have the same sizes in any order of the axes.
+        It is the module's shape if the only stored tensor has the same sizes in any order of the axes, apart
+        from sizes of 1, or if several stored tensors together have as many elements.
         """
         shape = tuple(self.parameters[target].shape)
         stored_shapes = [weight.shape for _, weight in sources]

@@ -40,7 +40,7 @@ class NameMatch(Struct):
     contradictions: list[str] = field(default_factory=list)
 
     def list_notes(self) -> Iterator[str]:
-        """Returns notes on missing and unexpected tensors, which explain the reported figures."""
+        """Yields notes on missing and unexpected tensors, which explain the reported figures."""
         if self.missing:
             yield (
                 f"{many_text(len(self.missing), 'parameter')} of the module in no file, counted as the"
@@ -63,7 +63,9 @@ class Names(Protocol):
     def list_shapes(
         self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
     ) -> Mapping[str, tuple[int, ...] | None]:
-        """Returns the shape of each parameter that is created from file tensors, by name; None if unknown.
+        """Returns the shape of each parameter that is created from file tensors, by name.
+
+        A shape is None if it is unknown, and empty if the file tensors cannot be converted.
 
         Args:
             target: Parameter name that `find_target` returned.
@@ -91,25 +93,25 @@ def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapp
 
 
 def match_weights(
-    parameters: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], names: Names
+    parameters: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], name_map: Names
 ) -> NameMatch:
     """Matches weights with the parameters of a module.
 
     Args:
         parameters: Parameters and buffers of the module by name; a tied tensor has several names.
         weights: Weights of the files; experts must be in order.
-        names: Map from file names to parameter names.
+        name_map: Map from file names to parameter names.
     """
     name_match = NameMatch()
     groups: dict[str, list[tuple[str, LogicalTensor]]] = defaultdict(list)
     for weight in weights:
-        target, pattern = names.find_target(weight.name)
+        target, pattern = name_map.find_target(weight.name)
         if target in parameters:
             groups[target].append((pattern, weight))
         else:
             name_match.unexpected.append(weight.name)
     for target, sources in groups.items():
-        shapes = names.list_shapes(target, sources)
+        shapes = name_map.list_shapes(target, sources)
         _record_match(name_match, parameters, shapes, [weight for _, weight in sources])
     shared: dict[int, list[str]] = defaultdict(list)
     for name, tensor in parameters.items():
@@ -238,5 +240,5 @@ def _record_match(
 
 
 def _build_natural_key(name: str) -> tuple[tuple[int, str], ...]:
-    """Sort key of a name that compares numbers by value, so that experts are in order."""
+    """Returns a sort key of a name that compares numbers by value, so that experts are in order."""
     return tuple((int(p), "") if p.isdecimal() and len(p) < 10 else (-1, p) for p in name.split("."))

@@ -1,8 +1,9 @@
 """nn.Module of a configuration: lets transformers build a model from config.json, on the meta device.
 
-The class is the first known one in `architectures`. Without one, it is transformers' class for text
-generation with this `model_type`, or the base model. Nothing is downloaded, and building reads no weights.
-Code in the folder (`auto_map`) runs only with `--trust`; transformers then copies it to its own cache.
+The class is the first known one in `architectures`. Without one, it is transformers' class of this
+`model_type` for text generation, also from images or speech, or the base model. Nothing is downloaded, and
+building reads no weights. Code in the folder (`auto_map`) runs only with `--trust`; transformers then copies
+it to its own cache.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from explorer.engine.compat.huggingface_hub import prevent_downloads
 from explorer.engine.compat.torch import module_dicts
 from explorer.engine.compat.transformers import build_configured, is_configured, list_wide_parts
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.transformers.config import MAX_MODULES, BuildError, check, find_code_file
+from explorer.engine.formats.transformers.config import MAX_MODULES, BuildError, check_sizes, find_code_file
 from explorer.host.optional_packages import format_error, require, silence
 
 TOKENS = 128
@@ -54,14 +55,14 @@ def create_module(
 
     Raises:
         BuildError: transformers lacks the architecture, or cannot build it from this configuration.
-        BadModel: A size in the configuration exceeds the sizes of real models.
+        BadModel: A size or the number of modules exceeds that of real models.
         MissingExtra: transformers is not installed, or is broken.
     """
-    check(config, source)
+    check_sizes(config, source)
     with silence(), prevent_downloads():
         transformers = require("transformers", source)
         try:
-            kind, settings = _find_architecture(transformers, source, config, trust)
+            model_class, settings = _find_architecture(transformers, source, config, trust)
         except (ExplorerError, BuildError):
             raise
         except (Exception, SystemExit) as error:
@@ -71,29 +72,29 @@ def create_module(
     reads_values = _disable_cache(settings)
     torch_dtype = getattr(torch, dtype, None)
 
-    def make() -> nn.Module:
+    def build() -> nn.Module:
         with prevent_downloads(), _limit_modules(source):
             module_dtype = torch_dtype if isinstance(torch_dtype, torch.dtype) else None
-            model: Any = build_configured(kind, copy.deepcopy(settings), module_dtype)
+            model: Any = build_configured(model_class, copy.deepcopy(settings), module_dtype)
         if hasattr(model, "tie_weights"):
             model.tie_weights()  # transformers 5.0 ties none on the meta device
         _widen_parts(model, torch_dtype)
         module: nn.Module = model
         return module
 
-    def fill() -> nn.Module:
+    def build_with_values() -> nn.Module:
         if not values:
             raise BadModel(
                 "its values are stored in a form that no module of torch can compute with", where=source
             )
-        return _load_with_values(kind, copy.deepcopy(settings), torch_dtype, values, files)
+        return _load_with_values(model_class, copy.deepcopy(settings), torch_dtype, values, files)
 
     # without the cache, forward reads values to find rows with several texts, and the meta device has none
     loaded = LoadedModule(
         source,
-        make,
+        build,
         f"of {source}",
-        values=fill,
+        values=build_with_values,
         reads_values=reads_values,
         builds_anew=True,
         weights_from="file",
@@ -104,18 +105,20 @@ def create_module(
         raise
     except ExplorerError as error:
         raise BuildError(
-            f"transformers cannot build {kind.__name__} of this configuration: {error.what}"
+            f"transformers cannot build {model_class.__name__} of this configuration: {error.what}"
         ) from error
     return loaded
 
 
-def _load_with_values(kind: Any, settings: Any, dtype: Any, folder: str, files: Sequence[str]) -> nn.Module:
+def _load_with_values(
+    model_class: Any, settings: Any, dtype: Any, folder: str, files: Sequence[str]
+) -> nn.Module:
     """Builds the module with the values in `files`, or in the folder; no code in a checkpoint runs."""
     from transformers.modeling_utils import load_state_dict  # takes a second
 
     state = {name: tensor for file in files for name, tensor in load_state_dict(file).items()}
     with prevent_downloads():
-        module: nn.Module = kind.from_pretrained(
+        module: nn.Module = model_class.from_pretrained(
             None if files else folder,
             config=settings,
             dtype=dtype,
@@ -142,7 +145,7 @@ def _disable_cache(settings: Any) -> bool:
 def _find_architecture(
     transformers: Any, source: str, config: Mapping[str, Any], trust: bool
 ) -> tuple[Any, Any]:
-    """Finds the class to build, and creates its configuration object.
+    """Returns the class to build, and its configuration object.
 
     Raises:
         BuildError: transformers has no class for the configuration.
@@ -175,12 +178,20 @@ def _find_architecture_in_folder(transformers: Any, source: str) -> tuple[Any, A
 
 
 def _find_model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
-    """Finds the first class in `architectures` that transformers has, else that of the model type `name`."""
+    """Returns the first class in `architectures` that transformers has, else that of the model type `name`.
+
+    Raises:
+        BuildError: transformers has neither.
+    """
     architectures = config.get("architectures")
     for class_name in architectures if isinstance(architectures, list) else ():
-        kind = getattr(transformers, class_name, None) if isinstance(class_name, str) else None
-        if isinstance(kind, type) and issubclass(kind, nn.Module) and is_configured(kind):
-            return kind
+        model_class = getattr(transformers, class_name, None) if isinstance(class_name, str) else None
+        if (
+            isinstance(model_class, type)
+            and issubclass(model_class, nn.Module)
+            and is_configured(model_class)
+        ):
+            return model_class
     from transformers.models.auto import modeling_auto
 
     for names in (
@@ -260,14 +271,14 @@ def _limit_modules(source: str) -> Iterator[None]:
 
 
 def _create_text_input(module: nn.Module) -> dict[str, torch.Tensor] | None:
-    """Finds the input of a model that needs only a text; None for others (see `configured_inputs`)."""
+    """Returns the input of a model that needs only a text; None for others (see `configured_inputs`)."""
     config: Any = getattr(module, "config", None)
     main = getattr(module, "main_input_name", "")
     if main != "input_ids" or getattr(config, "is_encoder_decoder", False):
         return None
     names = inspect.signature(module.forward).parameters
-    kind: Any = type(module)
-    is_generator = hasattr(kind, "can_generate") and kind.can_generate()
+    model_class: Any = type(module)
+    is_generator = hasattr(model_class, "can_generate") and model_class.can_generate()
     takes_media = any(name in names for name in ("pixel_values", "input_features"))
     if "input_ids" not in names or (takes_media and not is_generator):
         return None

@@ -172,6 +172,7 @@ class _Reader:
         self.structs: dict[str, struct.Struct] = {}
 
     def read_header(self) -> GgufHeader:
+        """Fills the header with the contents of the file, and returns it."""
         parsed = self.parsed
         version = self.read_number("I")
         if version not in _VERSIONS and int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
@@ -211,10 +212,10 @@ class _Reader:
 
     def read_numbers(self, letters: str) -> tuple[int, ...]:
         """Reads the next numbers; `letters` are format letters of `struct`."""
-        code = self.structs.get(self.byte_order + letters)
-        if code is None:
-            code = self.structs[self.byte_order + letters] = struct.Struct(self.byte_order + letters)
-        return code.unpack_from(self.data, self.skip(code.size))
+        compiled = self.structs.get(self.byte_order + letters)
+        if compiled is None:
+            compiled = self.structs[self.byte_order + letters] = struct.Struct(self.byte_order + letters)
+        return compiled.unpack_from(self.data, self.skip(compiled.size))
 
     def read_number(self, letter: str) -> int:
         """Reads the next number; `letter` is a format letter of `struct`."""
@@ -344,13 +345,13 @@ class _Reader:
         for name, shape, code, offset in entries:
             tensor = StoredTensor(name, "", shape, 0, parsed.path, start + offset)
             if code in TYPES:
-                tensor.dtype, numbers, size = TYPES[code]
+                tensor.dtype, block_elements, block_bytes = TYPES[code]
                 row = shape[-1] if shape else 1
-                if row % numbers:
+                if row % block_elements:
                     self.raise_broken(
                         f"tensor '{printable(name)}' has rows of {row:,} numbers of {tensor.dtype}"
                     )
-                tensor.nbytes = tensor.elements // numbers * size
+                tensor.nbytes = tensor.elements // block_elements * block_bytes
             else:
                 tensor.dtype, tensor.nbytes = f"ggml type {code}", max(0, next_offset[offset] - offset)
                 tensor.unread = "its type is unknown"
@@ -380,7 +381,8 @@ def read_contents(source: str) -> TensorIndex:
     """Reads a GGUF file with the other parts of its model, or a folder of such parts.
 
     Raises:
-        BadModel: A file is not a GGUF file, is truncated, or contradicts itself.
+        BadModel: A file is not a GGUF file, is truncated, or contradicts itself, or two parts have a
+            tensor of the same name.
     """
     return _build_index(source, read(_find_first_file(source)))
 
@@ -432,7 +434,7 @@ def _format_fact(key: str, value: float | str) -> str:
 
 
 def _describe_file_type(value: object) -> str:
-    """Returns the description of a general.file_type, or '' for other values."""
+    """Returns the description of a general.file_type: 'unknown' for an unknown number, '' for no number."""
     return _FILE_TYPES.get(value, "unknown") if isinstance(value, int) else ""
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline
 
 INDEX = ".index.json"
+"""Ending of the file name of an index."""
 _STEMS = ("model", "diffusion_pytorch_model", "adapter_model", "pytorch_model")
 _WEIGHTS = tuple(
     f"{stem}.{ending}{index}" for ending in ("safetensors", "bin") for stem in _STEMS for index in (INDEX, "")
@@ -135,14 +136,14 @@ def _find_main_file(folder: str) -> str:
 
 
 def _find_only_weights(folder: str) -> list[str]:
-    """Finds weights in a folder without usual names: its only safetensors file, or parts of one model."""
+    """Returns the names of the only safetensors file of a folder, or of the parts of one model, or none."""
     names = sorted(_list_names(folder, (".safetensors",)))
     parts = {part and (part[0], part[2]) for part in map(parse_part_name, names)}
     return names if len(names) == 1 or (len(parts) == 1 and None not in parts) else []
 
 
 def _list_names(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
-    """Returns the names in a folder with one of these endings."""
+    """Yields the names in a folder with one of these endings, among its first `_MAX_FILES` entries."""
     try:
         with os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
@@ -155,7 +156,7 @@ def _list_names(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
 
 
 def _find_other_weights(folder: str, name: str) -> list[str]:
-    """Lists other weights in a folder, such as another variant, or the same weights as pickles."""
+    """Returns the names of weights other than `name` in a folder: other variants, or the same as pickles."""
     other_names = (n for n in _list_names(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
     return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
@@ -445,7 +446,7 @@ def explain_missing_type(folder: str) -> str:
 
 
 def _flatten_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Returns the (key, text) of each setting; keys in an inner configuration are prefixed with its name."""
+    """Yields the (key, text) of each setting; keys in an inner configuration are prefixed with its name."""
     for key, setting in value.items():
         if isinstance(setting, dict) and depth < 2 and len(setting) <= _MAX_LISTED:
             yield from _flatten_settings(setting, f"{prefix}{key}.", depth + 1)
@@ -478,7 +479,7 @@ _DTYPE_SETTINGS = ("dtype", "torch_dtype")
 
 
 def _find_setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
-    """Finds the first of these settings that exists with this type, also in `text_config`, or None."""
+    """Returns the first of these settings that has this type, also in `text_config`, or None."""
     text_config = config.get("text_config")
     for part in (config, text_config if isinstance(text_config, dict) else {}):
         for name in names:
@@ -505,7 +506,7 @@ def _read_quantized_bits(config: Mapping[str, Any]) -> int:
 
 
 def _list_contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], tied: bool) -> list[str]:
-    """Notes on contradictions between config.json and the tensors, on tied weights, and on quantization.
+    """Returns notes on contradictions between config.json and the tensors, tied weights, and quantization.
 
     Args:
         config: Contents of config.json.

@@ -36,36 +36,21 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
-HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 100_000_000
 """Maximum bytes of a header in the format (MAX_HEADER_SIZE of safetensors 0.8)."""
 
 MIN_STREAMED_BYTES = 4 << 20
 """Bytes of a header above which its outline is streamed: about thirty thousand tensors."""
 
 DTYPES: Mapping[str, tuple[str, int]] = {
-    "BOOL": ("bool", 8),
-    "F4": ("float4_e2m1fn", 4),
-    "F6_E2M3": ("float6_e2m3fn", 6),
-    "F6_E3M2": ("float6_e3m2fn", 6),
-    "U8": ("uint8", 8),
-    "I8": ("int8", 8),
-    "F8_E5M2": ("float8_e5m2", 8),
-    "F8_E4M3": ("float8_e4m3fn", 8),
-    "F8_E8M0": ("float8_e8m0fnu", 8),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
-    "I16": ("int16", 16),
-    "U16": ("uint16", 16),
-    "F16": ("float16", 16),
-    "BF16": ("bfloat16", 16),
-    "I32": ("int32", 32),
-    "U32": ("uint32", 32),
-    "F32": ("float32", 32),
-    "C64": ("complex64", 64),
-    "F64": ("float64", 64),
-    "I64": ("int64", 64),
-    "U64": ("uint64", 64),
-}
+    "BOOL": ("bool", 8), "F4": ("float4_e2m1fn", 4), "F6_E2M3": ("float6_e2m3fn", 6),
+    "F6_E3M2": ("float6_e3m2fn", 6), "U8": ("uint8", 8), "I8": ("int8", 8), "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E4M3": ("float8_e4m3fn", 8), "F8_E8M0": ("float8_e8m0fnu", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8), "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8), "I16": ("int16", 16),
+    "U16": ("uint16", 16), "F16": ("float16", 16), "BF16": ("bfloat16", 16), "I32": ("int32", 32),
+    "U32": ("uint32", 32), "F32": ("float32", 32), "C64": ("complex64", 64), "F64": ("float64", 64),
+    "I64": ("int64", 64), "U64": ("uint64", 64),
+}  # fmt: skip
 """(name in numpy or ml_dtypes, bits) of each element type (Dtype of safetensors 0.8)."""
 
 # compile patterns only when a header is read: every program start imports this module
@@ -80,9 +65,11 @@ _OBJECT = rb"\{[^{}]{0,8192}+\}"
 """Pattern of the value of an entry in any other form, without nested objects."""
 
 _STRING = rb'"(?:[^"\\]|\\.)*+"'
+"""Pattern of a JSON string."""
 
 _SPACE = b" \t\r\n"
 _KEYS = {"dtype", "shape", "data_offsets"}
+"""Keys of the value of an entry."""
 _MAX_SIZE = (1 << 63) - 1
 _FETCH_AGAIN = "fetch or save the file again"
 
@@ -148,7 +135,7 @@ def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
         if is_lfs_pointer(start):
             raise build_lfs_pointer_error(path, start)
         length = int.from_bytes(start[:8], "little")
-        if len(start) < 8 or not 2 <= length <= HEADER_BYTES:
+        if len(start) < 8 or not 2 <= length <= MAX_HEADER_BYTES:
             raise BadModel(
                 "is not a safetensors file: it does not begin with the length of a header", where=path
             )
@@ -190,7 +177,7 @@ def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Store
     # a model has few pairs of type and shape, with many tensors of each: parse each pair once
     forms: dict[bytes, _Form] = {}
     released = 0
-    offset = _expect(text, _skip(text, 0), b"{", header)
+    offset = _expect(text, _skip_white_space(text, 0), b"{", header)
     has_entry = text[offset : offset + 1] != b"}"
     while has_entry:
         if offset - released > _RELEASE_INTERVAL:
@@ -211,7 +198,7 @@ def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Store
         else:
             comma = None
             name, offset = _parse_string(text, offset, header)
-            offset = _expect(text, _skip(text, offset), b":", header)
+            offset = _expect(text, _skip_white_space(text, offset), b":", header)
             if name != "__metadata__":
                 value, offset = _parse_value(text, offset, header)
                 parsed_form = _build_form(value["dtype"], tuple(value["shape"]))
@@ -226,11 +213,11 @@ def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Store
             names.add(name)
             yield tensor
         if comma is None:
-            offset = _skip(text, offset)
+            offset = _skip_white_space(text, offset)
             has_entry = text[offset : offset + 1] == b","
             if has_entry:
-                offset = _skip(text, offset + 1)
-    offset = _skip(text, _expect(text, offset, b"}", header))
+                offset = _skip_white_space(text, offset + 1)
+    offset = _skip_white_space(text, _expect(text, offset, b"}", header))
     if offset < len(text):
         _raise_broken(header, offset)
 
@@ -275,7 +262,7 @@ def _build_form(dtype: str, shape: tuple[int, ...]) -> _Form:
     return spelling, shape, elements, bits, unread
 
 
-def _skip(text: mmap.mmap, offset: int) -> int:
+def _skip_white_space(text: mmap.mmap, offset: int) -> int:
     """Returns the offset of the first byte from `offset` on that is not white space."""
     while offset < len(text) and text[offset] in _SPACE:
         offset += 1
@@ -286,7 +273,7 @@ def _expect(text: mmap.mmap, offset: int, character: bytes, header: SafetensorsH
     """Returns the offset after a required character and the white space that follows it."""
     if text[offset : offset + 1] != character:
         _raise_broken(header, offset)
-    return _skip(text, offset + 1)
+    return _skip_white_space(text, offset + 1)
 
 
 def _raise_broken(header: SafetensorsHeader, offset: int) -> NoReturn:
@@ -318,12 +305,12 @@ def _parse_metadata(text: mmap.mmap, offset: int, header: SafetensorsHeader) -> 
     has_pair = text[offset : offset + 1] != b"}"
     while has_pair:
         key, offset = _parse_string(text, offset, header)
-        offset = _expect(text, _skip(text, offset), b":", header)
+        offset = _expect(text, _skip_white_space(text, offset), b":", header)
         pairs[key], offset = _parse_string(text, offset, header)
-        offset = _skip(text, offset)
+        offset = _skip_white_space(text, offset)
         has_pair = text[offset : offset + 1] == b","
         if has_pair:
-            offset = _skip(text, offset + 1)
+            offset = _skip_white_space(text, offset + 1)
     return pairs, _expect(text, offset, b"}", header)
 
 
@@ -467,7 +454,7 @@ def _is_packed(name: str, names: set[str]) -> bool:
 
 def _recognize(probe: SourceProbe) -> bool:
     length = int.from_bytes(probe.head[:8], "little")
-    return len(probe.head) > 9 and 2 <= length <= HEADER_BYTES and probe.head[8:].lstrip()[:1] == b"{"
+    return len(probe.head) > 9 and 2 <= length <= MAX_HEADER_BYTES and probe.head[8:].lstrip()[:1] == b"{"
 
 
 def _outline(source: str) -> Outline:
@@ -484,7 +471,7 @@ def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
     entries = _list_entries(text, header)
     first = next(entries, None)
 
-    def rows() -> Iterator[OutlineRow]:
+    def list_rows() -> Iterator[OutlineRow]:
         modules: set[str] = set()
         tensor = first
         while tensor is not None:
@@ -499,7 +486,7 @@ def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
 
     facts = [("header", f"{header.length:,} bytes: tensors are listed in its order")]
     facts += [(key, shorten_text(text_value)) for key, text_value in header.metadata.items()]
-    return Outline(FORMAT.name, header.path, header.size, facts, rows())
+    return Outline(FORMAT.name, header.path, header.size, facts, list_rows())
 
 
 FORMAT = Format(

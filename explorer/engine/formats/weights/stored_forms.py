@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-_MAIN = ("qweight", "weight_packed", "weight", "W_q", "indices")
+_MAIN_PARTS = ("qweight", "weight_packed", "weight", "W_q", "indices")
 """Last parts of the names of main tensors, which contain the numbers of a weight."""
 
-_WEIGHT = (
+_WEIGHT_PARTS = (
     "qweight", "qzeros", "scales", "g_idx",  # GPTQ, AWQ
     "scaled_zeros",  # AWQ for one token at a time
     "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx",
@@ -42,7 +42,7 @@ _WEIGHT = (
 )  # fmt: skip
 """Last parts of the names of tensors that accompany or replace `weight`."""
 
-_PARTS = ("_blocks", "_scales", "_activation_scale", "_scale_inv", "_scale")
+_EXPERT_ENDINGS = ("_blocks", "_scales", "_activation_scale", "_scale_inv", "_scale")
 """Name endings of the tensors of stacked experts: `gate_up_proj_blocks` of MXFP4, fp8's `down_proj_scale`."""
 
 _PACKING = {"int32": 32, "int16": 16, "uint8": 8}
@@ -106,7 +106,7 @@ def group_weights(tensors: Sequence[StoredTensor], quantization: Mapping[str, An
 def _is_main(tensor: StoredTensor, name: str) -> bool:
     """Whether a tensor contains the numbers of the weight `name`."""
     is_main_name = (
-        tensor.last_name_part in _MAIN
+        tensor.last_name_part in _MAIN_PARTS
         and tensor.name == f"{name.removesuffix('.weight')}.{tensor.last_name_part}"
     )
     return tensor.name == name or is_main_name or tensor.last_name_part.endswith("_blocks")
@@ -131,13 +131,13 @@ def _find_owner_weight(name: str, names: set[str], quantization: Mapping[str, An
             return f"{layer}.weight"  # x.indices, x.centroids.weight
     # x.scale in fp8 of DeepSeek and x.biases in MLX belong to x.weight
     is_companion = last == "scale" or (last == "biases" and f"{owner}.scales" in names)
-    if last in _WEIGHT or (is_companion and f"{owner}.weight" in names):
+    if last in _WEIGHT_PARTS or (is_companion and f"{owner}.weight" in names):
         return f"{owner}.weight"
     # bitsandbytes appends the names of its tables: x.weight.absmax, x.weight.quant_state.nf4
     front, weight, _ = name.partition(".weight.")
     if weight and f"{front}.weight" in names:
         return f"{front}.weight"
-    for ending in _PARTS:
+    for ending in _EXPERT_ENDINGS:
         expert_weight = f"{owner}.{last.removesuffix(ending)}"
         if last.endswith(ending) and (f"{expert_weight}_blocks" in names or expert_weight in names):
             return expert_weight
@@ -145,16 +145,16 @@ def _find_owner_weight(name: str, names: set[str], quantization: Mapping[str, An
 
 
 def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
-    """Sets the type, shape and number of elements of a weight."""
+    """Sets the type, shape, number of elements and possible padding of a weight."""
     main, layer = weight.tensors[0], weight.name.removesuffix(".weight")
     weight.dtype, weight.shape, weight.elements = main.dtype, main.shape, main.elements
     if main.last_name_part.endswith("_blocks"):
-        _unpack_blocks(weight, main)
+        _measure_mxfp4(weight, main)
     elif main.last_name_part in ("qweight", "weight_packed") and main.dtype in _PACKING:
         bits = _read_bits(quantization)
         code_dtype = "float4_e2m1fn" if main.dtype == "uint8" and bits == 4 else f"int{bits}"
         weight.dtype = code_dtype if bits else "packed"
-        _unpack(weight, main, bits, quantization.get("quant_method") == "awq")
+        _measure_packed(weight, main, bits, quantization.get("quant_method") == "awq")
     elif (
         main.shape
         and main.dtype == "uint8"
@@ -163,17 +163,17 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
         weight.dtype = "float4_e2m1fn"
         weight.shape, weight.elements = (*main.shape[:-1], 2 * main.shape[-1]), 2 * main.elements
     elif main.last_name_part == "W_q" and (hqq := _read_hqq_settings(layer, quantization)):
-        _unpack_hqq(weight, main, *hqq)
+        _measure_hqq(weight, main, *hqq)
     elif main.last_name_part == "indices" and (
         vptq := _read_vptq_settings(_list_vptq_layers(quantization).get(layer))
     ):
-        _unpack_vptq(weight, main, vptq)
+        _measure_vptq(weight, main, vptq)
     elif quantization.get("quant_method") == "bitnet" and main.dtype == "uint8" and len(weight.tensors) > 1:
         # each byte contains four ternary numbers, from rows a quarter of the height apart
         weight.dtype, weight.shape = "int2", (4 * main.shape[0], *main.shape[1:]) if main.shape else None
         weight.elements = 4 * main.elements
     elif main.last_name_part == "weight" and main.dtype == "uint32":
-        _unpack_groups(weight, main, quantization)
+        _measure_mlx(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
         # each byte contains two numbers, for any stored type; the last byte may be padded
         weight.dtype = _find_bitsandbytes_type(weight.tensors)
@@ -181,7 +181,7 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
         weight.spare = 2 * main.nbytes // max(main.elements, 1) - 1
 
 
-def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
+def _measure_mxfp4(weight: LogicalTensor, main: StoredTensor) -> None:
     """Sets the shape of a weight in MXFP4.
 
     Each byte contains two numbers, bytes are grouped into blocks, and the axes of inputs and outputs are
@@ -194,7 +194,7 @@ def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
         weight.shape = experts, 2 * blocks * size, outputs
 
 
-def _unpack_groups(weight: LogicalTensor, main: StoredTensor, quantization: Mapping[str, Any]) -> None:
+def _measure_mlx(weight: LogicalTensor, main: StoredTensor, quantization: Mapping[str, Any]) -> None:
     """Sets the shape of a weight in MLX, which packs integers into 32 bits, with a scale for each group."""
     scales = next((tensor for tensor in weight.tensors if tensor.last_name_part == "scales"), None)
     layer_settings = quantization.get(weight.name.removesuffix(".weight"))
@@ -227,7 +227,7 @@ def _read_hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int
     return bits, group if type(group) is int else 0
 
 
-def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int) -> None:
+def _measure_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int) -> None:
     """Sets the number of elements of a weight in HQQ.
 
     With 3 bits, the bytes may include padding. The shape is unknown, because it is the value of a tensor.
@@ -246,7 +246,7 @@ def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int
 class _VectorCode:
     """Settings of a layer in VPTQ.
 
-    Args:
+    Attributes:
         rows: Number of output features.
         columns: Number of input features.
         outliers: Number of columns that are outliers.
@@ -274,7 +274,7 @@ def _read_vptq_settings(settings: Any) -> _VectorCode | None:
     return _VectorCode(*sizes, length, bits, settings.get("is_indice_packed") is True)
 
 
-def _unpack_vptq(weight: LogicalTensor, main: StoredTensor, code: _VectorCode) -> None:
+def _measure_vptq(weight: LogicalTensor, main: StoredTensor, code: _VectorCode) -> None:
     """Sets the shape of a weight in VPTQ from its settings, if the number of packed indices matches."""
     weight.dtype, weight.shape = "packed", (code.rows, code.columns)
     weight.elements = code.rows * code.columns
@@ -293,15 +293,16 @@ def _take_last(value: Any) -> int:
 
 
 def _read_mapping(value: Any) -> Mapping[str, Any]:
+    """Returns a value if it is a dictionary, else an empty dictionary."""
     return value if isinstance(value, dict) else {}
 
 
 def find_quantization(config: Mapping[str, Any]) -> Any:
-    """Reads the quantization settings in config.json: `quantization_config`, or `quantization` (MLX)."""
+    """Returns the value of `quantization_config` in config.json, else of `quantization` (MLX), else None."""
     return config.get("quantization_config") or config.get("quantization")
 
 
-def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> None:
+def _measure_packed(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> None:
     """Sets the shape of a weight in packed integers; the shape of the scales determines the packed axis.
 
     Args:
@@ -350,7 +351,10 @@ _BITS = ("bits", "w_bit", "num_bits")
 
 
 def _find_bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
-    """Returns the 4-bit type of bitsandbytes, from the name of the tensor with its state."""
+    """Returns the type of a 4-bit weight of bitsandbytes: 'nf4' or 'fp4', or '4 bits' if unknown.
+
+    The name of the tensor with its state ends with the type.
+    """
     type_names = (
         tensor.last_name_part.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name
     )
