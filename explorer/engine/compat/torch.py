@@ -885,7 +885,7 @@ class RecordedCalls:
         return _fill_tensors(self.result, tensors)
 
     def _find_last_calls(self) -> list[list[int]]:
-        """Returns, for each call, the numbers of the tensors that no later call and no result needs."""
+        """Returns the numbers of the tensors that no later call and no result needs, for each call."""
         needed: set[int] = set()
         _add_references(self.result, needed)
         last_calls: list[list[int]] = []

@@ -53,7 +53,7 @@ class NodeRun(Node):
         self.labels = labels
 
     def build_nodes(self) -> Iterator[Node]:
-        """Builds the individual nodes."""
+        """Yields the individual nodes."""
         for inputs, output, name, label in zip(
             zip(*self.wires, strict=True), self.outputs, self.names, self.labels, strict=True
         ):

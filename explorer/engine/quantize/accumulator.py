@@ -48,7 +48,7 @@ class WeightSums:
 
     @staticmethod
     def is_supported(choice: LayerChoice, get_grid: GetGrid) -> bool:
-        """Return whether a layer sums integer products, with one scale for each sum."""
+        """Whether a layer sums integer products, with one scale for each sum."""
         layer = choice.layer
         weights = choice.layer.operands_of("weight")
         inputs = choice.layer.operands_of("input")
@@ -60,13 +60,13 @@ class WeightSums:
         return not get_grid(choice, weights[0]).block
 
     def add(self, steps: Array) -> None:
-        """Add a slab of the weight: codes minus zero points, for some rows of the first axis."""
+        """Adds a slab of the weight: codes minus zero points, for some rows of the first axis."""
         # float64 sums integers exactly up to 2^53
         self.negative_sums.append(np.minimum(steps, 0).sum(axis=self.summed_axes, dtype=np.float64))
         self.positive_sums.append(np.maximum(steps, 0).sum(axis=self.summed_axes, dtype=np.float64))
 
     def find_accumulator(self) -> Accumulator:
-        """Return the range of the sums and the bits of the accumulator that they need."""
+        """Returns the range of the sums and the bits of the accumulator that they need."""
         choice, weight, inputs = self.choice, self.choice.weight, self.choice.input
         assert isinstance(weight, Integer)
         assert isinstance(inputs, Integer)
@@ -88,7 +88,7 @@ class WeightSums:
         )
 
     def _sum_slabs(self, parts: list[Array]) -> Array:
-        """Combine the slabs into one sum per output channel.
+        """Combines the slabs into one sum per output channel.
 
         If the sum covers the first axis, each slab contributes to every sum. Otherwise each slab has its own
         channels.
@@ -98,7 +98,7 @@ class WeightSums:
 
 
 def _read_bias(choice: LayerChoice, get_grid: GetGrid, channels: int) -> Array:
-    """Return the initial value of each sum: the bias in units of the products, or 0 without an int32 bias."""
+    """Returns the initial value of each sum: the bias in units of products, or 0 without an int32 bias."""
     biases = choice.layer.operands_of("bias")
     if choice.bias is not BIAS or not biases or biases[0].tensor is None:
         return np.zeros((), np.int64)

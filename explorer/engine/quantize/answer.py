@@ -49,7 +49,7 @@ def build_answer(
     float_bits: int = 32,
     unchanged: Collection[str] = (),
 ) -> Quantization:
-    """Build the record of a quantization: layers, totals and errors.
+    """Builds the record of a quantization: layers, totals and errors.
 
     Args:
         choices: Choices for all layers of the model.
@@ -111,7 +111,7 @@ def build_answer(
 
 
 def _compute_output_snr(layer: QuantizedLayer) -> float | None:
-    """Return the signal-to-noise ratio of a layer's output, or of its weight if the model did not run."""
+    """Returns the signal-to-noise ratio of a layer's output, or of its weight if the model did not run."""
     return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
 
 
@@ -184,18 +184,18 @@ def _get_format(choice: LayerChoice, part: Part) -> NumberFormat | None:
 
 
 def _get_dtype(operand: Operand) -> str:
-    """Return the original element type of an operand."""
+    """Returns the original element type of an operand."""
     return operand.dtype if operand.tensor is None else operand.tensor.dtype
 
 
 def _format_part_name(choice: LayerChoice, part: Part) -> str:
-    """Return the name of a part's format, the element type of an unchanged part, or '' for a missing part."""
+    """Returns the name of a part's format, the element type of an unchanged part, or '' for no part."""
     operands, fmt = choice.layer.operands_of(part), _get_format(choice, part)
     return fmt.name if fmt is not None else _get_dtype(operands[0]) if operands else ""
 
 
 def _get_bits(choice: LayerChoice, part: Part) -> int | None:
-    """Return the bits of an original number of a part, or None if the layer has no such part."""
+    """Returns the bits of an original number of a part, or None if the layer has no such part."""
     operands = choice.layer.operands_of(part)
     return DTYPES[get_dtype_code(_get_dtype(operands[0]))].bits if operands else None
 
@@ -203,7 +203,7 @@ def _get_bits(choice: LayerChoice, part: Part) -> int | None:
 def _compute_bitops(
     choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]
 ) -> int | None:
-    """Return MACs x bits of a weight x bits of an input, or None if the MACs are unknown.
+    """Returns MACs x bits of a weight x bits of an input, or None if the MACs are unknown.
 
     Without a weight, the other input counts in its place.
 
@@ -225,7 +225,7 @@ def _compute_bitops(
 
 
 def _describe_granularity(choice: LayerChoice, get_grid: GetGrid) -> str:
-    """Return the part of a weight that shares a scale ('channel', 'block 32'), or '' without scales."""
+    """Returns the part of a weight that shares a scale ('channel', 'block 32'), or '' without scales."""
     weight = _get_format(choice, "weight")
     operands = choice.layer.operands_of("weight")
     if weight is None or not operands:
@@ -244,7 +244,7 @@ def _describe_granularity(choice: LayerChoice, get_grid: GetGrid) -> str:
 
 
 def _count_stored_bytes(choice: LayerChoice, operand: Operand, get_grid: GetGrid) -> int:
-    """Return the bytes of a weight in its format, with its scales and, unless all are 0, its zero points.
+    """Returns the bytes of a weight in its format, with its scales and, unless all are 0, its zero points.
 
     A scale takes no bytes if the format's name gives it, or if it is the product of two other scales (integer
     bias).
@@ -270,7 +270,7 @@ def _count_stored_bytes(choice: LayerChoice, operand: Operand, get_grid: GetGrid
 def _sum_bytes(
     weight_bytes: int, choices: Sequence[LayerChoice], get_grid: GetGrid, unchanged: Collection[str]
 ) -> BeforeAfter:
-    """Return the bytes of all weights and biases before and after quantization.
+    """Returns the bytes of all weights and biases before and after quantization.
 
     A shared tensor counts once.
     """
@@ -301,7 +301,7 @@ def _sum_bitops(
     rows: Sequence[Layer],
     float_bits: int,
 ) -> BeforeAfter:
-    """Return the BitOPs of the model before and after. Rows outside the layers keep their BitOPs."""
+    """Returns the BitOPs of the model before and after. Rows outside the layers keep their BitOPs."""
     saved = 0
     for layer in quantized_layers:
         if layer.bitops_before is not None and layer.bitops is not None:

@@ -80,7 +80,7 @@ class ValueDistribution:
         self._exponent: int | None = None
 
     def add(self, values: Array) -> None:
-        """Add the numbers of one sample, an array of any shape and float type."""
+        """Adds the numbers of one sample, an array of any shape and float type."""
         flat = values.reshape(-1)
         for start in range(0, flat.size, _CHUNK):
             self._add(flat[start : start + _CHUNK].astype(np.float32, copy=False))
@@ -121,7 +121,7 @@ class ValueDistribution:
         return np.arange(-HALF_INTERVALS, HALF_INTERVALS + 1) * (self.top / HALF_INTERVALS)
 
     def _grow(self, largest: float) -> None:
-        """Merge neighboring intervals until the histogram covers `largest`."""
+        """Merges neighboring intervals until the histogram covers `largest`."""
         mantissa, exponent = math.frexp(largest)
         top_exponent = max(exponent - (mantissa == 0.5), _MIN_TOP)
         if self._exponent is None or top_exponent <= self._exponent:
@@ -135,7 +135,7 @@ class ValueDistribution:
         self._exponent = top_exponent
 
     def range(self, use: RangeUse, calibrator: Calibrator, percentile: float) -> Range:
-        """Return the range that a calibrator chooses, or (0, 0) without a finite number."""
+        """Returns the range that a calibrator chooses, or (0, 0) without a finite number."""
         if self.high < self.low:
             return 0.0, 0.0
         return _CALIBRATORS[calibrator](self, use, percentile)
@@ -150,7 +150,7 @@ def calibrate_ranges(
     step: Callable[[int, int], None] = lambda done, total: None,
     channel_means: ChannelMeans | None = None,
 ) -> dict[Key, Range]:
-    """Calibrate the ranges of activations by running a model on samples.
+    """Calibrates the ranges of activations by running a model on samples.
 
     Args:
         model: The model to run in onnxruntime.
@@ -192,7 +192,7 @@ def calibrate_ranges_of_runs(
     calibrator: Calibrator,
     percentile: float,
 ) -> dict[Key, Range]:
-    """Calibrate ranges like `calibrate_ranges`, with a caller's function that runs the model.
+    """Calibrates ranges like `calibrate_ranges`, with a caller's function that runs the model.
 
     Args:
         uses: Values with their formats, as in `calibrate_ranges`.
@@ -215,7 +215,7 @@ def calibrate_ranges_of_runs(
 
 
 def check_percentile(percentile: float) -> None:
-    """Reject a percentile outside the interval (50, 100].
+    """Rejects a percentile outside the interval (50, 100].
 
     Raises:
         Misuse: The percentile is out of range.
@@ -231,7 +231,7 @@ def check_percentile(percentile: float) -> None:
 def choose_range(
     distribution: ValueDistribution, use: RangeUse, text: str, calibrator: Calibrator, percentile: float
 ) -> Range:
-    """Return the range of a value from its distribution over the samples.
+    """Returns the range of a value from its distribution over the samples.
 
     Raises:
         Misuse: The value holds NaN.
@@ -243,7 +243,7 @@ def choose_range(
 
 
 def _choose_by_percentile(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """Choose the narrowest range with at most the allowed share of numbers outside, half at either end."""
+    """Chooses the narrowest range with at most the allowed share of numbers outside, half at either end."""
     total = int(distribution.counts.sum())
     outside = math.floor(total * (100 - percentile) / 200)
     below, edges = np.cumsum(distribution.counts), distribution.edges
@@ -253,7 +253,7 @@ def _choose_by_percentile(distribution: ValueDistribution, use: RangeUse, percen
 
 
 def _choose_by_entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """Choose the range with the least Kullback-Leibler divergence, as TensorRT does.
+    """Chooses the range with the least Kullback-Leibler divergence, as TensorRT does.
 
     Each candidate range ends at a threshold. The first distribution is the histogram inside the threshold,
     with all numbers outside it added to the outermost intervals. The second distribution is the histogram
@@ -295,7 +295,7 @@ def _choose_by_entropy(distribution: ValueDistribution, use: RangeUse, percentil
 
 
 def _compute_divergence(p: Array, q: Array) -> float:
-    """Return the Kullback-Leibler divergence of q from p, two histograms, after smoothing both."""
+    """Returns the Kullback-Leibler divergence of q from p, two histograms, after smoothing both."""
     p, q = _smooth_counts(p), _smooth_counts(q)
     if not (p > 0).all() or not (q > 0).all():
         return math.inf
@@ -304,7 +304,7 @@ def _compute_divergence(p: Array, q: Array) -> float:
 
 
 def _smooth_counts(counts: Array) -> Array:
-    """Give each empty interval a small count, and take the sum of these counts from the other intervals."""
+    """Gives each empty interval a small count, and takes the sum of these counts from the other intervals."""
     empty = counts == 0
     empty_count = int(empty.sum())
     lost = _SMOOTHING * empty_count / max(counts.size - empty_count, 1)
@@ -312,7 +312,7 @@ def _smooth_counts(counts: Array) -> Array:
 
 
 def _choose_by_squared_error(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """Choose the range with the least squared error.
+    """Chooses the range with the least squared error.
 
     The search first shrinks both ends by one factor. If the format is asymmetric, it then shrinks each end
     alone.

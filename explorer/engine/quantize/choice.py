@@ -70,7 +70,7 @@ class LayerChoice(Struct, frozen=True):
     reason: str = ""
 
     def symmetric_of(self, part: Part) -> bool:
-        """Return whether the zero point of a part is fixed: at 0, or for unsigned codes in the middle."""
+        """Whether the zero point of a part is fixed: at 0, or for unsigned codes in the middle."""
         if self.symmetric is not None:
             return self.symmetric
         return part != "input" or getattr(self.input, "signed", True)
@@ -85,7 +85,7 @@ other numbers.
 
 
 def is_function_call(choice: LayerChoice, part: Part) -> bool:
-    """Return whether a part of a layer is written as a function call instead of QuantizeLinear.
+    """Whether a part of a layer is written as a function call instead of QuantizeLinear.
 
     This is also true for an input whose layer has a weight in floats or in an unsafe type. Otherwise
     onnxruntime would quantize that weight to 8 bits too, because the nodes around it are quantized.
@@ -107,7 +107,7 @@ def is_function_call(choice: LayerChoice, part: Part) -> bool:
 def choose(
     layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]] = tuple
 ) -> tuple[LayerChoice, ...]:
-    """Choose the number formats of every layer by `spec`.
+    """Chooses the number formats of every layer by `spec`.
 
     Args:
         layers: Layers of the model.
@@ -127,7 +127,7 @@ def choose(
 
 
 def _list_named_formats(spec: QuantizeSpec) -> Iterator[tuple[str, str | None, str]]:
-    """Yield the part, the name and the origin of all number formats that a specification names."""
+    """Yields the part, the name and the origin of all number formats that a specification names."""
     origins = dict(spec.origins)
     yield from spec.overridden
     yield from ((part, getattr(spec, part), origins.get(part, "")) for part in PARTS)
@@ -135,7 +135,7 @@ def _list_named_formats(spec: QuantizeSpec) -> Iterator[tuple[str, str | None, s
 
 
 def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:
-    """Return the format called `name` for a part of a layer."""
+    """Returns the format called `name` for a part of a layer."""
     if name != BIAS.name:
         return format_of(name, where)
     if part != "bias":
@@ -145,7 +145,7 @@ def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:
 
 
 def check_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
-    """Return the choices unchanged, after checking that at least one layer takes a format.
+    """Returns the choices unchanged, after checking that at least one layer takes a format.
 
     Raises:
         Misuse: No layer takes a format.
@@ -186,7 +186,7 @@ def _choose_for_layer(
 
 
 def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form: str) -> LayerChoice:
-    """Resolve a choice: the formats of the parts that the layer has, and its written form."""
+    """Resolves a choice: the formats of the parts that the layer has, and its written form."""
     layer = choice.layer
     formats = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.operands_of(part)}  # type: ignore[arg-type]
     if "bias" in formats and layer.operands_of("bias")[0].tensor is None:
@@ -222,7 +222,7 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
 
 
 def _needs_one_scale(layer: QuantizableLayer, integer_formats: Sequence[Integer]) -> bool:
-    """Return whether onnxruntime needs one scale for the whole 8-bit weight.
+    """Whether onnxruntime needs one scale for the whole 8-bit weight.
 
     It does if the weight is the left factor of a matrix product, or has more than two axes.
     """
@@ -234,7 +234,7 @@ def _needs_one_scale(layer: QuantizableLayer, integer_formats: Sequence[Integer]
 
 
 def _has_channel_scales(choice: LayerChoice) -> bool:
-    """Return whether each number of a stored bias belongs to one output channel, or one scale covers all."""
+    """Whether each number of a stored bias belongs to one output channel, or one scale covers all."""
     (weight, *_), (bias, *_) = choice.layer.operands_of("weight"), choice.layer.operands_of("bias")
     if bias.tensor is None:
         return False
@@ -244,13 +244,13 @@ def _has_channel_scales(choice: LayerChoice) -> bool:
 
 
 def _get_gemm_factors(layer: QuantizableLayer) -> tuple[float, float]:
-    """Return alpha and beta of a Gemm, or 1 and 1 for another operator."""
+    """Returns alpha and beta of a Gemm, or 1 and 1 for another operator."""
     attributes = layer.node.attributes if layer.op == "Gemm" else {}
     return float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
 
 def _explain_no_qoperator(choice: LayerChoice) -> str:
-    """Return the reason why a layer cannot be an integer operator (QOperator), or '' if it can."""
+    """Returns the reason why a layer cannot be an integer operator (QOperator), or '' if it can."""
     layer = choice.layer
     if layer.op not in ("Conv", "Gemm", "MatMul"):
         return f"there is no QOperator for {layer.op}"
@@ -273,7 +273,7 @@ def _explain_no_qoperator(choice: LayerChoice) -> str:
 
 
 def is_bias_added(choice: LayerChoice) -> bool:
-    """Return whether the bias of a Gemm becomes a separate Add after the operator that replaces the Gemm.
+    """Whether the bias of a Gemm becomes a separate Add after the operator that replaces the Gemm.
 
     MatMulNBits needs a bias of a known shape, and QGemm needs an integer bias. Neither accepts a bias that
     the model computes or receives as an input.
@@ -283,7 +283,7 @@ def is_bias_added(choice: LayerChoice) -> bool:
 
 
 def _fits_nbits(choice: LayerChoice) -> bool:
-    """Return whether MatMulNBits can compute a layer: its right factor is a stored 4-bit weight.
+    """Whether MatMulNBits can compute a layer: its right factor is a stored 4-bit weight.
 
     If a DequantizeLinear precedes such a product, onnxruntime replaces both by a MatMulNBits that rounds the
     activation to 8 bits, even if the specification keeps the activation in floats.
@@ -335,14 +335,14 @@ def _explain_unselected(
 
 
 def _describe_location(origin: str, option: str) -> str:
-    """Return the place to name in an error: a line of a file or option in `origin`, else `option`."""
+    """Returns the place to name in an error: a line of a file or option in `origin`, else `option`."""
     return origin if ":" in origin or origin.startswith("--") else option
 
 
 def _select_layers(
     layers: Sequence[QuantizableLayer], sites: Sequence[str], rows: Callable[[], Sequence[Layer]], where: str
 ) -> set[int]:
-    """Return the ids of the layers that names, globs, regular expressions ('re:…') and filters select."""
+    """Returns the ids of the layers that names, globs, regular expressions ('re:…') and filters select."""
     layer_ids: set[int] = set()
     for site in sites:
         matching_ids = {id(layer) for layer in layers if site in (layer.name, layer.node.outputs[0])}
@@ -358,7 +358,7 @@ def _select_layers(
 
 
 def _select_by_filter(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
-    """Return the ids of the layers that a filter selects.
+    """Returns the ids of the layers that a filter selects.
 
     It tests the row that produces the layer's output.
     """

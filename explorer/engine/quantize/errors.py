@@ -67,7 +67,7 @@ class LayerErrors(Struct):
 def measure_weight_errors(
     choice: LayerChoice, get_grid: GetGrid, observe_steps: Callable[[Array], None] | None = None
 ) -> Agreement | None:
-    """Return the agreement of a layer's rounded weights with the originals, or None if they have no format.
+    """Returns the agreement of a layer's rounded weights with the originals, or None if they have no format.
 
     Args:
         choice: Choice for the layer.
@@ -99,7 +99,7 @@ def run_errors(
     samples: Samples,
     step: Step = lambda done, total: None,
 ) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
-    """Run both models on samples and measure the errors of activations, layers and outputs.
+    """Runs both models on samples and measures the errors of activations, layers and outputs.
 
     Each quantized layer runs on the inputs that the original layer has on the sample.
 
@@ -157,7 +157,7 @@ def run_errors(
 def add_outputs(
     outputs: Mapping[str, Agreement], original_values: Mapping[str, Any], quantized_values: Mapping[str, Any]
 ) -> None:
-    """Add the outputs of one sample to `outputs`. Outputs that are not arrays of numbers are skipped."""
+    """Adds the outputs of one sample to `outputs`. Outputs that are not arrays of numbers are skipped."""
     for name, agreement in outputs.items():
         old, new = original_values[name], quantized_values.get(name)
         if isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and old.dtype.kind in "biufV":
@@ -171,7 +171,7 @@ def add_sample(
     original_values: Mapping[str, Any],
     quantized_values: Mapping[str, Any],
 ) -> None:
-    """Add the errors of a layer on one sample."""
+    """Adds the errors of a layer on one sample."""
     for name in choice.layer.node.outputs:
         if name in quantized_values:
             original_output, quantized_output = original_values[name], quantized_values[name]
@@ -192,7 +192,7 @@ def add_sample(
 def _iterate_rounded_pairs(
     fmt: NumberFormat, values: Array, grid: Grid, depth: int | None
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield pieces of the original with their rounded elements. A format with blocks gets one piece."""
+    """Yields pieces of the original with their rounded elements. A format with blocks gets one piece."""
     if isinstance(fmt, Microscaling):
         values = values.astype(np.float32, copy=False)
         yield values, fmt.rounded(values, grid, -1 if depth is None else depth)
@@ -206,7 +206,7 @@ def _iterate_rounded_pairs(
 
 
 def _count_saturated(fmt: NumberFormat, values: Array, grid: Grid) -> int:
-    """Count the elements beyond the limits of the format. On a linear grid, half a step is allowed."""
+    """Counts the elements beyond the limits of the format. On a linear grid, half a step is allowed."""
     low, high = fmt.limits(grid)
     # the float32 scale is rounded, so the maximum itself may be slightly beyond the largest code
     slack = grid.scale / 2 if fmt.writing == "linear" else 1e-6 * np.maximum(-low, high)
@@ -251,7 +251,7 @@ class _LayerSubgraphs:
         self.values = {name for choice in choices for name in self.value_names(choice)}
 
     def value_names(self, choice: LayerChoice) -> list[str]:
-        """Return the names of the original's values that a layer needs: its inputs and its outputs."""
+        """Returns the names of the original's values that a layer needs: its inputs and its outputs."""
         regions = self._regions[choice.layer.node.outputs[0]]
         received = {self._originals[name] for _, region in regions for name in region.inputs}
         read = {operand.value for operand in choice.layer.operands_of("input")}
@@ -260,7 +260,7 @@ class _LayerSubgraphs:
     def session(
         self, choices: Sequence[LayerChoice], info_by_name: Mapping[str, TensorInfo]
     ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """Return a function that maps the original's values to the outputs of the given quantized layers."""
+        """Returns a function that maps the original's values to the outputs of the given quantized layers."""
         regions = [pair for choice in choices for pair in self._regions[choice.layer.node.outputs[0]]]
         if not regions:
             return lambda values: {}
@@ -280,7 +280,7 @@ class _LayerSubgraphs:
 def describe_nonfinite_inputs(
     choices: Sequence[LayerChoice], layers: Mapping[str, LayerErrors]
 ) -> tuple[str, ...]:
-    """Return a note on each layer whose format changes NaN or infinity in its input.
+    """Returns a note on each layer whose format changes NaN or infinity in its input.
 
     QuantizeLinear turns NaN into a number, and a block of a microscaling format becomes NaN as a whole.
     Formats that need a range from calibration refuse NaN before.
@@ -307,7 +307,7 @@ def describe_nonfinite_inputs(
 def describe_calibrator_loss(
     calibrator: str, snr_db: Mapping[str, float | None], minmax_outputs: Sequence[OutputAgreement]
 ) -> tuple[str, ...]:
-    """Return a note on the first output where a calibrator loses `_LOSS_NOTE_DB` or more relative to minmax.
+    """Returns a note on the first output where a calibrator loses `_LOSS_NOTE_DB` or more relative to minmax.
 
     Args:
         calibrator: Name of the calibrator.

@@ -22,7 +22,7 @@ Ranges = Mapping[RangeUse, Range]
 
 
 def list_range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
-    """Return the values with formats that need a calibrated range, each one mapped to itself.
+    """Returns the values with formats that need a calibrated range, each one mapped to itself.
 
     `calibrate_ranges` returns the ranges by the keys of such a mapping.
     """
@@ -30,7 +30,7 @@ def list_range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
 
 
 def _list_uses(choice: LayerChoice) -> Iterator[RangeUse]:
-    """Yield the inputs of a layer that need a range, and the outputs that the layer rounds."""
+    """Yields the inputs of a layer that need a range, and the outputs that the layer rounds."""
     fmt, symmetric = choice.input, choice.symmetric_of("input")
     if fmt is None or choice.reason or not fmt.scaled:
         return
@@ -56,7 +56,7 @@ class Grids:
         self._grids: dict[tuple[int, int], Grid] = {}
 
     def find_operand_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
-        """Return the grid of an operand that has a format.
+        """Returns the grid of an operand that has a format.
 
         Raises:
             BadModel: The operand holds NaN or infinity.
@@ -73,7 +73,7 @@ class Grids:
         return self._grids[key]
 
     def find_value_grid(self, choice: LayerChoice, value: str) -> Grid:
-        """Return the grid of a value in the format of a layer's inputs."""
+        """Returns the grid of a value in the format of a layer's inputs."""
         assert choice.input is not None
         use = RangeUse(choice.scale_sources.get(value, value), choice.input, choice.symmetric_of("input"))
         low, high = self._ranges[use] if self._ranges and choice.input.scaled else (0.0, 0.0)
@@ -81,7 +81,7 @@ class Grids:
         return choice.input.grid(*ends, symmetric=use.symmetric)
 
     def _compute_weight_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
-        """Compute the grid of a weight. With an int32 bias, the bias does not overflow on this grid."""
+        """Computes the grid of a weight. With an int32 bias, the bias does not overflow on this grid."""
         assert choice.weight is not None
         grid = choose_weight_grid(
             operand,
@@ -101,7 +101,7 @@ class Grids:
         return fit_bias(operand, grid, read_bias(choice.layer.operands_of("bias")[0]), scale, product)
 
     def _compute_bias_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
-        """Compute the grid of a bias. An int32 bias has the product of the scales of input and weight."""
+        """Computes the grid of a bias. An int32 bias has the product of the scales of input and weight."""
         assert choice.bias is not None
         if choice.bias is not BIAS:
             return choose_weight_grid(
@@ -124,7 +124,7 @@ _PAIR_ADDING_OPERATORS = frozenset(("Conv", "Gemm", "MatMul"))
 
 
 def _is_byte_product(choice: LayerChoice) -> bool:
-    """Return whether an integer kernel multiplies int8 weights by 8-bit inputs."""
+    """Whether an integer kernel multiplies int8 weights by 8-bit inputs."""
     if choice.layer.op not in _PAIR_ADDING_OPERATORS:
         return False
     weight, inputs = choice.weight, choice.input
@@ -139,7 +139,7 @@ def _is_byte_product(choice: LayerChoice) -> bool:
 def exclude_nonfinite(
     choices: Sequence[LayerChoice], grids: Grids, parts: Sequence[Part] = ("weight", "bias")
 ) -> tuple[LayerChoice, ...]:
-    """Return the choices, with no format for layers whose weight or bias holds NaN or infinity.
+    """Returns the choices, with no format for layers whose weight or bias holds NaN or infinity.
 
     Args:
         choices: Choices for all layers.
@@ -164,7 +164,7 @@ def _exclude_nonfinite(choice: LayerChoice, grids: Grids, parts: Sequence[Part])
 
 
 def read_bias(operand: Operand) -> Array:
-    """Return the numbers of a stored bias as float32.
+    """Returns the numbers of a stored bias as float32.
 
     Raises:
         BadModel: The bias holds NaN or infinity.

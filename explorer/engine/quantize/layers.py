@@ -73,7 +73,7 @@ class Operand(Struct, frozen=True):
         return tuple(self.tensor.shape[axis] for axis in self.axes)
 
     def channels_per_scale(self, scales: int) -> int:
-        """Return the number of output channels that share one of `scales` scales along `channel`."""
+        """Returns the number of output channels that share one of `scales` scales along `channel`."""
         return max(self.channels // max(scales, 1), 1)
 
 
@@ -108,7 +108,7 @@ class QuantizableLayer(Struct, frozen=True):
         return self.node.op
 
     def operands_of(self, part: Part) -> tuple[Operand, ...]:
-        """Return the operands with the role `part`."""
+        """Returns the operands with the role `part`."""
         return tuple(operand for operand in self.operands if operand.part == part)
 
 
@@ -117,7 +117,7 @@ class _NotQuantizable(Exception):
 
 
 def inline_layers(model: Model) -> Model:
-    """Inline all functions of a model if one of them contains a layer.
+    """Inlines all functions of a model if one of them contains a layer.
 
     Functions of quantizers and of tiles are never inlined.
     """
@@ -130,7 +130,7 @@ def inline_layers(model: Model) -> Model:
 def find_layers(
     model: Model, shapes: Mapping[str, TensorInfo], sizes: Mapping[str, Sizes] | None = None
 ) -> tuple[QuantizableLayer, ...]:
-    """Return the layers of a model that multiply or hold weights, in graph order.
+    """Returns the layers of a model that multiply or hold weights, in graph order.
 
     Args:
         model: The model.
@@ -165,7 +165,7 @@ def find_layers(
 def _list_nested_layers(
     nodes: Sequence[Node], path: str, container: str, model: Model, initializers: Mapping[str, Tensor]
 ) -> Iterator[QuantizableLayer]:
-    """Yield the layers in a nested graph or a function, with the reason why they are not quantized.
+    """Yields the layers in a nested graph or a function, with the reason why they are not quantized.
 
     `path` is the prefix of their names, and `container` describes the graph in the reason. A Gather is a
     layer only if its table is stored.
@@ -192,7 +192,7 @@ def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
 
 
 def _list_constant_names(model: Model) -> set[str]:
-    """Return the names of stored tensors and of all values computed from stored tensors only."""
+    """Returns the names of stored tensors and of all values computed from stored tensors only."""
     constant_names = {*model.graph.initializers} - {*model.defaults}
     for node in list_stored_nodes(model.graph.nodes):
         if (
@@ -207,7 +207,7 @@ def _list_constant_names(model: Model) -> set[str]:
 def _read_layer(
     node: Node, constants: Constants, shapes: Mapping[str, TensorInfo], constant_names: Collection[str]
 ) -> QuantizableLayer | None:
-    """Return the layer record of a node, or None if the node neither multiplies nor holds weights."""
+    """Returns the layer record of a node, or None if the node neither multiplies nor holds weights."""
     key = node.domain, node.op
     if key in _KINDS:
         constants.replaceable = False
@@ -232,7 +232,7 @@ def _read_layer(
 def _apply_layer_dtype(
     operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]
 ) -> tuple[Operand, ...]:
-    """Return the operands with the layer's element type: that of the first float operand."""
+    """Returns the operands with the layer's element type: that of the first float operand."""
     for operand in operands:
         info = shapes.get(operand.value)
         dtype = (
@@ -249,7 +249,7 @@ def _check_operands(
     shapes: Mapping[str, TensorInfo],
     constant_names: Collection[str],
 ) -> None:
-    """Reject operands that are already quantized, are not floats, have no data, or are all constant.
+    """Rejects operands that are already quantized, are not floats, have no data, or are all constant.
 
     Raises:
         _NotQuantizable: The reason.
@@ -287,7 +287,7 @@ def _read_operand(
     channel: int | None = None,
     depth: int | None = None,
 ) -> Operand:
-    """Return an operand of a node. A 'weight' whose value is not stored becomes an 'input'.
+    """Returns an operand of a node. A 'weight' whose value is not stored becomes an 'input'.
 
     Raises:
         _NotQuantizable: A caller of the model may replace the stored weight.
@@ -324,14 +324,14 @@ def _read_convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 def _add_channels(node: Node, operand: Operand) -> Operand:
-    """Return an operand with the number of output channels that its node computes."""
+    """Returns an operand with the number of output channels that its node computes."""
     if operand.tensor is None:
         return operand
     return replace(operand, channels=count_output_channels(node, operand.input_index, operand.shape))
 
 
 def set_transposed_axes(weight: Operand, groups: int) -> Operand:
-    """Set the axes of the weight of a transposed convolution, whose shape is (in, out / groups, kernel).
+    """Sets the axes of the weight of a transposed convolution, whose shape is (in, out / groups, kernel).
 
     QuantizeLinear has scales along one axis only. The second axis holds the output channels of one group, so
     all groups share its scales. If every group has one input channel (a depthwise layer), the first axis

@@ -73,7 +73,7 @@ class OriginalRuns:
         percentile: float,
         step: Step,
     ) -> dict[RangeUse, Range]:
-        """Return calibrated ranges of activations, like `calibration.calibrate_ranges`.
+        """Returns calibrated ranges of activations, like `calibration.calibrate_ranges`.
 
         Args:
             model: The original, in the operator set of the formats. It runs for values that were not observed
@@ -103,7 +103,7 @@ class OriginalRuns:
         return range_by_use
 
     def agreement(self, quantized_model: Model, step: Step) -> dict[str, Agreement]:
-        """Run a quantized model and return the agreement of its outputs with the original's, by name.
+        """Runs a quantized model and returns the agreement of its outputs with the original's, by name.
 
         Raises:
             BadModel: The quantized model does not run on a sample.

@@ -32,7 +32,7 @@ _WRITERS: Mapping[str, Callable[[LayerChoice, Grids, Additions], None]] = {
 def quantize_model(
     model: Model, choices: Sequence[LayerChoice], grids: Grids, shapes: Mapping[str, TensorInfo]
 ) -> Model:
-    """Return the model with every chosen layer in its number formats.
+    """Returns the model with every chosen layer in its number formats.
 
     Args:
         model: The original, in an operator set that has the operators of the choices.
@@ -95,7 +95,7 @@ def quantize_model(
 def _read_rounded_inputs(
     node: Node, choice_by_rounded_value: Mapping[str, LayerChoice], grids: Grids, additions: Additions
 ) -> Node:
-    """Make a node between two layers of a chain read the rounded values."""
+    """Makes a node between two layers of a chain read the rounded values."""
     if isinstance(node, NodeRun) or choice_by_rounded_value.keys().isdisjoint(node.inputs):
         return node
     inputs = list(node.inputs)
@@ -110,7 +110,7 @@ def _read_rounded_inputs(
 
 
 def collect_kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
-    """Return the names of the model's outputs, and of all values that some node reads unquantized."""
+    """Returns the names of the model's outputs, and of all values that some node reads unquantized."""
     choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
     nodes = [
         _drop_rounded_inputs(node, choice_by_node[id(node)]) if id(node) in choice_by_node else node
@@ -126,7 +126,7 @@ def collect_kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozense
 
 
 def _drop_rounded_inputs(node: Node, choice: LayerChoice) -> Node:
-    """Return a copy of a layer's node that reads only the operands without a format."""
+    """Returns a copy of a layer's node that reads only the operands without a format."""
     inputs = list(node.inputs)
     for operand in choice.layer.operands:
         if getattr(choice, operand.part) is not None:
@@ -137,7 +137,7 @@ def _drop_rounded_inputs(node: Node, choice: LayerChoice) -> Node:
 def _declare_missing_values(
     graph: Graph, nodes: Sequence[Node], values: Sequence[Value], shapes: Mapping[str, TensorInfo]
 ) -> tuple[Value, ...]:
-    """Declare the values of a graph that have no declaration yet, if all its inputs have fixed sizes.
+    """Declares the values of a graph that have no declaration yet, if all its inputs have fixed sizes.
 
     QONNX needs declarations to run the graph.
     """

@@ -43,7 +43,7 @@ class _Stage(Struct, frozen=True):
 
 
 def get_sample_infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
-    """Return the types and shapes of values on the first sample. An unknown type or shape is None."""
+    """Returns the types and shapes of values on the first sample. An unknown type or shape is None."""
     info_by_name = _get_value_infos(model, samples)
     return [info_by_name.get(name, TensorInfo(name, None, None)) for name in names]
 
@@ -55,7 +55,7 @@ def observe_values(
     on_value: Callable[[str, Any], None],
     step: Step = lambda done, total: None,
 ) -> None:
-    """Run a model on every sample and call `on_value` with the requested values, which are not stored.
+    """Runs a model on every sample and calls `on_value` with the requested values, which are not stored.
 
     Args:
         model: The model.
@@ -100,7 +100,7 @@ def _get_value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]
 
 
 def _iterate_producers(wiring: GraphProducers, starts: Iterable[int], follow_all: bool) -> Iterator[int]:
-    """Yield the given nodes and their producers; without `follow_all`, only producers of constants."""
+    """Yields the given nodes and their producers; without `follow_all`, only producers of constants."""
     visited, queue = set(starts), list(starts)
     while queue:
         node_index = queue.pop()
@@ -119,7 +119,7 @@ def _iterate_producers(wiring: GraphProducers, starts: Iterable[int], follow_all
 def _split_into_stages(
     model: Model, info_by_name: Mapping[str, TensorInfo], value_names: frozenset[str]
 ) -> list[_Stage]:
-    """Split the graph into stages.
+    """Splits the graph into stages.
 
     Returns an empty list if one stage suffices, if the type of a value between stages is unknown, or if
     onnxruntime does not return it.

@@ -13,7 +13,7 @@ from explorer.facts.settings import LayerSettings, QuantizeSettings
 
 
 def find_settings(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSettings:
-    """Return the effective settings of every layer, and the rules of `spec` that matched no layer."""
+    """Returns the effective settings of every layer, and the rules of `spec` that matched no layer."""
     rules = Rules(spec.rules)
     layers = [choice.layer for choice in choices]
     used_rules = {

@@ -21,7 +21,7 @@ from explorer.engine.values.slices.table import SlicedTensor
 
 
 def find_rounders(model: Model) -> Mapping[str, Node]:
-    """Return the function calls that round stored tensors to a number format, by the name of the tensor."""
+    """Returns the function calls that round stored tensors to a number format, by the name of the tensor."""
     initializers, rounder_nodes = model.graph.initializers, dict[str, Node]()
     for node in model.graph.nodes:
         if node.domain in (microscaling.DOMAIN, qonnx.DOMAIN) and all(
@@ -32,7 +32,7 @@ def find_rounders(model: Model) -> Mapping[str, Node]:
 
 
 def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
-    """Return a stored weight as its function rounds it, with codes and scales.
+    """Returns a stored weight as its function rounds it, with codes and scales.
 
     The function runs when the numbers are first read.
 
@@ -82,14 +82,14 @@ def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
 
 
 def read_numbers(numbers: Numbers) -> Array:
-    """Read all stored numbers of a tensor into one array."""
+    """Reads all stored numbers of a tensor into one array."""
     return np.concatenate([np.asarray(slab) for slab in numbers.slabs()]).reshape(numbers.shape)
 
 
 def _build_computed_numbers(
     numbers: Numbers, make: Callable[[], Array], coded: StoredCodes | None, dtype: str = "float32"
 ) -> Numbers:
-    """Return numbers of the same name and shape, computed by `make` when they are first read."""
+    """Returns numbers of the same name and shape, computed by `make` when they are first read."""
     return replace(
         numbers,
         dtype=dtype,
@@ -113,7 +113,7 @@ def _compute_block_scales(node: Node, values: Array) -> Array:
 
 
 def make_weight_decoder(model: Model | None) -> Callable[[Numbers], Numbers]:
-    """Return a function that maps stored numbers to the numbers that layers multiply by.
+    """Returns a function that maps stored numbers to the numbers that layers multiply by.
 
     It dequantizes, unpacks or rounds them.
 

@@ -32,7 +32,7 @@ _MAX_BLOCK = 128
 def choose_weight_grid(
     operand: Operand, fmt: NumberFormat, *, per_channel: bool, symmetric: bool, block: int = 0
 ) -> Grid:
-    """Choose the grid of a stored weight from its range.
+    """Chooses the grid of a stored weight from its range.
 
     Args:
         operand: The weight.
@@ -65,18 +65,18 @@ def choose_weight_grid(
 
 
 def read_floats(operand: Operand) -> Array:
-    """Return a stored operand in its own element type, with its axes in the order that the layer reads."""
+    """Returns a stored operand in its own element type, with its axes in the order that the layer reads."""
     assert operand.tensor is not None
     return operand.tensor.array().transpose(operand.axes)
 
 
 def convert_to_layer_dtype(values: Array, operand: Operand) -> Array:
-    """Convert rounded float32 numbers to the element type of the layer."""
+    """Converts rounded float32 numbers to the element type of the layer."""
     return values if operand.dtype == "float32" else values.astype(operand.dtype)
 
 
 def find_scale_axis(operand: Operand, *, per_channel: bool, block: int) -> tuple[int | None, int]:
-    """Return the axis along which a stored weight has several scales, and its block length, as in `Grid`."""
+    """Returns the axis along which a stored weight has several scales, and its block length, as in `Grid`."""
     rank = len(operand.shape)
     if block and operand.depth is not None and operand.shape[operand.depth] > block:
         return operand.depth % rank, block
@@ -86,7 +86,7 @@ def find_scale_axis(operand: Operand, *, per_channel: bool, block: int) -> tuple
 
 
 def fit_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, product: int) -> Grid:
-    """Coarsen the grid of a weight until its layer's bias fits into half of the int32 range.
+    """Coarsens the grid of a weight until its layer's bias fits into half of the int32 range.
 
     The other half of the range is for the products, which onnxruntime adds without saturation. A weight of
     zeros gets the scale at which the bias is as large as the largest product.
@@ -117,7 +117,7 @@ def fit_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, prod
 
 
 def repeat_scales(operand: Operand, scale: Array, channels: int) -> Array:
-    """Repeat a weight's scales so that each of `channels` output channels has one."""
+    """Repeats a weight's scales so that each of `channels` output channels has one."""
     times = channels // scale.size
     return np.repeat(scale, times) if operand.channel == -len(operand.shape) else np.tile(scale, times)
 
@@ -135,7 +135,7 @@ def _find_zero_weights(operand: Operand, grid: Grid) -> Array:
 
 
 def quantize_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) -> Tensor:
-    """Return a tensor with the codes of a stored weight, in the shape that its layer reads."""
+    """Returns a tensor with the codes of a stored weight, in the shape that its layer reads."""
     shape, bits = operand.shape, fmt.bits
     row_count = shape[0] if shape else 1
     row_elements = max(1, operand.tensor.elements // max(1, row_count)) if operand.tensor is not None else 1
@@ -161,7 +161,7 @@ def quantize_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) 
 def iterate_slabs(
     operand: Operand, grid: Grid, start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[Array, Grid]]:
-    """Yield a stored weight a few rows of its first axis at a time, each slab with its part of the grid.
+    """Yields a stored weight a few rows of its first axis at a time, each slab with its part of the grid.
 
     A block along the first axis is never split. Pages of the file are released after they are read.
     """
@@ -180,7 +180,7 @@ def iterate_slabs(
 
 
 def _release_pages(operand: Operand, first: int = 0, last: int | None = None) -> None:
-    """Release the file pages of some rows of a weight, if the file stores the rows consecutively."""
+    """Releases the file pages of some rows of a weight, if the file stores the rows consecutively."""
     payload = operand.tensor.payload if operand.tensor is not None else None
     if isinstance(payload, FileSpan):
         row = payload.size // max(1, operand.shape[0]) if operand.shape else 0
@@ -188,7 +188,7 @@ def _release_pages(operand: Operand, first: int = 0, last: int | None = None) ->
 
 
 def pack_codes(codes: Array, bits: int) -> bytes:
-    """Encode codes as ONNX stores them. Two 4-bit codes share a byte; the first is in the lower half."""
+    """Encodes codes as ONNX stores them. Two 4-bit codes share a byte; the first is in the lower half."""
     if bits >= 8:
         return codes.tobytes()
     flat = codes.reshape(-1).view(np.uint8) & 15
@@ -198,13 +198,13 @@ def pack_codes(codes: Array, bits: int) -> bytes:
 
 
 def build_small_tensor(name: str, values: Array, fmt_type: str = "") -> Tensor:
-    """Build a small tensor. `values` of the types 'int4' and 'uint4' have one number per byte."""
+    """Builds a small tensor. `values` of the types 'int4' and 'uint4' have one number per byte."""
     bits = 4 if fmt_type in ("int4", "uint4") else 8
     return Tensor(name, fmt_type or str(values.dtype), values.shape, Inline(pack_codes(values, bits)))
 
 
 def _count_rows_per_slab(operand: Operand, block: int, elements: int) -> int:
-    """Return the number of rows of the first axis to process at a time, an even number for packed pairs."""
+    """Returns the number of rows of the first axis to process at a time, an even number for packed pairs."""
     rows = operand.shape[0] if operand.shape else 1
     assert operand.tensor is not None
     row_elements = max(1, operand.tensor.elements // max(1, rows))
@@ -215,7 +215,7 @@ def _count_rows_per_slab(operand: Operand, block: int, elements: int) -> int:
 
 
 def _slice_grid(grid: Grid, rank: int, start: int, stop: int) -> Grid:
-    """Return the part of a grid for the rows `start` to `stop` of the weight's first axis."""
+    """Returns the part of a grid for the rows `start` to `stop` of the weight's first axis."""
     if grid.axis is None or (grid.axis % rank and not grid.block):
         return grid
     if grid.block and grid.axis % rank == 0:

@@ -84,7 +84,7 @@ def _pad(x: Tensor, pad_before: Sequence[int], pad_after: Sequence[int], value: 
 
 
 def convolution(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Conv with one, two or three spatial axes."""
+    """Computes Conv with one, two or three spatial axes."""
     kernel = list(weight.shape[2:])
     strides, dilations, pad_before, pad_after = _read_window(call, x, kernel)
     padding = pad_before
@@ -212,7 +212,7 @@ def _sum_windows(
 
 
 def _average_pool_by_torch(call: OperatorCall, x: Tensor) -> Tensor:
-    """AveragePool by torch's own operator if its result is the same, else by `_average_pool`."""
+    """Computes AveragePool by torch's operator if its result is the same, else by `_average_pool`."""
     kernel = list(call.get("kernel_shape"))
     strides, dilations, pad_before, pad_after = _read_window(call, x, kernel)
     is_supported = pad_before == pad_after and set(dilations) <= {1} and not call.get("ceil_mode", 0)
@@ -405,7 +405,7 @@ def _skip_layer_norm(
 
 
 def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    """Attention of opset 23, without soft cap, lengths, or an output of the scores."""
+    """Computes Attention of opset 23, without soft cap, lengths, or an output of the scores."""
     mask, past_k, past_v, lengths = (*rest, *(None,) * 4)[:4]
     has_score_output = call.get("qk_matmul_output_mode", 0) or call.output_count > 3
     if call.get("softcap", 0.0) or has_score_output or lengths is not None:

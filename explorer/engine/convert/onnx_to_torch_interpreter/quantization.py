@@ -227,7 +227,7 @@ def _multiply_dynamically(
 def _matmul_nbits(
     call: OperatorCall, a: Tensor, b: Tensor, scales: Tensor, zeros: Tensor | None = None, *rest: Any
 ) -> Tensor:
-    """MatMulNBits: `b` has shape (N, blocks, bytes).
+    """Computes MatMulNBits; `b` has shape (N, blocks, bytes).
 
     Each byte holds two 4-bit numbers or one 8-bit number.
     """

@@ -74,8 +74,8 @@ def _replace_input(node: Node, index: int, name: str) -> Node:
     return node.replace_values(inputs, node.outputs)
 
 
-def _elementwise(rewriting: Rewriting, node: Node) -> Node:
-    """Elementwise operators: all batches must be on the same axis, counted from the last."""
+def _rewrite_elementwise(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites an elementwise operator: all batches must be on the same axis, counted from the last."""
     rank = max(len(rewriting.get_shape(name)) for name in node.inputs if name)
     batches = {
         batch.move_to(batch.axis + rank - len(rewriting.get_shape(n)))
@@ -94,15 +94,15 @@ def _elementwise(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_first_axis(rewriting: Rewriting, node: Node) -> Node:
-    """Operators on images and similar: the batch is the first axis of the first input and of the output."""
+    """Rewrites an operator whose batch is the first axis of the first input and of the output."""
     batch = _find_first_input_batch(rewriting, node)
     if batch.axis != 0:
         rewriting.refuse(f"the batch of '{node.inputs[0]}' must be its first axis")
     return _set_outputs(rewriting, node, batch)
 
 
-def _fused(rewriting: Rewriting, node: Node) -> Node:
-    """Fused operators: the batch is the first axis of every value that has a batch."""
+def _rewrite_fused(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites a fused operator: the batch is the first axis of every value that has a batch."""
     for index, name in enumerate(node.inputs):
         if name in rewriting.batched:
             _require_batch_axis(rewriting, node, index, 0)
@@ -131,7 +131,7 @@ def _build_one_axis_rule(default: int, *, one_axis_since: int = 0) -> Rule:
     return rule
 
 
-def _reduce(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_reduction(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     rank = len(rewriting.get_shape(node.inputs[0]))
     listed_axes = node.attributes.get("axes")
@@ -148,7 +148,7 @@ def _reduce(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, batch.move_to(batch.axis - removed))
 
 
-def _matmul(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_matmul(rewriting: Rewriting, node: Node) -> Node:
     second = _SECOND_MATRIX_INPUTS.get(node.op, 1)
     _refuse_other_batches(rewriting, node, 0, second)
     ranks = [len(rewriting.get_shape(node.inputs[index])) for index in (0, second)]
@@ -177,7 +177,7 @@ def _matmul(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, batch)
 
 
-def _gemm(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_gemm(rewriting: Rewriting, node: Node) -> Node:
     batches = set()
     for index, contracted_axis in (
         (0, 0 if node.attributes.get("transA", 0) else 1),
@@ -200,7 +200,7 @@ def _gemm(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, batch)
 
 
-def _transpose(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_transpose(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     rank = len(rewriting.get_shape(node.inputs[0]))
     order = list(node.attributes.get("perm") or range(rank)[::-1])
@@ -250,7 +250,7 @@ def _choose_batch(rewriting: Rewriting, candidates: Sequence[BatchAxis], shape: 
     return candidates[rewriting.choices[reshape_index] if reshape_index < len(rewriting.choices) else 0]
 
 
-def _reshape(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_reshape(rewriting: Rewriting, node: Node) -> Node:
     source_batch = _find_first_input_batch(rewriting, node)
     source, target = rewriting.get_shape(node.inputs[0]), rewriting.get_shape(node.outputs[0])
     batch = _choose_batch(rewriting, _list_possible_batches(rewriting, source_batch, source, target), target)
@@ -283,7 +283,7 @@ def _reshape(rewriting: Rewriting, node: Node) -> Node:
     return _replace_input(node, 1, rewriting.add_constant(numbers, node.label))
 
 
-def _flatten(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_flatten(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     source = rewriting.get_shape(node.inputs[0])
     axis = node.attributes.get("axis", 1)
@@ -294,8 +294,8 @@ def _flatten(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, BatchAxis(output_axis, outer, inner))
 
 
-def _change_rank(rewriting: Rewriting, node: Node) -> Node:
-    """Squeeze and Unsqueeze."""
+def _rewrite_rank_change(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Squeeze and Unsqueeze."""
     batch = _find_first_input_batch(rewriting, node)
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1:
@@ -316,7 +316,7 @@ def _change_rank(rewriting: Rewriting, node: Node) -> Node:
     )
 
 
-def _concat(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_concat(rewriting: Rewriting, node: Node) -> Node:
     batches = {rewriting.batched[name] for name in node.inputs if name in rewriting.batched}
     if len(batches) != 1:
         rewriting.refuse("its inputs have the batch on different axes")
@@ -331,7 +331,7 @@ def _concat(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, batch)
 
 
-def _slice(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_slice(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     rank = len(rewriting.get_shape(node.inputs[0]))
     attributes = node.attributes
@@ -364,14 +364,14 @@ def _slice(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, batch)
 
 
-def _split(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_split(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     if batch.axis == _read_axis(node, len(rewriting.get_shape(node.inputs[0])), 0):
         rewriting.refuse("it splits the batch")
     return _set_outputs(rewriting, node, *(batch for _ in node.outputs))
 
 
-def _gather(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_gather(rewriting: Rewriting, node: Node) -> Node:
     table_batch, index_batch = _get_batch(rewriting, node, 0), _get_batch(rewriting, node, 1)
     axis = _read_axis(node, len(rewriting.get_shape(node.inputs[0])), 0)
     if table_batch is not None and index_batch is not None:
@@ -387,7 +387,7 @@ def _gather(rewriting: Rewriting, node: Node) -> Node:
     )
 
 
-def _pad(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_pad(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     rank = len(rewriting.get_shape(node.inputs[0]))
     pads = list(node.attributes.get("pads") or ()) or rewriting.read_integers(node.inputs[1]) or []
@@ -398,14 +398,14 @@ def _pad(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, batch)
 
 
-def _tile(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_tile(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     if (rewriting.read_integers(node.inputs[1]) or [])[batch.axis] != 1:
         rewriting.refuse("it repeats the batch")
     return _set_outputs(rewriting, node, batch)
 
 
-def _expand(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_expand(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     target, rank = rewriting.read_integers(node.inputs[1]) or [], len(rewriting.get_shape(node.inputs[0]))
     shift = max(len(target) - rank, 0)
@@ -425,7 +425,7 @@ def _expand(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, batch.move_to(batch.axis + shift))
 
 
-def _resize(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_resize(rewriting: Rewriting, node: Node) -> Node:
     _refuse_other_batches(rewriting, node, 0)
     batch = _require_batch_axis(rewriting, node, 0, 0)
     sizes = rewriting.read_integers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
@@ -449,8 +449,8 @@ def _resize(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, batch)
 
 
-def _recurrent(rewriting: Rewriting, node: Node) -> Node:
-    """RNN, GRU, LSTM: axes are sequence, batch, features; with `layout`, the batch comes first."""
+def _rewrite_recurrent(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites RNN, GRU and LSTM: axes are sequence, batch, features; with `layout`, the batch is first."""
     has_batch_first = bool(node.attributes.get("layout", 0))
     _refuse_other_batches(rewriting, node, 0, 4, 5, 6)
     _require_batch_axis(rewriting, node, 0, 0 if has_batch_first else 1)
@@ -464,7 +464,7 @@ def _recurrent(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, BatchAxis(0 if has_batch_first else 2), batch, batch)
 
 
-def _einsum(rewriting: Rewriting, node: Node) -> Node:
+def _rewrite_einsum(rewriting: Rewriting, node: Node) -> Node:
     equation = node.attributes["equation"].replace(" ", "")
     operands, _, output_term = equation.partition("->")
     terms = operands.split(",")
@@ -495,33 +495,35 @@ _SHARED_RULES: Mapping[Rule, str] = {
     _rewrite_first_axis: "Conv ConvTranspose ConvInteger QLinearConv FusedConv AveragePool MaxPool LpPool"
     " GlobalAveragePool GlobalMaxPool GlobalLpPool BatchNormalization InstanceNormalization"
     " GroupNormalization LRN DepthToSpace SpaceToDepth QLinearAveragePool QLinearGlobalAveragePool",
-    _fused: "Attention MultiHeadAttention GroupQueryAttention RotaryEmbedding SkipLayerNormalization"
+    _rewrite_fused: "Attention MultiHeadAttention GroupQueryAttention RotaryEmbedding SkipLayerNormalization"
     " SkipSimplifiedLayerNormalization EmbedLayerNormalization",
-    _reduce: "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin"
+    _rewrite_reduction: "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin"
     " ReduceProd ReduceSum ReduceSumSquare",
-    _matmul: "MatMul MatMulInteger QLinearMatMul",
-    _change_rank: "Squeeze Unsqueeze",
-    _recurrent: "RNN GRU LSTM",
+    _rewrite_matmul: "MatMul MatMulInteger QLinearMatMul",
+    _rewrite_rank_change: "Squeeze Unsqueeze",
+    _rewrite_recurrent: "RNN GRU LSTM",
     _build_one_axis_rule(-1, one_axis_since=13): "Softmax LogSoftmax Hardmax",
     _build_one_axis_rule(-1): " ".join((*_NORMALIZATIONS, "LpNormalization", "TopK")),
     _build_one_axis_rule(0): "CumSum",
 }
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys((op for op, operator in BY_NAME.items() if operator.position == "each"), _elementwise),
+    **dict.fromkeys(
+        (op for op, operator in BY_NAME.items() if operator.position == "each"), _rewrite_elementwise
+    ),
     **{op: rule for rule, ops in _SHARED_RULES.items() for op in ops.split()},
-    "Gemm": _gemm,
-    "Transpose": _transpose,
-    "Reshape": _reshape,
-    "Flatten": _flatten,
-    "Concat": _concat,
-    "Slice": _slice,
-    "Split": _split,
-    "Gather": _gather,
-    "Pad": _pad,
-    "Tile": _tile,
-    "Expand": _expand,
-    "Resize": _resize,
-    "Einsum": _einsum,
+    "Gemm": _rewrite_gemm,
+    "Transpose": _rewrite_transpose,
+    "Reshape": _rewrite_reshape,
+    "Flatten": _rewrite_flatten,
+    "Concat": _rewrite_concat,
+    "Slice": _rewrite_slice,
+    "Split": _rewrite_split,
+    "Gather": _rewrite_gather,
+    "Pad": _rewrite_pad,
+    "Tile": _rewrite_tile,
+    "Expand": _rewrite_expand,
+    "Resize": _rewrite_resize,
+    "Einsum": _rewrite_einsum,
 }
 """Rule of each operator, by name."""

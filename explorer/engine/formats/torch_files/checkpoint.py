@@ -297,7 +297,7 @@ _DANGEROUS = (
 
 
 def list_calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
-    """Lists the code that loading the file with torch would import.
+    """Yields the code that loading the file with torch would import.
 
     Yields:
         (name, number of calls, whether it is suspicious), suspicious names first.

@@ -29,7 +29,7 @@ DOMAIN_VERSION = 1
 
 
 def build_function(fmt: NumberFormat, opset: int) -> Function | None:
-    """Return the function that rounds to a format, or None for a 16-bit float, which two Casts round to.
+    """Returns the function that rounds to a format, or None for a 16-bit float, which two Casts round to.
 
     Formats of one family share a function. Its inputs and attributes distinguish them.
 
@@ -57,7 +57,7 @@ def build_function(fmt: NumberFormat, opset: int) -> Function | None:
 def call(
     fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Sequence[Dim], *, axis: int = -1
 ) -> FormatCall:
-    """Build the nodes that round the value `source` to a format and name the result `target`.
+    """Builds the nodes that round the value `source` to a format and names the result `target`.
 
     Source and target are float32 and have the same shape. Names of added values begin with `target` and a
     slash.

@@ -18,19 +18,19 @@ class FunctionBody(GraphBuilder):
 
     @classmethod
     def of_opset(cls, opset: int) -> FunctionBody:
-        """Create an empty body in a version of the default operator set."""
+        """Creates an empty body in a version of the default operator set."""
         return cls(Emission(opset, set()), "", "")
 
     def op(self, op: str, label: str, *inputs: str) -> str:
-        """Add an operator without attributes; return the name of its output."""
+        """Adds an operator without attributes; returns the name of its output."""
         return self.add(op, inputs, label)
 
     def real(self, value: float, label: str) -> str:
-        """Add a float32 constant; return its name."""
+        """Adds a float32 constant; returns its name."""
         return self.number(value, np.float32, label)
 
     def flag(self, name: str) -> str:
-        """Convert an integer attribute of the call to 0.0 or 1.0; return the name of the value."""
+        """Converts an integer attribute of the call to 0.0 or 1.0; returns the name of the value."""
         integer = self.add(
             "Constant", (), f"{name}_int", attributes={"value_int": AttributeRef(name, INTEGER)}
         )
@@ -38,13 +38,13 @@ class FunctionBody(GraphBuilder):
 
 
 def add_log_of_two(body: FunctionBody, x: str, label: str) -> str:
-    """Add the base-2 logarithm of `x`, with the accuracy of float32's natural logarithm."""
+    """Adds the base-2 logarithm of `x`, with the accuracy of float32's natural logarithm."""
     factor = body.real(1 / math.log(2), f"{label}_log2_e")
     return body.op("Mul", f"{label}_log2", body.op("Log", f"{label}_log", x), factor)
 
 
 def add_step(body: FunctionBody, x: str, least_exponent: str, last_bit: str) -> str:
-    """Add the distance between neighboring floats of a format at `x`.
+    """Adds the distance between neighboring floats of a format at `x`.
 
     The distance is 2 ** (max(exponent of x, `least_exponent`) + `last_bit`).
     """

@@ -36,7 +36,7 @@ def build_call(
     operands: Mapping[str, Array],
     attributes: Mapping[str, Any] | None = None,
 ) -> FormatCall:
-    """Build the call of a function on `source`, with each of `operands` as a float32 initializer."""
+    """Builds the call of a function on `source`, with each of `operands` as a float32 initializer."""
     tensors = tuple(
         build_tensor(f"{target}/{role}", np.asarray(array, np.float32)) for role, array in operands.items()
     )
@@ -46,7 +46,7 @@ def build_call(
 
 
 def build_casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
-    """Build a Cast to a 16-bit float and a Cast back to float32."""
+    """Builds a Cast to a 16-bit float and a Cast back to float32."""
     between = Value(f"{target}/{fmt.name}", fmt.element_type, tuple(shape))
     narrowing = Node(
         "Cast", (source,), (between.name,), between.name, attributes={"to": get_dtype_code(fmt.element_type)}
@@ -56,7 +56,7 @@ def build_casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> Fo
 
 
 def make_broadcastable(values: Array, grid: Grid, shape: Sequence[Dim]) -> Array:
-    """Reshape scales or zero points so that they broadcast to the shape of the value."""
+    """Reshapes scales or zero points so that they broadcast to the shape of the value."""
     if not grid.block:
         return reshape_for_tensor(values, (1,) * len(shape), grid)
     return reshape_for_tensor(values, tuple(size if isinstance(size, int) else 1 for size in shape), grid)

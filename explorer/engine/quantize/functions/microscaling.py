@@ -11,7 +11,7 @@ DOMAIN = "explorer.mx"
 
 
 def build_function(fmt: Microscaling, opset: int) -> Function:
-    """Build the function of a block format.
+    """Builds the function of a block format.
 
     The function rounds its input X in blocks of 32 elements along its attribute `axis`. It splits the axis
     into blocks and pads the last block with zeros. It divides each block by the block's power of two, rounds
@@ -36,7 +36,7 @@ def build_function(fmt: Microscaling, opset: int) -> Function:
 
 
 def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
-    """Reshape X to (outer, blocks, 32, inner), and return it with the values needed to restore X.
+    """Reshapes X to (outer, blocks, 32, inner), and returns it with the values needed to restore X.
 
     The values are the shape of X ('shape'), the length of its axis ('length'), and its shape as (outer,
     padded length, inner) ('padded_shape').
@@ -70,18 +70,18 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
 
 
 def _reshape(body: FunctionBody, label: str, data: str, sizes: str) -> str:
-    """Add a Reshape. From operator set 14 on, a size of 0 means an empty axis; before, it copies a size."""
+    """Adds a Reshape. From operator set 14 on, a size of 0 means an empty axis; before, it copies a size."""
     attributes = {"allowzero": 1} if body.emission.opset >= 14 else {}
     return body.add("Reshape", (data, sizes), label, attributes=attributes)
 
 
 def _add_product(body: FunctionBody, sizes: str, one: str, label: str) -> str:
-    """Add the product of sizes, which is 1 for an empty list."""
+    """Adds the product of sizes, which is 1 for an empty list."""
     return body.op("ReduceProd", label, body.concat((one, sizes), 0, f"one_and_{label}"))
 
 
 def _add_block_scales(body: FunctionBody, blocks: str, element_exponent: int) -> str:
-    """Add the power of two of each block, which is NaN if a number of the block is not finite.
+    """Adds the power of two of each block, which is NaN if a number of the block is not finite.
 
     `element_exponent` is the exponent of the largest number of the element format.
     """
@@ -109,6 +109,6 @@ def _add_block_scales(body: FunctionBody, blocks: str, element_exponent: int) ->
 
 
 def build_block_call(fmt: Microscaling, source: str, target: str, axis: int) -> FormatCall:
-    """Build the call of a block format along an axis."""
+    """Builds the call of a block format along an axis."""
     node = Node(fmt.name, (source,), (target,), target, DOMAIN, attributes={"axis": axis})
     return FormatCall((node,))

@@ -32,7 +32,7 @@ ROUNDING = "ROUND"
 def _build_function(
     name: str, inputs: Sequence[str], body: FunctionBody, defaults: Mapping[str, Any], *required: str
 ) -> Function:
-    """Return the function with a body.
+    """Returns the function with a body.
 
     Args:
         name: Name of the function.
@@ -46,7 +46,7 @@ def _build_function(
 
 
 def build_int_quant(opset: int) -> Function:
-    """Return the function IntQuant.
+    """Returns the function IntQuant.
 
     It computes (round(clip(x / scale + zeropt)) - zeropt) x scale. It clips to the integers of `bitwidth`
     bits. With the attribute `narrow`, it also excludes the smallest signed or the largest unsigned integer.
@@ -74,7 +74,7 @@ def build_int_quant(opset: int) -> Function:
 def build_integer_call(
     fmt: Integer, grid: Grid, source: str, target: str, shape: Sequence[Dim]
 ) -> FormatCall:
-    """Return the call of IntQuant for an integer, fixed-point or ternary format.
+    """Returns the call of IntQuant for an integer, fixed-point or ternary format.
 
     Args:
         fmt: Number format.
@@ -97,7 +97,7 @@ def build_integer_call(
 
 
 def build_float_quant(opset: int) -> Function:
-    """Return the function FloatQuant.
+    """Returns the function FloatQuant.
 
     It divides x by the scale, rounds to the nearest number of a minifloat, saturates, and multiplies by the
     scale. The exponent comes from a logarithm, which may be off by one close to a power of two. The result is
@@ -130,7 +130,7 @@ def build_float_quant(opset: int) -> Function:
 def build_float_call(
     fmt: Minifloat, grid: Grid, source: str, target: str, shape: Sequence[Dim]
 ) -> FormatCall:
-    """Return the call of FloatQuant for a minifloat, such as float8. See `build_integer_call`."""
+    """Returns the call of FloatQuant for a minifloat, such as float8. See `build_integer_call`."""
     operands = {
         "scale": make_broadcastable(grid.scale, grid, shape),
         "exponent_bitwidth": np.asarray(fmt.exponent),
@@ -150,7 +150,7 @@ def build_float_call(
 
 
 def build_bipolar_quant(opset: int) -> Function:
-    """Return the function BipolarQuant: `scale` for numbers at or above zero, and `-scale` for others.
+    """Returns the function BipolarQuant: `scale` for numbers at or above zero, and `-scale` for others.
 
     Args:
         opset: Version of the default operator set.
@@ -163,7 +163,7 @@ def build_bipolar_quant(opset: int) -> Function:
 
 
 def build_bipolar_call(grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
-    """Return the call of BipolarQuant for the binary format. See `build_integer_call`."""
+    """Returns the call of BipolarQuant for the binary format. See `build_integer_call`."""
     return build_call(
         DOMAIN, "BipolarQuant", source, target, {"scale": make_broadcastable(grid.scale, grid, shape)}
     )

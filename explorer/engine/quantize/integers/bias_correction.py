@@ -22,7 +22,7 @@ _OPERATORS = frozenset(("Conv", "Gemm"))
 
 
 def find_channel_axes(layers: Sequence[QuantizableLayer]) -> dict[str, int]:
-    """Return the channel axis (negative) of each input, by name, of layers with a correctable bias."""
+    """Returns the channel axis (negative) of each input, by name, of layers with a correctable bias."""
     return {
         operand.value: operand.depth
         for layer in layers
@@ -43,7 +43,7 @@ def _is_correctable(layer: QuantizableLayer) -> bool:
 def correct_biases(
     choices: Sequence[LayerChoice], grids: Grids, channel_means: ChannelMeans
 ) -> tuple[LayerChoice, ...]:
-    """Return the choices with corrected biases, which replace the original biases.
+    """Returns the choices with corrected biases, which replace the original biases.
 
     Args:
         choices: Choices for all layers, without NaN in stored numbers.
@@ -54,7 +54,7 @@ def correct_biases(
 
 
 def _correct_bias(choice: LayerChoice, grids: Grids, channel_means: ChannelMeans) -> LayerChoice:
-    """Return a choice with a corrected bias, or unchanged if the means of its input do not fit its weight."""
+    """Returns a choice with a corrected bias; unchanged if the means of its input do not fit its weight."""
     layer = choice.layer
     if choice.reason or choice.weight is None or choice.bias is None or not _is_correctable(layer):
         return choice

@@ -75,7 +75,7 @@ class _Chains:
                 self._keep_scale(node)
 
     def _will_become_gemm(self, node: Node) -> bool:
-        """Return whether the only node that reads a product adds a stored bias to it."""
+        """Whether the only node that reads a product adds a stored bias to it."""
         readers = self._readers[node.outputs[0]]
         if node.op != "MatMul" or len(readers) != 1 or readers[0].op != "Add" or readers[0].domain:
             return False
@@ -83,7 +83,7 @@ class _Chains:
         return product == node.outputs[0] and bias in self._stored_names
 
     def _round_operator(self, node: Node) -> None:
-        """Round all inputs and the output of an operator, if one of its inputs is rounded already."""
+        """Rounds all inputs and the output of an operator, if one of its inputs is rounded already."""
         input_names = [name for name in node.inputs if name]
         choice = next((self.rounded_values[n] for n in input_names if n in self.rounded_values), None)
         if choice is None or not all(self._can_round(name) for name in (*input_names, node.outputs[0])):
@@ -93,7 +93,7 @@ class _Chains:
         self._round(self._skip_activation(node.outputs[0]), choice)
 
     def _keep_scale(self, node: Node) -> None:
-        """Round the output of an operator with the scale of its input."""
+        """Rounds the output of an operator with the scale of its input."""
         source, output = node.inputs[0], node.outputs[0]
         if len([name for name in node.outputs if name]) == 1 and self._can_round(output):
             self._round(output, self.rounded_values[source])
@@ -108,7 +108,7 @@ class _Chains:
         return value in self._free and info is not None and info.dtype == "float32"
 
     def _skip_activation(self, value: str) -> str:
-        """Return the output of an absorbed activation that is the only reader of `value`, else `value`."""
+        """Returns the output of an absorbed activation that is the only reader of `value`, else `value`."""
         readers = self._readers[value]
         is_only_reader = len(readers) == 1 and value not in self._outputs
         if (
@@ -122,7 +122,7 @@ class _Chains:
 
 
 def _read_names(nodes: Sequence[Node]) -> set[str]:
-    """Return the names of all values that nodes and their nested graphs read."""
+    """Returns the names of all values that nodes and their nested graphs read."""
     names: set[str] = set()
     for node in list_stored_nodes(nodes):
         names.update(node.inputs)
@@ -132,7 +132,7 @@ def _read_names(nodes: Sequence[Node]) -> set[str]:
 
 
 def _is_link(choice: LayerChoice) -> bool:
-    """Return whether a layer of a chain multiplies 8-bit integers."""
+    """Whether a layer of a chain multiplies 8-bit integers."""
     types = [fmt.element_type for fmt in (choice.weight, choice.input) if fmt is not None]
     return choice.form == "chain" and not choice.reason and len(types) == 2 and {*types} <= {"int8", "uint8"}
 
@@ -140,7 +140,7 @@ def _is_link(choice: LayerChoice) -> bool:
 def link_chains(
     model: Model, choices: Sequence[LayerChoice], shapes: Mapping[str, TensorInfo]
 ) -> tuple[LayerChoice, ...]:
-    """Return the choices with the values that each layer rounds, and the values that share a scale.
+    """Returns the choices with the values that each layer rounds, and the values that share a scale.
 
     Args:
         model: Model whose main graph holds the layers.

@@ -21,7 +21,7 @@ class ChannelMeans:
         self._sums: dict[str, tuple[Array, int]] = {}
 
     def add(self, name: str, value: Array) -> None:
-        """Add one sample of a value. Values without a channel axis are ignored."""
+        """Adds one sample of a value. Values without a channel axis are ignored."""
         axis = self.axes.get(name)
         if axis is None or value.ndim < -axis:
             return
@@ -32,6 +32,6 @@ class ChannelMeans:
             self._sums[name] = previous_sum + total, count + value.size // max(total.size, 1)
 
     def mean_of(self, name: str) -> Array | None:
-        """Return the mean of each channel, or None if no sample was added."""
+        """Returns the mean of each channel, or None if no sample was added."""
         total, count = self._sums.get(name, (None, 0))
         return None if total is None or not count else total / count

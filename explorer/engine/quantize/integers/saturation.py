@@ -23,7 +23,7 @@ _BATCH = 1 << 20
 
 
 def enlarge_scales(operand: Operand, grid: Grid, groups: int = 1) -> Grid:
-    """Enlarge the scales of a signed weight until no two neighboring products saturate.
+    """Enlarges the scales of a signed weight until no two neighboring products saturate.
 
     onnxruntime packs the depth in groups of four. The first two and the last two of a group are neighbors.
     For a convolution, it stores the channels of each kernel position consecutively. Depthwise convolutions

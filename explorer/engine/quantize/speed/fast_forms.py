@@ -58,7 +58,7 @@ class Resolution(Struct, frozen=True):
 
 @cache
 def read_rows(text: str = ROWS) -> tuple[FastForm, ...]:
-    """Parse all rows of the table."""
+    """Parses all rows of the table."""
     import msgspec
 
     header, *lines = (line.split() for line in text.split("\n") if line.strip())
@@ -75,7 +75,7 @@ def resolve_fast_form(
     version: str,
     table: Sequence[FastForm] | None = None,
 ) -> Resolution:
-    """Replace the form 'fast' by an explicit form. A specification with another form is unchanged.
+    """Replaces the form 'fast' by an explicit form. A specification with another form is unchanged.
 
     Args:
         spec: Specification of the user.
@@ -110,7 +110,7 @@ def resolve_fast_form(
 
 
 def shorten_version(version: str) -> str:
-    """Return the first two numbers of a version."""
+    """Returns the first two numbers of a version."""
     return ".".join(version.split(".")[:2])
 
 
@@ -119,7 +119,7 @@ def _parse_version(version: str) -> tuple[int, ...]:
 
 
 def _find_nearest_row(rows: Sequence[FastForm], instructions: str, version: str) -> FastForm | None:
-    """Return the row for this processor, else for its architecture, else for any; None without rows.
+    """Returns the row for this processor, else for its architecture, else for any; None without rows.
 
     Ties go to the nearest version.
     """
@@ -134,7 +134,7 @@ def _find_nearest_row(rows: Sequence[FastForm], instructions: str, version: str)
 
 
 def _describe_row(row: FastForm, instructions: str, version: str) -> str:
-    """Return a note on the table row of a choice."""
+    """Returns a note on the table row of a choice."""
     form_text = f"int8 as {row.form} of {row.weight} weights and {row.input} inputs"
     measured_on, target = (row.instructions, row.onnxruntime), (instructions, version)
     source = f"fast for {row.operator} on {row.instructions} with onnxruntime {row.onnxruntime}"

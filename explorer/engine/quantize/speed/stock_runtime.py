@@ -57,7 +57,7 @@ class NotLoaded(Exception):
 
 
 def _create_session(model: Model, optimized: str = "") -> Any:
-    """Create a session with default options.
+    """Creates a session with default options.
 
     If `optimized` is a path, the session writes the graph of its extended optimization there.
 
@@ -93,7 +93,7 @@ def _create_session(model: Model, optimized: str = "") -> Any:
 
 
 def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernels, Mapping[str, str]]:
-    """Return the operator that runs each quantized layer in the graph that onnxruntime optimizes.
+    """Returns the operator that runs each quantized layer in the graph that onnxruntime optimizes.
 
     Args:
         model: The quantized model.
@@ -123,7 +123,7 @@ def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeK
 
 
 def _find_operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
-    """Return the operator that replaced a layer, or ''.
+    """Returns the operator that replaced a layer, or ''.
 
     The name, the weight or the output identifies the node.
     """
@@ -164,7 +164,7 @@ def _is_replacement(node: Node, name: str, codes: Collection[str], output_names:
 def run_times(
     original: Model, quantized: Model, feeds: Mapping[str, Array], check: Callable[[], None] = lambda: None
 ) -> RunTimes | str:
-    """Time alternating runs of two models on the same inputs, or return the reason why they do not run.
+    """Times alternating runs of two models on the same inputs, or returns the reason why they do not run.
 
     Args:
         original: The original.

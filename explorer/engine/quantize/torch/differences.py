@@ -38,7 +38,7 @@ class ModuleSide(Struct, frozen=True):
 
 
 def compare_modules(before: ModuleSide, after: ModuleSide) -> DiffFact:
-    """Compare the layers of two modules whose submodules have the same paths.
+    """Compares the layers of two modules whose submodules have the same paths.
 
     Weights, buffers and input roundings are compared by value. A layer without a row computes the same.
     """
@@ -67,7 +67,7 @@ def compare_modules(before: ModuleSide, after: ModuleSide) -> DiffFact:
 
 
 def _list_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Yield the layers that can take a number format, and other modules without children or with tensors.
+    """Yields the layers that can take a number format, and other modules without children or with tensors.
 
     Modules inside a layer are not yielded.
     """
@@ -86,7 +86,7 @@ def _list_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 def _compare_layer(
     path: str, old: nn.Module, new: nn.Module, kind: str, before: ModuleSide, after: ModuleSide
 ) -> NodeDiff | None:
-    """Return the difference of a layer, or None if both modules compute the same in it."""
+    """Returns the difference of a layer, or None if both modules compute the same in it."""
     pairs = [
         (name, tensor, new.get_parameter(name) if tensor is parameter else new.get_buffer(name))
         for name, tensor, parameter in _list_tensors(old)
@@ -114,19 +114,19 @@ def _compare_layer(
 
 
 def _list_tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
-    """Yield the tensors of a layer: name, tensor, and the tensor again if it is a parameter."""
+    """Yields the tensors of a layer: name, tensor, and the tensor again if it is a parameter."""
     recurse = not (any(layer.children()) and not isinstance(layer, nn.MultiheadAttention))
     yield from ((name, tensor, tensor) for name, tensor in layer.named_parameters(recurse=recurse))
     yield from ((name, tensor, None) for name, tensor in layer.named_buffers(recurse=recurse))
 
 
 def _list_roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
-    """Return the roundings of a layer's inputs: format name, scale, zero point and depth axis."""
+    """Returns the roundings of a layer's inputs: format name, scale, zero point and depth axis."""
     hooks = forward_pre_hooks(layer)
     return [(h.format.name, h.scale, h.zero, h.depth) for h in hooks if isinstance(h, InputRounding)]
 
 
 def _format_snr(agreement: Agreement) -> str:
-    """Return the signal-to-noise ratio of rounded weights as text, or '' if it is unknown or infinite."""
+    """Returns the signal-to-noise ratio of rounded weights as text, or '' if it is unknown or infinite."""
     snr = agreement.snr_db if agreement.elements else None
     return "" if snr is None or not math.isfinite(snr) else f", {snr:.1f} dB"

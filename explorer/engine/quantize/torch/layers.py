@@ -67,7 +67,7 @@ class ModuleLayer(Struct, frozen=True):
 
 
 def list_layer_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
-    """Yield the submodules that multiply or hold weights: path, module, and the torch class."""
+    """Yields the submodules that multiply or hold weights: path, module, and the torch class."""
     attention_prefixes: tuple[str, ...] = ()
     for path, layer in module.named_modules():
         kind = next((candidate for candidate in _KINDS if isinstance(layer, candidate)), None)
@@ -80,14 +80,14 @@ def list_layer_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type
 
 
 def get_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the input of a layer: its first positional argument, or the argument `input`."""
+    """Returns the input of a layer: its first positional argument, or the argument `input`."""
     return args[0] if args else kwargs.get("input")
 
 
 def record_runs(
     path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]
 ) -> Callable[[], None]:
-    """Record runs of a layer in `runs`. Return a function that stops the recording."""
+    """Records runs of a layer in `runs`. Returns a function that stops the recording."""
 
     def record_call(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         x = get_input(args, kwargs)
@@ -103,7 +103,7 @@ def record_runs(
 
 
 def _count_attention_macs(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Return the MACs of attention's scores and weighted sums, which read no weights: 2 B Lq Lk E."""
+    """Returns the MACs of attention's scores and weighted sums, which read no weights: 2 B Lq Lk E."""
     if not isinstance(layer, nn.MultiheadAttention):
         return 0
     query, key = (
@@ -117,7 +117,7 @@ def _count_attention_macs(layer: Any, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def list_module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[ModuleLayer]:
-    """Return the layers of a module, in the module's order.
+    """Returns the layers of a module, in the module's order.
 
     Args:
         module: The module with its parameter values.
@@ -138,7 +138,7 @@ def build_layer(
     names: Mapping[int, str],
     types: Sequence[str] = ("float32",),
 ) -> ModuleLayer:
-    """Build the layer record of a submodule that `list_layer_modules` yields.
+    """Builds the layer record of a submodule that `list_layer_modules` yields.
 
     Args:
         path: Path of the submodule.
@@ -176,14 +176,14 @@ def build_layer(
 
 
 def build_unquantized_layer(path: str, node: Node, reason: str) -> ModuleLayer:
-    """Build the record of a layer that takes no format, with the reason."""
+    """Builds the record of a layer that takes no format, with the reason."""
     return ModuleLayer(QuantizableLayer(node, node.label, reason=reason), path, {})
 
 
 def _explain_unquantizable(
     layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]
 ) -> str:
-    """Return the reason why a layer cannot take a format, or '' if it can."""
+    """Returns the reason why a layer cannot take a format, or '' if it can."""
     if kind is nn.Bilinear:
         return "Bilinear multiplies three tensors; only a product of two takes a number format"
     if any(parametrize.is_parametrized(part) for part in layer.modules()):
@@ -213,7 +213,7 @@ def _explain_unquantizable(
 
 
 def _list_operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]:
-    """Yield the operands of a layer. `stored` is the name of the parameter in the layer."""
+    """Yields the operands of a layer. `stored` is the name of the parameter in the layer."""
     value = f"{name} (input)"
     if kind in (*_RECURRENT, nn.MultiheadAttention):
         # activations of these layers stay in float

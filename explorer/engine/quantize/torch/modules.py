@@ -44,7 +44,7 @@ Run = Callable[[nn.Module, Feeds], list[Array]]
 
 
 def record_layer_runs(module: nn.Module, run: Run, samples: Samples) -> dict[str, LayerRun]:
-    """Run a module on the first sample and return the data of its layers, by path."""
+    """Runs a module on the first sample and returns the data of its layers, by path."""
     runs: dict[str, LayerRun] = {}
     with ExitStack() as stack:
         for path, layer, kind in list_layer_modules(module):
@@ -64,7 +64,7 @@ def calibrate_ranges(
     run: Run,
     step: Step,
 ) -> Ranges:
-    """Calibrate the ranges of the layers' inputs, as `calibration.calibrate_ranges` does for a graph."""
+    """Calibrates the ranges of the layers' inputs, as `calibration.calibrate_ranges` does for a graph."""
     uses = list_range_uses(choices)
     if not uses:
         return {}
@@ -99,7 +99,7 @@ def quantize_copy(
     *,
     torchao: bool = False,
 ) -> None:
-    """Round the weights and biases of a copy's layers, and add hooks that round their inputs.
+    """Rounds the weights and biases of a copy's layers, and adds hooks that round their inputs.
 
     A weight shared by several layers stays shared if they round it to the same grid.
 
@@ -145,7 +145,7 @@ def quantize_copy(
 def _round_parameter(
     old: nn.Parameter, choice: LayerChoice, operand: Operand, fmt: NumberFormat, get_grid: GetGrid
 ) -> nn.Parameter:
-    """Return a float32 parameter with the rounded numbers of an operand, on the device of `old`."""
+    """Returns a float32 parameter with the rounded numbers of an operand, on the device of `old`."""
     values = np.empty(operand.shape, np.float32)
     start, block_axis = 0, -1 if operand.depth is None else operand.depth
     for slab, grid in iterate_slabs(operand, get_grid(choice, operand)):
@@ -164,7 +164,7 @@ def run_errors(
     run: Run,
     step: Step,
 ) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
-    """Measure errors of inputs, layers and outputs on samples, like `errors.run_errors` for a graph.
+    """Measures errors of inputs, layers and outputs on samples, like `errors.run_errors` for a graph.
 
     While the original runs, each layer of the copy runs on the inputs of the original's layer.
 
@@ -196,7 +196,7 @@ def run_errors(
 
 
 def _make_error_hook(errors: LayerErrors, choice: LayerChoice, get_grid: GetGrid, twin: nn.Module) -> Any:
-    """Return a forward hook that runs the quantized layer on the inputs of the original layer."""
+    """Returns a forward hook that runs the quantized layer on the inputs of the original layer."""
     (value,), (name,) = choice.layer.node.inputs, choice.layer.node.outputs
 
     def observe_layer(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

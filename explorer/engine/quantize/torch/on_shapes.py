@@ -35,7 +35,7 @@ FLOATS = ("float32", "bfloat16", "float16")
 
 
 def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLayer]:
-    """Return the layers of a module on the meta device, including modules with stacks of experts.
+    """Returns the layers of a module on the meta device, including modules with stacks of experts.
 
     Args:
         module: The module. Its files may store parameters in other element types than it computes in.
@@ -72,7 +72,7 @@ def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[Modu
 
 
 def _list_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
-    """Yield the layers of `list_layer_modules` and modules with stacks of matrices, in the module's order."""
+    """Yields the layers of `list_layer_modules` and modules with stacks of matrices, in their order."""
     layers_by_path = {path: (layer, kind) for path, layer, kind in list_layer_modules(module)}
     for path, layer in module.named_modules():
         if path in layers_by_path:
@@ -82,7 +82,7 @@ def _list_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.M
 
 
 def merge_expert_rows(rows: Sequence[Layer], paths: Sequence[str]) -> tuple[Layer, ...]:
-    """Return one row for each layer: the rows below a stack of experts are merged into its own row."""
+    """Returns one row for each layer: the rows below a stack of experts are merged into its own row."""
     merged_rows: list[Layer] = []
     layers, layer_prefix = frozenset(paths), ""
     for row in rows:
@@ -94,14 +94,14 @@ def merge_expert_rows(rows: Sequence[Layer], paths: Sequence[str]) -> tuple[Laye
 
 
 def _holds_stacks(layer: nn.Module) -> bool:
-    """Return whether a module outside torch holds stacks of matrices as its own parameters."""
+    """Whether a module outside torch holds stacks of matrices as its own parameters."""
     return not is_of_torch(layer) and any(
         p.dim() == 3 for p in parameters_of(layer).values() if p is not None
     )
 
 
 def _build_run(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> LayerRun | None:
-    """Derive the run data of a layer from its row, or return None if the layer did not run."""
+    """Derives the run data of a layer from its row, or returns None if the layer did not run."""
     if row is None or not row.calls:
         return None
     shape = next((out.shape for out in row.outputs), None)
@@ -113,7 +113,7 @@ def _build_run(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> La
 
 
 def _build_experts_layer(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLayer:
-    """Build the layer record of a module with stacks of matrices, of shape (experts, out, in).
+    """Builds the layer record of a module with stacks of matrices, of shape (experts, out, in).
 
     Each stack is a weight with one scale for each channel of each expert.
     """
@@ -141,7 +141,7 @@ def _build_unquantized_layer(path: str, kind: type[nn.Module], reason: str) -> M
 
 
 def _build_tensor(name: str, parameter: nn.Parameter) -> Tensor:
-    """Build the tensor record of a parameter without values."""
+    """Builds the tensor record of a parameter without values."""
     payload = ComputedPayload(parameter.nbytes, lambda: iter(()))
     return Tensor(name, format_dtype(parameter.dtype), tuple(parameter.shape), payload)
 
@@ -149,7 +149,7 @@ def _build_tensor(name: str, parameter: nn.Parameter) -> Tensor:
 def _apply_stored_dtypes(
     module_layer: ModuleLayer, layer: nn.Module, stored_forms: Mapping[int, StoredForm]
 ) -> ModuleLayer:
-    """Replace the element types of the operands by the types in the file."""
+    """Replaces the element types of the operands by the types in the file."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
     first = next((format_dtype(p.dtype) for p in parameters.values()), "float32")
     operands = []
@@ -164,7 +164,7 @@ def _apply_stored_dtypes(
 
 
 def build_shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
-    """Return a grid with the right number of scales and zero points, but placeholder values."""
+    """Returns a grid with the right number of scales and zero points, but placeholder values."""
     fmt = getattr(choice, operand.part)
     shape: tuple[int, ...] = ()
     axis, block = None, 0

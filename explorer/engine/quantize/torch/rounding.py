@@ -35,13 +35,13 @@ class InputRounding:
     def __call__(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of the layer, with the input rounded."""
+        """Returns the arguments of the layer, with the input rounded."""
         if args:
             return (self.rounded(args[0]), *args[1:]), dict(kwargs)
         return (), {**kwargs, "input": self.rounded(kwargs["input"])}
 
     def rounded(self, x: Tensor) -> Tensor:
-        """Round and saturate to numbers of the format, as float32. NaN stays NaN."""
+        """Rounds and saturates to numbers of the format, as float32. NaN stays NaN."""
         rounding = next(rounding for kind, rounding in _ROUNDERS.items() if isinstance(self.format, kind))
         return rounding(self, self.format, x)
 
@@ -50,7 +50,7 @@ class InputRounding:
 
 
 def _round_to_integers(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
-    """Round to integer codes. Division by the scale keeps exact ties, which its inverse would not."""
+    """Rounds to integer codes. Division by the scale keeps exact ties, which its inverse would not."""
     codes = torch.round(x / rounding.scale)
     return (torch.clamp(codes + rounding.zero, fmt.least, fmt.largest) - rounding.zero) * rounding.scale
 
@@ -61,14 +61,14 @@ def _round_to_binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
 
 
 def _round_to_nearest(fmt: Minifloat, x: Tensor) -> Tensor:
-    """Round as `Minifloat.nearest` does. The exponent comes from the bits of the float32 number."""
+    """Rounds as `Minifloat.nearest` does. The exponent comes from the bits of the float32 number."""
     near = torch.clamp(x, -fmt.largest, fmt.largest)
     step = torch.clamp(_compute_exponent(near), min=1 - fmt.bias) - fmt.mantissa
     return torch.round(near * _compute_power_of_two(-step)) * _compute_power_of_two(step)
 
 
 def _round_in_blocks(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
-    """Round in blocks of `BLOCK`. Zeros pad the last block without changing its scale."""
+    """Rounds in blocks of `BLOCK`. Zeros pad the last block without changing its scale."""
     moved = x.movedim(rounding.depth, -1)
     length = moved.shape[-1]
     padded = nn.functional.pad(moved, (0, -length % BLOCK))
@@ -88,7 +88,7 @@ def _compute_exponent(x: Tensor) -> Tensor:
 
 
 def _compute_power_of_two(exponent: Tensor) -> Tensor:
-    """Return 2**exponent as float32, for int32 exponents from -126 to 127."""
+    """Returns 2**exponent as float32, for int32 exponents from -126 to 127."""
     bits: Tensor = exponent + 127 << 23
     return bits.view(torch.float32)
 

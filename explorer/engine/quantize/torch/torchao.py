@@ -33,7 +33,7 @@ _MAX_BITS = 8
 
 
 def choose_weight_storage(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
-    """Return the storage of a quantized weight: `TORCHAO` for torchao's integers, or `ROUNDED` for floats."""
+    """Returns the storage of a rounded weight: `TORCHAO` for torchao's integers, or `ROUNDED` for floats."""
     fmt: NumberFormat | None = getattr(choice, operand.part)
     is_supported = isinstance(fmt, Integer) and not isinstance(fmt, Ternary) and fmt.bits <= _MAX_BITS
     if operand.part != "weight" or choice.layer.op not in _LAYERS or not is_supported:
@@ -43,7 +43,7 @@ def choose_weight_storage(choice: LayerChoice, operand: Operand, grid: Grid) -> 
 
 
 def build_torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Parameter:
-    """Build a torchao tensor of a stored weight, with one byte for each code of up to 8 bits.
+    """Builds a torchao tensor of a stored weight, with one byte for each code of up to 8 bits.
 
     Args:
         fmt: Number format of the weight. Unsigned codes and zero points are stored minus half their range.

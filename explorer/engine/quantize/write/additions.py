@@ -45,23 +45,23 @@ class Additions:
         self._names_by_key: dict[Hashable, str] = {}
 
     def create_name(self, name: str) -> str:
-        """Return `name`, with a number appended if another value has it."""
+        """Returns `name`, with a number appended if another value has it."""
         return create_free_name(name, self._used_names)
 
     def get_or_add(self, key: Hashable, add: Callable[[], str]) -> str:
-        """Return the name of the value for a key. The first call adds the value with `add`."""
+        """Returns the name of the value for a key. The first call adds the value with `add`."""
         if key not in self._names_by_key:
             self._names_by_key[key] = add()
         return self._names_by_key[key]
 
     def store(self, tensor: Tensor) -> str:
-        """Store a tensor under an unused name, and return the name."""
+        """Stores a tensor under an unused name, and returns the name."""
         name = self.create_name(tensor.name)
         self.stored[name] = Tensor(name, tensor.dtype, tensor.shape, tensor.payload)
         return name
 
     def store_numbers(self, name: str, values: Array, dtype: str = "") -> str:
-        """Store a small tensor. Calls with the same name, type and bytes share one tensor."""
+        """Stores a small tensor. Calls with the same name, type and bytes share one tensor."""
         key = name, dtype, values.shape, str(values.dtype), values.tobytes()
         return self.get_or_add(key, lambda: self.store(build_small_tensor(name, values, dtype)))
 
@@ -76,7 +76,7 @@ class Additions:
         attributes: Mapping[str, Any] | None = None,
         domain: str = "",
     ) -> str:
-        """Add a node with one output, and return the name of the output.
+        """Adds a node with one output, and returns the name of the output.
 
         Args:
             op: Operator.
@@ -106,7 +106,7 @@ class Additions:
         shape: Shape | None,
         block_axis: int | None,
     ) -> str:
-        """Add a call of a format's function on the value `source`, and return the name of the result.
+        """Adds a call of a format's function on the value `source`, and returns the name of the result.
 
         Args:
             fmt: Number format.
@@ -133,17 +133,17 @@ class Additions:
         return name
 
     def declare(self, value: Value) -> None:
-        """Declare a new value and record its shape."""
+        """Declares a new value and records its shape."""
         self.values.append(value)
         self._types[value.name] = TensorInfo(value.name, value.dtype, value.shape)
 
     def find_shape(self, value: str) -> Shape | None:
-        """Return the shape of a value of the model, or None if unknown."""
+        """Returns the shape of a value of the model, or None if unknown."""
         info = self._types.get(value)
         return None if info is None else info.shape
 
     def store_grid(self, base: str, fmt: NumberFormat, grid: Grid) -> tuple[str, str]:
-        """Store the scale and the zero point of a grid, and return their names."""
+        """Stores the scale and the zero point of a grid, and returns their names."""
         zero = grid.zero.astype(f"{'' if getattr(fmt, 'signed', True) else 'u'}int{max(8, fmt.bits)}")
         return self.store_numbers(f"{base}_scale", grid.scale), self.store_numbers(
             f"{base}_zero_point", zero, fmt.element_type

@@ -39,7 +39,7 @@ _IN_FLOATS = 1
 
 
 def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
-    """Add a MatMulNBits for a MatMul or a Gemm, with its weight in blocks.
+    """Adds a MatMulNBits for a MatMul or a Gemm, with its weight in blocks.
 
     A separate Add applies a bias that has another shape or is not stored.
     """
@@ -76,13 +76,13 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
 
 
 def _split_grid_into_blocks(grid: Grid, rows: int, blocks: int) -> Grid:
-    """Return a grid with a scale and a zero point for each block of each row."""
+    """Returns a grid with a scale and a zero point for each block of each row."""
     scale, zero = (np.broadcast_to(part.reshape(-1, 1), (rows, blocks)) for part in (grid.scale, grid.zero))
     return Grid(scale, zero, 1, _BLOCK)
 
 
 def _build_code_tensor(operand: Operand, fmt: Integer, grid: Grid) -> Tensor:
-    """Build the tensor of codes, of shape (N, blocks, bytes of a block)."""
+    """Builds the tensor of codes, of shape (N, blocks, bytes of a block)."""
     n, k = operand.shape
     shape = n, -(-k // grid.block), grid.block // 2
     make = partial(_encode_rows, operand, fmt, grid, shape[1] * grid.block - k)
@@ -92,7 +92,7 @@ def _build_code_tensor(operand: Operand, fmt: Integer, grid: Grid) -> Tensor:
 
 
 def _encode_rows(operand: Operand, fmt: Integer, grid: Grid, padding: int) -> Iterator[memoryview]:
-    """Yield the packed codes of the weight, with `padding` zeros after each row."""
+    """Yields the packed codes of the weight, with `padding` zeros after each row."""
     offset = MIDDLE if fmt.signed else 0
     for values, part in iterate_slabs(operand, grid):
         codes = (fmt.codes(values, part).astype(np.int16) + offset).astype(np.uint8)
@@ -100,7 +100,7 @@ def _encode_rows(operand: Operand, fmt: Integer, grid: Grid, padding: int) -> It
 
 
 def _build_zero_points(operand: Operand, zeros: Array) -> Tensor:
-    """Build the tensor of zero points: two per byte, and each row starts at a new byte."""
+    """Builds the tensor of zero points: two per byte, and each row starts at a new byte."""
     even = np.pad(zeros.astype(np.uint8), ((0, 0), (0, zeros.shape[1] % 2)))
     flat = np.frombuffer(pack_codes(even, 4), np.uint8)
     return build_small_tensor(f"{operand.stored}_zero_points", flat.reshape(len(zeros), -1))

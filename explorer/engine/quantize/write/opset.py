@@ -31,7 +31,7 @@ _MIN_WITHHELD_BYTES = 1024
 
 
 def find_lowest_opset(choices: Sequence[LayerChoice]) -> int:
-    """Return the lowest operator set that can express all formats, or 0 without a chosen layer."""
+    """Returns the lowest operator set that can express all formats, or 0 without a chosen layer."""
     return max((_find_lowest_opset(choice) for choice in choices if not choice.reason), default=0)
 
 
@@ -56,7 +56,7 @@ def _find_lowest_opset(choice: LayerChoice) -> int:
 
 
 def raise_opset(model: Model, opset: int) -> Model:
-    """Convert the model to a later operator set, with its function calls inlined.
+    """Converts the model to a later operator set, with its function calls inlined.
 
     Raises:
         Misuse: The model cannot be converted.

@@ -25,7 +25,7 @@ from explorer.facts import Shape
 
 
 def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
-    """Add a layer that reads its operands in their formats."""
+    """Adds a layer that reads its operands in their formats."""
     node = choice.layer.node
     additions.nodes.append(
         node.replace_values(convert_operands(choice, choice.layer.operands, grids, additions), node.outputs)
@@ -35,7 +35,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
 def convert_operands(
     choice: LayerChoice, operands: Sequence[Operand], grids: Grids, additions: Additions
 ) -> list[str]:
-    """Return the input names of a layer, after adding the nodes that convert `operands` to their formats."""
+    """Returns the input names of a layer, after adding the nodes that convert `operands` to their formats."""
     inputs = list(choice.layer.node.inputs)
     for operand in operands:
         fmt: NumberFormat | None = getattr(choice, operand.part)
@@ -62,7 +62,7 @@ def _wrap_in_casts(
     grid: Grid,
     additions: Additions,
 ) -> str:
-    """Write an operand between casts to float32 and back to the layer's type. Return the last value."""
+    """Writes an operand between casts to float32 and back to the layer's type. Returns the last value."""
     if operand.dtype == "float32":
         return write_operand(operand, fmt, grid, additions)
     is_activation = operand.tensor is None
@@ -86,13 +86,13 @@ def _add_cast(value: str, dtype: str, target: str, shape: Shape | None, addition
 
 
 def _has_float_activation(choice: LayerChoice) -> bool:
-    """Return whether a matrix product has a dequantized weight and an activation in floats."""
+    """Whether a matrix product has a dequantized weight and an activation in floats."""
     is_product = choice.layer.op in ("MatMul", "Gemm") and choice.weight is not None
     return is_product and (choice.input is None or is_function_call(choice, "input"))
 
 
 def _prevent_fusion(operand: Operand, grid: Grid) -> Grid:
-    """Return the same grid in a form that onnxruntime does not fuse into a MatMulNBits.
+    """Returns the same grid in a form that onnxruntime does not fuse into a MatMulNBits.
 
     Version 1.32 also fuses an 8-bit weight, and then rounds the activation to 8 bits unless a session option
     prevents it. The fusion requires a scalar scale or a nonnegative axis.
@@ -103,7 +103,7 @@ def _prevent_fusion(operand: Operand, grid: Grid) -> Grid:
 
 
 def _will_drop_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> bool:
-    """Return whether onnxruntime drops the Clip that produces a value because QuantizeLinear seems to clip.
+    """Whether onnxruntime drops the Clip that produces a value because QuantizeLinear seems to clip.
 
     Version 1.31 treats ends of ranges as equal if they differ by less than float32's epsilon. In a model with
     only tiny activations it therefore drops the Clip, and numbers below zero reappear.
@@ -114,7 +114,7 @@ def _will_drop_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: 
 
 
 def write_activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
-    """Add the rounding of a layer's input, and return the rounded value as float32."""
+    """Adds the rounding of a layer's input, and returns the rounded value as float32."""
     value = operand.value
 
     def make() -> str:
@@ -146,7 +146,7 @@ def write_activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions:
 
 
 def add_quantized_activation(value: str, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
-    """Add a QuantizeLinear for an activation, and return its codes."""
+    """Adds a QuantizeLinear for an activation, and returns its codes."""
 
     def make() -> str:
         inputs = value, *additions.store_grid(value, fmt, grid)
@@ -158,14 +158,14 @@ def add_quantized_activation(value: str, fmt: NumberFormat, grid: Grid, addition
 
 
 def store_codes(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
-    """Store the codes of a weight, and return their name."""
+    """Stores the codes of a weight, and returns their name."""
     name = f"{operand.stored}_{'quantized' if fmt.writing == 'linear' else fmt.name}"
     key = "stored", *_make_tensor_key(operand, fmt, grid)
     return additions.get_or_add(key, lambda: additions.store(quantize_weight(name, operand, fmt, grid)))
 
 
 def store_bias(operand: Operand, grid: Grid, additions: Additions) -> str:
-    """Store the codes of an int32 bias, and return their name."""
+    """Stores the codes of an int32 bias, and returns their name."""
     # float64, because codes exceed the integers that float32 represents exactly
     codes = np.rint(read_bias(operand).astype(np.float64) / grid.scale.astype(np.float64))
     codes = np.clip(codes, -(2**31) + 1, 2**31 - 1).astype(np.int32)
@@ -173,7 +173,7 @@ def store_bias(operand: Operand, grid: Grid, additions: Additions) -> str:
 
 
 def _make_tensor_key(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
-    """Return the key under which all layers share a stored tensor of one format and grid."""
+    """Returns the key under which all layers share a stored tensor of one format and grid."""
     grid_key = grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block
     return operand.stored, operand.axes, fmt, *grid_key
 
@@ -211,7 +211,7 @@ def _add_dequantization(
 
 
 def _write_call(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
-    """Add the call of a format's function on a value, and return the rounded value."""
+    """Adds the call of a format's function on a value, and returns the rounded value."""
     depth = operand.depth
     key = "call", operand.value, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block, depth
     shape = additions.find_shape(operand.value) if operand.tensor is None else operand.shape

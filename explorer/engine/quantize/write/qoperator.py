@@ -18,7 +18,7 @@ DOMAIN = "com.microsoft"
 
 
 def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
-    """Add a layer as an integer operator. A DequantizeLinear follows it, except after a QGemm."""
+    """Adds a layer as an integer operator. A DequantizeLinear follows it, except after a QGemm."""
     node = choice.layer.node
     inputs: list[str] = []
     for operand in choice.layer.operands:
@@ -51,7 +51,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
 def _write_codes(
     choice: LayerChoice, operand: Operand, grids: Grids, additions: Additions
 ) -> tuple[str, str, str]:
-    """Return the names of the codes, the scale and the zero point of an operand."""
+    """Returns the names of the codes, the scale and the zero point of an operand."""
     grid = grids.find_operand_grid(choice, operand)
     if operand.part == "input":
         assert choice.input is not None
