@@ -497,8 +497,8 @@ _SHARED_RULES: Mapping[Rule, str] = {
     " GroupNormalization LRN DepthToSpace SpaceToDepth QLinearAveragePool QLinearGlobalAveragePool",
     _rewrite_fused: "Attention MultiHeadAttention GroupQueryAttention RotaryEmbedding SkipLayerNormalization"
     " SkipSimplifiedLayerNormalization EmbedLayerNormalization",
-    _rewrite_reduction: "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin"
-    " ReduceProd ReduceSum ReduceSumSquare",
+    _rewrite_reduction: "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean"
+    " ReduceMin ReduceProd ReduceSum ReduceSumSquare",
     _rewrite_matmul: "MatMul MatMulInteger QLinearMatMul",
     _rewrite_rank_change: "Squeeze Unsqueeze",
     _rewrite_recurrent: "RNN GRU LSTM",
