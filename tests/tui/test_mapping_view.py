@@ -69,7 +69,7 @@ async def test_arrows_change_a_tile_and_the_figures_are_those_of_the_nest(size: 
         assert "1x4096x1000" in words(hands, "TitleBar")
         assert "array  16x16x16" in words(hands, "#map-nest")
         costs = words(hands, "#map-costs")
-        while (row := shown._row()) is not None and row.number == 1:
+        while (row := shown._get_row()) is not None and row.number == 1:
             await hands.press("down")  # a loop of one trip has no larger tile
         await hands.press("right")
         edited = shown._mapping

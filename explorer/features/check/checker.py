@@ -41,7 +41,7 @@ _BUDGETS: Mapping[str, tuple[str, BudgetUnit]] = {
 """Figure and unit of each budget."""
 
 _STORED = ("macs", "params", "weight_bytes", "activation_bytes_peak", "coverage")
-"""Figures that each baseline holds. A baseline also holds the time if a budget limits it."""
+"""Figures that each baseline contains. A baseline also contains the time if a budget limits it."""
 
 
 class Interval(NamedTuple):
@@ -285,7 +285,7 @@ def _find_limits(
 
 
 def _compare(values: Interval, limits: Interval | None, *, is_minimum: bool) -> CheckVerdict:
-    """Compare a figure with its limit. Both may be intervals; the verdict holds for each pair in them."""
+    """Compare a figure with its limit. Both may be intervals: the verdict is valid for all values in them."""
     if limits is None:
         return "unknown"
     if is_minimum:

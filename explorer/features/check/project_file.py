@@ -8,7 +8,7 @@
     max-params = "+0%"
     dim = "batch=1"
 
-A setting outside of the tables of models holds for each model that does not set it itself.
+A setting outside of the tables of models applies to each model whose table does not set it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProjectModel(Struct, frozen=True):
     """Budgets of one model.
 
     Attributes:
-        name: Name of the model, as the file has it.
+        name: Name of the model, as in the file.
         source: Path or name with which the model is opened.
         values: Settings by name: fields of `CheckSpec`, `machine`, and keywords of `Session`.
         where: Place of its table: 'pyproject.toml:12'.
@@ -124,7 +124,7 @@ _SESSION_READERS: Mapping[str, tuple[str, Callable[[Any, str], Any]]] = {
     "input_shape": ("input_shapes", _read_input_shapes),
     "machine": ("machine", read_text),
 }
-"""Settings beside the budgets: the name of the value, and its reader."""
+"""Settings other than budgets: the key in `ProjectModel.values`, and the reader of the value."""
 
 
 class _ProjectReader:

@@ -124,7 +124,7 @@ class BlameScreen(SubScreen[LayerRequest]):
 
     @property
     def plot(self) -> PlotView:
-        """The widget that holds the plot and the list."""
+        """The widget that shows the plot and the list."""
         return self.query_one(PlotView)
 
     def on_plot_view_point_selected(self, event: PlotView.PointSelected) -> None:
@@ -200,10 +200,10 @@ class BlameCommand(ScreenCommand):
             self.begin()
 
     def begin(self, **request: Any) -> None:
-        """Start the comparison; `request` holds the keyword arguments of `Session.blame`."""
-        self.context.start("Blame", self._blame(**request))
+        """Start the comparison; `request` has the keyword arguments of `Session.blame`."""
+        self.context.start("Blame", self._run_blame(**request))
 
-    async def _blame(self, **request: Any) -> None:
+    async def _run_blame(self, **request: Any) -> None:
         fact: Blame = await self.jobs.run("looking for the first layer that differs", "blame", **request)
         state_index, entry = self.store.history_place, self.store.entry
         # only a layer of the current state can get another format
@@ -278,20 +278,20 @@ def growth_page(growth: Growth, cursor: int, width: int, height: int) -> list[Li
     width -= 1
     fact = growth.fact
     if not fact.probes:
-        return _verdict_lines(fact, width, 20)
+        return _draw_verdict(fact, width, 20)
     cursor = max(0, min(cursor, len(fact.probes) - 1))
-    lines, rows = _lines_above(growth, width, height)
-    lines += _plot_lines(growth, cursor, width, rows)
-    lines += _cursor_lines(growth, cursor, width, 1 if height < _MIN_FULL_HEIGHT else 2)
-    return [*lines, *_list_lines(growth, cursor, width, _list_height(len(lines), height))]
+    lines, rows = _draw_top(growth, width, height)
+    lines += _draw_plot(growth, cursor, width, rows)
+    lines += _draw_cursor(growth, cursor, width, 1 if height < _MIN_FULL_HEIGHT else 2)
+    return [*lines, *_draw_list(growth, cursor, width, _count_rows(len(lines), height))]
 
 
 def probe_at(growth: Growth, cursor: int, row: int, width: int, height: int) -> int | None:
     """Return the index of the value listed in line `row` of `growth_page`, or None for any other line."""
     count = len(growth.fact.probes)
-    lines_above, rows = _lines_above(growth, width - 1, height)
+    lines_above, rows = _draw_top(growth, width - 1, height)
     list_top = len(lines_above) + rows + _PLOT_EDGE_LINES + (1 if height < _MIN_FULL_HEIGHT else 2)
-    room = _list_height(list_top, height)
+    room = _count_rows(list_top, height)
     probe = find_first_visible(cursor, room, count) + row - list_top - 1
     return (
         probe
@@ -300,9 +300,9 @@ def probe_at(growth: Growth, cursor: int, row: int, width: int, height: int) -> 
     )
 
 
-def _lines_above(growth: Growth, width: int, height: int) -> tuple[list[Line], int]:
+def _draw_top(growth: Growth, width: int, height: int) -> tuple[list[Line], int]:
     """Return the lines above the plot, and the height of the plot in lines."""
-    lines = _verdict_lines(growth.fact, width, 1 if height < _MIN_FULL_HEIGHT else 2 if height < 18 else 4)
+    lines = _draw_verdict(growth.fact, width, 1 if height < _MIN_FULL_HEIGHT else 2 if height < 18 else 4)
     if height > 20:
         lines.append(BLANK)
     # 4 lines for the heading and three rows of the list, 1 or 2 for the value under the cursor
@@ -310,7 +310,7 @@ def _lines_above(growth: Growth, width: int, height: int) -> tuple[list[Line], i
     return lines, max(2, min(14, room * 5 // 8))
 
 
-def _verdict_lines(fact: Blame, width: int, max_lines: int) -> list[Line]:
+def _draw_verdict(fact: Blame, width: int, max_lines: int) -> list[Line]:
     lines = wrap(((f" {escape_name(fact.verdict)}", "text"),), width, 1)
     if len(lines) > max_lines:
         last = "".join(text for text, _ in lines[max_lines - 1])
@@ -318,7 +318,7 @@ def _verdict_lines(fact: Blame, width: int, max_lines: int) -> list[Line]:
     return lines
 
 
-def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line]:
+def _draw_plot(growth: Growth, cursor: int, width: int, rows: int) -> list[Line]:
     """Draw the errors, the rounding errors of the original, and a mark at each introduced error."""
     probes, count = growth.fact.probes, len(growth.fact.probes)
     powers = decades([*(p.relative for p in probes), *(p.noise for p in probes)]) or (-8, 0)
@@ -344,7 +344,7 @@ def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line
         if value > _MINUS_INFINITY:
             put_text(cells, x, row(value), "•", "dim")
     for index in growth.guilty:
-        if (size := _mark(probes[index])) > _MINUS_INFINITY:
+        if (size := _measure_mark(probes[index])) > _MINUS_INFINITY:
             x = _find_middle(columns_of(index, count, plot_width))
             put_text(cells, x, row(max(low, size)), "●", guilty)
     largest = max(errors)
@@ -378,11 +378,11 @@ def _build_legend(margin: int, guilty: str, largest: float) -> Line:
     )
 
 
-def _mark(probe: Probe) -> float:
+def _measure_mark(probe: Probe) -> float:
     return max(_compute_log(probe.relative), _compute_log(probe.introduced))
 
 
-def _cursor_lines(growth: Growth, cursor: int, width: int, line_count: int) -> list[Line]:
+def _draw_cursor(growth: Growth, cursor: int, width: int, line_count: int) -> list[Line]:
     """Return exactly `line_count` lines with the figures of the value under the cursor."""
     probes = growth.fact.probes
     position = Field("value", f"{cursor + 1:,} of {len(probes):,}")
@@ -390,12 +390,12 @@ def _cursor_lines(growth: Growth, cursor: int, width: int, line_count: int) -> l
     return [*lines, *[()] * (line_count - len(lines))]
 
 
-def _list_height(lines: int, height: int) -> int:
+def _count_rows(lines: int, height: int) -> int:
     """Return how many rows of the list fit below `lines` other lines."""
     return max(3, height - lines - 1)
 
 
-def _list_lines(growth: Growth, cursor: int, width: int, room: int) -> list[Line]:
+def _draw_list(growth: Growth, cursor: int, width: int, room: int) -> list[Line]:
     """Build the title and the visible rows of the list, in execution order."""
     probes = growth.fact.probes
     lines = [title_line(growth.table, width)]

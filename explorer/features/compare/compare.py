@@ -33,7 +33,7 @@ from explorer.session.parts.models import Cancel, Models, OnProgress, State
 
 
 class Comparer:
-    """Compare a state of this session with other states of this session or of another session."""
+    """Compares a state of a session with other states of this session or of another session."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -43,7 +43,7 @@ class Comparer:
         models, (after_models, after_at) = self._models, after
         if (changes := self._diff_modules(before, after, on_progress, cancel)) is not None:
             return changes
-        analyses = self._analyses(before, after, on_progress, cancel)
+        analyses = self._analyze_both(before, after, on_progress, cancel)
         changes = diff(
             models.load_graph(before, on_progress),
             after_models.load_graph(after_at, on_progress),
@@ -78,7 +78,7 @@ class Comparer:
         ]
         return replace(compare_modules(*sides), before=models.label(before), after=models.label(after_at))
 
-    def _analyses(
+    def _analyze_both(
         self, before: int, after: State, on_progress: OnProgress, cancel: Cancel
     ) -> tuple[Analysis, Analysis]:
         """Analyze both states in their graph form."""
@@ -102,7 +102,7 @@ class Comparer:
         exported = any(are_graphs) and not all(are_graphs)
         if all(are_graphs) or (exported and (before_models if are_graphs[1] else after_models).from_torch):
             tree = compare_trees(
-                *self._analyses(before, after, on_progress, cancel),
+                *self._analyze_both(before, after, on_progress, cancel),
                 form="exported" if exported else "graph",
                 graphs=(
                     before_models.load_graph(before, on_progress),
@@ -144,8 +144,8 @@ class Comparer:
         compared = compare(
             [result.analysis for result in examined],
             [result.schedule for result in examined],
-            [_zero_test(models.open_state(index)) for models, index in states],
-            [partial(_buffer_shapes, models.open_state(index)) for models, index in states],
+            [_build_zero_test(models.open_state(index)) for models, index in states],
+            [partial(_read_buffer_shapes, models.open_state(index)) for models, index in states],
         )
         models_with_states = zip(compared.models, states, strict=True)
         infos = [
@@ -182,9 +182,9 @@ class Comparer:
             models.history.entries[index].verification
             if prove is None
             else prove((models, index))
-            if place
+            if column
             else None
-            for place, (models, index) in enumerate(states)
+            for column, (models, index) in enumerate(states)
         ]
         columns = [
             _build_figures(state, hardware, proof) for state, proof in zip(states, proofs, strict=True)
@@ -204,7 +204,7 @@ Prove = Callable[[State], Verification]
 def _find_equal_constants(
     tree: TreeDiff, states: Sequence[State], on_progress: OnProgress, cancel: Cancel
 ) -> tuple[int, ...]:
-    """Return the indices of equal rows that hold only constants and shape arithmetic in both trees."""
+    """Return the indices of equal rows that contain only constants and shape arithmetic in both trees."""
     ids: list[frozenset[int]] = []
     for models, index in states:
         examine = models.examine_or_refuse if tree.form == "rows" else models.examine_graph
@@ -249,13 +249,13 @@ def _list_warnings(infos: Sequence[Info], proved: str | None) -> list[str]:
     return notes
 
 
-def _buffer_shapes(opened: Any) -> dict[str, tuple[int, ...]]:
+def _read_buffer_shapes(opened: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a torch module's buffers by name; nothing for other model formats."""
     build = getattr(getattr(opened, "loaded", None), "build_for_inspection", None)
     return {} if build is None else {name: tuple(buffer.shape) for name, buffer in build().named_buffers()}
 
 
-def _zero_test(opened: Any) -> Callable[[str], bool]:
+def _build_zero_test(opened: Any) -> Callable[[str], bool]:
     """Return a function that reports whether a parameter of a torch module is all zeros.
 
     For other model formats the function always returns False.

@@ -10,7 +10,7 @@ from explorer.cli.output.answer import Answer, document, load_presenter, name_to
 from explorer.cli.output.progress import ProgressLine
 
 _GRAPHS = (".onnx", ".tflite")
-"""Endings of files that hold a graph. Any other model is compared as its ONNX export."""
+"""Endings of files that contain a graph. Any other model is compared as its ONNX export."""
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:

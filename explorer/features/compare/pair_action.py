@@ -79,7 +79,7 @@ class PairCommand(ScreenCommand):
         self.begin(failed, before=self.store.history_place, other=source)
 
     def begin(self, failed: Callable[[], None], **request: Any) -> None:
-        """Align two models; `request` holds `before` and `after`, or `before` and `other`, as for
+        """Align two models; `request` has `before` and `after`, or `before` and `other`, as for
         `Session.tree_diff`.
         """
         self.context.start("Side by side", self._align(request), failed)

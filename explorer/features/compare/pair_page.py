@@ -182,10 +182,10 @@ def _draw_side(
 
 def graph_line(row: NodeDiff, width: int) -> Line:
     """Build the line of a difference outside the layer tree: an input, an output or an operator set."""
-    return ((fit(f" ~ {_graph_text(row)}", width - 1), "warn"),)  # the last cell is the scroll bar's
+    return ((fit(f" ~ {_format_graph(row)}", width - 1), "warn"),)  # the last cell is the scroll bar's
 
 
-def _graph_text(row: NodeDiff) -> str:
+def _format_graph(row: NodeDiff) -> str:
     op = row.op_before or row.op_after or ""
     return escape_name(f"{op} {row.before or row.after or ''}: {field_terms(row.what)}")
 
@@ -207,7 +207,7 @@ def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
 def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list[Line]:
     """Build the details of the row under the cursor: both sides, their figures and differences."""
     if isinstance(row, NodeDiff):
-        return wrap_within(((f" {_graph_text(row)}", "warn"),), width, height, 1)
+        return wrap_within(((f" {_format_graph(row)}", "warn"),), width, height, 1)
     if height >= 12:
         return draw(pair_blocks(row), width - 1)[:height]
     mark = ROLES[STATES[row.status][1]] if row.differs else "dim"

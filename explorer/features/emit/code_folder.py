@@ -17,7 +17,7 @@ def check(folder: str, overwrite: bool) -> None:
     """Check before any work that the folder can be written.
 
     Raises:
-        Misuse: The path is not a folder, the folder holds other files, or it holds code and
+        Misuse: The path is not a folder, the folder contains other files, or it contains code and
             `overwrite` is False.
     """
     confinement.check(folder)

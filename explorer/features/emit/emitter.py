@@ -117,7 +117,7 @@ def emit(
     task = _Task(session, names, mapped.grouped, mapped.machine.unit, on_progress)
     epilogue_by_site = task.epilogues() if fuse else {}
     code_sites = tuple(
-        _code_site(
+        _build_site(
             number,
             site,
             task.sites[site.name],
@@ -186,7 +186,7 @@ def _build_manifest(
         MANIFEST_VERSION,
         f"explorer {__version__}",
         session.parts.models.source,
-        _model_digest(session),
+        _digest_model(session),
         _compute_digest(mapping) if mapping is not None else "",
         mapped.machine,
         fuse,
@@ -246,7 +246,7 @@ def verify_code(
     if not names:
         hint = f"explorer emit {session.parts.models.source} --mapping FILE -o FOLDER writes code"
         raise Misuse("the folder holds no code", where=folder, hint=hint)
-    digest = _model_digest(session)
+    digest = _digest_model(session)
     if manifest.model_sha256 and digest and manifest.model_sha256 != digest:
         raise Misuse(
             "the code belongs to another model: the digests of the files differ",
@@ -258,9 +258,9 @@ def verify_code(
     for site in manifest.sites:
         _check_site(site, task.sites[site.mapping.site], folder)
     manifest = replace(
-        manifest, sites=tuple(_with_plan(site, manifest.machine, folder) for site in manifest.sites)
+        manifest, sites=tuple(_add_plan(site, manifest.machine, folder) for site in manifest.sites)
     )
-    fused = _epilogues_of(manifest, task, folder)
+    fused = _find_epilogues(manifest, task, folder)
     files = {name: code_folder.read_code(folder, name) for name in (*names, "driver.c")}
     _check_code(
         files, _emit_sources(manifest, fused), folder, trust=bool(session.parts.models.options["trust"])
@@ -394,7 +394,7 @@ def _run_nest(
     return walk_nest(site.mapping, machine, inputs, () if epilogue is None else epilogue.steps)
 
 
-def _code_site(
+def _build_site(
     number: int,
     mapped: MappedSite,
     site: Site,
@@ -403,8 +403,8 @@ def _code_site(
     form: CodeForm,
     where: str,
 ) -> CodeSite:
-    cost = _unpacked_cost(mapped, site, machine)
-    cost = cost if epilogue is None else _fused_cost(cost, epilogue, machine)
+    cost = _compute_plain_cost(mapped, site, machine)
+    cost = cost if epilogue is None else _compute_cost(cost, epilogue, machine)
     unpacks = mapped.cost.mapping.right != cost.mapping.right
     _check_fit(cost, where, unpacks=unpacks)
     return CodeSite(
@@ -412,12 +412,12 @@ def _code_site(
         file=f"site_{number:03}.c" if form == "c" else "",
         mapping=cost.mapping,
         right_dtype=site.right_dtype,
-        memories=_level_names(machine),
+        memories=_name_levels(machine),
         counters=_list_counters(cost),
     )
 
 
-def _unpacked_cost(mapped: MappedSite, site: Site, machine: MemoryMachine) -> MappingCost:
+def _compute_plain_cost(mapped: MappedSite, site: Site, machine: MemoryMachine) -> MappingCost:
     """Return the cost of a site's code without an epilogue.
 
     The code multiplies dequantized weights, which are larger than the stored weights. If the mapping comes
@@ -451,7 +451,7 @@ def _check_fit(cost: MappingCost, where: str, *, unpacks: bool = False) -> None:
             )
 
 
-def _with_plan(site: CodeSite, machine: MemoryMachine, folder: str) -> CodeSite:
+def _add_plan(site: CodeSite, machine: MemoryMachine, folder: str) -> CodeSite:
     """Return a site with the counters of its plan beside those of the manifest, if they differ.
 
     Raises:
@@ -470,10 +470,10 @@ def _with_plan(site: CodeSite, machine: MemoryMachine, folder: str) -> CodeSite:
                 hint="emit the code again",
             )
     extra = tuple(counter for counter in planned if counter not in site.counters)
-    return replace(site, counters=(*site.counters, *extra), memories=_level_names(machine))
+    return replace(site, counters=(*site.counters, *extra), memories=_name_levels(machine))
 
 
-def _level_names(machine: MemoryMachine) -> tuple[str, ...]:
+def _name_levels(machine: MemoryMachine) -> tuple[str, ...]:
     """List the names of the memories of each level, separated by spaces; the last level is the array."""
     from explorer.engine.mapping.cost import group_memories
     from explorer.settings.site_mappings import ARRAY
@@ -481,7 +481,7 @@ def _level_names(machine: MemoryMachine) -> tuple[str, ...]:
     return (*(" ".join(memory.name for memory in group) for group in group_memories(machine)[1:]), ARRAY)
 
 
-def _fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachine) -> MappingCost:
+def _compute_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachine) -> MappingCost:
     """Return the cost of a mapping with an epilogue, or without it if the mapping allows none."""
     from explorer.engine.mapping.cost import compute_mapping_cost
 
@@ -491,7 +491,7 @@ def _fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachi
         return cost
 
 
-def _epilogues_of(manifest: CodeManifest, task: _Task, folder: str) -> dict[str, FusedEpilogue]:
+def _find_epilogues(manifest: CodeManifest, task: _Task, folder: str) -> dict[str, FusedEpilogue]:
     """Return the model's epilogues at the sites where the code of a folder fuses one.
 
     Raises:
@@ -578,7 +578,7 @@ def _check_site(code: CodeSite, site: Site, folder: str) -> None:
         )
 
 
-def _model_digest(session: Facade) -> str:
+def _digest_model(session: Facade) -> str:
     """Return the digest of the opened ONNX file, or '' for a changed model or one that is not such a file."""
     models = session.parts.models
     is_file = models.current == 0 and models.is_graph and os.path.isfile(models.source)

@@ -34,7 +34,7 @@ def module_code(session: Facade, module: str | Natural = "", *, ssa: bool = Fals
             where=source,
             hint="save it with torch.jit.save, and open the file",
         )
-    path = _module_of_row(session, module) if isinstance(module, int) else module
+    path = _find_module(session, module) if isinstance(module, int) else module
     facts = dict(headers.code(source, path).facts)
     text = facts["code"]
     if ssa:
@@ -51,7 +51,7 @@ def module_code(session: Facade, module: str | Natural = "", *, ssa: bool = Fals
     return ModuleCode(source, path, facts["class"], text, ssa)
 
 
-def _module_of_row(session: Facade, row: int) -> str:
+def _find_module(session: Facade, row: int) -> str:
     """Return the path of the innermost module around a row; '' for the model. A function is no module."""
     layers = session.analysis().layers
     current_row: int | None = row

@@ -98,7 +98,7 @@ class RailPage:
         stop = min(top + height, len(self._rows))
         lines = []
         for index in range(top, stop):
-            line = self._line(index, widths, width)
+            line = self._draw_line(index, widths, width)
             if index == chosen_box:
                 line = ((fit(line_text(line), width), "mark"),)
             lines.append(line)
@@ -126,7 +126,7 @@ class RailPage:
         remaining = room - sum(cells + 2 for cells in widths if cells)
         return max(1, min(name, remaining)), widths[0], widths[1], widths[2]
 
-    def _line(self, index: int, widths: Sequence[int], width: int) -> Line:
+    def _draw_line(self, index: int, widths: Sequence[int], width: int) -> Line:
         box, (_, kind, figure, shape) = self.drawing.boxes[index], self._rows[index]
         is_faint = self.drawing.route is not None and not box.lit
         family_role = "track" if is_faint else "accent" if box.lit else box.family

@@ -93,7 +93,7 @@ def flame_lines(
                 if box.start > x:
                     line.append((" " * (box.start - x), "text"))
                 room = box.width - 1 - letters
-                text = _box_text(y, label, figures(index), room, letters) if room > 0 else ""
+                text = _format_box(y, label, figures(index), room, letters) if room > 0 else ""
                 filled = FILL + (CHOSEN if index == chosen_box else label.family)
                 role = filled if not letters else "mark" if index == chosen_box else label.family
                 line.append((_pad_cells(text, box.width, letters), role))
@@ -102,16 +102,16 @@ def flame_lines(
     return lines[:height]
 
 
-def _box_text(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
+def _format_box(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
     """Return line `y` of a box: its name, its figure, or its operator."""
     if y == 0:
         return _format_name(label, room, letters)
     return (
-        _figure_text(figures, room) if y == 1 else label.kind if y == 2 and room >= _MIN_NAMED_WIDTH else ""
+        _format_figure(figures, room) if y == 1 else label.kind if y == 2 and room >= _MIN_NAMED_WIDTH else ""
     )
 
 
-def _figure_text(texts: tuple[str, str], room: int) -> str:
+def _format_figure(texts: tuple[str, str], room: int) -> str:
     """Join the figure and the share; return the share alone if both do not fit."""
     figure, share = texts
     if len(figure) + len(share) + 2 * bool(share) <= room:
@@ -121,19 +121,19 @@ def _figure_text(texts: tuple[str, str], room: int) -> str:
 
 def _format_name(label: FlameLabel, room: int, letters: bool) -> str:
     """Return the name of a box after the letter of its family, or only the letter in a narrow box."""
-    mark = _family_mark(label, letters)
+    mark = _find_mark(label, letters)
     if room < _MIN_NAMED_WIDTH + 2 * bool(mark):
         return mark
     return f"{mark} {escape_name(label.name)}".lstrip()
 
 
-def _family_mark(label: FlameLabel, letters: bool) -> str:
+def _find_mark(label: FlameLabel, letters: bool) -> str:
     return FAMILIES[label.family].letter if letters and label.family != "other" else ""
 
 
 def _name_room(label: FlameLabel, room: int, letters: bool) -> int:
     """Return the cells for a name in a box with `room` cells for text."""
-    return room - 2 * bool(_family_mark(label, letters))
+    return room - 2 * bool(_find_mark(label, letters))
 
 
 def _pad_cells(text: str, width: int, letters: bool) -> str:
@@ -148,7 +148,7 @@ def describe_chosen(
 ) -> Line:
     """Describe the chosen box in one line: name, kind, figure, and its share of each enclosing box.
 
-    `amount` is the figure as text and as number. `parts` holds the name and figure of each enclosing box.
+    `amount` is the figure as text and as number. `parts` has the name and figure of each enclosing box.
     """
     figure, value = amount
     shares = [f"{share_text(value, total)} of {escape_name(part)}" for part, total in parts if total]
@@ -258,7 +258,7 @@ class FlameView(SubScreen[int]):
     def compose(self) -> ComposeResult:
         """Yield the title bar, the boxes, the line of the chosen box and the key line."""
         yield TitleBar()
-        yield _Panel(self._page, id="flame")
+        yield _Panel(self._draw_page, id="flame")
         yield Status(id="flame-box")
         yield Status(id="flame-keys")
 
@@ -278,7 +278,7 @@ class FlameView(SubScreen[int]):
         self.query_one(_Panel).again()
         self._show_title()
 
-    def _page(self, width: int, height: int) -> list[Line]:
+    def _draw_page(self, width: int, height: int) -> list[Line]:
         """Draw the boxes. Recompute the layout when the figure, the top box or the size changed."""
         needs_letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         layout_key = self._figure_index, self._top, width, height
@@ -288,7 +288,7 @@ class FlameView(SubScreen[int]):
             self._layout_key = layout_key
             self._lay_out(width, height, needs_letters)
             self.call_later(self._show_title)
-        return flame_lines(self._boxes, self._labels, self._figure_texts, self.chosen, height, needs_letters)
+        return flame_lines(self._boxes, self._labels, self._list_figures, self.chosen, height, needs_letters)
 
     def _lay_out(self, width: int, height: int, letters: bool) -> None:
         weights, top, target = self.figure.weights, self._top, self._target
@@ -308,7 +308,7 @@ class FlameView(SubScreen[int]):
         ]
         self.chosen = matches[0] if matches else box_of(self._boxes, target.first)
 
-    def _figure_texts(self, index: int) -> tuple[str, str]:
+    def _list_figures(self, index: int) -> tuple[str, str]:
         box, total = self._boxes[index], self._boxes[0].value
         share = share_text(box.value, total) if index and total else ""
         return self.figure.text(box.value, self._exact), share

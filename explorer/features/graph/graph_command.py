@@ -27,7 +27,7 @@ _PART_OPTIONS = ("layer", "depth", "steps", "unfold", "from", "to")
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.code:
-        return _code_answer(args)
+        return _answer_code(args)
     if args.output is None:
         raise Misuse(
             "needs --output", where="graph", hint="add --output FILE.svg (or .html, .txt, .dot, .json)"
@@ -94,7 +94,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return answer
 
 
-def _code_answer(args: ParsedArgs) -> Answer:
+def _answer_code(args: ParsedArgs) -> Answer:
     """Return the SSA graph of a module of a TorchScript file, as torch prints it."""
     drawing = ("output", "depth", "steps", "unfold", "from", "to", "compact", "color", "overlay")
     args.refuse(drawing, "the text of --code is not a drawing", "leave it out")

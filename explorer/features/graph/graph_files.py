@@ -1,6 +1,6 @@
 """Writes a drawing to a file: SVG, Graphviz's DOT, an HTML page that folds, or node data for Model Explorer.
 
-The file extension selects the format. The HTML page is self-contained: it holds the layout of every group,
+The file extension selects the format. The HTML page is self-contained: it contains the layout of every group,
 and the browser only moves boxes when a group opens. Model files are untrusted, so the page inserts all their
 names as text, never as HTML.
 """
@@ -70,7 +70,7 @@ def write_svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
         f' viewBox="0 0 {width} {height}">\n<style>{_STYLE}</style>\n'
-        f"<defs>{_arrow_marker('a', '#7a7a7a')}{_arrow_marker('b', LIT_COLOR)}</defs>\n"
+        f"<defs>{_draw_arrow('a', '#7a7a7a')}{_draw_arrow('b', LIT_COLOR)}</defs>\n"
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
         f'<text class="h" x="{_MARGIN}" y="{_MARGIN + 4}">{escape(heading(drawing))}</text>\n'
     )
@@ -91,7 +91,7 @@ def write_svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield "</g>\n</svg>\n"
 
 
-def _arrow_marker(id: str, color: str) -> str:
+def _draw_arrow(id: str, color: str) -> str:
     return (
         f'<marker id="{id}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"'
         f' markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" fill="{color}"/></marker>'
@@ -215,7 +215,7 @@ def write_page(drawing: GraphDrawing, color: str) -> Iterator[str]:
         "colorings": [*COLORINGS, *outside],
         "families": {family.name: family.color for family in FAMILIES.values()},
         "cell": CELL,
-        "graph": _graph_fields(drawing, [*FIGURES, *outside]),
+        "graph": _build_graph(drawing, [*FIGURES, *outside]),
     }
     page_start, page_end = files(__package__).joinpath("page.html").read_text("utf-8").split("DATA", 1)
     yield page_start
@@ -232,12 +232,12 @@ def _iterate_boxes(drawing: GraphDrawing) -> Iterator[GraphBox]:
             yield from _iterate_boxes(box.inside)
 
 
-def _graph_fields(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
+def _build_graph(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
     return {
         "w": drawing.width,
         "h": drawing.height,
         "boxes": [
-            _box_fields(box, name, figures)
+            _build_box(box, name, figures)
             for box, name in zip(drawing.boxes, shorten_box_names(drawing.boxes), strict=True)
         ],
         "edges": [
@@ -248,7 +248,7 @@ def _graph_fields(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, An
     }
 
 
-def _box_fields(box: GraphBox, name: str, figures: Sequence[str]) -> dict[str, Any]:
+def _build_box(box: GraphBox, name: str, figures: Sequence[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "role": box.role,
         "lines": box_lines(box, "family", name),
@@ -262,7 +262,7 @@ def _box_fields(box: GraphBox, name: str, figures: Sequence[str]) -> dict[str, A
         fields["lit"] = True
     if box.inside is not None:
         fields["open"] = box.open
-        fields["inside"] = _graph_fields(box.inside, figures)
+        fields["inside"] = _build_graph(box.inside, figures)
     return fields
 
 

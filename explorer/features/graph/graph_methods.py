@@ -63,7 +63,7 @@ def graph(
 
     Raises:
         Misuse: There is no such layer; a name to unfold is that of a layer; no path connects the two of
-            `between`; or the file holds only tensors, without connections.
+            `between`; or the file contains only tensors, without connections.
     """
     models = session.parts.models
     examined = models.examine_or_refuse(models.resolve_index(index), on_progress, cancel)
@@ -164,7 +164,7 @@ def nodes(
     table_nodes = [node for node in table.nodes if not kinds or _is_of_kind(node, kinds)]
     _refuse_unknown_kinds(kinds, table.nodes)
     if layers:
-        selected = [path for text in layers for path in _paths_of(text, rows, table.nodes)]
+        selected = [path for text in layers for path in _find_paths(text, rows, table.nodes)]
         table_nodes = [node for node in table_nodes if node.path in set(selected)]
     return replace(table, nodes=tuple(table_nodes))
 
@@ -180,7 +180,7 @@ def _refuse_unknown_kinds(kinds: Sequence[str], nodes: Sequence[FileNode]) -> No
             raise Misuse(f"no node is a '{kind}'", where="--op", hint=suggest_name(kind, operators))
 
 
-def _paths_of(text: str, rows: Sequence[Layer], nodes: Sequence[FileNode]) -> set[str]:
+def _find_paths(text: str, rows: Sequence[Layer], nodes: Sequence[FileNode]) -> set[str]:
     """Return the paths of the nodes that a text selects: by path, name, glob, filter or group."""
     selected = set(figures.find_layers_by_name(rows, text))
     for row in rows:  # parents come before their children

@@ -170,9 +170,9 @@ class GraphCanvas:
     def lines(self, chosen_box: int | None, left: int, top: int, width: int, height: int) -> list[Line]:
         """Return the part with the top left cell (`left`, `top`); the chosen box is highlighted."""
         box = None if chosen_box is None else self.drawing.boxes[chosen_box]
-        return [self._line(y, box, left, width) for y in range(top, top + height)]
+        return [self._draw_line(y, box, left, width) for y in range(top, top + height)]
 
-    def _line(self, y: int, box: GraphBox | None, left: int, width: int) -> Line:
+    def _draw_line(self, y: int, box: GraphBox | None, left: int, width: int) -> Line:
         row = self._rows.get(y, {})
         marked = range(0)
         if box is not None and box.y <= y < box.y + box.height:

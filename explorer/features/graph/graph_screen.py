@@ -130,7 +130,7 @@ class GraphView(SubScreen[int]):
         self.drawing, self._canvas = drawing, GraphCanvas(drawing, self._marks)
         self._rails = None
         first = next((index for index, box in enumerate(drawing.boxes) if box.layers), 0)
-        self.chosen = first if chosen_row is None else _box_of(drawing, chosen_row, first)
+        self.chosen = first if chosen_row is None else _find_box(drawing, chosen_row, first)
         self._corner = (0, 0)
 
     @property
@@ -142,7 +142,7 @@ class GraphView(SubScreen[int]):
         """Yield the title bar, the graph, its detail page, the line of the chosen box and the key line."""
         yield TitleBar()
         with Horizontal(id="graph-panes"):
-            yield PanelView(self._page, id="graph")
+            yield PanelView(self._draw_page, id="graph")
             yield LineView(id="graph-about", focusable=False)
         yield Status(id="graph-box")
         yield Status(id="graph-keys")
@@ -211,13 +211,13 @@ class GraphView(SubScreen[int]):
         self.has_message = True
         self.query_one("#graph-box", Status).show(lambda width: (text_line(f" {message}"[:width], role),))
 
-    def _page(self, width: int, height: int) -> list[Line]:
+    def _draw_page(self, width: int, height: int) -> list[Line]:
         """Return the visible part of the drawing. It scrolls only when the chosen box leaves it."""
         drawing, box = self.drawing, self.box
         if box is None or height < 1:
             return [text_line("no layer to draw in this group", "dim")]
         if self._is_compact:
-            return self._compact_page(width, height)
+            return self._draw_compact_page(width, height)
         left, top = self._corner
         if not (left <= box.x and box.x + box.width <= left + width):
             left = box.x + box.width // 2 - width // 2
@@ -236,7 +236,7 @@ class GraphView(SubScreen[int]):
             else lines
         )
 
-    def _compact_page(self, width: int, height: int) -> list[Line]:
+    def _draw_compact_page(self, width: int, height: int) -> list[Line]:
         """Return the visible lines of the compact form. It scrolls only when the chosen line leaves it."""
         count, top = len(self.drawing.boxes), self._corner[1]
         if not top <= self.chosen < top + height:
@@ -436,7 +436,7 @@ class GraphView(SubScreen[int]):
         self._reveal(min(candidates or self._matches) if step > 0 else max(candidates or self._matches))
 
     def _reveal(self, row: int) -> None:
-        index = _box_of(self.drawing, row, -1)
+        index = _find_box(self.drawing, row, -1)
         if index >= 0 and self.drawing.boxes[index].row == row:
             self.chosen = index
             self._redraw()
@@ -499,7 +499,7 @@ def _is_within(rows: _Span, span: _Span) -> bool:
     return span[0] <= rows[0] and rows[1] <= span[1]
 
 
-def _box_of(drawing: GraphDrawing, row: int, otherwise: int) -> int:
+def _find_box(drawing: GraphDrawing, row: int, otherwise: int) -> int:
     """Return the index of a row's box, else of the smallest box around it, of the next, or `otherwise`."""
     boxes = [
         (box.rows, index) for index, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"

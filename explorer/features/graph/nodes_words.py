@@ -23,10 +23,10 @@ def nodes(info: Info, fact: NodeTable) -> list[Block]:
 
 def nodes_blocks(fact: NodeTable) -> list[Block]:
     """Return the fields about the file, and a row for each node."""
-    return [Fields(_header_fields(fact)), Line(), _build_table(fact)]
+    return [Fields(_build_header(fact)), Line(), _build_table(fact)]
 
 
-def _header_fields(fact: NodeTable) -> list[Field]:
+def _build_header(fact: NodeTable) -> list[Field]:
     """Return the fields about the file as a whole: versions, descriptions and metadata."""
     selected = len(fact.nodes)
     remark = "" if selected == fact.total_nodes else f"of {fact.total_nodes:,} in the file"
@@ -72,7 +72,7 @@ def _build_rows(node: FileNode) -> Iterator[tuple[Cell, ...]]:
         )
     for role, tensors in (("in ", node.inputs), ("out", node.outputs)):
         for tensor in tensors:
-            yield "", (Span(f"  {role} ", "quiet"), *_format_name(tensor)), *_tensor_cells(tensor)
+            yield "", (Span(f"  {role} ", "quiet"), *_format_name(tensor)), *_build_tensor_cells(tensor)
 
 
 def _format_name(tensor: NodeTensor) -> tuple[str | Span, ...]:
@@ -81,7 +81,7 @@ def _format_name(tensor: NodeTensor) -> tuple[str | Span, ...]:
     return (tensor.name, Span(" stored" if tensor.stored else "", "quiet"))
 
 
-def _tensor_cells(tensor: NodeTensor) -> tuple[Cell, ...]:
+def _build_tensor_cells(tensor: NodeTensor) -> tuple[Cell, ...]:
     if not tensor.name:
         return "", "", "", "", ""
     values = "" if tensor.values is None else value_text(tensor.values, max_items=_MAX_ITEMS)

@@ -32,7 +32,7 @@ _MAX_EXCLUSIONS = 3  # reasons for excluded tiles
 _MAX_FRONT_ROWS = 8  # mappings of the Pareto front
 
 
-def _with_outer_rate(machine: MemoryMachine) -> Hardware:
+def _add_outer_rate(machine: MemoryMachine) -> Hardware:
     """Return the rates of a machine. Its outermost memory gives the bytes a cycle that the machine lacks."""
     hardware, outermost = machine.hardware, machine.memories[0]
     return replace(hardware, bytes_per_cycle=hardware.bytes_per_cycle or outermost.bytes_per_cycle)
@@ -47,7 +47,7 @@ def mapping_blocks(fact: ModelMapping) -> list[Block]:
     """Build the machine, the totals, one row for each kind of site, and the largest site."""
     largest = max(fact.sites, key=lambda site: site.cost.macs)
     return [
-        Line((hardware_text(_with_outer_rate(fact.machine)),)),
+        Line((hardware_text(_add_outer_rate(fact.machine)),)),
         Line(),
         _build_totals(fact),
         Line(),

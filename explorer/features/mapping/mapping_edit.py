@@ -37,11 +37,11 @@ def resize(mapping: SiteMapping, level: int, axis: str, step: int, unit: Sizes) 
     outer = mapping.size if level == 0 else mapping.levels[level - 1].tile
     edited = mapping.levels[level]
     split = edited.split[position]
-    length = _next_length(edited.tile[position], outer[position], unit[position], split, step)
-    return None if length is None else _with_tile(mapping, level, position, length)
+    length = _find_next_length(edited.tile[position], outer[position], unit[position], split, step)
+    return None if length is None else _set_tile(mapping, level, position, length)
 
 
-def _next_length(length: int, outer: int, unit: int, split: int, step: int) -> int | None:
+def _find_next_length(length: int, outer: int, unit: int, split: int, step: int) -> int | None:
     """Return the next length of a tile that changes the trip count of its loop, or None if there is none."""
     units = -(-outer // (unit * split))
     current = min(-(-length // unit), units)
@@ -54,7 +54,7 @@ def _next_length(length: int, outer: int, unit: int, split: int, step: int) -> i
     return min(-(-units // more_trips) * unit, outer)
 
 
-def _with_tile(mapping: SiteMapping, level: int, position: int, length: int) -> SiteMapping:
+def _set_tile(mapping: SiteMapping, level: int, position: int, length: int) -> SiteMapping:
     """Replace a length of a tile, and shorten the tiles inside it that would be larger."""
     levels = list(mapping.levels)
     for index in range(level, len(levels) - 1):
@@ -68,7 +68,7 @@ def _with_tile(mapping: SiteMapping, level: int, position: int, length: int) -> 
 def reorder(mapping: SiteMapping, level: int, step: int) -> SiteMapping:
     """Take the next (`step` 1) or the previous (`step` -1) order of the loops of a level."""
     order = mapping.levels[level].order
-    return _with_level(mapping, level, order=ORDERS[(ORDERS.index(order) + step) % len(ORDERS)])
+    return _set_level(mapping, level, order=ORDERS[(ORDERS.index(order) + step) % len(ORDERS)])
 
 
 def keep_next(mapping: SiteMapping, operands: str) -> SiteMapping | None:
@@ -82,10 +82,10 @@ def keep_next(mapping: SiteMapping, operands: str) -> SiteMapping | None:
         return None
     choices = ["", *operands]
     current = choices.index(first.keep) if first.keep in choices else 0
-    return _with_level(mapping, 0, keep=choices[(current + 1) % len(choices)])
+    return _set_level(mapping, 0, keep=choices[(current + 1) % len(choices)])
 
 
-def _with_level(mapping: SiteMapping, index: int, **fields: str) -> SiteMapping:
+def _set_level(mapping: SiteMapping, index: int, **fields: str) -> SiteMapping:
     levels: list[NestLevel] = list(mapping.levels)
     levels[index] = replace(levels[index], **fields)
     return replace(mapping, levels=tuple(levels))

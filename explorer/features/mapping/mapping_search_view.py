@@ -116,7 +116,7 @@ class MappingSearchView(SubScreen[None]):
 
     # the machine and the matmul
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         """Return the names of the machines with memories; none if the config file cannot be read."""
         try:
             return list(list_machines_with_memories())

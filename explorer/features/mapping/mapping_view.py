@@ -124,9 +124,9 @@ class MappingView(MappingSearchView):
         yield TitleBar()
         with Container(id="map"):
             yield NestList(id="map-nest")
-            yield PanelView(self._side_lines, id="map-side")
+            yield PanelView(self._draw_side, id="map-side")
         yield LineView(id="map-costs", focusable=False)
-        yield JobLine(self._jobs, self._status)
+        yield JobLine(self._jobs, self._draw_status_line)
         yield Status(id="map-keys")
 
     def on_mount(self) -> None:
@@ -164,7 +164,7 @@ class MappingView(MappingSearchView):
         self.query_one(TitleBar).show(self._title)
         self._show_nest()
         self.query_one(PanelView).again()
-        self.query_one("#map-costs", LineView).show(self._cost_lines)
+        self.query_one("#map-costs", LineView).show(self._draw_cost)
         self._show_status()
 
     def _show_nest(self) -> None:
@@ -198,9 +198,9 @@ class MappingView(MappingSearchView):
             width,
         )
 
-    def _side_lines(self, width: int, height: int) -> Sequence[Line]:
+    def _draw_side(self, width: int, height: int) -> Sequence[Line]:
         if self._machine is None:
-            return empty_lines(self._names(), self._complaint, width)
+            return empty_lines(self._list_names(), self._complaint, width)
         if self._pane == "front":
             front = () if self._search is None else self._search.front
             if not front:
@@ -217,7 +217,7 @@ class MappingView(MappingSearchView):
             lines += front_plot(front, self._front_index, self._cost, width, room)
         return lines
 
-    def _cost_lines(self, width: int) -> Sequence[Line]:
+    def _draw_cost(self, width: int) -> Sequence[Line]:
         if self._cost is None or self._machine is None:
             return ()
         best = self._search.best[0] if self._search is not None else None
@@ -233,7 +233,7 @@ class MappingView(MappingSearchView):
     def _show_status(self) -> None:
         self.query_one(JobLine).draw_status()
 
-    def _status(self, width: int) -> Line:
+    def _draw_status_line(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
             return ((cut_message(f" {escape_name(self._status_text)}", width), self._status_role),)
@@ -309,13 +309,13 @@ class MappingView(MappingSearchView):
         finally:
             self._following = False
 
-    def _row(self) -> NestRow | None:
+    def _get_row(self) -> NestRow | None:
         nest = self.query_one(NestList)
         return nest.rows[nest.cursor] if nest.cursor < len(nest.rows) else None
 
     def action_map_change(self, step: int) -> None:
         """Change the tile of the loop under the cursor, or the order of the loops below a memory."""
-        row, mapping, machine = self._row(), self._mapping, self._machine
+        row, mapping, machine = self._get_row(), self._mapping, self._machine
         if row is None or mapping is None or machine is None:
             self.app.bell()
         elif row.kind == "memory":
@@ -330,7 +330,7 @@ class MappingView(MappingSearchView):
 
     def action_map_order(self) -> None:
         """Take the next order of the loops at the level of the cursor."""
-        row = self._row()
+        row = self._get_row()
         if row is not None:
             self._reorder(row.level + (row.kind == "memory"), 1)
 

@@ -223,7 +223,7 @@ def cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) 
         limit = Span("  limit" if part.name == cost.bound else "", "warning")
         cells: list[Cell] = [(Span(part.name, "strong"), limit)]
         if occupancies:
-            cells += list(_occupancy_cells(part.memory))
+            cells += list(_format_occupancy(part.memory))
         if cost.cycles is not None:
             has_share = part.cycles is not None and total > 0
             cells += [
@@ -251,7 +251,7 @@ def cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) 
     return Table(columns, rows, indent=1)
 
 
-def _occupancy_cells(memory: MemoryCost | None) -> tuple[Cell, Cell]:
+def _format_occupancy(memory: MemoryCost | None) -> tuple[Cell, Cell]:
     if memory is None or not memory.size:
         return "", ""
     role: Role = "bad" if memory.missing else "bar"

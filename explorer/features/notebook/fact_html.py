@@ -86,7 +86,7 @@ def build_fact_blocks(fact: Fact) -> list[Block]:
 
 
 def _list_fields(fact: Struct) -> Fields:
-    """Return the fields of a record that hold one value."""
+    """Return the fields of a record that have one value."""
     values = {name: getattr(fact, name) for name in fact.__struct_fields__}
     return Fields(
         [

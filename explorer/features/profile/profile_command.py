@@ -70,7 +70,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return _compare(args, machine, progress)
     has_batches = len(args.batch or ()) > 1
     rows = "batches" if has_batches else "layers"
-    paths = _files_to_write(args)
+    paths = _check_files(args)
 
     def ask(session: Session, info: Info) -> tuple[Info, Profile | ProfileSeries]:
         from msgspec.structs import replace
@@ -107,7 +107,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return open_and_answer(args, progress, ask, name=document().build_document, presenter=blocks, rows=rows)
 
 
-def _files_to_write(args: ParsedArgs) -> list[str]:
+def _check_files(args: ParsedArgs) -> list[str]:
     """Return the files to write, after checking them before the model is timed.
 
     Raises:

@@ -51,7 +51,7 @@ def build_wall_table(fact: ProfileComparison) -> Fields:
         Field(
             "Difference",
             _format_difference(fact.difference, fact.significant),
-            f"{share}{_noise_text(fact.significant)}",
+            f"{share}{_format_noise(fact.significant)}",
         )
     )
     overhead = fact.after.overhead_seconds - fact.before.overhead_seconds
@@ -80,7 +80,7 @@ def _run_text(profile: Profile) -> str:
     return f"{batch}{sure}{many_text(profile.runs, 'run')}, {profile.device}, {threads}"
 
 
-def _noise_text(significant: bool | None) -> str:
+def _format_noise(significant: bool | None) -> str:
     if significant is None:
         return "; to tell this from noise, each needs at least six runs"
     return "" if significant else "; within noise"

@@ -59,10 +59,10 @@ def timeline(axes: Axes, info: Info, fact: Timed) -> None:
         name: sum(frame.seconds for frame in lane_frames) for name, lane_frames in lanes.items()
     }
     names = sorted(lanes, key=lambda name: -seconds_by_lane[name])[:_MAX_BARS]
-    for place, name in enumerate(names):
+    for lane, name in enumerate(names):
         spans = [(frame.start, frame.seconds) for frame in lanes[name]]
-        color = _GREY if lanes[name][0].category != "kernel" else _COLORS[place % len(_COLORS)]
-        axes.broken_barh(spans, (place - 0.4, 0.8), color=color, linewidth=0)
+        color = _GREY if lanes[name][0].category != "kernel" else _COLORS[lane % len(_COLORS)]
+        axes.broken_barh(spans, (lane - 0.4, 0.8), color=color, linewidth=0)
     axes.set_yticks(range(len(names)), shorten_names(names), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("median times, one layer after another; not a recording of one run")

@@ -380,7 +380,7 @@ class ProfileCommand(ScreenCommand):
         states: dict[int, str] = {}
         if history is not None:
             other_indices = (index for index in range(len(history.entries)) if index != history.current)
-            states = {index: escape_name(self._state_name(index)) for index in other_indices}
+            states = {index: escape_name(self._name_state(index)) for index in other_indices}
             parent = history.parent(history.current)
             if self.store.profile is None and parent is not None and history.entries[parent].profile:
                 # after a change, offer to compare with the state before it
@@ -388,7 +388,7 @@ class ProfileCommand(ScreenCommand):
         dialog = ProfileDialog(last, graph=self.store.is_graph, states=states)
         self.context.ask(dialog, self._start)
 
-    def _state_name(self, index: int) -> str:
+    def _name_state(self, index: int) -> str:
         """Return the display name of a state: '0 as opened'."""
         assert self.store.history is not None
         return f"{index} {state_name(self.store.history.entries[index], index)}"
@@ -408,7 +408,7 @@ class ProfileCommand(ScreenCommand):
             states = sorted((other_state, self.store.history_place))
             sizes, names = (
                 (request.size, request.size),
-                (self._state_name(states[0]), self._state_name(states[1])),
+                (self._name_state(states[0]), self._name_state(states[1])),
             )
             fact = await self.jobs.run("profiling", "compare_profiles", *states, batches=sizes, **options)
             answers[_LAST_COMPARISON] = replace(fact, names=names)

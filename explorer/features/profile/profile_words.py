@@ -107,8 +107,8 @@ def build_profile_fields(fact: Profile) -> Fields:
         rows.append(Field("  rows", rate, f"{fact.batch:,} in a run", "rows"))
     level = f", optimize {fact.optimize}" if fact.optimize else ""
     rows += [
-        *_overhead_fields(fact),
-        Field("Profiler's cost", _overhead_cell(fact), _describe_overhead(fact), "profiler"),
+        *_build_overhead(fact),
+        Field("Profiler's cost", _format_overhead(fact), _describe_overhead(fact), "profiler"),
         Field(
             "Runs on", f"{fact.device}, {many_text(fact.threads, 'thread')}", f"{fact.runtime}{level}", "on"
         ),
@@ -128,7 +128,7 @@ def build_profile_fields(fact: Profile) -> Fields:
     return Fields(rows)
 
 
-def _overhead_fields(fact: Profile) -> list[Field]:
+def _build_overhead(fact: Profile) -> list[Field]:
     """Build the fields for time outside of kernels, and for time that the profiler adds to kernels."""
     # work of other processes delays a different layer in each run, so no layer's median shows it
     remark = "no kernel runs: calls, copies, gaps" + (
@@ -183,7 +183,7 @@ def _describe_prediction(fact: Profile) -> str:
     )
 
 
-def _overhead_cell(fact: Profile) -> Span:
+def _format_overhead(fact: Profile) -> Span:
     if fact.profiler_overhead is None:
         return Span("?", "warning")
     return Span(f"{fact.profiler_overhead * 100:+.0f} %", "figure", value=fact.profiler_overhead)
@@ -215,7 +215,7 @@ def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
             (Column("layer", shrink=True), lambda layer: layer.path or "(unnamed)"),
             (Column("kind", shrink=True, drop=2), lambda layer: Span(layer.kind, "kind")),
             (Column("kernel", shrink=True, drop=6), kernel),
-            (Column("time", "right"), lambda layer: _median_cell(layer.seconds)),
+            (Column("time", "right"), lambda layer: _format_median(layer.seconds)),
             (Column("p10 to p90", "right", drop=5), lambda layer: _build_spread_cell(layer.seconds)),
             (Column("calls", "right", drop=7), lambda layer: plain(layer.calls)),
             (Column("share", "right"), lambda layer: _format_share(layer.share)),
@@ -224,11 +224,11 @@ def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
             (Column("bytes/s", "right", drop=4), lambda layer: _format_rate(layer.bytes_per_second, "B/s")),
             (
                 Column("backward" if fact.phases else "", "right", drop=1),
-                lambda layer: _seconds_cell(layer.backward_seconds),
+                lambda layer: _format_seconds(layer.backward_seconds),
             ),
             (
                 Column("predicted" * predicted, "right", drop=3),
-                lambda layer: _seconds_cell(layer.predicted_seconds),
+                lambda layer: _format_seconds(layer.predicted_seconds),
             ),
             (Column("error" * predicted, "right", drop=3), lambda layer: _format_error(layer.error)),
             (
@@ -240,7 +240,7 @@ def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
     )
 
 
-def _median_cell(times: Spread | None) -> Cell:
+def _format_median(times: Spread | None) -> Cell:
     return "" if times is None else seconds(times.median)
 
 
@@ -250,7 +250,7 @@ def _build_spread_cell(times: Spread | None) -> Cell:
     return Span(f"{seconds_text(times.p10)} to {seconds_text(times.p90)}", "quiet")
 
 
-def _seconds_cell(value: float | None) -> Cell:
+def _format_seconds(value: float | None) -> Cell:
     return "" if value is None else seconds(value)
 
 
@@ -320,7 +320,7 @@ def _build_phase_table(fact: Profile) -> Table:
         fact.phases,
         (
             (Column("training step"), lambda phase: phase.name),
-            (Column("time", "right"), lambda phase: _median_cell(phase.seconds)),
+            (Column("time", "right"), lambda phase: _format_median(phase.seconds)),
             (Column("p10 to p90", "right", drop=1), lambda phase: _build_spread_cell(phase.seconds)),
             (Column("share", "right"), lambda phase: _format_share(phase.share)),
         ),
@@ -366,7 +366,7 @@ def build_time_blocks(fact: Profile, row: int) -> list[Block]:
     layer = next((timed for timed in fact.layers if timed.layer == row), None)
     rows = _group_fields(fact, group) if group is not None else []
     if layer is not None and group is None:
-        rows = _layer_fields(fact, layer)
+        rows = _build_layer(fact, layer)
     batch = "" if fact.batch is None else f"batch {fact.batch:,}, "
     note = f"{batch}{many_text(fact.runs, 'run')}, {fact.device}, {many_text(fact.threads, 'thread')}"
     return [Heading("Time", note), Fields(rows)] if rows else []
@@ -380,7 +380,7 @@ def _group_fields(fact: Profile, group: ModuleTime) -> list[Field]:
     ]
 
 
-def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
+def _build_layer(fact: Profile, layer: LayerTime) -> list[Field]:
     if layer.seconds is None:
         return [
             Field("Kernel time", Span("none of its own", "quiet"), f"the kernel of {layer.within} does it")

@@ -207,7 +207,7 @@ class Profiler:
     def _record(
         self, models: Models, state_index: int, profile: Profile, measured_machine: MeasuredMachine | None
     ) -> Profile:
-        notes = [] if measured_machine is None else _machine_notes(profile, measured_machine)
+        notes = [] if measured_machine is None else _note_machine(profile, measured_machine)
         full_profile = replace(profile, notes=(*models.list_weight_notes(), *profile.notes, *notes))
         without_recording = replace(full_profile, recording=())
         models.history = amend(models.history, state_index, profile=without_recording)
@@ -215,7 +215,7 @@ class Profiler:
         return full_profile
 
 
-def _machine_notes(profile: Profile, machine: MeasuredMachine) -> list[str]:
+def _note_machine(profile: Profile, machine: MeasuredMachine) -> list[str]:
     """Return notes that interpret a profile by the measurement of its machine."""
     notes = []
     if profile.runtime.startswith("torch"):
@@ -269,9 +269,9 @@ def prepare_graph(
     if batch is not None:
         dims, shapes = choose_batch_sizes(model, batch, dims, shapes)
     if spec.input is not None:
-        input_specs = _inputs_from_file(model, spec.input, batch, shapes)
+        input_specs = _read_inputs(model, spec.input, batch, shapes)
     else:
-        input_specs = _random_inputs(model, dims, shapes, batch)
+        input_specs = _draw_inputs(model, dims, shapes, batch)
     sizes = sizes_of(model, input_specs)
     declarations = {input_spec.name: (input_spec.dtype, input_spec.shape) for input_spec in input_specs}
     if not sizes and not options.dims and not shapes and options.past is None:
@@ -283,7 +283,7 @@ def prepare_graph(
     return TimedGraph(model, analysis, feeds, tuple([input_spec.text() for input_spec in input_specs]), batch)
 
 
-def _random_inputs(
+def _draw_inputs(
     model: Model, dims: dict[str, int], shapes: InputShapes, batch: int | None
 ) -> tuple[RandomInput, ...]:
     try:
@@ -295,9 +295,7 @@ def _random_inputs(
         raise Misuse(error.what, where="--batch", hint=hint) from None
 
 
-def _inputs_from_file(
-    model: Model, path: str, batch: int | None, shapes: InputShapes
-) -> tuple[RandomInput, ...]:
+def _read_inputs(model: Model, path: str, batch: int | None, shapes: InputShapes) -> tuple[RandomInput, ...]:
     """Read inputs from a file; with a batch, take the first `batch` rows."""
     arrays = read_input(path)
     if batch is None:

@@ -99,7 +99,7 @@ class ModuleQuantizer:
         )
         options: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
         module = self._models.module if from_object and not self._models.current else None
-        subject = self._opened(), self._analysis()
+        subject = self._get_opened(), self._analyze()
         result = quantize_module(subject[0], module, request, job, subject[1], **options)
         notes = (*result.fact.notes, *self._models.list_weight_notes())
         spec, outputs = request.spec, result.fact.outputs
@@ -112,19 +112,19 @@ class ModuleQuantizer:
 
     def choice(self, request: QuantizeRequest) -> Quantization:
         """Predict the result of `quantize_state` without quantizing."""
-        analysis, spec = self._analysis(), request.spec
+        analysis, spec = self._analyze(), request.spec
         if request.calibrate:
-            check_samples(self._opened(), request)
-        fact = self._choice(spec).answer(analysis.info.totals.weight_bytes, spec)
+            check_samples(self._get_opened(), request)
+        fact = self._choose_layers(spec).answer(analysis.info.totals.weight_bytes, spec)
         return replace(fact, command=self.command(request, None, {}))
 
     def settings(self, spec: QuantizeSpec) -> QuantizeSettings:
         """Return the settings of every layer of the current state under `spec`."""
-        settings = find_settings(spec, self._choice(spec).choices)
+        settings = find_settings(spec, self._choose_layers(spec).choices)
         return replace(settings, layers=tuple(replace(layer, form="module") for layer in settings.layers))
 
-    def _choice(self, spec: QuantizeSpec) -> ModuleChoice:
-        subject = self._opened(), spec, self._analysis()
+    def _choose_layers(self, spec: QuantizeSpec) -> ModuleChoice:
+        subject = self._get_opened(), spec, self._analyze()
         return choose_on_shapes(*subject) or choose_for_module(*subject)
 
     def quantizes_modules(self, output: str | None) -> bool:
@@ -136,7 +136,7 @@ class ModuleQuantizer:
         """
         if output is not None and not output.lower().endswith(MODULE_ENDINGS):
             return False
-        opened = self._opened()
+        opened = self._get_opened()
         return has_layers(opened) or (output is not None and not require_layers(opened, _AS_ONNX))
 
     def command(
@@ -149,10 +149,10 @@ class ModuleQuantizer:
         words += write_words(ConversionOptions(dynamic=dynamic))
         return scripts.headless_command(self._models, "quantize", output, "_quantized.pt2", *words)
 
-    def _opened(self) -> TorchModel:
+    def _get_opened(self) -> TorchModel:
         opened = self._models.open_state(self._models.current)
         assert isinstance(opened, TorchModel)
         return opened
 
-    def _analysis(self) -> Analysis:
+    def _analyze(self) -> Analysis:
         return self._models.examine(self._models.current).analysis

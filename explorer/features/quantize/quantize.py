@@ -94,7 +94,7 @@ class Quantizer:
         self._last_graph: tuple[tuple[Model, bool], Model] | None = None
         self._folds = False
 
-    def _graph(self, on_progress: OnProgress) -> Model:
+    def _load_graph(self, on_progress: OnProgress) -> Model:
         """Return the current model with the functions that contain layers inlined.
 
         For form `chain`, batch normalizations are also folded into the weights.
@@ -107,9 +107,9 @@ class Quantizer:
             self._last_graph = last
         return last[1]
 
-    def _analysis(self, sizes: Mapping[str, int]) -> Analysis:
+    def _analyze(self, sizes: Mapping[str, int]) -> Analysis:
         """Analyze the graph to quantize, with `sizes` for its open dimensions."""
-        model, state_graph = self._graph(None), self._models.load_graph(self._models.current)
+        model, state_graph = self._load_graph(None), self._models.load_graph(self._models.current)
         return self._models.analyze_graph_at(
             self._models.current, sizes, None if model is state_graph else model
         )
@@ -119,7 +119,7 @@ class Quantizer:
         request, notes = self._resolve_form(request, on_progress)
         plan = self._choose_layers(request.spec, on_progress)
         if request.calibrate:
-            self._samples(plan.model, request).check()
+            self._read_samples(plan.model, request).check()
         grids = Grids({})
         plan = replace(plan, choices=exclude_nonfinite(plan.choices, grids))
         return replace(self._answer(plan, grids, {}, request, None, weights=False), notes=notes)
@@ -131,7 +131,7 @@ class Quantizer:
         self._folds = request.spec.form == "chain"
         if request.spec.form != "fast":
             return request, ()
-        model = self._graph(on_progress)
+        model = self._load_graph(on_progress)
         auto_request = replace(request.spec, form="auto")
         operators = [
             choice.layer.op for choice in self._apply_spec(model, auto_request).choices if not choice.reason
@@ -142,7 +142,7 @@ class Quantizer:
 
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
         """Return the settings that `spec` gives every layer of the current model."""
-        model = self._graph(on_progress)
+        model = self._load_graph(on_progress)
         spec = self._resolve_form(QuantizeRequest(spec), on_progress)[0].spec
         return find_settings(
             spec, exclude_nonfinite(self._apply_spec(model, spec, sized=True).choices, Grids({}), ("weight",))
@@ -155,7 +155,7 @@ class Quantizer:
         request, notes = self._resolve_form(request, on_progress)
         models, spec = self._models, request.spec
         plan = self._choose_layers(spec, on_progress)
-        samples = self._samples(plan.model, request)
+        samples = self._read_samples(plan.model, request)
         notes += self._check_folding(next(iter(samples)))
         ranges, uses = {}, list_range_uses(plan.choices)
         axes = find_channel_axes([choice.layer for choice in plan.choices]) if spec.bias_correction else {}
@@ -167,7 +167,7 @@ class Quantizer:
             )
         grids = Grids(ranges)
         plan = _drop_unusable_layers(plan, grids, channel_means)
-        rounded = quantize_model(plan.model, plan.choices, grids, self._declared_shapes(plan))
+        rounded = quantize_model(plan.model, plan.choices, grids, self._find_shapes(plan))
 
         errors: dict[str, Any] = {}
         in_runtime: dict[str, Any] = {}  # fields of the result about onnxruntime
@@ -248,12 +248,12 @@ class Quantizer:
         ranges = original.ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(ranges)
         plan = _drop_unusable_layers(plan, grids, original.means if spec.bias_correction else None)
-        rounded = quantize_model(plan.model, plan.choices, grids, self._declared_shapes(plan))
+        rounded = quantize_model(plan.model, plan.choices, grids, self._find_shapes(plan))
         step = partial(report, on_progress, cancel, "comparing")
         tensors = rounded.graph.initializers.values()
         if sum(tensor.nbytes for tensor in tensors if not isinstance(tensor.payload, FileSpan)) <= _IN_MEMORY:
             # unchanged weights stay in the original's file; the runtime maps them from there
-            located = replace(rounded, path=self._graph(None).path)
+            located = replace(rounded, path=self._load_graph(None).path)
             outputs = original.agreement(located, step)
         else:
             with scratch.create_folder() as folder:
@@ -270,18 +270,18 @@ class Quantizer:
         needs_histograms = spec.calibrator != "minmax"
         key = (
             models.current,
-            _file_stamps(request.calibrate),
+            _stamp_files(request.calibrate),
             request.draws,
             request.seed,
             needs_histograms,
             self._folds,
         )
         if self._original_runs is None or self._original_runs[0] != key:
-            model = self._graph(on_progress)
+            model = self._load_graph(on_progress)
             step = partial(report, on_progress, cancel, "calibrating")
             self._original_runs = (
                 key,
-                OriginalRuns(model, self._samples(model, request), fine=needs_histograms, step=step),
+                OriginalRuns(model, self._read_samples(model, request), fine=needs_histograms, step=step),
             )
         return self._original_runs[1]
 
@@ -291,7 +291,8 @@ class Quantizer:
         Raises:
             BadModel: An output changed by more than rounding.
         """
-        original, folded = inline_layers(self._models.load_graph(self._models.current)), self._graph(None)
+        original = inline_layers(self._models.load_graph(self._models.current))
+        folded = self._load_graph(None)
         folded_count = _count_normalizations(original) - _count_normalizations(folded)
         if not folded_count:
             return ()
@@ -307,7 +308,7 @@ class Quantizer:
             raise BadModel(problem, where=self._models.source, hint="pass --form qdq, which folds nothing")
         return (f"{nodes} folded into weights first, as `explorer fold` does",)
 
-    def _declared_shapes(self, plan: ModelChoices) -> Mapping[str, TensorInfo]:
+    def _find_shapes(self, plan: ModelChoices) -> Mapping[str, TensorInfo]:
         """Return the value shapes without the sizes that the session binds to open dimensions."""
         options = self._models.options
         has_sizes = options["dims"] or options["input_shapes"]
@@ -352,7 +353,7 @@ class Quantizer:
         *,
         weights: bool,
     ) -> Quantization:
-        analysis = self._analysis(self._samples(plan.model, request).sizes(plan.model))
+        analysis = self._analyze(self._read_samples(plan.model, request).sizes(plan.model))
         weight_bytes = analysis.info.totals.weight_bytes
         bits = request.spec.accumulator
         fact = build_answer(
@@ -371,7 +372,7 @@ class Quantizer:
             fact = replace(fact, totals=replace(fact.totals, weight_bytes=byte_change))
         return replace(fact, command=self.command(request, output))
 
-    def _samples(self, model: Model, request: QuantizeRequest) -> Samples:
+    def _read_samples(self, model: Model, request: QuantizeRequest) -> Samples:
         dims, input_shapes = self._models.find_sizes(self._models.current, model)
         if request.calibrate:
             return read_samples(model, request.calibrate, dims, input_shapes)
@@ -379,7 +380,7 @@ class Quantizer:
 
     def _choose_layers(self, spec: QuantizeSpec, on_progress: OnProgress) -> ModelChoices:
         """Apply `spec` to the current model, converted to an operator set that can express the choices."""
-        model = self._graph(on_progress)
+        model = self._load_graph(on_progress)
         plan = self._apply_spec(model, spec)
         needed = find_lowest_opset(plan.choices)
         return plan if needed <= model.opset else self._apply_spec(raise_opset(model, needed), spec)
@@ -393,7 +394,7 @@ class Quantizer:
             products = find_products(model, dims, input_shapes, models.rules, decomposable=())
             sizes = {site.name: (site.M, site.K, site.N) for site in products.sites}
         layers = find_layers(model, types, sizes)
-        choices = choose(layers, spec, lambda: self._analysis({}).layers)
+        choices = choose(layers, spec, lambda: self._analyze({}).layers)
         return ModelChoices(model, types, link_chains(model, choices, types))
 
 
@@ -404,7 +405,7 @@ def _count_normalizations(model: Model) -> int:
 def _drop_unusable_layers(
     plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None
 ) -> ModelChoices:
-    """Drop layers whose weights hold NaN; correct biases by `channel_means` unless it is None."""
+    """Drop layers whose weights contain NaN; correct biases by `channel_means` unless it is None."""
     choices = exclude_nonfinite(plan.choices, grids)
     return replace(
         plan, choices=choices if channel_means is None else correct_biases(choices, grids, channel_means)
@@ -421,7 +422,7 @@ def _warn_saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
     return (_SATURATES,) if int8_weights and saturates_bytes() else ()
 
 
-def _file_stamps(path: str) -> tuple[tuple[str, int, int], ...]:
+def _stamp_files(path: str) -> tuple[tuple[str, int, int], ...]:
     """Return name, modification time and size of each sample file, as a key that changes with the samples."""
     names = [path]
     if os.path.isdir(path):

@@ -57,7 +57,7 @@ def quantize_choice(
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
     with make_current(session.parts.models, state):
         if not as_graph and _is_quantized_as_module(session, spec, None, on_progress):
-            return _module_quantizer(session).choice(_module_request(request))
+            return _get_quantizer(session).choice(_adapt_request(request))
         return session.parts.get_part(Quantizer).choice(request, on_progress)
 
 
@@ -71,10 +71,10 @@ def _is_quantized_as_module(
         raise Misuse(problem, where="--form", hint="leave it out for a file of operators")
     if spec.form not in ("auto", "fast", "torchao") or not hasattr(opened, "loaded"):
         return False
-    return _module_quantizer(session).quantizes_modules(output)
+    return _get_quantizer(session).quantizes_modules(output)
 
 
-def _module_request(request: QuantizeRequest) -> QuantizeRequest:
+def _adapt_request(request: QuantizeRequest) -> QuantizeRequest:
     """Adapt a request to modules, which do not have forms.
 
     Raises:
@@ -98,7 +98,7 @@ def quantize_settings(
         Misuse: See `quantize_choice`.
     """
     if _is_quantized_as_module(session, spec, None, on_progress):
-        return _module_quantizer(session).settings(_module_request(QuantizeRequest(spec)).spec)
+        return _get_quantizer(session).settings(_adapt_request(QuantizeRequest(spec)).spec)
     return session.parts.get_part(Quantizer).settings(spec, on_progress)
 
 
@@ -141,7 +141,7 @@ def quantize(
 
     Raises:
         Misuse: See `quantize_choice`; or the samples do not fit, or `output` cannot be written or exists.
-        BadModel: A weight holds NaN, or the model does not run.
+        BadModel: A weight contains NaN, or the model does not run.
         Cancelled: `cancel` returned True.
     """
     options = {"output": output, "overwrite": overwrite, "on_progress": on_progress, "cancel": cancel}
@@ -161,8 +161,8 @@ def _quantize_state(
         if is_module and _is_quantized_as_module(
             session, request.spec, options["output"], options["on_progress"]
         ):
-            module_request = _module_request(request)
-            return _module_quantizer(session).quantize_state(module_request, measured=measured, **options)
+            module_request = _adapt_request(request)
+            return _get_quantizer(session).quantize_state(module_request, measured=measured, **options)
         fact: Quantization = session.do("quantize", request, proof=ProofRequest(measured), **options)
         return fact
 
@@ -202,12 +202,12 @@ def quantize_module(
 
     Raises:
         Misuse: The model is not an nn.Module, or is already quantized or tiled as ONNX; see also `quantize`.
-        BadModel: A weight holds NaN, or the module cannot be run or written.
+        BadModel: A weight contains NaN, or the module cannot be run or written.
         Cancelled: `cancel` returned True.
     """
     check_module(session.parts.models, on_progress)
-    request = _module_request(QuantizeRequest(spec, calibrate or "", draws, seed))
-    return _module_quantizer(session).quantize(
+    request = _adapt_request(QuantizeRequest(spec, calibrate or "", draws, seed))
+    return _get_quantizer(session).quantize(
         request,
         output=output,
         overwrite=overwrite,
@@ -285,7 +285,7 @@ def requantize(
     return _quantize_state(session, request, parent_state, report, options)
 
 
-def _module_quantizer(session: Facade) -> ModuleQuantizer:
+def _get_quantizer(session: Facade) -> ModuleQuantizer:
     from explorer.features.quantize.module_quantizer import ModuleQuantizer  # imports torch
 
     return session.parts.get_part(ModuleQuantizer)

@@ -89,7 +89,7 @@ def ask_other_format(screen: Screen[LayerRequest], layer: QuantizedLayer) -> Non
 
 
 class FormatDialog(FormDialog[dict[str, str]]):
-    """Ask for other formats of a layer; the result holds only the changed parts.
+    """Ask for other formats of a layer; the result has only the changed parts.
 
     Args:
         layer: Layer with its present formats.
@@ -205,10 +205,10 @@ class QuantizationScreen(SubScreen[LayerRequest]):
 
     @on(LineList.RowHighlighted)
     def _show_layer(self) -> None:
-        self.query_one("#quantized-facts", LineView).show(self._page)
+        self.query_one("#quantized-facts", LineView).show(self._draw_page)
         self._say("")
 
-    def _page(self, width: int) -> list[Line]:
+    def _draw_page(self, width: int) -> list[Line]:
         layer, about = self.rows.current, self._fact
         if layer is None:
             return draw(build_without_layers(about), width - 1, self._exact)

@@ -60,13 +60,13 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
     if changed:
         blocks += [layers(changed), *_name_worst(fact, changed), *_build_overflow_table(fact), Line()]
     if len(changed) < len(fact.layers):
-        blocks += [_unchanged_table(fact), Line()]
+        blocks += [_build_unchanged(fact), Line()]
     blocks += [
         totals(fact),
         *_build_comparison(fact),
         *report_integer_kernels(fact),
         Line(),
-        *_source_notes(fact),
+        *_note_source(fact),
     ]
     return [*blocks, *([Line(), *report_written(fact.output)] if fact.output else [])]
 
@@ -81,7 +81,7 @@ def build_without_layers(fact: Quantization) -> list[Block]:
         count_by_operator(fact),
         *_build_overflow_table(fact),
         Line(),
-        *_source_notes(fact),
+        *_note_source(fact),
     ]
 
 
@@ -89,8 +89,8 @@ def report_integer_kernels(fact: Quantization) -> list[Block]:
     """Report how many layers onnxruntime runs with integer kernels, and the run times of both models."""
     if fact.kernels is None:
         return []
-    blocks: list[Block] = [Line(), Heading("in onnxruntime", _machine_text(fact.kernels))]
-    blocks.append(Paragraph(_kernels_text(fact.kernels), "warning" if fact.kernels.problem else ""))
+    blocks: list[Block] = [Line(), Heading("in onnxruntime", _format_machine(fact.kernels))]
+    blocks.append(Paragraph(_format_kernels(fact.kernels), "warning" if fact.kernels.problem else ""))
     bytes_with_float_bias = [
         layer
         for layer in fact.layers
@@ -99,17 +99,17 @@ def report_integer_kernels(fact: Quantization) -> list[Block]:
     if fact.kernels.integer_layers == 0 and bytes_with_float_bias:
         blocks.append(Paragraph("a float32 bias keeps these layers on float kernels; add bias=int32 to --to"))
     if fact.times is not None:
-        blocks += [run_times(fact.times), Line((Span(_rounds_text(fact.times), "quiet"),), 2)]
+        blocks += [run_times(fact.times), Line((Span(_format_rounds(fact.times), "quiet"),), 2)]
     elif fact.untimed:
         blocks.append(Paragraph(f"no run was timed: {printable(fact.untimed)}", "warning"))
     return blocks
 
 
-def _machine_text(kernels: RuntimeKernels) -> str:
+def _format_machine(kernels: RuntimeKernels) -> str:
     return ", ".join(word for word in (kernels.runtime, kernels.instructions) if word)
 
 
-def _kernels_text(kernels: RuntimeKernels) -> str:
+def _format_kernels(kernels: RuntimeKernels) -> str:
     """Summarize the kernels: '20 of 21 layers run on integer kernels: 19 QLinearConv, 1 QGemm'."""
     if kernels.integer_layers is None:
         return f"? of {kernels.layers:,} layers run on integer kernels: {printable(kernels.problem)}"
@@ -134,17 +134,17 @@ def run_times(times: RunTimes) -> Table:
     )
     rows: list[tuple[Cell, ...]] = [
         ("original", *map(seconds, (times.before_min, times.before_median)), "1.00 x"),
-        ("quantized", *map(seconds, (times.after_min, times.after_median)), _ratio_text(times.ratio)),
+        ("quantized", *map(seconds, (times.after_min, times.after_median)), _format_ratio(times.ratio)),
     ]
     return Table(columns, rows)
 
 
-def _ratio_text(ratio: float) -> str:
+def _format_ratio(ratio: float) -> str:
     """Format a time relative to the original's, such as '1.57 x'; '?' for an unknown ratio."""
     return f"{ratio:.2f} x" if ratio > 0 else "?"
 
 
-def _rounds_text(times: RunTimes) -> str:
+def _format_rounds(times: RunTimes) -> str:
     runs = f"{times.rounds:,} run{'s' * (times.rounds != 1)}"
     return f"{runs} of each in turn; the last column compares the shortest ones"
 
@@ -155,12 +155,12 @@ def _build_comparison(fact: Quantization) -> list[Block]:
     return [Line(), Heading("outputs", "against the original's"), outputs(fact.outputs)]
 
 
-def _source_notes(fact: Quantization) -> list[Block]:
+def _note_source(fact: Quantization) -> list[Block]:
     """Build the notes on the source of the figures."""
-    return [Paragraph(printable(note), "quiet") for note in (_source_text(fact), *fact.notes) if note]
+    return [Paragraph(printable(note), "quiet") for note in (_format_source(fact), *fact.notes) if note]
 
 
-def _source_text(fact: Quantization) -> str:
+def _format_source(fact: Quantization) -> str:
     """Describe the samples and the duration; for a prediction, tell how to write the model."""
     if not (fact.output or fact.seconds):
         if fact.by_shapes:
@@ -291,7 +291,7 @@ def _name_worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[B
     return [Line(), Line(spans, 2)]
 
 
-def _unchanged_table(fact: Quantization) -> Table:
+def _build_unchanged(fact: Quantization) -> Table:
     """Build a table of the layers that took no format, with the reasons."""
     unchanged = [layer for layer in fact.layers if layer.reason]
     return table_of(
@@ -361,10 +361,10 @@ def _share_of(share: float | None) -> Cell:
 
 def state_fields(record: QuantizationRecord) -> list[Field]:
     """Build the fields of a quantized state in the history."""
-    return [Field("formats", Span(_formats_text(record.quantization)))]
+    return [Field("formats", Span(_format_summary(record.quantization)))]
 
 
-def _formats_text(fact: Quantization) -> str:
+def _format_summary(fact: Quantization) -> str:
     """Summarize a quantization: '5 of 5 layers; /conv1/Conv lost most, 40.6 dB'."""
     changed = [layer for layer in fact.layers if not layer.reason]
     text = f"{len(changed):,} of {len(fact.layers):,} layers"
@@ -390,24 +390,24 @@ def quantize_settings(info: Info, fact: QuantizeSettings) -> list[Block]:
     return [
         Line((Span(info.model.source, "strong"), Span(head, "quiet"))),
         Line(),
-        Table(_SETTINGS_COLUMNS, [_settings_row(layer) for layer in fact.layers]),
+        Table(_SETTINGS_COLUMNS, [_build_row(layer) for layer in fact.layers]),
         Line(),
         Paragraph("Brackets show where a value was set. A value without brackets is the default.", "quiet"),
         *warn_unused_rules(fact.unused, "layer"),
     ]
 
 
-def _settings_row(layer: LayerSettings) -> tuple[Cell, ...]:
+def _build_row(layer: LayerSettings) -> tuple[Cell, ...]:
     sizes: tuple[Cell, ...] = ("", "", "") if layer.sizes is None else tuple(map(exact_text, layer.sizes))
     head: tuple[Cell, ...] = (Span(printable(layer.name), "strong"), layer.op, *sizes)
     if layer.reason:
         return (*head, Span(layer.reason, "quiet"), "", "", "", "")
     cells = (
-        *(_value_cell(getattr(layer, part), layer.origins.get(part, "")) for part in PARTS),
-        _value_cell(layer.scales, layer.scales_origin),
+        *(_format_value(getattr(layer, part), layer.origins.get(part, "")) for part in PARTS),
+        _format_value(layer.scales, layer.scales_origin),
     )
     return (*head, *cells, layer.form)
 
 
-def _value_cell(value: str, origin: str) -> Cell:
+def _format_value(value: str, origin: str) -> Cell:
     return (Span(value), Span(origin_text(origin), "quiet")) if value else Span("-", "quiet")

@@ -141,7 +141,7 @@ def edit(
     types and shapes are corrected.
 
     Args:
-        steps: Steps in order, each an `explorer.facts.split.edit.EditStep`, or a spec that holds them.
+        steps: Steps in order, each an `explorer.facts.split.edit.EditStep`, or a spec that contains them.
         output: Path of the file for the last state, or None to keep it in the session until `save`.
         overwrite: Whether to replace an existing `output`.
         verify: Whether onnxruntime must load each state. A state that it rejects is not added.

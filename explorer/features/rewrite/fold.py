@@ -157,7 +157,7 @@ def fold(
 
     Args:
         kinds: Kinds of folds: 'identity' (Identity, and Dropout in inference), 'constants', 'batchnorm', or a
-            spec that holds them. They are always applied in this order.
+            spec that contains them. They are always applied in this order.
         output: Path of the file for the last state, or None to keep it in the session's folder until `save`.
         overwrite: Whether to replace an existing `output`.
         verify: Whether to verify every state against the previous one. A state that fails is discarded, the

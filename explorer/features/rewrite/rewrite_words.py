@@ -112,7 +112,7 @@ def _build_folded_table(step: FoldStep) -> Table:
     for group in group_rows(step.folded, lambda node: (node.op, node.op_into)):
         first = group[0]
         rows.append(
-            (_operator_text(group), _name_first(group), Span(first.op_into, "kind"), describe_result(first))
+            (_name_operator(group), _name_first(group), Span(first.op_into, "kind"), describe_result(first))
         )
     columns = (
         Column("folded", role="kind"),
@@ -123,7 +123,7 @@ def _build_folded_table(step: FoldStep) -> Table:
     return Table(columns, rows, what="nodes")
 
 
-def _operator_text(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
+def _name_operator(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
     """Name the operator of a group of nodes, with the number of nodes if there are several."""
     return f"{len(group):,} {group[0].op}" if len(group) > 1 else group[0].op
 
@@ -136,7 +136,7 @@ def _name_first(group: Sequence[FoldedNode] | Sequence[NodeLeft]) -> str:
 def _build_remaining_table(nodes: Sequence[NodeLeft]) -> Table:
     """Build a table of the nodes that stay, with a row for each reason."""
     rows: list[tuple[Cell, ...]] = [
-        (Span(_operator_text(group), "kind"), _name_first(group), Span(group[0].reason, "warning"))
+        (Span(_name_operator(group), "kind"), _name_first(group), Span(group[0].reason, "warning"))
         for group in group_rows(nodes, lambda node: (node.op, node.reason))
     ]
     return Table((Column("stays"), Column("", shrink=True), Column("why")), rows, what="nodes")

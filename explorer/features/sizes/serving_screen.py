@@ -230,10 +230,10 @@ class ServingDialog(RecordForm[ServingSpec]):
 
 def serving(context: CommandContext) -> None:
     """Open the serving screen, which counts again when a key changes a size."""
-    context.open_view("Serving", _serving(context))
+    context.open_view("Serving", _show_serving(context))
 
 
-async def _serving(context: CommandContext) -> None:
+async def _show_serving(context: CommandContext) -> None:
     store, jobs = context.store, context.jobs
     machine = find_machine(store)
     fact: Serving = await jobs.run("counting prompt and steps", "serving", ServingSpec(), machine=machine)

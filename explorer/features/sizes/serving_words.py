@@ -52,7 +52,7 @@ def serving_blocks(fact: Serving) -> list[Block]:
     blocks: list[Block] = [parameters(fact), Line(), parts_table(fact), Line(), passes_table(fact)]
     blocks += [*forms(fact), Line(), Heading("KV cache"), cache_figures(fact), Line(), cache_table(fact)]
     if fact.times:
-        blocks += [Line(), Heading(_times_title(fact)), times_table(fact)]
+        blocks += [Line(), Heading(_title_times(fact)), times_table(fact)]
     blocks += fit_blocks(fact)
     if fact.layouts:
         blocks += [Line(), Heading(f"Layouts over devices: {LAYOUT_AXES}"), build_layout_table(fact)]
@@ -75,12 +75,12 @@ def parameters(fact: Serving) -> Fields:
         )
     rows += [
         count_field("Embedding", fact.embedding, "", "tables in which rows are looked up", "embedding"),
-        bytes_field("Weight bytes", fact.weight_bytes, "", _storage_text(fact), "weights"),
+        bytes_field("Weight bytes", fact.weight_bytes, "", _format_storage(fact), "weights"),
     ]
     return Fields(rows)
 
 
-def _storage_text(fact: Serving) -> str:
+def _format_storage(fact: Serving) -> str:
     if fact.spec.dtype:
         return f"stored in {fact.spec.dtype}"
     return ", ".join(dict.fromkeys(dtype for part in fact.parts for dtype in part.dtype.split(", ")))
@@ -182,7 +182,7 @@ def cache_table(fact: Serving) -> Table:
     )
 
 
-def _times_title(fact: Serving) -> str:
+def _title_times(fact: Serving) -> str:
     if fact.machine is None:
         return "Memory"
     machine = fact.machine
@@ -199,7 +199,7 @@ def times_table(fact: Serving) -> Table:
         (
             (Column("context", "right"), lambda time: plain(time.context)),
             (Column("batch", "right"), lambda time: plain(time.batch)),
-            (Column("memory", "right"), lambda time: _memory_cell(time.memory, time.fits)),
+            (Column("memory", "right"), lambda time: _format_memory(time.memory, time.fits)),
             *(time_columns if fact.machine is not None else ()),
             (Column(""), lambda time: _fit_cell(time.fits)),
         ),
@@ -214,7 +214,7 @@ def _fit_cell(fits_memory: bool | None) -> Span:
     )
 
 
-def _memory_cell(memory: int, fits_memory: bool | None) -> Span:
+def _format_memory(memory: int, fits_memory: bool | None) -> Span:
     """Format bytes on a device, in another color if they do not fit."""
     return Span(bytes_text(memory), "bad" if fits_memory is False else "figure", f"{memory:,}", memory)
 
@@ -281,7 +281,7 @@ def build_layout_table(fact: Serving) -> Table:
             (Column("cache", "right", drop=3), lambda layout: size(layout.cache_bytes)),
             (
                 Column("a device", "right"),
-                lambda layout: _memory_cell(layout.weight_bytes + layout.cache_bytes, layout.fits),
+                lambda layout: _format_memory(layout.weight_bytes + layout.cache_bytes, layout.fits),
             ),
             (Column("sent a step", "right", drop=1), lambda layout: dash_zero(size(layout.link_bytes))),
             (Column("first token", "right", drop=6), lambda layout: seconds(layout.first_token)),
@@ -378,7 +378,7 @@ def build_comparison(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
         rows.append(
             row(
                 f"Memory, {workload}",
-                lambda fact, index=index: _memory_cell(fact.times[index].memory, fact.times[index].fits),
+                lambda fact, index=index: _format_memory(fact.times[index].memory, fact.times[index].fits),
             )
         )
         if (card := facts[0].spec.card) is not None:
@@ -397,7 +397,7 @@ def build_comparison(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
     for index, (context, _) in enumerate(facts[0].largest_batch):
         label = f"Largest batch, {context:,} tokens"
         rows.append(row(label, lambda fact, index=index: _limit_cell(fact, fact.largest_batch[index][1])))
-    rows += _layout_rows(facts)
+    rows += _build_layouts(facts)
     columns = (Column(""), *[Column(info.model.source, "right", shrink=True) for info, _ in models])
     notes = [f"{info.model.source}: {note}" for info, fact in models for note in fact.notes]
     blocks: list[Block] = [Table(columns, rows)]
@@ -406,7 +406,7 @@ def build_comparison(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
     return [*blocks, *([Line()] if notes else []), *(Paragraph(note, "quiet") for note in notes)]
 
 
-def _layout_rows(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
+def _build_layouts(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
     """Build the rows of the best layout of each model for each device count, or its first if none fits."""
     rows: list[tuple[Cell, ...]] = []
     layouts_by_key = [_index_first_layouts(fact) for fact in facts]
@@ -414,10 +414,10 @@ def _layout_rows(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
         layouts = [by_key.get(key) for by_key in layouts_by_key]
         context, batch, devices = key
         rows.append(
-            (f"{devices:,} devices, {context:,} tokens, batch {batch:,}", *map(_layout_cell, layouts))
+            (f"{devices:,} devices, {context:,} tokens, batch {batch:,}", *map(_build_layout, layouts))
         )
         cells = [
-            layout and _memory_cell(layout.weight_bytes + layout.cache_bytes, layout.fits)
+            layout and _format_memory(layout.weight_bytes + layout.cache_bytes, layout.fits)
             for layout in layouts
         ]
         rows.append(("  a device", *[cell or _EMPTY for cell in cells]))
@@ -451,5 +451,5 @@ def _limit_cell(fact: Serving, limit: int | None) -> Span:
     return Span("any", "figure") if limit is None else plain(limit)
 
 
-def _layout_cell(layout: DeviceLayout | None) -> Cell:
+def _build_layout(layout: DeviceLayout | None) -> Cell:
     return _EMPTY if layout is None else Span(format_layout(layout), "figure")

@@ -107,7 +107,7 @@ class SizesView(SubScreen[SizeChoice]):
     def compose(self) -> ComposeResult:
         """Yield the title bar, the plots and two status lines."""
         yield TitleBar()
-        yield PanelView(self._page, id="sizes-plot")
+        yield PanelView(self._draw_page, id="sizes-plot")
         yield Status(id="sizes-note")
         yield Status(id="sizes-keys")
 
@@ -122,10 +122,10 @@ class SizesView(SubScreen[SizeChoice]):
         self.query_one("#sizes-note", Status).show(
             lambda width: (cut_line(((f" {escape_name(note)}", "warn"),), width),)
         )
-        self.query_one("#sizes-keys", Status).show(lambda width: (keys_line(self._footer(), width),))
+        self.query_one("#sizes-keys", Status).show(lambda width: (keys_line(self._list_keys(), width),))
         self.query_one("#sizes-plot", PanelView).again()
 
-    def _footer(self) -> list[tuple[str, str]]:
+    def _list_keys(self) -> list[tuple[str, str]]:
         """Return the keys that have an effect now, the most used first."""
         fact, bindable = self.fact, self._bindable
         return [
@@ -139,7 +139,7 @@ class SizesView(SubScreen[SizeChoice]):
             ("q", "back"),
         ]
 
-    def _page(self, width: int, height: int) -> list[Line]:
+    def _draw_page(self, width: int, height: int) -> list[Line]:
         if width < 16 or height < 4:
             return draw_reason("the terminal is too small", width)
         return sizes_page(self.fact, self.at, width, height)
@@ -271,7 +271,7 @@ _LABEL_CELLS = 11
 
 
 class SizesDialog(FormDialog[dict[str, int]]):
-    """Ask for sizes; the result holds the bound sizes.
+    """Ask for sizes; the result has the bound sizes.
 
     Args:
         sizes: Current value of each size, by name; None for an open size.

@@ -225,7 +225,7 @@ class SplitState(Struct):
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Current places of the cuts. `draft` may still hold the figures of previous places."""
+        """Current places of the cuts. `draft` may still have the figures of previous places."""
         return self.resumes if self.rows is None else tuple(self.rows.places)
 
     @classmethod

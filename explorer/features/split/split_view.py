@@ -134,7 +134,7 @@ class SplitScreen(SubScreen[int]):
                 yield PaneHead(id="split-head")
                 yield LayerTree(id="split-tree")
             yield LineView(id="split-page")
-        yield JobLine(self._jobs, self._status)
+        yield JobLine(self._jobs, self._draw_status_line)
         yield Status(id="split-keys")
 
     @property
@@ -174,7 +174,7 @@ class SplitScreen(SubScreen[int]):
     def _show(self) -> None:
         self.query_one(TitleBar).show(self._title)
         self._show_head()
-        self.page.show(self._page)
+        self.page.show(self._draw_page)
         self._show_status()
 
     @on(LineList.SizeChanged)
@@ -195,14 +195,14 @@ class SplitScreen(SubScreen[int]):
     def _title(self, width: int) -> tuple[Line, ...]:
         return draw_title(self._source, self._split.draft, width, moved=self._split.moved, exact=self._exact)
 
-    def _page(self, width: int) -> Sequence[Line]:
+    def _draw_page(self, width: int) -> Sequence[Line]:
         draft, roomy = self._split.draft, self.size.height >= _SPACED_HEIGHT
         return () if draft is None else draw_figures(draft.split, width, roomy=roomy, exact=self._exact)
 
     def _show_status(self) -> None:
         self.query_one(JobLine).draw_status()
 
-    def _status(self, width: int) -> Line:
+    def _draw_status_line(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
             return done_line("", self._status_text, width)

@@ -16,7 +16,7 @@ def check(models: Models, folder: str, overwrite: bool) -> None:
     """Check before any work that the folder can be written.
 
     Raises:
-        Misuse: The folder cannot be written, or it holds stages and `overwrite` is False.
+        Misuse: The folder cannot be written, or it contains stages and `overwrite` is False.
     """
     confinement.check(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):

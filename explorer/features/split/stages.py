@@ -102,10 +102,10 @@ class Splitter:
                 hint="leave it out: the stages are ONNX models then",
             )
         if form == "torch" or (output is None and self._is_too_large(state_index, on_progress)):
-            splitter = self._module_splitter(state_index, on_progress, cancel)
+            splitter = self._get_splitter(state_index, on_progress, cancel)
             fact = splitter.split(spec, machines, output, overwrite=overwrite, verify=verify, seed=seed)
             return replace(fact, seconds=time.perf_counter() - started)
-        subject = self._subject(state_index, spec, machines, on_progress, cancel)
+        subject = self._build_subject(state_index, spec, machines, on_progress, cancel)
         fact, parts = split(subject, spec, on_progress, cancel)
         fact = replace(fact, notes=(*self._models.list_weight_notes(), *fact.notes))
         if output is not None:
@@ -127,7 +127,7 @@ class Splitter:
         """Split the opened module into modules on devices."""
         get_module(self._models.open_state(0, on_progress))
         started = time.perf_counter()
-        splitter = self._module_splitter(0, on_progress, cancel)
+        splitter = self._get_splitter(0, on_progress, cancel)
         module, fact = splitter.split_module(spec, machines, devices, seed)
         return module, replace(fact, seconds=time.perf_counter() - started)
 
@@ -170,8 +170,8 @@ class Splitter:
         cancel: Cancel,
     ) -> StageDraft:
         if self._is_too_large(state_index, on_progress):
-            return self._module_splitter(state_index, on_progress, cancel).draft(spec, machines)
-        subject = self._subject(state_index, spec, machines, on_progress, cancel)
+            return self._get_splitter(state_index, on_progress, cancel).draft(spec, machines)
+        subject = self._build_subject(state_index, spec, machines, on_progress, cancel)
         report(on_progress, cancel, "searching cuts")
         return create_graph_draft(subject, StageSearch(build_graph_sequence(subject), spec, cancel))
 
@@ -181,7 +181,7 @@ class Splitter:
             state_index, on_progress
         )
 
-    def _module_splitter(self, state_index: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
+    def _get_splitter(self, state_index: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
         from explorer.features.split.torch_stages import TorchSplitter  # imports torch
 
         return TorchSplitter(self._models, state_index, on_progress, cancel)
@@ -217,7 +217,7 @@ class Splitter:
         """Extract a part of the current state as a new state or file, and compare it with the whole model."""
         started = time.perf_counter()
         on_progress, cancel, request = work.on_progress, work.cancel, work.proof
-        subject = self._subject(self._models.current, SplitSpec(), (), on_progress, cancel)
+        subject = self._build_subject(self._models.current, SplitSpec(), (), on_progress, cancel)
         part = extract(subject, spec)
         input_plan = plan_inputs(subject.model, subject.dims, subject.shapes) if request.verify else ()
         facts = self._describe(subject, part)
@@ -226,7 +226,7 @@ class Splitter:
             report(on_progress, cancel, "running the part")
             return proof.compare_part(subject.model, written_model, draw(input_plan, request.seed))
 
-        text = self._state_text(spec, facts, request)
+        text = self._describe_state(spec, facts, request)
         state = text if work.output is None else None
         written = yield ChangeStep(part.model, state, run_part if request.verify else None)
         if (runs := written.evidence) is not None:
@@ -234,7 +234,7 @@ class Splitter:
             facts = replace(facts, exact=runs.exact, rounded=runs.rounded, compared=runs.outputs, drawn=texts)
         return replace(facts, output=written.output, seconds=time.perf_counter() - started)
 
-    def _state_text(self, spec: PartSpec, facts: Extraction, request: ProofRequest) -> StateText:
+    def _describe_state(self, spec: PartSpec, facts: Extraction, request: ProofRequest) -> StateText:
         """Return the label, record and command of the state of an extracted part."""
         words = write_words(spec)
         words += [] if request.verify else ["--no-verify"]
@@ -265,7 +265,7 @@ class Splitter:
             notes=self._models.list_weight_notes(),
         )
 
-    def _subject(
+    def _build_subject(
         self,
         state_index: int,
         spec: SplitSpec,
@@ -322,7 +322,7 @@ class Splitter:
                 if not _is_proved(fact):
                     raise output_files.Discard
             with output_files.open_binary(temporary) as file:
-                file.write(manifest.encode(self._manifest(subject.model, fact, parts)))
+                file.write(manifest.encode(self._build_manifest(subject.model, fact, parts)))
         return replace(fact, output=output) if _is_proved(fact) else fact
 
     def _prove_stages(
@@ -348,7 +348,7 @@ class Splitter:
         runs = proof.compare_stages(model, parts, feeds)
         return replace(fact, verification=names, exact=runs.exact, rounded=runs.rounded, outputs=runs.outputs)
 
-    def _manifest(self, model: Model, fact: Split, parts: Sequence[Model]) -> manifest.Manifest:
+    def _build_manifest(self, model: Model, fact: Split, parts: Sequence[Model]) -> manifest.Manifest:
         return manifest.Manifest(
             model=self._models.label(self._models.current),
             by=fact.by,

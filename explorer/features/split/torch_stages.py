@@ -154,9 +154,9 @@ class TorchSplitter:
         inputs = bind(loaded, options["input_shapes"], options["dims"])
         report(self._on_progress, self._cancel, "exporting (torch.export)")
         program = export_module(loaded, inputs)
-        return inputs, program, StageSearch(self._sequence(program, spec, machines), spec, self._cancel)
+        return inputs, program, StageSearch(self._find_sequence(program, spec, machines), spec, self._cancel)
 
-    def _sequence(self, program: Any, spec: SplitSpec, machines: Sequence[Machine]) -> CutSequence:
+    def _find_sequence(self, program: Any, spec: SplitSpec, machines: Sequence[Machine]) -> CutSequence:
         models, state_index = self._models, self._state_index
         analysis = models.examine(state_index, self._on_progress, self._cancel).analysis
         step = (
@@ -203,7 +203,7 @@ class TorchSplitter:
             with output_files.open_binary(os.path.join(workdir, stages.SCRIPT)) as file:
                 file.write(input_files.read_content(pipeline_script.__file__, internal=True))
             with output_files.open_binary(temporary) as file:
-                file.write(manifest.encode(self._manifest(fact, parts, infos)))
+                file.write(manifest.encode(self._build_manifest(fact, parts, infos)))
             if prove:
                 fact = self._prove_stages(fact, parts, module, inputs, input_values, texts, workdir)
                 if not _is_proved(fact):
@@ -270,7 +270,7 @@ class TorchSplitter:
         evidence = replace(evidence, before=self._models.label(self._state_index))
         return replace(fact, verification=evidence, exact=exact, outputs=evidence.outputs, steps=steps)
 
-    def _manifest(
+    def _build_manifest(
         self, split: Split, parts: ModuleStages, infos: Mapping[str, TensorInfo]
     ) -> manifest.Manifest:
         def declared(names: Sequence[str]) -> tuple[manifest.ManifestTensor, ...]:

@@ -68,7 +68,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
             yield self._table
             yield PanelView(self._plot, id="sweep-plot")
         yield LineView(id="sweep-facts", focusable=False)
-        yield JobLine(self._jobs, self._status)
+        yield JobLine(self._jobs, self._draw_status_line)
         yield Status(id="sweep-keys")
 
     def on_mount(self) -> None:
@@ -110,22 +110,22 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     @on(LineList.SizeChanged)
     def _show_head(self) -> None:
         """Draw the column titles as wide as the table."""
-        self.query_one("#sweep-head", PaneHead).show(lambda _: (self._head(self._table.size.width),))
+        self.query_one("#sweep-head", PaneHead).show(lambda _: (self._draw_head(self._table.size.width),))
 
     @on(LineList.RowHighlighted)
     def _show_facts(self) -> None:
-        self.query_one("#sweep-facts", LineView).show(self._facts, top=True)
+        self.query_one("#sweep-facts", LineView).show(self._draw_facts, top=True)
         self.query_one(PanelView).again()
 
     def _show_status(self) -> None:
         self.query_one(JobLine).draw_status()
 
-    def _status(self, width: int) -> Line:
+    def _draw_status_line(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
             return ((cut_message(f" {escape_name(self._status_text)}", width), "dim"),)
         elapsed = time.monotonic() - self._job_started
-        return job_line(self._progress(), running.job.progress, elapsed, width, refused=running.refused)
+        return job_line(self._tell_progress(), running.job.progress, elapsed, width, refused=running.refused)
 
     def _say(self, message: str) -> None:
         self._status_text, self.has_message = message, bool(message)
@@ -207,7 +207,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         """Fill the table with the rows."""
         raise NotImplementedError
 
-    def _head(self, width: int) -> Line:
+    def _draw_head(self, width: int) -> Line:
         """Build the line of column titles."""
         raise NotImplementedError
 
@@ -215,7 +215,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         """Build the lines of the title bar."""
         raise NotImplementedError
 
-    def _facts(self, width: int) -> Sequence[Line]:
+    def _draw_facts(self, width: int) -> Sequence[Line]:
         """Build the facts about the row under the cursor."""
         raise NotImplementedError
 
@@ -223,6 +223,6 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         """Draw the plot."""
         raise NotImplementedError
 
-    def _progress(self) -> str:
+    def _tell_progress(self) -> str:
         """Describe the running job and its progress."""
         raise NotImplementedError

@@ -144,10 +144,10 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         visible = [index for index in order if trials.rows[index].pareto or not trials.front]
         self._rows.set_rows([trials.rows[index] for index in visible], [index + 1 for index in visible])
 
-    def _head(self, width: int) -> Line:
+    def _draw_head(self, width: int) -> Line:
         return self._rows.title(width)
 
-    def _facts(self, width: int) -> Sequence[Line]:
+    def _draw_facts(self, width: int) -> Sequence[Line]:
         row = self.current
         return [] if row is None else draw(row_blocks(row), width - 1, beside=True)
 
@@ -183,7 +183,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         lines = scatter_lines(plots[0], width, height) if plots else []
         return [cut_line(cell_line(spans), width) for spans in lines]
 
-    def _progress(self) -> str:
+    def _tell_progress(self) -> str:
         trials = self._trials
         return f"trying · {len(trials.rows):,} of {len(trials.rows) + trials.remaining:,}"
 

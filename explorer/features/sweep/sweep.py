@@ -340,9 +340,9 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
         name=models.label(models.current),
         session=session,
         list_files=lambda: (),
-        digest_content=partial(_products_digest, session),
+        digest_content=partial(_digest_products, session),
         opener=lambda _: partial(
-            open_worker_model, reopen, source, options, _products_digest, _products_digest(session)
+            open_worker_model, reopen, source, options, _digest_products, _digest_products(session)
         ),
         opening={name: options[name] for name in FIGURE_OPTIONS}
         | {"rules": _compute_digest(models.options["rules"])},
@@ -350,7 +350,7 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
     )
 
 
-def _products_digest(session: SweepSession) -> str:
+def _digest_products(session: SweepSession) -> str:
     """Return a digest of the matrix products of a model, on which all figures of a tiling depend."""
     return compute_digest({"plan": to_json(session.plan(TileSpec()))})
 

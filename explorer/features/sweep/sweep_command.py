@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Scatter
 
 
-def _layout_path(path: str) -> str:
+def _name_layout(path: str) -> str:
     """Return the path of the layout file for a SCALE-Sim topology: 'gemm.csv' -> 'gemm_layout.csv'."""
     stem, ending = os.path.splitext(path)
     return f"{stem}_layout{ending}"
@@ -81,7 +81,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         fact, failed_models = sweep.results(args.models[0]), {}
     else:
         if args.scalesim is not None:
-            for target in (args.scalesim, _layout_path(args.scalesim)):
+            for target in (args.scalesim, _name_layout(args.scalesim)):
                 output_files.check_target(target, overwrite=args.force, models=args.models, weights=())
         say_what_is_kept(args)
         fact = explorer.sweep_files(
@@ -106,7 +106,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         words = load_presenter("sweep_words", __package__)
         texts_by_path = {
             args.scalesim: words.scalesim(fact.layers),
-            _layout_path(args.scalesim): words.scalesim_layout(fact.layers),
+            _name_layout(args.scalesim): words.scalesim_layout(fact.layers),
         }
         for target, lines in texts_by_path.items():
             _write(lines, target, args)
@@ -121,7 +121,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _show_servings(args: ParsedArgs) -> Answer:
-    """Answer for a result file that holds only serving rows."""
+    """Answer for a result file that contains only serving rows."""
     refused = sorted(args.explicit - {"json", "csv", "quiet", "memory"})
     args.refuse(refused, "does not apply to stored results", "leave it out")
     fact = _import_sweeps().serving_results(args.models[0])

@@ -79,13 +79,13 @@ def label_front(rows: Sequence[SweepRow]) -> dict[Tiling, str]:
         return [math.inf if value is None else value for value in values]
 
     front = sorted((row for row in rows if row.pareto), key=figures)
-    return {(row.tile, row.edges): _number_label(index) for index, row in enumerate(front)}
+    return {(row.tile, row.edges): _letter_number(index) for index, row in enumerate(front)}
 
 
-def _number_label(index: int) -> str:
+def _letter_number(index: int) -> str:
     """Return the letters of a number, as in a spreadsheet: A for 0, Z for 25, AA for 26."""
     first, last = divmod(index, len(ascii_uppercase))
-    return f"{_number_label(first - 1) if first else ''}{ascii_uppercase[last]}"
+    return f"{_letter_number(first - 1) if first else ''}{ascii_uppercase[last]}"
 
 
 def sweep_head(columns: Sequence[SweepColumn], sorted_figure: str, reverse: bool) -> Line:
@@ -175,9 +175,9 @@ class ParetoPlot:
         labels = [[texts[axis](round(10.0**end)) for end in self._bounds[axis]] for axis in (0, 1)]
         margin = max(map(len, labels[1]))
         rows, plot_width = height - 3, max(8, width - margin - 3)
-        other_spots, front = self._spots(plot_width, rows)
+        other_spots, front = self._find_cells(plot_width, rows)
         current_point = None if current is None else self._points.get((current.tile, current.edges))
-        cells = draw_columns(self._column_heights(plot_width, rows), rows, ["bar"] * plot_width)
+        cells = draw_columns(self._fill_columns(plot_width, rows), rows, ["bar"] * plot_width)
         for x, y in other_spots:
             put_text(cells, x, y, "·", "text")
         for x, y in front:
@@ -197,7 +197,7 @@ class ParetoPlot:
             ),
         ]
 
-    def _column_heights(self, plot_width: int, rows: int) -> list[float]:
+    def _fill_columns(self, plot_width: int, rows: int) -> list[float]:
         """Return the filled height of each column, from 0 to 1."""
         low, high = self._bounds[1]
         lowest = [math.inf] * plot_width
@@ -232,7 +232,7 @@ class ParetoPlot:
                     break
         return places
 
-    def _spots(self, plot_width: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
+    def _find_cells(self, plot_width: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
         """Return the cells of the points off the front, and of the front from left to right, without
         duplicates.
         """

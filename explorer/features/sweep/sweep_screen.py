@@ -104,7 +104,7 @@ class _Rows(MarkedList):
 
     def key_of(self, index: int) -> Tiling:
         """Return the key of a row's tiling: tile and edges."""
-        return _key_of(self.rows[index])
+        return _get_key(self.rows[index])
 
     def columns(self, width: int) -> tuple[SweepColumn, ...]:
         """Return the columns that fit in `width` cells; cached until the rows or the width change."""
@@ -180,17 +180,17 @@ class SweepScreen(ParetoScreen[TileSpec]):
         table.rows = tuple(row for row in rows if row.pareto) if tilings.front else rows
         table.labels = label_front(rows)
         if current is not None:
-            keys, key = [_key_of(row) for row in table.rows], _key_of(current)
+            keys, key = [_get_key(row) for row in table.rows], _get_key(current)
             table.cursor = keys.index(key) if key in keys else 0
         table.rows_changed()
 
-    def _head(self, width: int) -> Line:
+    def _draw_head(self, width: int) -> Line:
         return sweep_head(self._rows.columns(width), self._tilings.sort, self._tilings.reverse)
 
     def _compute_wanted_width(self) -> int:
         return table_width(self._rows.rows) if self._rows.rows else 0
 
-    def _facts(self, width: int) -> Sequence[Line]:
+    def _draw_facts(self, width: int) -> Sequence[Line]:
         row = self.current
         return [] if row is None else sweep_facts(row, width)
 
@@ -244,7 +244,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
             )
         return self._chart.lines(self.current, width, height)
 
-    def _progress(self) -> str:
+    def _tell_progress(self) -> str:
         if not self._remaining:
             return "planning"
         row_count = len(self._tilings.rows)
@@ -293,7 +293,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
             request.hardware,
             request.spec.base,
         )
-        rows = {_key_of(row): row for row in self._tilings.rows} if is_comparable else {}
+        rows = {_get_key(row): row for row in self._tilings.rows} if is_comparable else {}
         self._tilings.request = request
         self._tilings.rows = mark_front(list(rows.values()))
         self._status_text, self._job_started = "", time.monotonic()
@@ -321,7 +321,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
                 )
                 del self._remaining[: len(tiles)]
                 size = 1 if request.verify else min(2 * size, _MAX_TILES)
-                rows.update({_key_of(row): row for row in fact.rows})
+                rows.update({_get_key(row): row for row in fact.rows})
                 self._tilings.rows = mark_front(list(rows.values()))
                 self._show()
             self._say(f"done: {many_text(len(self._tilings.rows), 'tiling')}")
@@ -373,7 +373,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def action_sweep_figures(self) -> None:
         """Compare the marked tilings. A single marked tiling is compared with the tiling under the cursor."""
-        rows = {_key_of(row): row for row in self._tilings.rows}
+        rows = {_get_key(row): row for row in self._tilings.rows}
         current, table = self.current, self._rows
         marked_rows = [rows[key] for key in table.marked if key in rows]
         if len(marked_rows) == 1 and current is not None and current is not marked_rows[0]:
@@ -417,7 +417,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         )
 
 
-def _key_of(row: SweepRow) -> Tiling:
+def _get_key(row: SweepRow) -> Tiling:
     """Return the key of a row: tile and edges."""
     return row.tile, row.edges
 

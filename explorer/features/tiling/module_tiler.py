@@ -35,7 +35,7 @@ class ModuleTiler:
         return self._add_macs(self._plan(self._resolve_filters(spec, job), job))
 
     def _plan(self, spec: TileSpec, job: ConversionJob) -> Plan:
-        return plan_module(job.opened, spec, job, self._macs())
+        return plan_module(job.opened, spec, job, self._count_macs())
 
     def _resolve_filters(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
         """Replace the filters in `spec` by the names of the matching layers."""
@@ -71,7 +71,7 @@ class ModuleTiler:
             job,
             output=output,
             overwrite=overwrite,
-            macs_total=self._macs(),
+            macs_total=self._count_macs(),
         )
         proof = result.verification
         if output is None and proof is not None and not proof.passed:
@@ -88,7 +88,7 @@ class ModuleTiler:
         skipped = (replace(s, macs=macs_by_path.get(s.name)) if s.macs is None else s for s in plan.skipped)
         return replace(plan, skipped=tuple(skipped))
 
-    def _macs(self) -> int | None:
+    def _count_macs(self) -> int | None:
         """Return the MACs of the opened model, or None if the count of any layer is unknown."""
         if not self._models.from_torch:
             return None

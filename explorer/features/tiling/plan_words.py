@@ -189,7 +189,7 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
     if total.cycles is not None:
         fields["cycles"] = count_field("Cycles", total.cycles, sign, _bound_text(total, fact))
     if total.seconds is not None:
-        remark = _model_of_time(fact) if total.cycles is not None else _bound_text(total, fact)
+        remark = _name_model(fact) if total.cycles is not None else _bound_text(total, fact)
         fields["seconds"] = Field("Time", seconds(total.seconds, sign), remark)
     return fields
 
@@ -206,14 +206,14 @@ def _fit_span(fact: PlanCost) -> Span:
     return Span(f"does not fit in {bytes_text(machine.buffer)}, {excess}", "bad")
 
 
-def _model_of_time(fact: PlanCost) -> str:
+def _name_model(fact: PlanCost) -> str:
     return "pipeline" if fact.order == "mapping" else _ROOFLINE
 
 
 def _bound_text(total: OrderTotal, fact: PlanCost) -> str:
     if total.memory_bound is None:
-        return _model_of_time(fact)
-    return f"{_model_of_time(fact)}: memory bounds {total.memory_bound:,} of {len(fact.sites):,} matmuls"
+        return _name_model(fact)
+    return f"{_name_model(fact)}: memory bounds {total.memory_bound:,} of {len(fact.sites):,} matmuls"
 
 
 def _format_intensity(value: float | None) -> str:
@@ -272,17 +272,17 @@ def _build_site_table(fact: PlanCost) -> list[Block]:
     def apply_to_first(cell: Callable[[SiteCost], Cell]) -> Callable[[Sequence[SiteCost]], Cell]:
         return lambda group: cell(group[0])
 
-    columns = [(column, apply_to_first(cell)) for column, cell in _site_columns(fact)]
+    columns = [(column, apply_to_first(cell)) for column, cell in _list_columns(fact)]
     return [*notes, table_of(groups, [(Column("matmul", shrink=True), name), *columns], what="matmuls")]
 
 
 def site_figures(fact: PlanCost, name: str) -> list[Field]:
     """Build the fields with the cost of one site."""
     site = next(site for site in fact.sites if site.name == name)
-    return [Field(column.title, cell(site)) for column, cell in _site_columns(fact)[6:] if column.title]
+    return [Field(column.title, cell(site)) for column, cell in _list_columns(fact)[6:] if column.title]
 
 
-def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost], Cell]]]:
+def _list_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost], Cell]]]:
     """Return the columns of the site table: six for the sizes and the tiles, then the cost."""
     cycles, time = _time_columns(fact)
     return (
@@ -387,7 +387,7 @@ def _build_order_table(site: SiteCost) -> Table:
 
 def _build_formula(formula: Formula) -> list[Block]:
     return [
-        Line((Span(f"{field_terms(formula.name)}  ", "quiet"), Span(_formula_value(formula), "strong")), 2),
+        Line((Span(f"{field_terms(formula.name)}  ", "quiet"), Span(_format_value(formula), "strong")), 2),
         Paragraph(f"{field_terms(formula.rule)}  =  {formula.filled}", "formula", 6),
     ]
 
@@ -438,7 +438,7 @@ def _total_formula(formula: Formula, fact: PlanCost) -> str:
     return _RATIOS.get(formula.name) or f"sum over {matmuls_text}, every call: {field_terms(formula.rule)}"
 
 
-def _formula_value(formula: Formula) -> str:
+def _format_value(formula: Formula) -> str:
     """Format the value of a formula with its unit: '303,038,464 B', '1.6 %', '4.7 ms'."""
     value = formula.value
     if formula.unit == "share":

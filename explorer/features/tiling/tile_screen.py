@@ -376,14 +376,14 @@ class TileDialog(Dialog[TileSpec]):
 
     def action_blocks(self) -> None:
         """Open the tile view at the site under the cursor, else of the chosen layer, else the first."""
-        first = self._current_site()
+        first = self._find_site()
         if self.plan is None or first is None:
             return
         sites = self.plan.sites
         view = TileView(sites, sites.index(first), operands=list_operands(self._layers), ask=self._ask_steps)
         self.app.push_screen(view)
 
-    def _current_site(self) -> SitePlan | None:
+    def _find_site(self) -> SitePlan | None:
         """Return the site under the cursor, else of the chosen layer, else the first."""
         if self._spec is None or self.plan is None or not self.plan.sites:
             return None
@@ -393,7 +393,7 @@ class TileDialog(Dialog[TileSpec]):
 
     def action_mapping(self) -> None:
         """Open the map view at the same site as the tile view."""
-        site = self._current_site()
+        site = self._find_site()
         if site is not None and self._map_site is not None:
             self._map_site(site.name, self.hardware)
 
@@ -475,7 +475,7 @@ class TileCommand(ScreenCommand):
             refusal = PageDialog(
                 f"Tiling refused: {VERDICTS[kind]}", page, hint=TO_BLAME, tone=verdict_tone(kind)
             )
-            self.context.ask(refusal, partial(self._blame, spec))
+            self.context.ask(refusal, partial(self._run_blame, spec))
             return
         await self.context.show_made("undo", command=result.command)
         dialog = TilingResultDialog(
@@ -489,7 +489,7 @@ class TileCommand(ScreenCommand):
         )
         self.context.ask(dialog, self._handle_verdict)
 
-    def _blame(self, spec: TileSpec, wants_blame: bool | None) -> None:
+    def _run_blame(self, spec: TileSpec, wants_blame: bool | None) -> None:
         if wants_blame and has_command("blame"):
             find_command("blame")(self.context).begin(spec=spec)
 

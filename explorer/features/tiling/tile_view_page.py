@@ -277,8 +277,8 @@ def _draw_depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -
 def _draw_operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
     """Draw A and B as grids of tiles; highlight the row of A, the column of B, and the chosen tiles."""
     half = width // 2
-    a = _operand_grid("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
-    b = _operand_grid("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
+    a = _draw_grid("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
+    b = _draw_grid("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
     missing = [BLANK] * (height + 1)
     lines = []
     for _, left, right in zip(range(max(len(a), len(b))), [*a, *missing], [*b, *missing], strict=False):
@@ -286,7 +286,7 @@ def _draw_operands(blocks: TileGrid, place: TilePlace, width: int, height: int) 
     return lines
 
 
-def _operand_grid(
+def _draw_grid(
     name: str, rows: int, cols: int, chosen_tile: tuple[int, int], band: int, width: int, height: int
 ) -> list[Line]:
     """Draw an operand as a grid of tiles, with the row (`band` 0) or column (1) of the chosen tile
@@ -363,7 +363,7 @@ def block_page(
     filled, track = draw_bar(block.utilization, 8 if width >= 40 else 0)
     share = (f"{share_text(block.utilization, 1)} ", _choose_shade(block.utilization)[1])
     lines.append(
-        _build_field("util.", (share, filled, track, (_idle_text(site, block.utilization), "dim")), width)
+        _build_field("util.", (share, filled, track, (_format_idle(site, block.utilization), "dim")), width)
     )
     if height >= 14:
         lines.append(BLANK)
@@ -466,7 +466,7 @@ def _size_text(first: tuple[int, int], second: tuple[int, int]) -> str:
     return f"{first[1] - first[0]}×{second[1] - second[0]}"
 
 
-def _idle_text(site: SitePlan, share: float) -> str:
+def _format_idle(site: SitePlan, share: float) -> str:
     if share >= 1:
         return ""
     return f" {share_text(1 - share, 1)} {'zeros' if site.edges == 'padded' else 'idle'}"

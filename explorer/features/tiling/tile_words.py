@@ -155,7 +155,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
             *(text_of(site) for _, text_of in varying),
             _format_grid(site),
             Span(
-                f"{site.sign}{exact_text(_products_of_group(group))}",
+                f"{site.sign}{exact_text(_count_products(group))}",
                 "strong",
             ),
             utilization(site.utilisation),
@@ -225,16 +225,16 @@ def _build_notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block
         notes.append(Paragraph("Of the branches of an If, the most expensive one counts.", "quiet"))
     notes.append(
         Paragraph(
-            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_format_share(fact)}.{_untiled_text(fact)}"
-            " Tile utilization is the share of each tile's arithmetic that the matmul needs; the rest is"
-            " idle.",
+            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_format_share(fact)}."
+            f"{_format_untiled(fact)} Tile utilization is the share of each tile's arithmetic that the matmul"
+            " needs; the rest is idle.",
             "quiet",
         )
     )
     return notes
 
 
-def _untiled_text(fact: Plan) -> str:
+def _format_untiled(fact: Plan) -> str:
     """Describe the MACs that are neither tiled nor in the table of skipped matmuls; '' below 0.1 %."""
     skipped = [skip.macs for skip in fact.skipped]
     if fact.macs is None or fact.macs_total is None or None in skipped:
@@ -269,7 +269,7 @@ def _format_runs(site: SitePlan) -> str:
     return f"{site.sign}{runs or ('1 run' if site.sign else '')}"
 
 
-def _products_of_group(group: Sequence[SitePlan]) -> int | None:
+def _count_products(group: Sequence[SitePlan]) -> int | None:
     """Return the number of tile matmuls of a group of equal sites, or None if unknown."""
     products = group[0].products_total
     return None if products is None else products * len(group)
@@ -281,7 +281,7 @@ def _format_grid(site: SitePlan) -> str:
     return grid if site.batch == 1 else f"{site.batch:,} x ({grid})"
 
 
-def _quantization_note(first: Quantization) -> list[Block]:
+def _note_quantization(first: Quantization) -> list[Block]:
     """Summarize a quantization before the tiling."""
     changed = [layer for layer in first.layers if not layer.reason]
     formats = ", ".join(dict.fromkeys(layer.formats for layer in changed))
@@ -307,7 +307,7 @@ def tile(
     """
     blocks = plan(fact.plan, source)
     if first is not None:
-        blocks[1:1] = _quantization_note(first)
+        blocks[1:1] = _note_quantization(first)
     if fact.verification is not None:
         blocks += [Line(), Line(Span("Proof", "strong")), *evidence(fact.verification)]
     if change is not None:

@@ -76,8 +76,8 @@ class Tiler:
         state_index = self._models.current if state_index is None else state_index
         requested = spec
         mapping_file, spec = _apply_mapping(requested)
-        packing_spec = spec if mapping_file is None else _packing_of(mapping_file)
-        products = self._products(state_index, on_progress, packing_spec, decomposed, will_write)
+        packing_spec = spec if mapping_file is None else _read_packing(mapping_file)
+        products = self._find_products(state_index, on_progress, packing_spec, decomposed, will_write)
         plan, sites = _plan_of(products, self._resolve_site_filters(spec, products, state_index))
         if mapping_file is not None:
             check_sites(mapping_file, plan.sites)
@@ -111,7 +111,7 @@ class Tiler:
         """Count the cost of a tiling of the current model on a machine."""
         plan = self.plan(spec, on_progress)[0]
         if spec.mapping:
-            return _mapped_cost(plan, read_mapping(spec.mapping), hardware, order, formulas)
+            return _count_cost(plan, read_mapping(spec.mapping), hardware, order, formulas)
         cost = compute_plan_cost(plan, hardware, order=order)
         return add_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
@@ -119,7 +119,7 @@ class Tiler:
         """Return the settings of `spec` for every site of the current model."""
         spec = _apply_mapping(spec)[1]
         # the products depend on the spec only if groups are packed into its tiles
-        products = self._products(self._models.current, on_progress, spec, None)
+        products = self._find_products(self._models.current, on_progress, spec, None)
         all_sites = _plan_of(products, TileSpec())[0].sites
         site_names = self._resolve_site_filters(spec, products, self._models.current).sites
         chosen_sites = _plan_of(products, TileSpec(sites=site_names, origins=spec.origins))[0].sites
@@ -229,7 +229,7 @@ class Tiler:
             lambda: self._models.examine(state_index).analysis,
         )
 
-    def _products(
+    def _find_products(
         self,
         state_index: int,
         on_progress: OnProgress,
@@ -256,7 +256,7 @@ class Tiler:
         key = ("traced", key) if traced else key
         if key not in cached:
             grouped: dict[str, Any] = {"grouped": "pack", "pack": make_packing(spec)} if packed else {}
-            # keep only the latest packing, because each one holds shapes and an analysis
+            # keep only the latest packing, because each packing has shapes and an analysis
             cached = {key: products for key, products in cached.items() if key is None}
             rules = self._models.rules
             if traced:
@@ -288,13 +288,13 @@ def _apply_mapping(spec: TileSpec) -> tuple[MappingFile | None, TileSpec]:
     return mapping_file, replace(spec, mapping="", level=TileSpec().level, rules=rules, grouped=grouped)
 
 
-def _packing_of(mapping_file: MappingFile) -> TileSpec:
+def _read_packing(mapping_file: MappingFile) -> TileSpec:
     """Return the settings by which the matmuls of a mapping file were found: how it handles groups."""
     unit = next(iter(mapping_file.sites.values())).levels[-1].tile
     return build_products_spec(mapping_file.grouped, unit)
 
 
-def _mapped_cost(
+def _count_cost(
     plan: Plan, file: MappingFile, hardware: Hardware | None, order: str, formulas: bool | None
 ) -> PlanCost:
     """Count the cost of a plan whose sites run as a mapping file says.
@@ -363,8 +363,8 @@ def _make_steps(spec: TileSpec, work: Work) -> Steps:
     return work.parts.get_part(Tiler).steps(spec, work)
 
 
-def _command_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
-    spec = entry.record.spec or _spec_of_plan(entry)
+def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
+    spec = entry.record.spec or _derive_spec(entry)
     proof = scripts.proof_words(entry.verification)
     words = None if spec.config else scripts.tiling_words(spec)
     if words is not None and sum(map(len, words)) <= scripts.MAX_SITE_CHARACTERS:
@@ -372,7 +372,7 @@ def _command_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     return ["--config", config, *proof], tiling_settings.write_toml(spec)
 
 
-def _spec_of_plan(entry: HistoryEntry) -> TileSpec:
+def _derive_spec(entry: HistoryEntry) -> TileSpec:
     """Derive the spec from the plan, for a state that was saved without its spec."""
     plan = entry.record.plan
     if plan is None:
@@ -381,4 +381,4 @@ def _spec_of_plan(entry: HistoryEntry) -> TileSpec:
     return TileSpec(plan.tile, sites, plan.edges, plan.form)
 
 
-CHANGE = Change("tile", TileSpec, _make_steps, _command_words, lambda spec: (spec.config, spec.mapping))
+CHANGE = Change("tile", TileSpec, _make_steps, _write_words, lambda spec: (spec.config, spec.mapping))

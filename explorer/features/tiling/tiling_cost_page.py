@@ -91,7 +91,7 @@ def cost_rows(
     if plan.sites:
         sites = plan.sites[:_MAX_SITES]
         table = matmuls(plan, [[site] for site in sites])
-        details = [partial(_site_blocks, site, cost) for site in sites]
+        details = [partial(_build_site, site, cost) for site in sites]
         names = [site.name for site in sites]
         rows += _build_table_rows(f"Matmuls: {len(plan.sites):,}", table, details, names)
     if plan.skipped:
@@ -100,7 +100,7 @@ def cost_rows(
         table, groups = build_skipped_table(replace(plan, skipped=skipped))
         # the details show the full reason
         table = replace(table, columns=[*table.columns[:-1], table.columns[-1]._replace(shrink=True)])
-        reasons = [partial(_reason_blocks, group) for group in groups[:_MAX_SITES]]
+        reasons = [partial(_build_reasons, group) for group in groups[:_MAX_SITES]]
         rows += _build_table_rows(f"Left as they are: {len(plan.skipped):,}", table, reasons)
     return rows
 
@@ -134,13 +134,13 @@ def _build_figure_rows(cost: PlanCost, example: SiteCost | None, missing: str) -
     return rows
 
 
-def _site_blocks(site: SitePlan, cost: PlanCost | None) -> list[Block]:
+def _build_site(site: SitePlan, cost: PlanCost | None) -> list[Block]:
     """Describe the cost and the tiling of a site."""
     figures = [] if cost is None else words.site_figures(cost, site.name)
     return [Line(Span(site.title, "strong")), Fields([*figures, *build_tiling_fields(site)])]
 
 
-def _reason_blocks(group: Sequence[SkippedSite]) -> list[Block]:
+def _build_reasons(group: Sequence[SkippedSite]) -> list[Block]:
     names = ", ".join(skip.name for skip in group[:6])
     more_text = f" and {len(group) - 6:,} more" if len(group) > 6 else ""
     return [Paragraph(group[0].reason, "warning"), Paragraph(names + more_text, "quiet")]

@@ -55,7 +55,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
 
     def __init__(self, last: EvaluationRequest, states: int) -> None:
         super().__init__()
-        self._last, self._states = last, states
+        self._last, self._list_states = last, states
 
     def fields(self) -> ComposeResult:
         """Yield the fields for the data, the labels and another model."""
@@ -65,7 +65,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
 
     def meaning(self) -> list[tuple[str, str]]:
         """State the evaluated models and the default labels."""
-        subject = "The model as opened and the current one" if self._states > 1 else "The model"
+        subject = "The model as opened and the current one" if self._list_states > 1 else "The model"
         return [
             (f"{subject} on every sample of the file: accuracy, loss, confused classes.", "dim"),
             ("Labels: an array or column; by default y, labels, target, or the last column.", "dim"),
@@ -129,10 +129,10 @@ class EvaluateCommand(ScreenCommand):
     def run(self) -> None:
         """Open the dialog."""
         if self.context.ready():
-            dialog = EvaluateDialog(EvaluationRequest(*self.store.evaluated), len(self._states()))
+            dialog = EvaluateDialog(EvaluationRequest(*self.store.evaluated), len(self._list_states()))
             self.context.ask(dialog, self._handle_answer)
 
-    def _states(self) -> list[int]:
+    def _list_states(self) -> list[int]:
         return sorted({0, self.store.history_place})
 
     def _handle_answer(self, request: EvaluationRequest | None) -> None:
@@ -146,7 +146,7 @@ class EvaluateCommand(ScreenCommand):
             "evaluate",
             os.path.expanduser(request.data),
             labels=request.labels,
-            states=self._states(),
+            states=self._list_states(),
             others=[os.path.expanduser(request.other)] if request.other else [],
         )
         self.context.ask(EvaluationScreen(fact, exact=self.store.exact), lambda _: None)

@@ -87,11 +87,11 @@ def _build_row(model: ModelScore, fact: Evaluation, has_several: bool, has_top5:
     elif fact.task == "regression":
         cells += [_format_figure(model.loss), _format_figure(model.mean_absolute), _format_figure(model.r2)]
     if has_several:
-        cells += _agreement_cells(model, fact, has_top5)
+        cells += _build_agreement(model, fact, has_top5)
     return [*cells, Span(seconds_text(model.seconds), "quiet", value=model.seconds)]
 
 
-def _agreement_cells(model: ModelScore, fact: Evaluation, has_top5: bool) -> list[Cell]:
+def _build_agreement(model: ModelScore, fact: Evaluation, has_top5: bool) -> list[Cell]:
     has_choices = fact.task != "regression"
     agreement = model.agreement
     if agreement is None:

@@ -102,7 +102,7 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
         Column("time", "right", drop=3),
         Column("", role="warning"),
     )
-    rows = [_trial_row(number, trial, has_several) for number, trial in enumerate(fact.trials, 1)]
+    rows = [_build_trial(number, trial, has_several) for number, trial in enumerate(fact.trials, 1)]
     summary = ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *format_accuracy(best))
     blocks: list[Block] = [
         *build_head(fact, f"seed {fact.seed}"),
@@ -116,7 +116,7 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
     return [*blocks, Line(hint, 2), Line(tuple(describe_computed_rows(fact)), 2)]
 
 
-def _trial_row(number: int, trial: TrainingTrial, has_several: bool) -> Sequence[Cell]:
+def _build_trial(number: int, trial: TrainingTrial, has_several: bool) -> Sequence[Cell]:
     is_done = trial.loss is not None
     return (
         Span(f"{number}", "quiet"),

@@ -53,11 +53,11 @@ async def _count(context: CommandContext, spec: TrainingStepSpec) -> None:
         tabs.open("model")
     store.notify("found")
     if answers.training.memory is not None:
-        store.say(f"{_memory_text(answers.training.memory)} · tab 2 shows it over time")
+        store.say(f"{_format_memory(answers.training.memory)} · tab 2 shows it over time")
     tabs.reveal("Training")
 
 
-def _memory_text(fact: TrainingMemory) -> str:
+def _format_memory(fact: TrainingMemory) -> str:
     """State the peak memory of a step, and the largest batch that fits."""
     first = fact.steps[0]
     batch = "" if first.batch is None else f" of batch {first.batch:,}"

@@ -69,7 +69,7 @@ def _set_run_shapes(
 
 
 def graph_of(models: Models, state_index: int, on_progress: OnProgress) -> Model | None:
-    """Return the graph of a state, or None for a module or a file that holds only tensors."""
+    """Return the graph of a state, or None for a module or a file that contains only tensors."""
     return (
         models.load_graph(state_index, on_progress)
         if models.open_state(state_index, on_progress).format == "onnx"

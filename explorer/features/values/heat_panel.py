@@ -68,7 +68,7 @@ class Picture(NamedTuple):
         if rows[0] >= self.fact.heights:
             return pieces
         for column in range(self.fact.widths):
-            values = [self._value(row, column) for row in rows]
+            values = [self._get_value(row, column) for row in rows]
             if self.colors is None:
                 pieces.append((find_shade(values[0], self.largest) * self.cell_width, "", ""))
             else:
@@ -80,7 +80,7 @@ class Picture(NamedTuple):
             self._mark_cursor(pieces, dot % self.dots)
         return pieces
 
-    def _value(self, row: int, column: int) -> float | None:
+    def _get_value(self, row: int, column: int) -> float | None:
         return self.fact.cells[row * self.fact.widths + column] if row < self.fact.heights else None
 
     def _mark_cursor(self, line: list[tuple[str, str, str]], dot: int) -> None:

@@ -122,9 +122,10 @@ class HeatMapView(SubScreen[None]):
         """Yield the title bar, the maps, the figures and two status lines."""
         yield TitleBar()
         with Horizontal(id="heat-panes"):
-            yield HeatPanel(lambda *size: self._picture(self.fact, *size), id="heat")
+            yield HeatPanel(lambda *size: self._build_picture(self.fact, *size), id="heat")
             yield HeatPanel(
-                lambda *size: self._picture(self.fact.before if self.fact else None, *size), id="heat-before"
+                lambda *size: self._build_picture(self.fact.before if self.fact else None, *size),
+                id="heat-before",
             )
             yield LineView(id="heat-about", focusable=False)
         yield Status(id="heat-cell")
@@ -166,7 +167,7 @@ class HeatMapView(SubScreen[None]):
             magnitude = max(magnitude, *(abs(end) for end in ends if end is not None), 0.0) or scale_of(fact)
         return magnitude
 
-    def _picture(
+    def _build_picture(
         self, fact: HeatMap | None, width: int, height: int, colors: Palette | None
     ) -> Picture | None:
         if fact is None or not fact.cells:

@@ -102,13 +102,13 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
     def fields(self) -> ComposeResult:
         """Yield a field for each option."""
         yield OptionField("of the", (WEIGHTS, ACTIVATIONS), self._last.subject, id="of")
-        yield from self._declared_entry(_STAT)
+        yield from self._build_entry(_STAT)
         yield from self.entry("layers", self._last.layers, "all; globs such as *attn*, fc?", "layers")
-        yield from self._declared_entry(_KINDS)
-        yield from self._declared_entry(_AXIS)
+        yield from self._build_entry(_KINDS)
+        yield from self._build_entry(_AXIS)
         yield from self.entry("input", self._last.input, "random; an .npy or .npz file", "input")
 
-    def _declared_entry(self, option: DeclaredOption) -> ComposeResult:
+    def _build_entry(self, option: DeclaredOption) -> ComposeResult:
         """Yield the input of an option of `StatisticsSpec`, with the text that was typed last."""
         text = getattr(self._last, option.name)
         yield from self.entry(option.declared.label, text, option.declared.placeholder, option.name)

@@ -150,7 +150,7 @@ class MapCommand(ScreenCommand):
         has_body = layer.kind in _WITH_BODIES  # outputs of a body are not readable from outside
         return layer.group and self.store.is_graph and layer.params > 0 and not layer.inputs and not has_body
 
-    def _names(self, layer: Layer, layers: Sequence[Layer]) -> Iterator[str]:
+    def _list_names(self, layer: Layer, layers: Sequence[Layer]) -> Iterator[str]:
         input_names, prefix = {tensor.name for tensor in layer.inputs}, ""
         for member in layers:
             if prefix and member.path.startswith(prefix):
@@ -167,7 +167,7 @@ class MapCommand(ScreenCommand):
             yield layer.path
 
     def _show(self, layer: Layer, layers: Sequence[Layer]) -> None:
-        all_names = list(dict.fromkeys(self._names(layer, layers)))
+        all_names = list(dict.fromkeys(self._list_names(layer, layers)))
         names = all_names[:MAX_READ]
         if not names:
             self.store.say("nothing is stored in this group: choose a layer to see its output")

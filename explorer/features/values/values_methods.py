@@ -78,7 +78,7 @@ def activations(
         stat: See `weights`.
         axis: See `weights`.
         input: Path of an .npy file, or of an .npz file with arrays named after the inputs. None draws a
-            random input. A file can hold several batches; figures then cover all samples.
+            random input. A file can contain several batches; figures then cover all samples.
         batch: Number of samples per run if the model leaves the batch open. None runs all at once.
         seed: Seed of the random input. Graphs and modules get the same numbers.
         loss: 'sum', 'mse' or 'cross-entropy' of the outputs, or the path of a .npy file with the gradient of
@@ -185,7 +185,7 @@ def heat_map(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> HeatMap:
-    """Draw a matrix of a tensor as few cells; each cell holds the number with the largest magnitude.
+    """Draw a matrix of a tensor as few cells; each cell shows the number with the largest magnitude.
 
     Args:
         name: See `values`.

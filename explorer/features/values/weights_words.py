@@ -86,10 +86,10 @@ def figures(stats: TensorStats, *, brief: bool = False) -> list[Block]:
     """Build the figures of one tensor, with warnings; `brief` leaves out the less important figures."""
     nonfinite_text = _count_nonfinite(stats)
     pairs: list[tuple[str, Cell]] = [
-        ("min", _number(stats.minimum)),
-        ("max", _number(stats.maximum)),
-        ("mean", _number(stats.mean)),
-        ("std", _number(stats.std)),
+        ("min", _format_number(stats.minimum)),
+        ("max", _format_number(stats.maximum)),
+        ("mean", _format_number(stats.mean)),
+        ("std", _format_number(stats.std)),
     ]
     if stats.zeros or not brief:
         share = 100 * (stats.zeros or 0.0)
@@ -147,7 +147,7 @@ def _format_statistic(label: str, value: float | None) -> Cell:
         return exact_text(int(value))
     if value is not None and label == "zeros":
         return Span(f"{100 * value:.1f} %", exact=f"{100 * value:.6g} %")
-    return _number(value) if value is None else Span(f"{value:.4g}", exact=f"{value:.9g}")
+    return _format_number(value) if value is None else Span(f"{value:.4g}", exact=f"{value:.9g}")
 
 
 def tensor_line(stats: TensorStats) -> Line:
@@ -186,10 +186,10 @@ def _build_tensor_table(tensors: Sequence[TensorStats], noun: str) -> list[Block
             (Column("dtype", drop=6), lambda stats: Span(stats.tensor.dtype or "?", "quiet")),
             (Column("shape", drop=5), lambda stats: shape_text(stats.tensor.shape)),
             (Column("bytes", "right", drop=8), lambda stats: size(stats.bytes)),
-            (Column("min", "right"), lambda stats: _number(stats.minimum)),
-            (Column("max", "right"), lambda stats: _number(stats.maximum)),
-            (Column("mean", "right"), lambda stats: _number(stats.mean)),
-            (Column("std", "right"), lambda stats: _number(stats.std)),
+            (Column("min", "right"), lambda stats: _format_number(stats.minimum)),
+            (Column("max", "right"), lambda stats: _format_number(stats.maximum)),
+            (Column("mean", "right"), lambda stats: _format_number(stats.mean)),
+            (Column("std", "right"), lambda stats: _format_number(stats.std)),
             (
                 Column("zeros", "right", drop=2),
                 lambda stats: "" if stats.zeros is None else f"{100 * stats.zeros:.1f} %",
@@ -203,7 +203,7 @@ def _build_tensor_table(tensors: Sequence[TensorStats], noun: str) -> list[Block
     return [table, *_build_details(tensors[0])] if len(tensors) == 1 else [table]
 
 
-def _number(value: float | None) -> Cell:
+def _format_number(value: float | None) -> Cell:
     return Span("-", "quiet") if value is None else f"{value:.4g}"
 
 
