@@ -107,7 +107,7 @@ class CommandContext:
         return True
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _block_jobs(self) -> Iterator[None]:
         """Let `ready` refuse jobs while the history and the layers may belong to different states."""
         self._changes += 1
         try:
@@ -227,7 +227,7 @@ class CommandContext:
 
     async def take_history(self) -> None:
         """Request the history from the engine and store it."""
-        with self._changing():
+        with self._block_jobs():
             self.store.history = await self.jobs.ask("history")
 
     async def show_current(self, *way_back: Any) -> None:
@@ -242,7 +242,7 @@ class CommandContext:
         Raises:
             ExplorerError: The state cannot be loaded.
         """
-        with self._changing():
+        with self._block_jobs():
             try:
                 await self._reload()
             except ExplorerError as error:

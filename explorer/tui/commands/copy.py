@@ -48,62 +48,66 @@ class CopyAsCommand(ScreenCommand):
 
     def _list_main_texts(self) -> Copies:
         return {
-            "r": ("The row", "of the tree, as shown", self._row),
+            "r": ("The row", "of the tree, as shown", self._read_row),
             "t": ("The tree", "all rows that are open, as text", lambda: read_text(self.tree)),
-            "p": ("The page", "of the tab, as text", self._page),
-            "m": ("The page as Markdown", "of a layer as tables; of a list as a code block", self._markdown),
-            "c": ("The command", "that does or prints it", self._command),
+            "p": ("The page", "of the tab, as text", self._read_page),
+            "m": (
+                "The page as Markdown",
+                "of a layer as tables; of a list as a code block",
+                self._write_markdown,
+            ),
+            "c": ("The command", "that does or prints it", self._find_command),
         }
 
     def _list_screen_texts(self, screen: SubScreen[Any]) -> Copies:
         copies: dict[str, tuple[str, str, Callable[[], str]]] = {
             "p": ("The page", "as text", screen.page_text),
-            "m": ("The page as Markdown", "as tables, or as a code block", lambda: _page_markdown(screen)),
+            "m": ("The page as Markdown", "as tables, or as a code block", lambda: _format_page(screen)),
         }
         if screen.has_table:
             copies["s"] = ("The table as CSV", "every row, as --csv prints it", screen.page_csv)
         words = screen.verb_words(write_path_word(self.store.source))
         if words and not self.store.history_place:
             # only for the state as opened, because the command prints that state
-            words = [*words, *self._opening_options()]
+            words = [*words, *self._list_options()]
             copies["c"] = ("The command", "that prints it", lambda: shlex.join(["explorer", *words]))
         return copies
 
-    def _row(self) -> str:
+    def _read_row(self) -> str:
         tree = self.tree
         if not tree.row_count:
             return ""
         return line_text(tree.row_line(tree.cursor, max(20, tree.size.width))).strip()
 
-    def _page(self) -> str:
+    def _read_page(self) -> str:
         return read_text(self.panes.tabs.widget(self.store.tab))
 
-    def _markdown(self) -> str:
+    def _write_markdown(self) -> str:
         layer, info = self.tree.current_layer, self.store.analysis
         if self.store.tab != "layer" or layer is None or info is None:
-            return _format_as_code(self._page())
-        return f"## {layer.path}\n\n" + _blocks_markdown(layer_blocks(layer, info.info.totals))
+            return _format_as_code(self._read_page())
+        return f"## {layer.path}\n\n" + _format_blocks(layer_blocks(layer, info.info.totals))
 
-    def _command(self) -> str:
+    def _find_command(self) -> str:
         if self.store.last_command:
             return self.store.last_command
         layer, source = self.tree.current_layer, write_path_word(self.store.source)
         words = ["explorer", "layers", source, *(["--layer", layer.path] if layer is not None else [])]
-        return shlex.join([*words, *self._opening_options()])
+        return shlex.join([*words, *self._list_options()])
 
-    def _opening_options(self) -> list[str]:
+    def _list_options(self) -> list[str]:
         """Return the options that open the model as it is now, including bound dimensions."""
         options, history = self.jobs.engine.options, self.store.history
         dims = None if history is None else history.dims
         return write_opening_words(options if dims is None else {**options, "dims": dims})
 
 
-def _page_markdown(screen: SubScreen[Any]) -> str:
+def _format_page(screen: SubScreen[Any]) -> str:
     blocks = screen.page_blocks()
-    return _blocks_markdown(blocks) if blocks else _format_as_code(screen.page_text())
+    return _format_blocks(blocks) if blocks else _format_as_code(screen.page_text())
 
 
-def _blocks_markdown(blocks: Sequence[Block]) -> str:
+def _format_blocks(blocks: Sequence[Block]) -> str:
     from explorer.report.html.draw import markdown_text  # imported on demand: it loads jinja2
 
     return markdown_text(blocks)

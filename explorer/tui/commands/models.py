@@ -49,9 +49,9 @@ class OpenModelsCommand(ScreenCommand):
             if has_command("pair"):
                 find_command("pair")(context).beside(request.models[0].source, self.run)
         else:
-            context.start("Figures", self._figures([model.source for model in request.models]), self.run)
+            context.start("Figures", self._show_figures([model.source for model in request.models]), self.run)
 
-    async def _figures(self, other_sources: list[str]) -> None:
+    async def _show_figures(self, other_sources: list[str]) -> None:
         store = self.store
         find_machine(store)
         state_indices = [store.history_place]

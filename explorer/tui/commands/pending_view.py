@@ -73,7 +73,7 @@ class PendingView:
         if not self.has_ended:
             from explorer.tui.dialogs.waiting import WaitingDialog  # imported when a dialog opens
 
-            self._dialog = WaitingDialog(self.title, self._store.jobs, self._line)
+            self._dialog = WaitingDialog(self.title, self._store.jobs, self._draw_line)
             self._app.push_screen(self._dialog, self._stop)
         self._release()
 
@@ -89,7 +89,7 @@ class PendingView:
                 worker.cancel()
             self._store.say(f"{self.title}: stopped, no change was made")
 
-    def _line(self, width: int) -> Line:
+    def _draw_line(self, width: int) -> Line:
         running = self._store.jobs.current
         if running is None:
             return ((f" {self.title}…", "dim"),)

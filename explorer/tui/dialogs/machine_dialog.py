@@ -82,9 +82,9 @@ class MachineDialog(FormDialog[Hardware]):
         for pair in _PAIRS:
             with Horizontal(classes="form-row"):
                 for key in pair:
-                    yield from self._entry(key, texts)
+                    yield from self._build_entry(key, texts)
         with Horizontal(classes="form-row"):
-            yield from self._entry("array", texts)
+            yield from self._build_entry("array", texts)
             loading = OptionField("load tiles", _LOADING, id="loading")
             loading.index = int(self._used is not None and not self._used.double_buffered)
             yield loading
@@ -92,7 +92,7 @@ class MachineDialog(FormDialog[Hardware]):
             yield from self.pair_entry("from file", "", "npu.toml", "file")
             yield from self.pair_entry("save as", "", "a name", "save")
 
-    def _entry(self, key: str, texts: Mapping[str, str]) -> ComposeResult:
+    def _build_entry(self, key: str, texts: Mapping[str, str]) -> ComposeResult:
         id, label, example = _ENTRIES[key]
         yield from self.pair_entry(label, texts.get(key, ""), example, id)
 

@@ -122,7 +122,7 @@ class HelpDialog(Dialog[Key]):
             if entry.key is not None and any(entry.key is key for key in self._usable):
                 self.dismiss(entry.key)
             else:
-                self.app.push_screen(_entry_page(entry))
+                self.app.push_screen(_build_page(entry))
 
 
 _MAX_ABOUT = 3
@@ -131,7 +131,7 @@ _OTHER_ROWS = 7 + _MAX_ABOUT
 """Rows beside the results: input, lines about one result, borders of the box, margins of the screen."""
 
 
-def _entry_page(entry: HelpEntry) -> PageDialog:
+def _build_page(entry: HelpEntry) -> PageDialog:
     """Return a page about an entry of the help: its page of the manual, or its description."""
     if entry.topic:
         page = PageDialog(titles()[entry.topic], lambda width: manual_lines(entry.topic, width))
@@ -187,7 +187,7 @@ def manual_lines(topic: str, width: int) -> list[Line]:
         Misuse: The page does not exist.
     """
     block_lines = (
-        _block_lines(
+        _draw_block(
             block, width - 1 if block[0].startswith(("```", "|")) else min(width - 1, _MAX_PARAGRAPH_WIDTH)
         )
         for block in _split_blocks(page(topic))
@@ -206,7 +206,7 @@ def _split_blocks(page: str) -> Iterator[list[str]]:
             )
 
 
-def _block_lines(lines: list[str], width: int) -> list[Line]:
+def _draw_block(lines: list[str], width: int) -> list[Line]:
     """Draw a block of Markdown: code, a heading, a table, a list or a paragraph."""
     first = lines[0].strip()
     if first == "```":

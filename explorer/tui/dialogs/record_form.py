@@ -61,14 +61,14 @@ class RecordForm(FormDialog[R], Generic[R]):
         Raises:
             Misuse: A field has an invalid value.
         """
-        return replace(self._last, **{option.name: self._value(option) for option in self._options})
+        return replace(self._last, **{option.name: self._read_value(option) for option in self._options})
 
     def meaning(self) -> list[tuple[str, str]]:
         """Return the help text of each option."""
         self.answer()
         return [(f"{option.declared.label}: {option.declared.help}", "dim") for option in self._options]
 
-    def _value(self, option: DeclaredOption) -> Any:
+    def _read_value(self, option: DeclaredOption) -> Any:
         if option.choices:
             return self.query_one(f"#{_make_id(option)}", OptionField).value
         text = self.text_of(_make_id(option)).strip()

@@ -105,7 +105,7 @@ class SearchDialog(PickDialog):
         self.listed = {f"found:{index}": result for index, result in enumerate(best)}
         choices = self._find_matching_choices(search.query.text)
         fuzzy_choices = [c for c in choices if (search.query.rank(c.title) or 0) >= 1]
-        items = [_menu_item(id, result) for id, result in self.listed.items()]
+        items = [_build_item(id, result) for id, result in self.listed.items()]
         exact = [menu_item for menu_item, result in zip(items, best, strict=True) if result.rank < 1]
         fuzzy = items[len(exact) :]
         self.show_choices([*(c for c in choices if c not in fuzzy_choices), *exact, *fuzzy_choices, *fuzzy])
@@ -113,7 +113,7 @@ class SearchDialog(PickDialog):
         self.show_hint(f"and {unlisted_count:,} more " if unlisted_count > 0 else "")
 
 
-def _menu_item(id: str, result: SearchResult) -> MenuItem:
+def _build_item(id: str, result: SearchResult) -> MenuItem:
     layer_count = (
         f"{len(result.layers):,} layers" if result.kind != "layer" and len(result.layers) > 1 else ""
     )

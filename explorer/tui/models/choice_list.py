@@ -36,15 +36,15 @@ def choice_name(choice: Choice) -> str:
     return choice.name if isinstance(choice, NamedModel) else choice.source
 
 
-def _size_key(choice: Choice) -> int:
+def _get_size(choice: Choice) -> int:
     return (choice.bytes or 0) if isinstance(choice, ModelFile) else 0
 
 
-def _params_key(choice: Choice) -> int:
+def _get_params(choice: Choice) -> int:
     return 0 if isinstance(choice, KeptSession) else choice.params or 0
 
 
-def _date_key(choice: Choice) -> int:
+def _get_date(choice: Choice) -> int:
     if isinstance(choice, ModelFile):
         return choice.modified or 0
     return (
@@ -59,9 +59,9 @@ def _date_key(choice: Choice) -> int:
 SORTS: Mapping[str, _Key | None] = {
     "as found": None,
     "name": lambda choice: choice_name(choice).lower(),
-    "size": _size_key,
-    "params": _params_key,
-    "date": _date_key,
+    "size": _get_size,
+    "params": _get_params,
+    "date": _get_date,
 }
 """Sort keys by name. Figures are sorted from the largest, and dates from the newest."""
 

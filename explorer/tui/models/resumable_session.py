@@ -48,14 +48,14 @@ class ResumableSession:
         self._view = resumed[1].view if resumed else None
         self.engine = EngineProcess(
             source,
-            folder=self._folder,
+            folder=self._create_folder,
             history=resumed[1].history if resumed else None,
             memory=memory if memory is not None else memory_limit.read_machine_memory(),
             partial=True,  # the tree shows the failed layer and the layers that ran before it
             **options,
         )
 
-    def _folder(self) -> str:
+    def _create_folder(self) -> str:
         """Create the session's folder. The engine calls this when it starts, after the first paint."""
         from explorer.process import saved_sessions  # imported after the first paint
 
@@ -84,13 +84,13 @@ class ResumableSession:
 
     def choices(self) -> ScreenChoices:
         """Return the saved choices for the screen. Reads a small file."""
-        return screen_choices.load_choices(os.environ).for_model(self._model())
+        return screen_choices.load_choices(os.environ).for_model(self._identify_model())
 
     def keep_choices(self, choices: ScreenChoices) -> None:
         """Save the choices for the screen. Thread-safe."""
-        screen_choices.keep(replace(choices, model=self._model()), os.environ)
+        screen_choices.keep(replace(choices, model=self._identify_model()), os.environ)
 
-    def _model(self) -> str:
+    def _identify_model(self) -> str:
         source = os.path.join(self._cwd, self._source)
         return os.path.realpath(source) if os.path.exists(source) else self._source
 

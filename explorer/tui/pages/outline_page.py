@@ -25,10 +25,10 @@ def outline_page(model: TreeModel, row: int, width: int, exact: bool, failure: s
     blocks: list[Block] = [
         TextLine(Span(layer.path or "(unnamed)", "strong")),
         *([TextLine(Span(layer.kind, "formula"))] if layer.kind else []),
-        *([_member_line(model, row)] if has_many_layers else []),
-        *(_failure_note(failure) if failure else [Paragraph(layer.reason, "quiet", 0)]),
+        *([_count_members(model, row)] if has_many_layers else []),
+        *(_explain_failure(failure) if failure else [Paragraph(layer.reason, "quiet", 0)]),
         TextLine(),
-        _total_fields(model, row, is_stored=True),
+        _build_totals(model, row, is_stored=True),
         *tensors_blocks("Tensors", layer.weights),
     ]
     return draw(blocks, width - 1, exact)
@@ -40,14 +40,14 @@ def range_page(model: TreeModel, row: int, width: int, exact: bool) -> list[Line
     ends = (model.layers[members[0]].path, "…", model.layers[members[-1]].path)
     path_lines = [TextLine(Span(path or "(unnamed)", "strong")) for path in ends]
     return draw(
-        [*path_lines, _member_line(model, row), TextLine(), _total_fields(model, row)], width - 1, exact
+        [*path_lines, _count_members(model, row), TextLine(), _build_totals(model, row)], width - 1, exact
     )
 
 
 def run_lines(model: TreeModel, row: int, width: int, exact: bool) -> list[Line]:
     """Draw the total costs of all blocks of a run, to be shown on the page of one block."""
     title = Heading(f"All {len(model.members(row)):,} together")
-    return draw([title, _total_fields(model, row)], width, exact)
+    return draw([title, _build_totals(model, row)], width, exact)
 
 
 def failed_page(failure: str) -> Callable[[int], list[Line]]:
@@ -57,7 +57,7 @@ def failed_page(failure: str) -> Callable[[int], list[Line]]:
     return lambda width: draw(blocks, width - 1)
 
 
-def _failure_note(failure: str) -> list[Block]:
+def _explain_failure(failure: str) -> list[Block]:
     """Return blocks that explain why only the header is shown."""
     note = "The model could not be opened. This is its header."
     return [Paragraph(failure, "bad", 0), Paragraph(note, "quiet", 0)]
@@ -71,10 +71,12 @@ def header_page(header: ModelHeader, width: int, failure: str = "") -> list[Line
         *(Field(key, Span(text)) for key, text in header.facts),
     ]
     waiting_note: list[Block] = [Paragraph("the model is being analyzed", "quiet")]
-    return draw([Fields(rows), TextLine(), *(_failure_note(failure) if failure else waiting_note)], width - 1)
+    return draw(
+        [Fields(rows), TextLine(), *(_explain_failure(failure) if failure else waiting_note)], width - 1
+    )
 
 
-def _member_line(model: TreeModel, row: int) -> TextLine:
+def _count_members(model: TreeModel, row: int) -> TextLine:
     count = len(model.members(row))
     text = f"first of {count:,} that are built alike"
     if model.is_constants(row):
@@ -84,7 +86,7 @@ def _member_line(model: TreeModel, row: int) -> TextLine:
     return TextLine(Span(text, "formula"))
 
 
-def _total_fields(model: TreeModel, row: int, *, is_stored: bool = False) -> Fields:
+def _build_totals(model: TreeModel, row: int, *, is_stored: bool = False) -> Fields:
     rows: list[Field] = []
     for metric in METRICS[1:3] if is_stored else METRICS:
         value, sign = model.figure(row, metric)

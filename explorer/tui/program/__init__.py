@@ -40,7 +40,7 @@ _HOME = "home"
 """The mode that Textual starts in."""
 
 
-def _nothing_begins(choice: ModelChoice) -> OpenModel:
+def _refuse_models(choice: ModelChoice) -> OpenModel:
     raise Misuse("this program opens one model", where=choice.source)
 
 
@@ -83,7 +83,7 @@ class ExplorerApp(ReportingApp[int]):
         remote: bool = False,
         keeper: SessionKeeper | None = None,
         view: ScreenState | None = None,
-        begin: Begin = _nothing_begins,
+        begin: Begin = _refuse_models,
         memory: int | None = None,
         folder: str = "",
         overlays: tuple[str, ...] = (),
@@ -94,8 +94,8 @@ class ExplorerApp(ReportingApp[int]):
     ) -> None:
         self.last_key = 0.0
         self._mode_names: set[str] = set()
-        super().__init__(driver_class=_driver_class(remote))
-        watch_workers(self, self._work_failed)
+        super().__init__(driver_class=_choose_driver(remote))
+        watch_workers(self, self._report_failure)
         self._reported_errors: set[str] = set()
         self._keys = KeysInOrder(self, self._forward_event)
         self.driver_class = survive_bad_input(self.driver_class, lambda: InputDecoder(self._keys.expect))
@@ -122,7 +122,7 @@ class ExplorerApp(ReportingApp[int]):
 
         A mode that is added before the application runs would be painted twice, 8 KB over SSH.
         """
-        return self._screen_of(self.models.open[0]) if self.models.open else self._chooser()
+        return self._create_screen(self.models.open[0]) if self.models.open else self._create_chooser()
 
     def on_mount(self) -> None:
         """Add the first mode, so that it can be removed like the modes of later models."""
@@ -134,7 +134,7 @@ class ExplorerApp(ReportingApp[int]):
         self.on_resize()
         self.screen.refresh(layout=True)
 
-    def _work_failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         """Report an error of a background task, each message once.
 
         The application ends instead if EXPLORER_TRACEBACK is set, or if no model is shown.
@@ -219,7 +219,7 @@ class ExplorerApp(ReportingApp[int]):
 
     # models
 
-    def _screen_of(self, model: OpenModel) -> MainScreen:
+    def _create_screen(self, model: OpenModel) -> MainScreen:
         main = MainScreen(
             model.source,
             model.engine,
@@ -227,13 +227,13 @@ class ExplorerApp(ReportingApp[int]):
             keeper=model.keeper,
             resumed=model.resumed,
             overlays=model.overlays,
-            place=lambda: self._place(model),
+            place=lambda: self._find_position(model),
             beside=model.beside,
         )
         model.main = main
         return main
 
-    def _place(self, model: OpenModel) -> str:
+    def _find_position(self, model: OpenModel) -> str:
         """Return the position of the model among several open models, such as '2/3', or ''."""
         models = self.models.open
         return f"{models.index(model) + 1}/{len(models)}" if len(models) > 1 and model in models else ""
@@ -246,7 +246,7 @@ class ExplorerApp(ReportingApp[int]):
         """
         model = self.models.begin(choice)
         if model.mode not in self._mode_names:
-            self.add_mode(model.mode, lambda: self._screen_of(model))
+            self.add_mode(model.mode, lambda: self._create_screen(model))
         return model
 
     def show_model(self, model: OpenModel) -> None:
@@ -268,10 +268,10 @@ class ExplorerApp(ReportingApp[int]):
     def show_chooser(self) -> None:
         """Show the chooser while no model is open."""
         mode = next(f"choose-{n}" for n in range(1000) if f"choose-{n}" not in self._mode_names)
-        self.add_mode(mode, self._chooser)
+        self.add_mode(mode, self._create_chooser)
         self.switch_mode(mode)
 
-    def _chooser(self) -> Screen[None]:
+    def _create_chooser(self) -> Screen[None]:
         # imported on demand: opening a model does not need it
         from explorer.tui.models.chooser import ChooserScreen
 
@@ -348,7 +348,7 @@ class ExplorerApp(ReportingApp[int]):
             self.call_later(main.run_action, "command('reopen')")
 
 
-def _driver_class(remote: bool) -> type[Driver] | None:
+def _choose_driver(remote: bool) -> type[Driver] | None:
     """Return the driver for SSH or the Linux console, or None for Textual's own."""
     console = is_console(os.environ.get("TERM", ""))
     if sys.platform == "win32" or not (remote or console):

@@ -108,7 +108,7 @@ class MainScreen(Screen[None]):
         yield self.panes
         yield self._filter
         yield StatusLine(self.store)
-        yield KeyBar(self._keys())
+        yield KeyBar(self._list_keys())
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Render the lines in a region."""
@@ -179,7 +179,7 @@ class MainScreen(Screen[None]):
         info, exact = store.analysis.info if store.analysis else None, store.exact
         self.query_one(TitleBar).show(lambda width: header_lines(name, info, note, exact, width))
 
-    def _keys(self) -> list[FooterKey]:
+    def _list_keys(self) -> list[FooterKey]:
         """Return the most important keys for the pane in use."""
         pane = self.store.tab if self.panes.in_tabs else "tree"
         shown_commands = [c for c in COMMANDS if c.footer and pane in (c.where or (pane,))]
@@ -192,7 +192,7 @@ class MainScreen(Screen[None]):
         return keys
 
     def _draw_keys(self) -> None:
-        self.query_one(KeyBar).show_keys(self._keys())
+        self.query_one(KeyBar).show_keys(self._list_keys())
 
     def on_resize(self) -> None:
         """Redraw the headings for the new width. After the first layout, this also releases `_open`."""

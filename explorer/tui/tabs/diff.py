@@ -67,20 +67,20 @@ class DiffTab(Tab[FoldList]):
 
 def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:
     """Build the entries of the tab: the verdict, changes by operator, costs, and one row per changed node."""
-    entries = [_line_entry(((summarize_changes(diff), "strong"),)), _line_entry(BLANK)]
+    entries = [_build_line(((summarize_changes(diff), "strong"),)), _build_line(BLANK)]
     if diff.summary:
-        entries += [*_table_entries(count_by_operator(diff), exact), _line_entry(BLANK)]
-    entries += _table_entries(build_cost_table(diff, brief=True), exact)
-    entries += [_sentence_entry(block) for block in cost_notes(diff)]
+        entries += [*_build_entries(count_by_operator(diff), exact), _build_line(BLANK)]
+    entries += _build_entries(build_cost_table(diff, brief=True), exact)
+    entries += [_build_sentence(block) for block in cost_notes(diff)]
     if diff.nodes:
         entries += [
-            _line_entry(BLANK),
-            *_table_entries(build_node_table(diff), exact, lambda index: node_blocks(diff.nodes[index])),
+            _build_line(BLANK),
+            *_build_entries(build_node_table(diff), exact, lambda index: node_blocks(diff.nodes[index])),
         ]
     return entries
 
 
-def _table_entries(
+def _build_entries(
     table: Table, exact: bool, details: Callable[[int], Sequence[Block]] | None = None
 ) -> list[FoldEntry]:
     """Build one entry for the titles of a table, and one per row. `details` returns the details of a row."""
@@ -98,7 +98,7 @@ def _table_entries(
     ]
 
 
-def _sentence_entry(block: Block) -> FoldEntry:
+def _build_sentence(block: Block) -> FoldEntry:
     """Build an entry of one sentence. If it is longer than the pane is wide, the entry can be opened."""
     return FoldEntry(
         lambda width: cut_line(draw([block], 999)[0], width - 1),
@@ -107,5 +107,5 @@ def _sentence_entry(block: Block) -> FoldEntry:
     )
 
 
-def _line_entry(line: Line) -> FoldEntry:
+def _build_line(line: Line) -> FoldEntry:
     return FoldEntry(lambda width: line)

@@ -8,7 +8,7 @@ from explorer.tui.tabs import TabKey
 from explorer.tui.text.lines import Line, Span
 
 
-def _tab_pieces(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[TabKey, str, str]]:
+def _fit_titles(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[TabKey, str, str]]:
     """Return each tab with its key text and title text, in the longest form that fits in `width`.
 
     No form omits a title. The forms shorter than `1Layer 2Model 3Ops` cut the titles of hidden tabs.
@@ -39,7 +39,7 @@ def _tab_pieces(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[
 def tab_head(tabs: Sequence[TabKey], on_show: str, width: int, *, focused: bool) -> Line:
     """Build the heading, with the visible tab highlighted."""
     spans: list[Span] = []
-    for tab, key_text, title in _tab_pieces(tabs, on_show, width):
+    for tab, key_text, title in _fit_titles(tabs, on_show, width):
         role = ("head" if focused else "strong") if tab.id == on_show else "dim"
         spans += [(key_text, "key" if tab.id == on_show else "dim"), (title, role)]
     return tuple(spans)
@@ -48,7 +48,7 @@ def tab_head(tabs: Sequence[TabKey], on_show: str, width: int, *, focused: bool)
 def tab_at(tabs: Sequence[TabKey], on_show: str, x: int, width: int) -> str | None:
     """Return the ID of the tab at column `x` of the heading, or None."""
     end = 0
-    for tab, key_text, title in _tab_pieces(tabs, on_show, width):
+    for tab, key_text, title in _fit_titles(tabs, on_show, width):
         end += len(key_text) + len(title)
         if x < end:
             return tab.id

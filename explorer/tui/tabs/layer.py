@@ -92,14 +92,14 @@ class LayerTab(Tab[LineView]):
             parts.insert(0, lambda width: run_lines(model, row, width, exact))
         is_other_layer, self._path = layers[0].path != self._path, layers[0].path
         self._painted_layer = layers[0].id
-        edges = self._connections(layers[0].id)
+        edges = self._find_connections(layers[0].id)
         overlay_fields = build_overlay_fields(model.overlay, layers[0].id)
         self.view.show(
             lambda width: layer_page(layers, totals, width, exact, parts, edges, overlay_fields),
             top=is_other_layer,
         )
 
-    def _connections(self, layer: int) -> Connections | None:
+    def _find_connections(self, layer: int) -> Connections | None:
         """Return the producers and readers of the layer's tensors, or None while they are being requested."""
         cache = self.store.on_demand
         edges = cache.connections.get(layer)
@@ -147,7 +147,7 @@ class LayerTab(Tab[LineView]):
             return
         layers, row = self.tree.cursor_layers, self.tree.current_row
         has_no_layer = not layers or row is None or self.tree.model.is_range(row)
-        if has_no_layer or self._is_engine_busy or self._connections(layers[0].id) is not None:
+        if has_no_layer or self._is_engine_busy or self._find_connections(layers[0].id) is not None:
             self.paint()
 
 

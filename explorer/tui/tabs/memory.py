@@ -36,13 +36,15 @@ class MemoryTab(PlotTab):
             return
         is_new = view.count != len(memory.steps)
         view.show_plot(
-            lambda step, width, height: draw_memory_page(memory, step, width, height, exact, self._stacked()),
+            lambda step, width, height: draw_memory_page(
+                memory, step, width, height, exact, self._is_stacked()
+            ),
             len(memory.steps),
             memory.peak_step if is_new else view.cursor,
             lambda x, y, width, height: find_step_at(memory, (x, y), width, height, exact),
         )
 
-    def _stacked(self) -> bool:
+    def _is_stacked(self) -> bool:
         """Whether the timeline is stacked on the weights. The `+` key inverts the default."""
         return is_stacked_by_default(self.answer) != self.view.other
 

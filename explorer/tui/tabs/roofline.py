@@ -81,15 +81,17 @@ class RooflineTab(PlotTab):
 
     def _find_marked_points(self, index: int) -> list[int]:
         """Return the points of the layers under the tree's cursor if `index` is the first, else [`index`]."""
-        points = self._points(*self.tree.span) if self.tree.cursor_layers and self.answer is not None else []
+        points = (
+            self._find_indices(*self.tree.span) if self.tree.cursor_layers and self.answer is not None else []
+        )
         return points if points and points[0] == index else [index]
 
-    def _points(self, first: int, last: int) -> list[int]:
+    def _find_indices(self, first: int, last: int) -> list[int]:
         return find_points(self.answer.points, first, last)
 
     def step_of(self, first: int, last: int) -> int | None:
         """Return the first point of the layers `first` to `last`, or None."""
-        return next(iter(self._points(first, last)), None)
+        return next(iter(self._find_indices(first, last)), None)
 
     def layer_at(self, index: int) -> int | None:
         """Return the layer of a point."""

@@ -88,7 +88,7 @@ class Canvas:
     def _write_text(self, text: str) -> None:
         """Mark the cells that a text at the cursor changes as dirty, and move the cursor."""
         style = _parse(self._style)
-        blank: Style = _blank_style(style)
+        blank: Style = _find_blank_style(style)
         row = self._rows.setdefault(self._row, [])
         dirty = self._dirty.setdefault(self._row, {})
         column = self._column
@@ -145,7 +145,7 @@ class Canvas:
                 for i in range(start, x + 1):
                     cell = row[i] or (" ", _PLAIN)
                     if cell[0] != " " or not _shows_blank(style, cell[1]):
-                        next_style = _space_style(style, cell[1]) if cell[0] == " " else cell[1]
+                        next_style = _find_space_style(style, cell[1]) if cell[0] == " " else cell[1]
                         parts.append(_write_style_change(style, next_style))
                         style = next_style
                     parts.append(cell[0])
@@ -204,7 +204,7 @@ def _parse(params: str) -> Style:
 
 
 @lru_cache(4096)
-def _blank_style(style: Style) -> Style:
+def _find_blank_style(style: Style) -> Style:
     """Return the style of a space: only the background matters, unless attributes are visible on spaces."""
     attributes, _, background = style
     return style if _VISIBLE & set(attributes) else ((), "", background)
@@ -221,7 +221,7 @@ def _shows_blank(drawn: Style, blank: Style) -> bool:
 
 
 @lru_cache(4096)
-def _space_style(drawn: Style, blank: Style) -> Style:
+def _find_space_style(drawn: Style, blank: Style) -> Style:
     """Return a style for a space that looks like `blank`, with the foreground of `drawn` if possible.
 
     The next word often has this foreground, so the style need not change again.

@@ -96,12 +96,10 @@ def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
         width: Width of the axis in columns.
     """
     module_names = [re.split(r"[./]", escape_name(path).strip("/")) for path in paths]
-    return _labels_of_depth(module_names, width) or _labels_of_depth(
-        module_names, width, least=_MIN_CUT_LABEL
-    )
+    return _choose_labels(module_names, width) or _choose_labels(module_names, width, least=_MIN_CUT_LABEL)
 
 
-def _labels_of_depth(pieces: Sequence[Sequence[str]], width: int, *, least: int = 0) -> list[tuple[int, str]]:
+def _choose_labels(pieces: Sequence[Sequence[str]], width: int, *, least: int = 0) -> list[tuple[int, str]]:
     """Return columns and labels as in `part_names`. With `least` > 0, labels may be cut to `least` cells."""
     best: list[tuple[int, str]] = []
     for depth in range(4):  # deeper levels have too many modules for an axis

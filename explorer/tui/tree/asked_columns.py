@@ -58,7 +58,7 @@ class AskedColumns:
         )
         return [name for name in computed_names if self._is_lacking(name)]
 
-    def _column(self, name: str) -> LayerColumn:
+    def _get_column(self, name: str) -> LayerColumn:
         return list_columns(self._tree.model)[name]
 
     def _is_lacking(self, name: str) -> bool:
@@ -71,11 +71,11 @@ class AskedColumns:
         """Return a message with the input that the user must still choose for a column, or ''."""
         if self._find_input(name) is not None:
             return ""
-        return f"'{name}' needs {_MISSING_INPUTS.get(self._column(name).needs, _OF_PROFILE)}"
+        return f"'{name}' needs {_MISSING_INPUTS.get(self._get_column(name).needs, _OF_PROFILE)}"
 
     def _find_input(self, name: str) -> object:
         """Return the input that the figures of a column depend on, or None until the user has chosen it."""
-        needs = self._column(name).needs
+        needs = self._get_column(name).needs
         if needs == "seconds":
             return find_machine(self._store)
         if needs in MEASURED:
@@ -97,7 +97,7 @@ class AskedColumns:
             argument = self._find_input(name)
             tree.stale |= {name}
             tree.refresh()
-            needs = self._column(name).needs
+            needs = self._get_column(name).needs
             arguments: dict[str, Any] = (
                 {_ARGUMENT_NAMES[needs]: argument}
                 if needs in _ARGUMENT_NAMES and argument is not _TILED

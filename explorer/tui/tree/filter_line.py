@@ -145,7 +145,7 @@ class FilterLine(Horizontal):
         from explorer.settings.filter_completion import complete_filter
 
         operators = dict.fromkeys(stat.op for stat in self._store.ops or ())
-        return complete_filter(text, list_available_columns(self._figures()), operators)
+        return complete_filter(text, list_available_columns(self._collect_figures()), operators)
 
     def _stop_typing_worker(self) -> None:
         self.workers.cancel_group(self, "filter")
@@ -187,9 +187,9 @@ class FilterLine(Horizontal):
         """Return the predicate of a query over layers."""
         from explorer.settings import filter as query  # imported late: it loads the query parser
 
-        return query.build_matcher(text, self._figures())
+        return query.build_matcher(text, self._collect_figures())
 
-    def _figures(self) -> ColumnFigures:
+    def _collect_figures(self) -> ColumnFigures:
         from explorer.settings import filter as query
 
         model = self._tree.model

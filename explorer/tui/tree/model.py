@@ -132,16 +132,16 @@ class TreeModel(FoldedRows):
         if self.matches is not None:
             rows = self._visible_children.get(-1 if row is None else row, ())
         elif row is None or row >= 0:
-            rows = self._child_rows(row)
+            rows = self._list_children(row)
         elif self.is_constants(row):
-            rows = self._with_runs(self.members(row))
+            rows = self._fold_runs(self.members(row))
         elif row >= -self.count:
             members = self.members(row)
-            rows = self._range_rows(row) if len(members) > MAX_PLAIN_CHILDREN else members
+            rows = self._list_ranges(row) if len(members) > MAX_PLAIN_CHILDREN else members
         elif (container := self._ranges[-row - self.count - 1][0]) is not None and container < 0:
             rows = self.members(row)
         else:
-            rows = self._merge_constants(row, self._with_runs(self._iterate_siblings(*self._find_span(row))))
+            rows = self._merge_constants(row, self._fold_runs(self._iterate_siblings(*self._find_span(row))))
         if self.by_cost:
             sign = 1 if self.turned else -1
             # unknown values come last in both directions
@@ -169,11 +169,11 @@ class TreeModel(FoldedRows):
 
         return nsmallest(MATCHES, leaves, key=place)
 
-    def _child_rows(self, row: int | None) -> Iterable[int]:
+    def _list_children(self, row: int | None) -> Iterable[int]:
         if (-1 if row is None else row) in self.structure.wide:
-            return self._range_rows(row)
+            return self._list_ranges(row)
         start, stop = (0, self.count) if row is None else (row + 1, self.end[row])
-        return self._merge_constants(row, self._with_runs(self._iterate_siblings(start, stop)))
+        return self._merge_constants(row, self._fold_runs(self._iterate_siblings(start, stop)))
 
     def _merge_constants(self, container: int | None, rows: Iterable[int]) -> Iterator[int]:
         """Yield the child rows of `container`. One row, at the first constant, replaces all constants."""
@@ -193,7 +193,7 @@ class TreeModel(FoldedRows):
                 yield row
                 continue
             if place is None:
-                yield (place := self._constants_row(container))
+                yield (place := self._find_constants_row(container))
             # a cursor on a folded constant moves to the row that hides it
             self._parents[row] = place
 
@@ -364,7 +364,9 @@ class TreeModel(FoldedRows):
         """Paths of the groups that are open under the filter, or None without a filter."""
         if self.matches is None:
             return None
-        return frozenset(self._path(row) for row in self._visible_children if row >= 0 and self.is_open(row))
+        return frozenset(
+            self._get_path(row) for row in self._visible_children if row >= 0 and self.is_open(row)
+        )
 
     @property
     def is_full(self) -> bool:
@@ -375,7 +377,7 @@ class TreeModel(FoldedRows):
     def shape(self) -> TreeShape:
         """The current view settings."""
         opened = frozenset(
-            (self._path(self.find_first_layer(row)), row < 0)
+            (self._get_path(self.find_first_layer(row)), row < 0)
             for row in self.open_rows
             if not self.is_range(row)
         )
@@ -396,7 +398,7 @@ class TreeModel(FoldedRows):
             else METRICS[0]
         )
 
-    def _path(self, layer: int) -> str:
+    def _get_path(self, layer: int) -> str:
         path = self._paths.get(layer)
         if path is None:
             path = self._paths[layer] = self.layers[layer].path
@@ -547,12 +549,12 @@ class TreeModel(FoldedRows):
             run = -head - 1
             self.open_rows.add(run)
             if self.structure.repeat[head] > MAX_PLAIN_CHILDREN:
-                self.open_rows.add(self._range_row(run, place // RANGE))
+                self.open_rows.add(self._find_range_row(run, place // RANGE))
         parent = self.structure.parent[layer]
         starts = self.structure.wide.get(parent)
         container = None if parent < 0 else parent
         if starts:
-            container = self._range_row(container, bisect_right(starts, head) - 1)
+            container = self._find_range_row(container, bisect_right(starts, head) - 1)
             self.open_rows.add(container)
         if self.is_gathered(head) and not (parent >= 0 and self.is_gathered(parent)):
-            self.open_rows.add(self._constants_row(container))
+            self.open_rows.add(self._find_constants_row(container))

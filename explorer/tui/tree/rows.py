@@ -420,9 +420,9 @@ class FoldedRows:
             return ""
         return "≤" if flag & BOUND else "≈" if flag & ASSUMED else ""
 
-    def _constants_row(self, container: int | None) -> int:
+    def _find_constants_row(self, container: int | None) -> int:
         """Return the row that contains the constants below `container`, creating it if needed."""
-        row = self._range_row(container, _CONSTANTS)
+        row = self._find_range_row(container, _CONSTANTS)
         if row not in self._constants_by_row:
             if container is None:
                 start, stop = 0, self.count
@@ -435,12 +435,13 @@ class FoldedRows:
             ]
         return row
 
-    def _range_rows(self, container: int | None) -> list[int]:
+    def _list_ranges(self, container: int | None) -> list[int]:
         return [
-            self._range_row(container, number) for number in range(len(self._list_range_starts(container)))
+            self._find_range_row(container, number)
+            for number in range(len(self._list_range_starts(container)))
         ]
 
-    def _range_row(self, container: int | None, number: int) -> int:
+    def _find_range_row(self, container: int | None, number: int) -> int:
         """Return the row of range `number` below `container`. The same range always gets the same row."""
         row = self._range_of.get((container, number))
         if row is None:
@@ -448,7 +449,7 @@ class FoldedRows:
             row = self._range_of[container, number] = -self.count - len(self._ranges)
         return row
 
-    def _with_runs(self, ids: Iterable[int]) -> Iterator[int]:
+    def _fold_runs(self, ids: Iterable[int]) -> Iterator[int]:
         """Yield the rows of sibling layers: one row for each run, and one for each layer outside runs."""
         repeats = self.structure.repeat
         for i in ids:

@@ -110,7 +110,7 @@ class StageRows(Struct):
 
 def stage_columns() -> dict[str, LayerColumn]:
     """Return the columns of a split by name."""
-    from explorer.settings.columns import LayerColumn, Unit  # imported on demand, as in `rows.columns_of`
+    from explorer.settings.columns import LayerColumn, Unit  # imported on demand, as in `rows.list_columns`
 
     def build_column(name: str, head: str, unit: Unit, about: str) -> LayerColumn:
         # the tree shows the values of `StageRows`: a layer itself has none

@@ -128,14 +128,14 @@ class TableLook(Struct, frozen=True):
 
     Attributes:
         figures: Figures that columns need in addition to the layer.
-        build_total_row: The whole model as a layer.
+        total_row: The whole model as a layer.
         exact: Whether numbers are written out instead of rounded.
         letters: Whether families are shown by letters, because colors are too few.
         stale: Names of the columns whose figures are outdated while the engine computes new figures.
     """
 
     figures: ColumnFigures
-    build_total_row: Layer
+    total_row: Layer
     exact: bool = False
     letters: bool = False
     stale: frozenset[str] = frozenset()
@@ -154,7 +154,7 @@ def choose_look(
     providers: Mapping[int, str] | None = None,
 ) -> TableLook:
     """Build the `TableLook` of a model."""
-    from explorer.facts import build_total_row  # imported late for the same reason as in `rows.columns_of`
+    from explorer.facts import build_total_row  # imported late for the same reason as in `rows.list_columns`
     from explorer.settings.columns import ColumnFigures
 
     return TableLook(
@@ -196,7 +196,7 @@ def place_columns(model: TreeModel, width: int, *, exact: bool, letters: bool = 
     cell_widths: dict[str, int] = {}
     room, bar, essential = width - 1, 0, ("kind", model.metric.id)
     for name in dict.fromkeys([*first, *names]):
-        cells = _cells_of(columns[name], widths)
+        cells = _find_width(columns[name], widths)
         needed = (
             min_short_name
             if name in essential
@@ -239,7 +239,7 @@ def find_whole_width(model: TreeModel, *, letters: bool = False) -> int:
     columns, texts = list_columns(model), measure_texts(model, letters=letters)
     names = list_chosen_columns(model)
     core = dict.fromkeys([*_list_first_columns(model, names), *names[:_CORE_COUNT]])
-    cells = {name: _cells_of(columns[name], _WIDTHS | _NARROW) for name in core}
+    cells = {name: _find_width(columns[name], _WIDTHS | _NARROW) for name in core}
     name_cells = max(texts.name, _MIN_PATH if model.flat else _MIN_NARROW_NAME)
     return 1 + name_cells + _MIN_BAR + sum(1 + each for each in cells.values()) + texts.count_missing(cells)
 
@@ -322,7 +322,7 @@ def _choose_core(
     counts = range(len(core), _MIN_CORE_COUNT - 1, -1)
     attempts += [(core[:kept_count], narrow, cells) for cells in (full_name, least) for kept_count in counts]
     for kept_core, widths, name_cells in attempts:
-        cells = {name: _cells_of(columns[name], widths) for name in kept_core}
+        cells = {name: _find_width(columns[name], widths) for name in kept_core}
         # shapes may be cut in the middle; without its end, a kind can look like another one
         missing = texts.count_missing({n: cells[n] for n in cells if n == "kind" or widths is normal})
         if cells and width - 1 - _MIN_BAR - sum(1 + each for each in cells.values()) - missing >= name_cells:
@@ -330,7 +330,7 @@ def _choose_core(
     return (), normal
 
 
-def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
+def _find_width(column: LayerColumn, widths: Mapping[str, int]) -> int:
     """Return the width of a column in cells, given widths by unit. Long titles are cut or abbreviated."""
     narrow = widths["bytes"] == _NARROW["bytes"]
     head = _SHORT_HEADS.get(column.name, column.head) if narrow else column.head
@@ -402,7 +402,7 @@ def _format_cell(
 ) -> tuple[str, str, float | None]:
     """Return the text, the role and the figure (or None) of a cell."""
     if column.name == "kind":
-        return _kind_cell(model, row, first, look)
+        return _draw_kind(model, row, first, look)
     if column.name == STAGE and model.stages is not None:
         return model.stages.format_cell(model.members(row), model.find_first_layer(row))
     if not column.is_number:
@@ -413,16 +413,20 @@ def _format_cell(
         )
     value, sign = _find_figure(model, row, first, column, look)
     if column.name == "share":
-        model_macs = look.build_total_row.macs
+        model_macs = look.total_row.macs
         is_counted = first.counted or model.is_range(row)
         share = value / model_macs if value and model_macs and is_counted else 0.0
-        return (_number("share", share, look.exact) if share else ""), "number", value if share else None
+        return (
+            (_format_number("share", share, look.exact) if share else ""),
+            "number",
+            value if share else None,
+        )
     if value is None:
         is_blank = column.blank or (model.is_range(row) and find_metric(column.name) not in METRICS)
         return ("", "dim", None) if is_blank else ("?", "warn", None)
     if sign == "≥" and not value:  # a lower bound of zero says nothing
         return "?", "warn", None
-    text = (f"{sign} " if sign else "") + _number(column.unit, value, look.exact)
+    text = (f"{sign} " if sign else "") + _format_number(column.unit, value, look.exact)
     return text, "warn" if sign else "number", value
 
 
@@ -430,7 +434,7 @@ def _shorten_shape(text: str, column: LayerColumn, room: int) -> str:
     return cut_middle(text, room) if column.unit == "shape" else text
 
 
-def _kind_cell(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[str, str, None]:
+def _draw_kind(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[str, str, None]:
     """Return the operator or class of a row, with the color or the letter of its family."""
     if model.is_range(row):
         return "", "dim", None
@@ -495,7 +499,7 @@ def _format_words(value: Any) -> str:
 
 
 @lru_cache(4096, typed=True)  # repeated blocks have the same figures
-def _number(unit: str, value: Any, exact: bool) -> str:
+def _format_number(unit: str, value: Any, exact: bool) -> str:
     """Format a number with three digits and its unit in separate cells, so that digits align."""
     if unit == "share":
         return "<0.1 %" if value < 0.0005 else ">99.9 %" if 0.9995 <= value < 1 else f"{100 * value:.1f} %"

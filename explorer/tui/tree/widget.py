@@ -264,7 +264,7 @@ def draw_tree_head(
     elif model.count:
         count = f"  {model.count:,}{'+' if growing else ''}"
         room = layout.columns[0].start if layout is not None and layout.columns else width
-        room -= 6 * model.flat + len(_hidden_constants_text(model))
+        room -= 6 * model.flat + len(_format_hidden(model))
         # the title of the first column is more useful than the count
         title.append((count * (line_width(title) + len(count) < room), "dim"))
     if model.flat:
@@ -273,7 +273,7 @@ def draw_tree_head(
         title[1:] = [("  flat", "accent")] * model.flat
         room = layout.name - line_width(title) - 3
         title.append((f"  {cut_start(prefix, room)}…", "dim"))
-    if constants := _hidden_constants_text(model):
+    if constants := _format_hidden(model):
         start = layout.columns[0].start if layout is not None and layout.columns else width
         if not query and line_width(title) + len(constants) >= start:
             constants = constants.rpartition(" ")[0]  # the title of the first column is more useful
@@ -356,7 +356,7 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str, *, h
     return text
 
 
-def _hidden_constants_text(model: TreeModel) -> str:
+def _format_hidden(model: TreeModel) -> str:
     return f"  +{many_text(model.hidden_constants, 'constant')}" if model.hidden_constants else ""
 
 

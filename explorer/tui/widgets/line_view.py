@@ -141,7 +141,7 @@ class RoleLines(Widget):
         super().notify_style_update()
 
 
-def _bar_lines(bar: ScrollBar) -> Iterator[Strip]:
+def _draw_bar(bar: ScrollBar) -> Iterator[Strip]:
     """Yield the lines of a scroll bar. Equal lines share one strip."""
     app, size, base = bar.app, bar.size, bar.rich_style
     options = app.console_options.update_dimensions(size.width, size.height)
@@ -162,7 +162,7 @@ class _ScrollLines(RoleLines, ScrollView):
     def vertical_scrollbar(self) -> ScrollBar:
         """The scroll bar beside the lines."""
         bar = super().vertical_scrollbar
-        keep_bar_lines(bar, _bar_lines)
+        keep_bar_lines(bar, _draw_bar)
         return bar
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -238,7 +238,7 @@ class LineView(_ScrollLines, can_focus=True):
     def _lay_out(self) -> None:
         if not self.is_mounted or not self.size.width:
             return
-        old, new = self._lines, self._at_width(self.size.width)
+        old, new = self._lines, self._draw_at(self.size.width)
         self._lines = new
         has_new_height = len(new) != self.virtual_size.height
         self.measure(len(new))
@@ -255,9 +255,9 @@ class LineView(_ScrollLines, can_focus=True):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the number of lines."""
-        return len(self._at_width(width))
+        return len(self._draw_at(width))
 
-    def _at_width(self, width: int) -> Sequence[Line]:
+    def _draw_at(self, width: int) -> Sequence[Line]:
         """Return the lines of the page. They are cached, because Textual measures a page several times."""
         if self._drawn is None or self._drawn[0] != width:
             self._drawn = (width, tuple(self._page(max(1, width))))

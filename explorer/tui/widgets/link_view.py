@@ -65,17 +65,17 @@ class LinkView(LineView):
     @property
     def link(self) -> int | None:
         """Line number of the selected link, or else of the first visible one; None if no link is visible."""
-        links = self._links()
+        links = self._list_links()
         return self._selected if self._selected in links else next(iter(links), None)
 
-    def _links(self) -> list[int]:
+    def _list_links(self) -> list[int]:
         top, end = self.scroll_offset.y, self.scroll_offset.y + self.size.height
         visible_lines = enumerate(self.lines[top:end], top)
         return [y for y, line in visible_lines if isinstance(line, Link)]
 
     def action_scroll_by(self, step: int) -> None:
         """Move to the next visible link, or scroll if there is none."""
-        links, link = self._links(), self.link
+        links, link = self._list_links(), self.link
         index = links.index(link) + step if link is not None and abs(step) == 1 else -1
         if 0 <= index < len(links):
             self._choose(links[index])
@@ -92,7 +92,7 @@ class LinkView(LineView):
     async def on_click(self, event: events.Click) -> None:
         """Select and follow the clicked link."""
         y = event.y + self.scroll_offset.y
-        if y in self._links():
+        if y in self._list_links():
             self._choose(y)
             self.action_follow()
 

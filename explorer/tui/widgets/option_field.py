@@ -125,7 +125,7 @@ class OptionField(RoleLines, can_focus=True):
 
     def line_at(self, y: int) -> Line:
         """Return line `y` of the field."""
-        start, stop = self._visible_slice()
+        start, stop = self._find_slice()
         label = self.label[:-1] + "…" if start and self.label.endswith(" ") else self.label
         spans: list[tuple[str, str]] = [(label, "dim")]
         for i, word in enumerate(self.words[start:stop], start):
@@ -133,16 +133,16 @@ class OptionField(RoleLines, can_focus=True):
             spans += [(f" {word} ", role if i == self.index else "dim"), (" ", "text")]
         return (*spans[:-1], ("…" if stop < len(self.words) else "", "dim"))
 
-    def _visible_slice(self) -> tuple[int, int]:
+    def _find_slice(self) -> tuple[int, int]:
         """Return the slice of the words around the chosen word that fits."""
         word_cells, start, stop = self.size.width - self._label_cells + 1, self.index, self.index + 1
-        while start and self._cells(start - 1, stop) <= word_cells:
+        while start and self._count_cells(start - 1, stop) <= word_cells:
             start -= 1
-        while stop < len(self.words) and self._cells(start, stop + 1) <= word_cells:
+        while stop < len(self.words) and self._count_cells(start, stop + 1) <= word_cells:
             stop += 1
         return start, stop
 
-    def _cells(self, start: int, stop: int) -> int:
+    def _count_cells(self, start: int, stop: int) -> int:
         """Return the width of a slice of the words in cells; one cell is for '…' if more words follow."""
         return sum(len(word) + 3 for word in self.words[start:stop]) - (stop == len(self.words))
 
@@ -154,7 +154,7 @@ class OptionField(RoleLines, can_focus=True):
 
     async def on_click(self, event: events.Click) -> None:
         """Choose the clicked word."""
-        x, (start, stop) = self._label_cells - 1, self._visible_slice()
+        x, (start, stop) = self._label_cells - 1, self._find_slice()
         for i, word in enumerate(self.words[start:stop], start):
             if x <= event.x < x + len(word) + 2:
                 self.index = i

@@ -91,12 +91,12 @@ class KeyBar(_Lines):
 
     def on_mount(self) -> None:
         """Show the keys."""
-        self.show(lambda width: (self._line(width),))
+        self.show(lambda width: (self._draw_keys(width),))
 
     def show_keys(self, keys: Sequence[FooterKey]) -> None:
         """Show other keys."""
         self._keys = keys
-        self.show(lambda width: (self._line(width),))
+        self.show(lambda width: (self._draw_keys(width),))
 
     def _select_visible_keys(self, width: int) -> list[FooterKey]:
         """Return the keys that fit."""
@@ -105,7 +105,7 @@ class KeyBar(_Lines):
             del keys[-3]
         return keys
 
-    def _line(self, width: int) -> Line:
+    def _draw_keys(self, width: int) -> Line:
         spans: list[tuple[str, str]] = [(" ", "text")]
         for key in self._select_visible_keys(width):
             spans += [(key.shown, "key"), (f" {key.label}  ", "dim")]

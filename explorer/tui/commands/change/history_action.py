@@ -43,8 +43,8 @@ class HistoryCommand(ScreenCommand):
             return
         if request.action in ("script", "script_all"):
             is_all = request.action == "script_all"
-            describe_states = "every state" if is_all else self._state_name(request.state)
-            question = f"The commands that make {describe_states} again, as a shell script, written to"
+            target = "every state" if is_all else self._name_state(request.state)
+            question = f"The commands that make {target} again, as a shell script, written to"
             path = f"{self.store.stem}.sh"
             write_file(
                 self.context,
@@ -59,7 +59,7 @@ class HistoryCommand(ScreenCommand):
         title, work = {
             "go": ("Go there", self._go),
             "compare": ("Compare", self._compare),
-            "figures": ("Figures", self._figures),
+            "figures": ("Figures", self._show_figures),
             "prove": ("Prove", self._prove),
         }[request.action]
         self.context.start(title, work(request))
@@ -68,7 +68,7 @@ class HistoryCommand(ScreenCommand):
         """Make a state the current one."""
         self.context.start("Go there", self._go(HistoryRequest("go", state)))
 
-    def _state_name(self, state: int) -> str:
+    def _name_state(self, state: int) -> str:
         assert self.store.history is not None
         return f"{state} {escape_name(state_name(self.store.history.entries[state], state))}"
 
@@ -79,18 +79,18 @@ class HistoryCommand(ScreenCommand):
             return
         self.store.history = await self.jobs.run("going back", "go", request.state)
         await self.context.show_current("go", previous_state)
-        self.store.say(f"this is {self._state_name(request.state)}")
+        self.store.say(f"this is {self._name_state(request.state)}")
         if self.store.tab == "diff":
             self.panes.tabs.open("diff", focus=False)
 
     async def _compare(self, request: HistoryRequest) -> None:
         changes: Diff = await self.jobs.run("comparing", "diff", request.other_state, request.state)
-        names = self._state_name(request.other_state), self._state_name(request.state)
+        names = self._name_state(request.other_state), self._name_state(request.state)
         self.context.ask(
             DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(request.state)
         )
 
-    async def _figures(self, request: HistoryRequest) -> None:
+    async def _show_figures(self, request: HistoryRequest) -> None:
         find_machine(self.store)
         hardware = self.store.hardware
         table: FigureTable = await self.jobs.run("comparing", "beside", request.marked, hardware=hardware)
@@ -107,5 +107,5 @@ class HistoryCommand(ScreenCommand):
             else:
                 self.run(request.state)
 
-        title = f": {self._state_name(request.other_state)} and {self._state_name(request.state)}"
+        title = f": {self._name_state(request.other_state)} and {self._name_state(request.state)}"
         self.context.ask(proof_dialog(proof, title), handle_answer)
