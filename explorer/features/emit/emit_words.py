@@ -28,8 +28,7 @@ from explorer.report.present.row_groups import group_rows, list_first_names
 
 _MAX_DIFFERENCES = 12  # counters in the table
 _USUAL_LIMIT = 8
-"""Error that the proof allows for most sums, in u (unit roundoff: the largest relative error of a rounding).
-"""
+"""Error that the proof allows for most sums, in u (unit roundoff, the largest relative rounding error)."""
 _ROLES: dict[str, Role] = {"evidence": "good", "different": "bad"}
 
 

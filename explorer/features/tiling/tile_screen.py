@@ -320,8 +320,7 @@ class TileDialog(Dialog[TileSpec]):
         """Return the spec that the fields describe.
 
         Raises:
-            ExplorerError: The tile or the accumulator is invalid, or the chosen layers have no
-                site.
+            ExplorerError: The tile or the accumulator is invalid, or the chosen layers have no site.
         """
         mapping = self.query_one("#mapping", Input).value.strip()
         tile = TileSpec().tile

@@ -414,9 +414,7 @@ class TileViewCommand(SiteCommand):
         self.context.ask(view)
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:
-        """Return the tiled sites and None, or for a model that is not tiled, the planned sites and their
-        plan.
-        """
+        """Return the sites of a tiled model and None; of another model, the planned sites and their plan."""
         assert self.store.analysis is not None
         if self.store.analysis.info.tiled is not None:
             file_plan: Plan | None = await self.jobs.run("reading the plan", "tiling")

@@ -289,9 +289,7 @@ def _draw_operands(blocks: TileGrid, place: TilePlace, width: int, height: int) 
 def _draw_grid(
     name: str, rows: int, cols: int, chosen_tile: tuple[int, int], band: int, width: int, height: int
 ) -> list[Line]:
-    """Draw an operand as a grid of tiles, with the row (`band` 0) or column (1) of the chosen tile
-    highlighted.
-    """
+    """Draw an operand as a grid of tiles; highlight the row (`band` 0) or column (1) of the chosen tile."""
     row_scale, col_scale = Scale.fit(rows, height - 1), Scale.fit(cols, width - 2)
     tile_height = max(1, min(_MAX_BLOCK_HEIGHT // 2, (height - 1) // row_scale.cells))
     cell_width = max(1, min(_MAX_BLOCK_WIDTH // 2 * tile_height, (width - 2) // col_scale.cells))

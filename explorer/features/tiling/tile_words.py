@@ -361,9 +361,7 @@ def tile(
 
 
 def build_skipped_table(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
-    """Build a table with a row for each operator and reason, most MACs first, and the skipped sites of each
-    row.
-    """
+    """Build a table with a row for each operator and reason, most MACs first, and return each row's sites."""
     sites_by_reason: dict[tuple[str, str], list[SkippedSite]] = {}
     for skip in fact.skipped:
         sites_by_reason.setdefault((skip.op, skip.reason), []).append(skip)
