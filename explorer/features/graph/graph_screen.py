@@ -45,8 +45,7 @@ _Span = tuple[int, int]
 class GraphRequest(NamedTuple):
     """Arguments of `Session.graph`.
 
-    `row` is the row of the group or layer to draw, or None for the whole model. `unfold` and `between` hold
-    rows, or ranges of rows.
+    `row` is the group or layer to draw, None for the whole model; `unfold` and `between` are rows or ranges.
     """
 
     row: int | None = None
