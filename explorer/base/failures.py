@@ -17,7 +17,7 @@ def find_known_failure(error: BaseException) -> ExplorerError | None:
     """
     if (refused := explain_surroundings(error)) is not None:
         return refused
-    if isinstance(error, SystemExit):
+    if not isinstance(error, Exception):
         return _explain_exit(error)
     if isinstance(error, RecursionError):
         return BadModel("the model is nested deeper than can be followed")
@@ -32,14 +32,18 @@ def find_known_failure(error: BaseException) -> ExplorerError | None:
     return explain_broken(error)
 
 
-def _explain_exit(error: SystemExit) -> ExplorerError:
+def _explain_exit(error: BaseException) -> ExplorerError:
     """Builds the error for code that ends the program, with the line that does."""
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
         step = step.tb_next
     where = "" if step is None else f"{step.tb_frame.f_code.co_filename}:{step.tb_lineno}"
-    code = "" if error.code is None else repr(error.code)
-    return BadModel(f"this code calls sys.exit({code})", where=where, hint="raise an exception instead")
+    if isinstance(error, SystemExit):
+        problem = f"calls sys.exit({'' if error.code is None else repr(error.code)})"
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        problem = f"raises {text}, which is not a subclass of Exception"
+    return BadModel(f"this code {problem}", where=where, hint="raise an exception instead")
 
 
 def build_internal(error: BaseException) -> ExplorerError:

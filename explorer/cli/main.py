@@ -65,7 +65,7 @@ def _run_reporting_errors(work: Callable[[], int], memory: int | None = None) ->
         return _fail("stopped; nothing was written", INTERRUPTED)
     except SignalExit:
         raise
-    except (Exception, SystemExit) as error:  # code of a model may call sys.exit
+    except BaseException as error:  # code of a model may call sys.exit
         if memory is not None or isinstance(error, MemoryError):
             from explorer.host import memory_limit  # imported after a failure: takes 9 ms
 

@@ -151,7 +151,9 @@ def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
                 if is_out_of_memory
                 else add_notes(error)
             )
-        except (Exception, SystemExit) as bug:  # code of a model may call sys.exit
+        except KeyboardInterrupt:
+            raise
+        except BaseException as bug:  # code of a model may call sys.exit
             is_out_of_memory = memory_limit.is_out_of_memory(bug)
             failure = (
                 memory_limit.build_memory_error(memory) if is_out_of_memory else _describe_bug(bug, method)

@@ -156,3 +156,52 @@ def test_code_that_ends_the_program_is_exit_2_and_no_verdict(
     out, err = capsys.readouterr()
     assert not out
     assert f"ending.py:{line}: this code calls sys.exit(0); raise an exception instead" in err
+
+
+STOPPING = """
+import asyncio
+import torch
+from torch import nn
+
+class Abandoned(BaseException):
+    pass
+
+class Net(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.fc, self.error = nn.Linear(5, 3), error
+
+    def forward(self, x):
+        y = self.fc(x)
+        raise self.error
+
+def abandoned():
+    return Net(Abandoned("no more")), torch.zeros(2, 5)
+
+def cancelled():
+    return Net(asyncio.CancelledError()), torch.zeros(2, 5)
+
+def interrupted():
+    return Net(KeyboardInterrupt()), torch.zeros(2, 5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("abandoned", 2, "stopping.py:16: this code raises Abandoned: no more, which is not a subclass of"),
+        ("cancelled", 2, "stopping.py:16: this code raises CancelledError, which is not a subclass of"),
+        ("interrupted", 130, "explorer: stopped"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["info", "training"])
+def test_an_exception_that_is_no_exception_is_one_line(
+    verb: str, name: str, code: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "stopping.py").write_text(STOPPING)
+    monkeypatch.chdir(tmp_path)
+    assert main([verb, f"stopping.py:{name}"]) == code
+    out, err = capsys.readouterr()
+    assert not out
+    assert text in err
+    assert len(err.splitlines()) == 1

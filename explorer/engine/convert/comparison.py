@@ -7,7 +7,6 @@ models also run at sizes that the export did not use.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, shape_text
 from explorer.engine.convert.job import ConversionJob
+from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.verdict import Grounds, decide_verdict
@@ -408,7 +408,7 @@ def _copy_to_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     if free_bytes is not None and needed_bytes > free_bytes // 2:
         return None, f"none: it would take {bytes_text(needed_bytes)}"
     try:
-        return copy.deepcopy(model).double(), ""
+        return copy_module(model).double(), ""
     except Exception as error:
         return None, f"none: the module has no copy in float64 ({format_error(error)})"
 

@@ -19,3 +19,10 @@ class Assumption(str):
 def is_assumption(reason: str) -> bool:
     """Whether figures with this reason rest on an assumption and so have no upper bound."""
     return isinstance(reason, Assumption)
+
+
+MAX_QUESTIONS = 4_096
+"""Number of queries for values at one place above which a loop counts as endless; real loops stay below."""
+
+MAX_DECISION_RUNS = 8
+"""Maximum number of attempts to run a model to its end."""

@@ -7,7 +7,6 @@ makes runs reproducible. The weights of the best epoch are written as a Lightnin
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from explorer.engine.evaluate.data_file import DataFile, convert_samples
 from explorer.engine.evaluate.score import create_metrics, suggest_task
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
@@ -139,7 +139,7 @@ def train(
         raise Misuse("there are too few samples to train on", where=file.path)
     all_samples = next(file.batches(file.count))
     inputs = [torch.from_numpy(convert_samples(all_samples[name], spec)) for spec, name in arrays_by_input]
-    model = copy.deepcopy(loaded.materialise())
+    model = copy_module(loaded.materialise())
     trainable_count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if not trainable_count:
         raise BadModel("the model has no trainable parameters", where=loaded.source)

@@ -6,7 +6,6 @@ time, so that statistics and files only handle plain arrays.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.compat.torch import is_packed, storage_key
 from explorer.engine.costs.aten.packed_weights import unpack_weights
+from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.engine.formats.torch_module.modules import format_dtype, is_lazy
 from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.runtime.torch_arrays import convert_to_array
@@ -72,7 +72,7 @@ def _run_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: Loade
     # torch can copy uninitialized parameters, but not uninitialized buffers
     uninitialized: Any = UninitializedBuffer
     memo = {id(b): uninitialized(dtype=b.dtype, device=b.device) for b in module.buffers() if is_lazy(b)}
-    module = copy.deepcopy(module, memo)
+    module = copy_module(module, memo)
     args, kwargs = bound_inputs.build_arguments(device="cpu", seed=loaded.seed)
     try:
         with loaded.quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -72,6 +72,7 @@ class Gradients:
         self._weights: set[int] = set()
         self._constants: set[int] = set()
         self._read_storages: set[int] = set()
+        self._copies: set[int] = set()
         self._products_by_row: dict[int, tuple[Row, _RowProducts]] = {}
         self._last_product: _Product | None = None
         self._row_by_storage: dict[int, Row] = {}
@@ -87,9 +88,17 @@ class Gradients:
 
     def _get_purpose(self, tensor: Any) -> GradientPurpose:
         """Returns the kind of gradient that a tensor needs: 'weight', 'input', or '' for none."""
-        if not isinstance(tensor, torch.Tensor) or not tensor.requires_grad:
+        if not isinstance(tensor, torch.Tensor) or not self._needs_gradient(tensor):
             return ""
         return "weight" if _get_storage_address(tensor) in self._weights else "input"
+
+    def note_copy(self, copied: torch.Tensor, original: torch.Tensor) -> None:
+        """Records a copy without values of a tensor that was computed from an unregistered parameter."""
+        if original.requires_grad:
+            self._copies.add(_get_storage_address(copied))
+
+    def _needs_gradient(self, tensor: torch.Tensor) -> bool:
+        return tensor.requires_grad or (bool(self._copies) and _get_storage_address(tensor) in self._copies)
 
     def record_operator(
         self,
@@ -109,7 +118,7 @@ class Gradients:
         self._row_by_storage.update((_get_storage_address(tensor), row) for tensor in outputs)
         if torch.is_grad_enabled() and self.in_subclass and (cost.macs or cost.elementwise_ops):
             self._subclass_rows.add(id(row))
-        if not torch.is_grad_enabled() or not any(t.requires_grad for t in inputs):
+        if not torch.is_grad_enabled() or not any(map(self._needs_gradient, inputs)):
             return
         self._read_storages.update(_get_storage_address(t) for t in inputs)
         # a tensor computed from weights only is still a weight, for example a cast or a normalized weight

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.compat import torchvision
-from explorer.engine.costs.assumption import Assumption, is_assumption
+from explorer.engine.costs.assumption import MAX_DECISION_RUNS, Assumption, is_assumption
 from explorer.engine.costs.aten import data_dependent
 from explorer.engine.costs.aten.expert_routing import EVENLY
 from explorer.engine.costs.torch.chance import DRAWS
@@ -38,9 +38,6 @@ from explorer.engine.costs.torch.tracer import trace
 from explorer.engine.costs.torch.unseen import LATER_WORK
 from explorer.engine.operators.cost_formulas import pick_bound
 from explorer.facts import Reach
-
-MAX_DECISION_RUNS = 8
-"""Maximum number of attempts to run a model to its end."""
 
 MAX_RUNS = 24
 """Maximum number of runs with other answers."""

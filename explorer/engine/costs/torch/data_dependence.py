@@ -15,14 +15,11 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from explorer.engine.costs.assumption import Assumption
+from explorer.engine.costs.assumption import MAX_QUESTIONS, Assumption
 from explorer.engine.costs.aten import data_dependent
 from explorer.engine.costs.aten.compared_numbers import list_compared_constants
 from explorer.engine.costs.torch.model_code import is_standard_library
 from explorer.engine.formats.torch_replay.graph_replay import DECIDING
-
-MAX_QUESTIONS = 4_096
-"""Number of queries at one place above which a loop counts as endless; real loops stay below."""
 
 ONCE = Assumption("assumed: a loop that ends by the value of a tensor runs once")
 

@@ -1026,6 +1026,8 @@ class _Watch:
                 # keep the original alive, so that no other tensor gets its id
                 if is_parameter(value):
                     meta_copy = self.outsiders.make_parameter(meta_copy, value)
+                elif self.gradients is not None:
+                    self.gradients.note_copy(meta_copy, value)
                 value_and_copy = self.meta_copies[id(value)] = (value, meta_copy)
                 jagged.mark(meta_copy, value)
                 reason = self.bound_reasons.get(storage_key(value.untyped_storage()))

@@ -6,7 +6,6 @@ memory that the simulation leaves out: workspaces inside kernels, and tensors th
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.training.simulation import OPTIMIZERS, create_state
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.facts.training import MeasuredMemory, Optimizer, Phase
 from explorer.host import input_files, scratch
@@ -49,7 +49,7 @@ def measure_step(
     Raises:
         BadModel: The step fails.
     """
-    model = copy.deepcopy(loaded.materialise()).train(train)
+    model = copy_module(loaded.materialise()).train(train)
     args, kwargs = bound_inputs.build_arguments(device="cpu", with_gradients=True)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     torch_optimizer = create_state(OPTIMIZERS[optimizer](trained), trained)

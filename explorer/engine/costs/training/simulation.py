@@ -39,11 +39,10 @@ from explorer.engine.compat.torch import (
     step_number,
     storage_key,
 )
+from explorer.engine.costs.assumption import MAX_DECISION_RUNS, MAX_QUESTIONS
 from explorer.engine.costs.aten import device_questions, dispatch, kernels, storages
 from explorer.engine.costs.aten.constant_values import choose_device, is_new_floating_point
 from explorer.engine.costs.aten.data_dependent import VALUES_BESIDE
-from explorer.engine.costs.torch.branch_outcomes import MAX_DECISION_RUNS
-from explorer.engine.costs.torch.data_dependence import MAX_QUESTIONS
 from explorer.engine.costs.training.memory import Allocation, MemoryChange, compute_moments
 from explorer.engine.costs.training.mixed_values import call_without_values, is_mixed, run_on_zeros
 from explorer.engine.formats.torch_module import jagged

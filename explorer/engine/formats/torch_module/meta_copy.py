@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from explorer.base.errors import BadModel
 from explorer.engine.compat.torch import (
     HOOKED,
     MODULE_DICTS,
@@ -36,6 +41,7 @@ from explorer.engine.formats.torch_module.modules import (
 )
 from explorer.engine.formats.torch_module.stored_form import attach_wrapped
 from explorer.engine.formats.torch_module.tensor_subclass import (
+    attach_conversions,
     dequantize,
     is_wrapper,
     list_inner_tensors,
@@ -112,6 +118,7 @@ def _create_twins(
             memo[id(tensor)] = kind(requires_grad=tensor.requires_grad, dtype=tensor.dtype, device="meta")
         elif is_wrapper(tensor):
             memo[id(tensor)] = _make_parameter(_create_logical_twin(tensor, storages), tensor)
+            attach_conversions(memo[id(tensor)], tensor)
         elif tensor.is_meta:
             memo[id(tensor)] = _make_parameter(tensor.detach(), tensor)
         elif not isinstance(tensor, nn.Parameter) and (
@@ -232,35 +239,163 @@ def _find_unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
     return unregistered + [tensor for _, tensor in find_unregistered_parameters(modules, other_tensors)]
 
 
+def copy_module(model: nn.Module, memo: Mapping[int, Any] | None = None) -> nn.Module:
+    """Copies a model with its tensors. Functions in its attributes use the modules of the copy.
+
+    Args:
+        model: Model to copy.
+        memo: Copies of some objects, by id of the original.
+    """
+    copies = dict(memo or {})
+    twin = copy.deepcopy(model, copies)
+    _rebind_functions(twin, copies)
+    return twin
+
+
 def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """Copies a model; `memo` has the replacement of each tensor, by the id of the original.
 
     TorchScript objects are shared. If the model has an object that cannot be copied, such as an open file or
     a lock, only its modules are copied.
+
+    Raises:
+        BadModel: The model is sharded by `fully_shard`.
     """
+    sharded_class: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
     for module in model.modules():
+        if isinstance(module, sharded_class):
+            problem = "torch cannot copy a module after `fully_shard`, whose hooks change the original"
+            raise BadModel(problem, where=type(module).__name__, hint="open the model before `fully_shard`")
         memo.update((id(v), v) for v in vars(module).values() if isinstance(v, torch.ScriptObject))
+    copies = dict(memo)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return copy.deepcopy(model, dict(memo))
+            twin: nn.Module = copy.deepcopy(model, copies)
         except Exception:
-            return _copy_module_by_module(model, memo)
+            copies = dict(memo)
+            twin = _copy_module_by_module(model, copies)
+    _rebind_functions(twin, copies)
+    return twin
 
 
 def _copy_module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Copies only the modules, and replaces tensors as in `memo`; other attributes are shared."""
-    twins: dict[int, Any] = {}
-    for module in model.modules():
-        twin = twins[id(module)] = module.__new__(type(module))
+    """Copies only the modules, which it adds to `memo`, and replaces tensors as in `memo`.
+
+    Other attributes are shared.
+    """
+    modules = list(model.modules())
+    for module in modules:
+        twin = memo[id(module)] = object.__new__(type(module))
         vars(twin).update(vars(module))
         for kind, members in module_dicts(module).items():
             vars(twin)[kind] = {name: memo.get(id(member), member) for name, member in members.items()}
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor):
                 vars(twin)[name] = memo.get(id(value), value)
-    for module in model.modules():
-        children = module_dicts(twins[id(module)])[MODULE_DICTS[-1]]
-        children.update({name: twins.get(id(child), child) for name, child in children.items()})
-    result: nn.Module = twins[id(model)]
+            elif type(value) in (dict, list, OrderedDict) and name not in MODULE_DICTS:
+                vars(twin)[name] = copy.copy(value)
+    for module in modules:
+        children = module_dicts(memo[id(module)])[MODULE_DICTS[-1]]
+        children.update({name: memo.get(id(child), child) for name, child in children.items()})
+    result: nn.Module = memo[id(model)]
     return result
+
+
+def _rebind_functions(twin: nn.Module, copies: Mapping[int, Any]) -> None:
+    """Replaces functions in attributes of a copied model that use modules or tensors of the original.
+
+    Python does not copy functions. A wrapped `forward`, or a hook that was defined inside a method, would run
+    the original.
+
+    Args:
+        twin: The copied model.
+        copies: Copies by id of the original.
+    """
+    rebinding = _Rebinding(copies)
+    for module in twin.modules():
+        attributes = vars(module)
+        for name, value in list(attributes.items()):
+            if name not in MODULE_DICTS:
+                rebound = rebinding.rebind(value)
+                if rebound is not value:
+                    attributes[name] = rebound
+
+
+class _Rebinding:
+    """Rebinds functions to copies of modules and tensors.
+
+    Args:
+        copies: Copies by id of the original.
+    """
+
+    def __init__(self, copies: Mapping[int, Any]) -> None:
+        self._copies = copies
+        self._functions: dict[int, tuple[FunctionType, FunctionType]] = {}
+        self._cells: dict[int, tuple[CellType, CellType]] = {}
+
+    def rebind(self, value: Any, depth: int = 0) -> Any:
+        """Returns `value` with functions that use copies. Lists and dictionaries are changed in place."""
+        if depth > _MAX_DEPTH:
+            return value
+        if isinstance(value, (nn.Module, torch.Tensor)):
+            return self._copies.get(id(value), value)
+        if isinstance(value, FunctionType):
+            return self._rebind_function(value, depth)
+        if isinstance(value, MethodType):
+            owner, function = self.rebind(value.__self__, depth + 1), self.rebind(value.__func__, depth + 1)
+            is_same = owner is value.__self__ and function is value.__func__
+            return value if is_same else MethodType(function, owner)
+        if isinstance(value, functools.partial):
+            parts = value.func, value.args, value.keywords
+            function, args, kwargs = (self.rebind(part, depth + 1) for part in (*parts[:2], dict(parts[2])))
+            if function is value.func and args is value.args and _has_same_values(kwargs, value.keywords):
+                return value
+            return functools.partial(function, *args, **kwargs)
+        if isinstance(value, dict) and not depth:
+            value.update({key: self.rebind(part, depth + 1) for key, part in value.items()})
+        elif type(value) is list and not depth:
+            value[:] = [self.rebind(part, depth + 1) for part in value]
+        elif type(value) in (tuple, list, dict):
+            items = value.values() if type(value) is dict else value
+            rebound = [self.rebind(part, depth + 1) for part in items]
+            if any(new is not old for new, old in zip(rebound, items, strict=True)):
+                return dict(zip(value, rebound, strict=True)) if type(value) is dict else type(value)(rebound)
+        return value
+
+    def _rebind_function(self, function: FunctionType, depth: int) -> FunctionType:
+        if id(function) in self._functions:
+            return self._functions[id(function)][1]
+        self._functions[id(function)] = function, function
+        cells = tuple(self._rebind_cell(cell, depth) for cell in function.__closure__ or ())
+        defaults = self.rebind(function.__defaults__, depth + 1)
+        named_defaults = self.rebind(function.__kwdefaults__, depth + 1)
+        old = *(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__
+        if all(new is part for new, part in zip((*cells, defaults, named_defaults), old, strict=True)):
+            return function
+        twin = FunctionType(
+            function.__code__, function.__globals__, function.__name__, defaults, cells or None
+        )
+        twin.__kwdefaults__, twin.__qualname__ = named_defaults, function.__qualname__
+        twin.__module__, twin.__doc__ = function.__module__, function.__doc__
+        vars(twin).update({key: self.rebind(part, depth + 1) for key, part in vars(function).items()})
+        self._functions[id(function)] = function, twin
+        return twin
+
+    def _rebind_cell(self, cell: CellType, depth: int) -> CellType:
+        if id(cell) not in self._cells:
+            try:
+                content = cell.cell_contents
+            except ValueError:  # the variable has no value yet
+                return cell
+            rebound = self.rebind(content, depth + 1)
+            self._cells[id(cell)] = cell, cell if rebound is content else CellType(rebound)
+        return self._cells[id(cell)][1]
+
+
+def _has_same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(part is other[key] for key, part in one.items())
+
+
+_MAX_DEPTH = 8
+"""Maximum depth of functions and containers inside each other that are searched for modules."""

@@ -6,7 +6,9 @@ known if the class can convert it to a plain tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,3 +110,24 @@ def dequantize(tensor: torch.Tensor) -> torch.Tensor | None:
             # the result is another subclass, such as the quantized tensor in a distributed tensor
             return dequantize(plain)
     return None
+
+
+def attach_conversions(twin: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Gives a plain tensor the methods with which a tensor subclass converts itself to a plain tensor.
+
+    The model's own code may call them: `weight.get_data()` of a MaskedTensor.
+
+    Args:
+        twin: Plain tensor that replaces `tensor`.
+        tensor: Tensor of a subclass.
+    """
+    for name in _CONVERSIONS:
+        if hasattr(type(tensor), name) and not hasattr(torch.Tensor, name):
+            setattr(twin, name, partial(_get_twin, weakref.ref(twin)))
+    if hasattr(type(tensor), "get_mask"):
+        mask = torch.empty(twin.shape, dtype=torch.bool, device=twin.device)
+        vars(twin)["get_mask"] = lambda: mask
+
+
+def _get_twin(reference: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+    return reference()

@@ -7,7 +7,6 @@ removed, and reported.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.torch_files.checkpoint_modules import ROLES
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.engine.formats.torch_module.modules import format_dtype, is_lazy
 from explorer.engine.models.open_model import open_tensors
 from explorer.engine.models.tensors import TensorFile
@@ -51,7 +51,7 @@ def use_weights_file(loaded: LoadedModule, path: str) -> LoadedModule:
     def build_filled() -> nn.Module:
         module = build()
         if is_shared:  # the user's module must stay unchanged
-            module = copy.deepcopy(module)
+            module = copy_module(module)
         origin_text, fill_notes = _fill_module(module, opened.tensors()[0], path)
         loaded.weights_text, loaded.notes = origin_text, (*notes, *fill_notes)
         return module

@@ -6,7 +6,6 @@ learning rate of 0.
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
 from explorer.engine.compat.torch import listening
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.engine.formats.torch_module.modules import list_modules, walk_tensors
 from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
@@ -274,7 +274,7 @@ class _MeasuredModule(Struct):
         stack.callback(device.clear)
         if spec.train or device.name != "cpu":
             # training changes batch statistics, and the user's module must stay on its device
-            module = copy.deepcopy(module)
+            module = copy_module(module)
         module = device.place(module)
         for part in module.modules():
             stack.callback(setattr, part, "training", part.training)

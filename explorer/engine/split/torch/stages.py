@@ -6,7 +6,6 @@ that uses a shared weight gets its own copy.
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from torch.fx.node import Node
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.compat.torch import leaves, stage_boundary
+from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.host.optional_packages import format_error
 from explorer.host.output_files import check_disk_space
 
@@ -165,7 +165,7 @@ class StagePipeline(nn.Module):
         self._links = [(part.reads, part.makes) for part in parts.stages]
         self._devices = tuple(devices)
         pairs = zip(parts.stages, devices, strict=True)
-        self.stages = nn.ModuleList([copy.deepcopy(part.module).to(device) for part, device in pairs])
+        self.stages = nn.ModuleList([copy_module(part.module).to(device) for part, device in pairs])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs all stages."""

@@ -6,7 +6,6 @@ module stay. Tied weights stay tied, because the copy stores each tensor once, l
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from explorer.base.errors import Misuse, suggest_name
-from explorer.engine.formats.torch_module.meta_copy import copy_sharing_values
+from explorer.engine.formats.torch_module import meta_copy
 from explorer.engine.tiling.rules import SiteChoice, check_tile, choose_settings
 from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear
 from explorer.engine.tiling.torch.products import choose_accumulator
@@ -259,9 +258,9 @@ def copy_module(module: nn.Module, share: bool) -> nn.Module:
         Misuse: The module cannot be copied.
     """
     if share:
-        return copy_sharing_values(module)
+        return meta_copy.copy_sharing_values(module)
     try:
-        return copy.deepcopy(module)
+        return meta_copy.copy_module(module)
     except Exception as error:
         raise Misuse(
             f"the module cannot be copied ({format_error(error)})", where=type(module).__name__
