@@ -237,7 +237,7 @@ class _SiteForm(NamedTuple):
         if self.product_count is None:
             return f"products by {self.op}"
         # the body of a loop with an unknown trip count is counted once
-        loops_text = "" if self.is_exact else ", those in a loop counted once"
+        loops_text = "" if self.is_exact else ", those in a loop of unknown length counted once"
         return many_text(self.product_count, "product") + loops_text
 
 
@@ -295,6 +295,20 @@ def _list_sites(model: Model) -> list[dict[str, Any]]:
     ]
 
 
+def _list_planned_trips(model: Model) -> dict[str, int]:
+    """Returns the trip count of each loop with tiled sites in the main graph, by the place of its body.
+
+    The tiling plans in the model's metadata state it. A loop that may end earlier has no trip count.
+    """
+    trips = {}
+    for site in _list_sites(model):
+        place, calls = site.get("place"), site.get("calls")
+        is_single = isinstance(place, list) and len(place) == 1
+        if is_single and isinstance(calls, int) and calls > 0 and not site.get("at_most"):
+            trips[str(place[0])] = calls
+    return trips
+
+
 def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], bool]:
     """Counts the operators in `nodes` and their bodies.
 
@@ -307,6 +321,7 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
     """
     counts_by_function: dict[tuple[str, str, str], tuple[Counter[str], bool]] = {}
     weights = model.graph.initializers
+    planned_trips = _list_planned_trips(model)
 
     def count_body(nodes: Sequence[Node], shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], bool]:
         counts: Counter[str] = Counter()
@@ -326,6 +341,7 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
             if isinstance(graph, Graph):
                 inner_counts, is_body_exact = count_body(graph.nodes, shapes)
                 trips = _get_trip_count(node, shapes, weights)
+                trips = planned_trips.get(f"{node.name}.body") if trips is None else trips
                 is_exact &= is_body_exact and trips is not None
                 for op, count in inner_counts.items():
                     counts[op] += count * (1 if trips is None else trips)

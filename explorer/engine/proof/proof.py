@@ -430,8 +430,10 @@ def _list_limitations(regions: Sequence[RegionResult], rounded: float) -> Iterat
     if any(region.folded for region in regions):
         yield "folded weights are correct within eight roundings"
     if hidden_difference := max((region.hidden_difference for region in regions), default=0.0):
-        error = f"a relative error below {hidden_difference:.1e}"
-        yield f"in the output of a changed region, the runs cannot tell {error} from rounding"
+        yield (
+            f"an error of a changed region below {hidden_difference:.1e} of its output would pass as"
+            " rounding, because the runs cannot show it"
+        )
 
 
 def _build_reporter(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:

@@ -9,6 +9,7 @@ remains unexplained.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -60,6 +61,12 @@ _RECURRENT = "recurrent layer"
 
 _EXPORTER_NAMES = ("Constant", "onnx::", "val_", "_val_", "/")
 """Prefixes or parts of the names that exporters give to their own values."""
+
+_CONSTANT_NODE = re.compile(r"(^|/)Constant(_\d+)?_output_\d+$")
+"""Name of the value of a Constant node, such as an initial state. Exporters name no learned weight so."""
+
+_TILE_OPERATORS = ("2DMM_", "Split2D_")
+"""Prefixes of the operators of a tiled file that read a weight."""
 
 _BATCH_NORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """Names of the buffers of a batch normalization in torch, which are measured and not learned."""
@@ -580,7 +587,7 @@ def _classify(
         return _IDLE_PARAMETERS
     if (
         is_graph
-        and (not owner.macs or tensor.family == _INITIAL_STATE)
+        and (not owner.macs or tensor.family == _INITIAL_STATE or _CONSTANT_NODE.search(name))
         and (_is_exporter_name(name) or _is_size(tensor))
     ):
         return _EXPORTER_CONSTANTS
@@ -595,9 +602,17 @@ def _is_recurrent_bias(tensor: ComparedTensor) -> bool:
 
 
 def _is_tied(tensor: ComparedTensor, shape: tuple[int, ...], family: str) -> bool:
-    """Whether several layers share a tensor of this shape, at least one of them a layer of `family`."""
+    """Whether several layers share a tensor of this shape, at least one of them a layer of `family`.
+
+    The operators of a tiled file stand for the product that they are parts of.
+    """
     families = {find_family(owner.kind) for owner in tensor.owners}
-    return len(tensor.owners) > 1 and tuple(sorted(tensor.shape)) == shape and family in families
+    same_family = _MULTIPLYING_FAMILIES if family.startswith(_TILE_OPERATORS) else (family,)
+    return (
+        len(tensor.owners) > 1
+        and tuple(sorted(tensor.shape)) == shape
+        and not families.isdisjoint(same_family)
+    )
 
 
 def _is_size(tensor: ComparedTensor) -> bool:

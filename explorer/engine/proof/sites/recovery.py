@@ -13,9 +13,6 @@ from explorer.engine.graph.model import Model
 from explorer.engine.graph.tile_metadata import PLAN_KEY, read_earlier_plans
 from explorer.facts import Plan, SitePlan
 
-_SITE_FIELDS = {*SitePlan.__struct_fields__} - {"at_most", "calls", "rows"}
-"""Fields of a site that the proof reads. It does not use how often a site runs."""
-
 _UNKNOWN_TOTALS = {"sites": (), "products": None, "macs": None, "macs_total": None}
 """Fields of a plan that are computed from its sites or stay unknown."""
 
@@ -54,7 +51,10 @@ def _parse_plan(text: str) -> Plan | None:
         fields = json.loads(text)
         # a site without a tile of its own has the tile of the plan
         site_records = [
-            {"tile": fields["tile"], **{key: value for key, value in site.items() if key in _SITE_FIELDS}}
+            {
+                "tile": fields["tile"],
+                **{key: value for key, value in site.items() if key in SitePlan.__struct_fields__},
+            }
             for site in fields["sites"]
         ]
         sites = msgspec.convert(site_records, build_type(tuple[SitePlan, ...]), strict=False)
@@ -64,9 +64,12 @@ def _parse_plan(text: str) -> Plan | None:
             if key in fields
         }
         plan = msgspec.convert({**_UNKNOWN_TOTALS, **plan_fields}, build_type(Plan), strict=False)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError):
+        products = sum_if_all_known(site.products_total for site in sites)
+        macs = sum_if_all_known(site.macs_total for site in sites)
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return None
     if min(*plan.tile, *(size for site in sites for size in site.tile)) < 1:
         return None  # every axis of a tile has at least one element
-    macs = sum(site.batch * site.M * site.K * site.N if site.macs is None else site.macs for site in sites)
-    return replace(plan, sites=sites, products=sum(site.products for site in sites), macs=macs)
+    if any(times < 0 for site in sites for times in (site.calls or 0, *(times for times, _ in site.rows))):
+        return None
+    return replace(plan, sites=sites, products=products, macs=macs)
