@@ -85,9 +85,12 @@ class Roofline(TableFact, frozen=True):
         memory_bound: Number of memory-bound layers.
         unknown: Number of layers with an unknown limit.
         coverage: Share of layers whose time is known, 0 to 1.
+        multiplied: Number type in which the model multiplies, by most of its MACs. '' for integers and if
+            unknown.
     """
 
     ROWS: ClassVar[str] = "points"
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("multiplied",)
 
     machine: Machine
     ridge: float
@@ -99,3 +102,4 @@ class Roofline(TableFact, frozen=True):
     memory_bound: int
     unknown: int
     coverage: float
+    multiplied: str = ""

@@ -39,7 +39,7 @@ from explorer.base.errors import Misuse, suggest_name, suggest_only_near
 from explorer.base.units import many_text
 from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import MeasuredMachine
-from explorer.facts.roofline import Machine, Machines, NamedMachine
+from explorer.facts.roofline import Machine, Machines, NamedMachine, Roofline
 from explorer.host import input_files, processor
 from explorer.host.system import find_user_folder
 from explorer.settings.machine_presets import PRESETS
@@ -200,6 +200,15 @@ def list_presets() -> Mapping[str, Hardware]:
         row.name: _parse_machine(row.name, dict(row.settings), "preset", f"preset, dense {row.dtype}")
         for row in PRESETS
     }
+
+
+def find_other_peak_type(fact: Roofline) -> str:
+    """Returns the number type of a preset's peak rate if the model multiplies another type, otherwise ''."""
+    machine, row = fact.machine, next((row for row in PRESETS if row.name == fact.machine.name), None)
+    if row is None or not fact.multiplied or list_presets()[row.name].peak_macs != machine.peak_macs:
+        return ""
+    types = {"float16" if dtype == "bfloat16" else dtype for dtype in (row.dtype, fact.multiplied)}
+    return row.dtype if len(types) > 1 else ""  # both 16-bit types have the same rate
 
 
 def load_hardware(config: str | None = None) -> dict[str, Hardware]:

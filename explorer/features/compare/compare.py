@@ -26,10 +26,12 @@ from explorer.facts.comparison import (
     collect_model_figures,
 )
 from explorer.facts.cost import Hardware
+from explorer.facts.roofline import Roofline
 from explorer.features.quantize.quantize import formats_at
 from explorer.features.tiling.tiling import Tiler
 from explorer.session.parts.figures import find_constants
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
+from explorer.settings.machines import find_other_peak_type
 
 
 class Comparer:
@@ -186,15 +188,19 @@ class Comparer:
             else None
             for column, (models, index) in enumerate(states)
         ]
+        rooflines = [_place_on_roofline(state, hardware) for state in states]
         columns = [
-            _build_figures(state, hardware, proof) for state, proof in zip(states, proofs, strict=True)
+            _build_figures(state, hardware, roofline, proof)
+            for state, roofline, proof in zip(states, rooflines, proofs, strict=True)
         ]
         notes = _list_warnings(infos, None if prove is None else names[0])
+        types = dict.fromkeys((find_other_peak_type(r), r.multiplied) for r in rooflines if r is not None)
+        notes += [f"the peak rate is of {peak}; the model multiplies {own}" for peak, own in types if peak]
         if prove is None and any(proofs):
             notes.append("proof and largest error compare each state with the state that it was made from")
-        machine = "" if hardware is None else hardware.name or "the machine that was given"
+        machine_name = "" if hardware is None else hardware.name or "the machine that was given"
         alike = len({info.model.is_graph for info in infos}) == 1
-        return build_figure_table(names, columns, machine, notes, alike=alike)
+        return build_figure_table(names, columns, machine_name, notes, alike=alike)
 
 
 Prove = Callable[[State], Verification]
@@ -222,15 +228,23 @@ def _find_equal_constants(
     )
 
 
-def _build_figures(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
+def _place_on_roofline(state: State, hardware: Hardware | None) -> Roofline | None:
+    models, index = state
+    examined, machine = models.examine_or_refuse(index), build_roofline_machine(hardware)
+    if machine is None or not examined.info.totals.nodes:
+        return None
+    return compute_roofline(examined.analysis, machine)
+
+
+def _build_figures(
+    state: State, hardware: Hardware | None, roofline: Roofline | None, proof: Verification | None
+) -> Figures:
     models, index = state
     examined = models.examine_or_refuse(index)
-    machine, tiled = build_roofline_machine(hardware), examined.info.tiled
-    has_time = machine is not None and examined.info.totals.nodes
-    plan = Tiler(models).tiling(index) if tiled is not None else None
+    plan = Tiler(models).tiling(index) if examined.info.tiled is not None else None
     return collect_model_figures(
         examined.info,
-        roofline=compute_roofline(examined.analysis, machine) if has_time and machine is not None else None,
+        roofline=roofline,
         cost=None if plan is None else compute_plan_cost(plan, hardware),
         proof=proof,
     )

@@ -8,6 +8,8 @@ is read once, each output is written once, and nothing stays on chip between lay
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import sum_known
@@ -53,7 +55,22 @@ def compute_roofline(analysis: Analysis, machine: Machine) -> Roofline:
         memory_bound=limits.count("memory"),
         unknown=limits.count("unknown"),
         coverage=timed / len(points) if points else 1.0,
+        multiplied=_find_multiplied_type(analysis),
     )
+
+
+def _find_multiplied_type(analysis: Analysis) -> str:
+    """Returns the type of floats in which most MACs are done.
+
+    It is '' if integers are multiplied, because a graph does not say whether a machine does so.
+    """
+    counts: Counter[str] = Counter()
+    for layer in analysis.layers:
+        if layer.macs and layer.counted and not layer.group and layer.outputs:
+            output = layer.outputs[0].dtype or ""
+            types = (output, *(weight.dtype or "" for weight in layer.weights if weight.shape))
+            counts[output if all("float" in dtype for dtype in types) else ""] += layer.macs
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def count_moved_bytes(layer: Layer) -> int | None:

@@ -20,6 +20,7 @@ from explorer.report.present.figures import (
     size,
 )
 from explorer.report.present.look.info import answer
+from explorer.settings.machines import find_other_peak_type
 
 LIMITS: Mapping[str, Role] = {"compute": "good", "memory": "bar", "unknown": "warning"}
 """Role of each kind of bound."""
@@ -69,7 +70,7 @@ def figures(
         ),
     ]
     rows = [
-        *_build_machine_fields(fact.machine, separate=separate),
+        *_build_machine_fields(fact, separate=separate),
         ridge_field(fact.ridge),
         Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
         *([] if profile is None else [build_measured_field(profile)]),
@@ -82,12 +83,22 @@ def figures(
     return Fields(rows)
 
 
-def _build_machine_fields(machine: Machine, *, separate: bool) -> list[Field]:
+def _build_machine_fields(fact: Roofline, *, separate: bool) -> list[Field]:
+    machine = fact.machine
+    other_type = find_other_peak_type(fact)
+    type_field = Field(
+        "Peak's number type",
+        Span(f"{other_type}, not {fact.multiplied}", "warning"),
+        f"the model multiplies {fact.multiplied}; --peak-macs sets its peak",
+        "peak of",
+    )
+    type_fields = [type_field] if other_type else []
     if not separate:
-        return [Field("Machine", format_machine(machine), machine.origin, "machine")]
+        return [Field("Machine", format_machine(machine), machine.origin, "machine"), *type_fields]
     return [
         Field("Machine", machine.name or "as typed", short="machine"),
         Field("Peak", rate_text(machine.peak_macs, "MAC/s"), short="peak"),
+        *type_fields,
         Field("Bandwidth", rate_text(machine.bandwidth, "B/s"), short="bandwidth"),
     ]
 
