@@ -48,7 +48,7 @@ def page(topic: str) -> str:
     if topic not in TOPICS:
         hint = (
             suggest_name(topic, TOPICS, listing="explorer help")
-            or "type explorer help for the list of topics"
+            or "type explorer help for the list of topics, explorer help glossary for the meanings of terms"
         )
         raise Misuse("the manual has no such page", where=topic, hint=hint)
     with input_files.open_text(os.path.join(os.path.dirname(__file__), f"{topic}.md"), internal=True) as file:

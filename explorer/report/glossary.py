@@ -100,12 +100,26 @@ GLOSSARY: tuple[Term, ...] = (
     Term("u", "The error of one rounding: half a unit in the last place. It is relative to the sum of the"
          " absolute products.", ("rounding",)),
     Term("max error", "The largest difference of one element.", ("max difference",)),
+    Term("tiles bit-equal", "The number of tiles that equal their part of the weight in each bit."),
+    Term("rows compared", "The rows of a matmul's result that were compared: all M rows of the model's own"
+         " values, and rows of dense random values. The number may exceed M."),
+    Term("relative RMS", "The root of the mean squared difference, divided by the root of the mean square of"
+         " the output."),
+    Term("rounding vs exact", "The largest error of a tiled matmul against a float64 run, in u; also on dense"
+         " random values.", ("worst rounding",)),
+    Term("changed region", "A part of the graph that changed other than by tiles, such as a recurrent layer"
+         " that was taken apart. Each runs alone on several sets of values.", ("region", "sets of values")),
     Term("MSE", "The mean squared difference of two results."),
     Term("RMS error", "The root of the mean squared difference from a float64 run."),
     Term("cosine", "The cosine of the angle between two results; 1 means the same direction."),
     Term("to the limit", "The error as a share of its limit; a full bar is the limit."),
     Term("backward", "The pass that computes the gradients of inputs and weights, each with the MACs of the"
          " forward pass. The first layer needs no gradient of its input."),
+    Term("kept by autograd", "Values of the forward pass that the backward pass needs, without parameters and"
+         " inputs.", ("kept",)),
+    Term("temporary", "Tensors that are freed before a training step ends: gradients of activations,"
+         " workspaces, and copies that the optimizer makes."),
+    Term("optimizer's step", "The last phase of a training step: the optimizer changes the parameters."),
     Term("gradients", "Bytes of the derivatives of the trained parameters."),
     Term("optimizer state", "Numbers that the optimizer keeps for each trained parameter.", ("optimizer",)),
 )  # fmt: skip

@@ -143,7 +143,7 @@ def test_training_adds_forward_and_backward() -> None:
     row = LayerTraining(0, "fc", "Linear", 100, 100, 100, 40, 20, 40, 20)
     fact = Training(8, "adam", (row,), 64, 40, 20, 20, 40, 184, 100, 200, 1.0, ("a note",))
     text = read(training.training(INFO, fact))
-    assert "Adam keeps 2 numbers a parameter" in text
+    assert "Adam and AdamW keep 2 numbers a parameter" in text
     figures = {line.split("  ")[1]: line.split() for line in text.splitlines() if line.startswith("  ")}
     assert "300" in figures["MACs, step"]
     assert "184" in " ".join(figures["Memory, sum"])

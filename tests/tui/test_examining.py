@@ -480,7 +480,7 @@ async def test_training_is_told_for_the_model_and_for_the_layer() -> None:
         await hands.press("2", "b")
         hands.pilot.app.screen.query_one("#batch", Input).value = "8"
         await hands.press("down", "right", "right")
-        assert "Adam keeps 2 numbers a parameter" in " ".join(hands.dialog().split())
+        assert "Adam and AdamW keep 2 numbers a parameter" in " ".join(hands.dialog().split())
         await hands.press("enter")
         assert asked(hands, "training_over_time") == [
             ((), {"batches": (8,), "optimizer": "adam", "checkpoint": (), "card": None})

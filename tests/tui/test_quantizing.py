@@ -240,7 +240,7 @@ async def test_the_layers_of_the_tree_and_their_kind_are_what_is_meant(session):
         await hands.press("Q")
         await hands.burst(*["down"] * 6)
         field = top(hands).query_one("#layers", ComboField)
-        assert field.words == ("all 5", "this layer 1", "this kind 2")
+        assert field.words == ("all 5", "this layer 1", "all Conv 2")
         await hands.press("right")
         assert "layers 1 of 5" in hands.dialog()
         await hands.press("right")

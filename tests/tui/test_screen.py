@@ -76,6 +76,18 @@ async def test_o_opens_a_model_again_whatever_dialog_stands_above(above: tuple[s
         assert hands.dialog().startswith("Actions"), "a model that is open stays as it is"
 
 
+async def test_below_the_actions_stands_what_the_current_row_cuts() -> None:
+    async with screen(ScriptedEngine(), size=(100, 30)) as hands:
+        await hands.press("a", "t")
+        assert "Tile matmuls" in hands.dialog(), "a letter still chooses"
+        await hands.press("escape", "a", "down")
+        about = hands.pilot.app.screen.query_one("#pick-about", LineView)
+        command = [command for command in COMMANDS if command.menu][1]
+        assert command.tip not in " ".join(hands.dialog().split("\n")[:-4]), "its row cuts it"
+        assert command.tip in " ".join(" ".join(map(line_text, about.lines)).split())
+        assert len(about.lines) == 2, "the list does not move with the cursor"
+
+
 @pytest.mark.slow
 async def test_a_path_that_cannot_be_written_is_asked_for_again_as_it_was_typed(tmp_path: Path) -> None:
     there = tmp_path / "there.csv"

@@ -39,7 +39,7 @@ from explorer.tui.tree.sites import select_names
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.combo import ComboField
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.option_field import STACKED, FieldLabel, OptionField
+from explorer.tui.widgets.option_field import STACKED, FieldLabel, OptionField, name_operators
 from explorer.tui.widgets.text_input import create_text_input
 
 PreviewFunction = Callable[[QuantizeSpec], Awaitable[Quantization]]
@@ -282,10 +282,12 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         )
 
     def _show_layer_counts(self, all_layers: Sequence[QuantizedLayer]) -> None:
-        """Add the number of layers to each word of the layers field: 'all 12', 'this 1', 'its kind 5'."""
+        """Add the number of layers to each word of the layers field: 'all 12', 'this layer 1', ...."""
         names, ops = self._find_cursor_layers(all_layers)
         same_op_count = sum(layer.op in ops for layer in all_layers)
-        counts = zip(_SITES.declared.words, (len(all_layers), len(names), same_op_count), strict=True)
+        everything, this_layer, this_kind = _SITES.declared.words
+        words = everything, this_layer, name_operators(ops, this_kind)
+        counts = zip(words, (len(all_layers), len(names), same_op_count), strict=True)
         self._fit_layer_list()
         field = self.query_one("#layers", ComboField)
         field.set_words([*(f"{word} {count:,}" for word, count in counts), *field.words[3:]])

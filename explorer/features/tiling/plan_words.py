@@ -89,6 +89,10 @@ def _build_assumptions(fact: PlanCost) -> list[Block]:
 _NAMES = (
     "Names of matmuls are those of the ONNX graph that `explorer tile` writes, not of the module's layers."
 )
+_FIGURES_OF_RUNS = (
+    "A matmul with runs is in a loop or function: its row has the figures of one run, and the totals count"
+    " all runs."
+)
 _NO_MACHINE = (
     "No cycles without a machine: add --machine NAME (`explorer machines` lists the names) or"
     " --machine FILE.toml."
@@ -260,6 +264,8 @@ def _build_site_table(fact: PlanCost) -> list[Block]:
     if len(groups) < len(fact.sites):
         row_note = f"{len(fact.sites):,} matmuls: equal matmuls share a row, whose figures are those of one"
         notes = [Paragraph(f"{row_note}; --json lists all.", "quiet")]
+    if any(site.calls != 1 for site in fact.sites):
+        notes.append(Paragraph(_FIGURES_OF_RUNS, "quiet"))
 
     def name(group: Sequence[SiteCost]) -> Cell:
         site, names = group[0], list_first_names([site.title for site in group])

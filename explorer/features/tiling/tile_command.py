@@ -66,7 +66,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: document().tile(result, model, name_tool(), digest, quantization),
         lambda: load_presenter("tile_words", __package__).tile(
-            result, source, change, write_opening_words(args.opening), quantization
+            *(result, source, change, write_opening_words(args.opening), quantization),
+            module_parameters=info.totals.params if quantization is None else None,
         ),
         "plan.sites",
         warning="; ".join(filter(None, (fixed_sizes, unmatched, warning))),

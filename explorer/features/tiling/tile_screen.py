@@ -36,7 +36,7 @@ from explorer.tui.tree.sites import list_operands, select_sites
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField
-from explorer.tui.widgets.option_field import FieldLabel, OptionField
+from explorer.tui.widgets.option_field import FieldLabel, OptionField, name_operators
 from explorer.tui.widgets.text_input import TextInput
 
 if TYPE_CHECKING:
@@ -296,7 +296,9 @@ class TileDialog(Dialog[TileSpec]):
     def _name_sites(self, all_sites: Sequence[SitePlan]) -> None:
         cursor_sites, similar_sites = self._list_cursor_sites(all_sites), self._list_similar_sites(all_sites)
         counts = (len(all_sites), len(cursor_sites), len(similar_sites))
-        words = [f"{word} {count:,}" for word, count in zip(_SITES.declared.words, counts, strict=True)]
+        everything, this_layer, this_kind = _SITES.declared.words
+        names = everything, this_layer, name_operators((site.op for site in cursor_sites), this_kind)
+        words = [f"{name} {count:,}" for name, count in zip(names, counts, strict=True)]
         self.query_one("#sites", OptionField).set_words(words)
 
     def _list_cursor_sites(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:

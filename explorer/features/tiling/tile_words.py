@@ -289,12 +289,27 @@ def _note_quantization(first: Quantization) -> list[Block]:
     return [Line((Span(text, "figure"),), 2)]
 
 
+def _explain_exported_parameters(
+    change: Diff, source: str, output: str, parameters: int | None
+) -> list[Block]:
+    """State the module's own number of parameters if its ONNX form stores another number."""
+    stored = change.totals_before.params
+    if parameters in (None, stored):
+        return []
+    command = f"`explorer compare {source} {output or 'FILE'}`"
+    text = (
+        f"The module has {parameters:,} parameters; its ONNX form stores {stored:,}. {command} explains why."
+    )
+    return [Paragraph(text, "quiet")]
+
+
 def tile(
     fact: TileResult,
     source: str,
     change: Diff | None,
     opening: Sequence[str] = (),
     first: Quantization | None = None,
+    module_parameters: int | None = None,
 ) -> list[Block]:
     """Build the output of `explorer tile`: plan, proof, changes, file, and next commands.
 
@@ -304,6 +319,7 @@ def tile(
         change: Differences between the graphs, or None to leave them out.
         opening: Options with which the model was opened, for the next commands.
         first: Quantization before the tiling, or None.
+        module_parameters: Parameters of the module that was exported, if the model is one.
     """
     blocks = plan(fact.plan, source)
     if first is not None:
@@ -317,6 +333,11 @@ def tile(
             Line(),
             Line((Span("What changed", "strong"), Span(origin, "quiet"))),
             *build_changes(change),
+            *(
+                _explain_exported_parameters(change, source, fact.output, module_parameters)
+                if is_module
+                else []
+            ),
         ]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
-from explorer.base.units import bytes_text
+from explorer.base.units import bytes_text, exact_text
 from explorer.facts import Info
 from explorer.facts.training import (
     Holding,
+    LayerTraining,
     Optimizer,
     StepMemory,
     Training,
@@ -62,7 +63,10 @@ def training_blocks(info: Info, fact: Training) -> list[Block]:
             (Column("params", "right", drop=5), lambda row: dash_zero(size(row.param_bytes))),
             (Column("gradients", "right", drop=3), lambda row: dash_zero(size(row.gradient_bytes))),
             (Column("optimizer", "right", drop=4), lambda row: dash_zero(size(row.optimizer_bytes))),
-            (Column("", shrink=True, role="warning", drop=6), lambda row: row.reason),
+            (
+                Column("", shrink=True, role="warning", drop=6),
+                lambda row: row.reason or (_SHARED if _has_only_shared(row) else ""),
+            ),
         ),
         what="layers",
     )
@@ -75,6 +79,14 @@ def training_blocks(info: Info, fact: Training) -> list[Block]:
         *(memory_blocks(fact.memory) if fact.memory is not None else []),
         *build_output_fields(info, fact),
     ]
+
+
+_SHARED = "its parameters are shared: see an earlier row"
+
+
+def _has_only_shared(row: LayerTraining) -> bool:
+    """Whether a layer trains a weight whose bytes an earlier layer has."""
+    return bool(row.backward_weight_macs) and not row.param_bytes
 
 
 def memory_blocks(fact: TrainingMemory) -> list[Block]:
@@ -136,13 +148,16 @@ def build_memory_table(fact: TrainingMemory) -> list[Block]:
         blocks.append(Paragraph(_MEASURED, "quiet"))
     if fact.largest_batch is not None:
         fit_text = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
-        blocks.append(Line((f"fits in {bytes_text(fact.limit_bytes or 0)}: ", Span(fit_text, "strong"))))
+        fit = f"fits in {bytes_text(fact.limit_bytes or 0)}: ", Span(fit_text, "strong")
+        cpu_note = f"   {_COUNTED_ON_CPU}" if fact.steps[0].counted == "autograd" else ""
+        blocks.append(Line((*fit, Span(cpu_note, "warning"))))
     if fact.checkpoint:
         more_text = f" and {len(fact.checkpointed) - 1:,} more" if len(fact.checkpointed) > 1 else ""
         blocks.append(Line(Span(f"checkpointed: {fact.checkpointed[0]}{more_text}", "quiet")))
     return blocks
 
 
+_COUNTED_ON_CPU = "counted as on a CPU: CUDA needs more, see the notes below"
 _MEASURED = "Measured: one step on the CPU, as torch's allocator reports it, with workspaces inside kernels."
 
 
@@ -173,7 +188,8 @@ def _format_saved_bytes(value: int) -> Span:
 
 
 def _format_moment(moment: TrainingMoment) -> str:
-    return f"{moment.phase}, {moment.path}" if moment.path else moment.phase
+    phase = "the optimizer's step" if moment.phase == "step" else moment.phase
+    return f"{phase}, {moment.path}" if moment.path else phase
 
 
 def _build_moment_table(step: StepMemory) -> Table:
@@ -236,7 +252,7 @@ def build_step_fields(info: Info, fact: Training) -> Fields:
             count_field("MACs, step", step_macs, _join_signs(forward_sign, backward_sign)),
             count_field(
                 *("Elementwise operations, forward", fact.elementwise_ops, elementwise_signs[0]),
-                short="elementwise",
+                *(_explain_other_kernels(info, fact), "elementwise"),
             ),
             count_field(
                 *("Elementwise operations, backward", fact.backward_elementwise_ops, elementwise_signs[1]),
@@ -248,6 +264,14 @@ def build_step_fields(info: Info, fact: Training) -> Fields:
             bytes_field("Optimizer", fact.optimizer_bytes, "", OPTIMIZERS[fact.optimizer]),
         ]
     )
+
+
+def _explain_other_kernels(info: Info, fact: Training) -> str:
+    """Return why `info` has other elementwise operations at the same sizes, or ''."""
+    without_gradients = info.totals.elementwise_ops
+    if fact.forward_macs != info.totals.macs or fact.elementwise_ops in (None, without_gradients):
+        return ""
+    return f"`info` has {exact_text(without_gradients)}: torch uses other kernels without gradients"
 
 
 def _find_signs(info: Info, fact: Training, figure: str) -> tuple[str, str]:
@@ -348,6 +372,6 @@ def build_heading(fact: Training) -> Heading:
 OPTIMIZERS: Mapping[Optimizer, str] = {
     "sgd": "SGD keeps no state",
     "momentum": "SGD with momentum keeps 1 number a parameter",
-    "adam": "Adam keeps 2 numbers a parameter",
+    "adam": "Adam and AdamW keep 2 numbers a parameter",
 }
 """Numbers that each optimizer keeps per trained parameter, as text."""

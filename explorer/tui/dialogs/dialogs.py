@@ -564,6 +564,10 @@ class Choices(LineList):
         return cut_middle(self._names[1].shorten({title: room}).texts[title], room)
 
 
+_ABOUT_ROWS = 2
+"""Rows below a list with titles, for the description of the row under the cursor."""
+
+
 class PickDialog(Dialog[str]):
     """A list to choose from with the cursor, with keys, or (`typed`) by typing part of a name."""
 
@@ -596,11 +600,14 @@ class PickDialog(Dialog[str]):
             rows.heads = self._heads
             yield LineView(id="pick-head", focusable=False)
         yield rows
+        if self._heads is not None:
+            yield LineView(id="pick-about", focusable=False)
 
     def on_mount(self) -> None:
         """Show all choices."""
         rows = self.query_one(Choices)
-        rows.styles.height = max(1, min(len(self.choices), max(3, self.app.size.height - 8)))
+        about_rows = 0 if self._heads is None else _ABOUT_ROWS
+        rows.styles.height = max(1, min(len(self.choices), max(3, self.app.size.height - 8 - about_rows)))
         self.narrow("")
         (self.query_one(Input) if self._typed else rows).focus()
 
@@ -619,6 +626,16 @@ class PickDialog(Dialog[str]):
         if self._heads is not None:
             self.query_one("#pick-head", LineView).show(
                 lambda width: [tuple((text, "dim") for text, _ in rows.head_line(width))]
+            )
+
+    @on(LineList.RowHighlighted)
+    def _show_about(self) -> None:
+        """Show the description of the row under the cursor, which the row itself may cut."""
+        if self._heads is not None:
+            choices = self.query_one(Choices)
+            tip = escape_name(choices.rows[choices.cursor].tip) if choices.rows else ""
+            self.query_one("#pick-about", LineView).show(
+                lambda width: [*wrap(((tip, "dim"),), width - 1, 1), *[BLANK] * _ABOUT_ROWS][:_ABOUT_ROWS]
             )
 
     def empty_note(self) -> str:

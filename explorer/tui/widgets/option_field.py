@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Self
 
 from textual import events
@@ -33,6 +33,15 @@ class FieldLabel(Static):
     def __init__(self, option: DeclaredOption, *, second: bool = False) -> None:
         super().__init__(option.declared.label, classes=f"form-label{' second' * second}", markup=False)
         self.option = option
+
+
+def name_operators(operators: Iterable[str], otherwise: str) -> str:
+    """Return the word for all rows with these operators: 'all Conv and Gemm'.
+
+    For no operator and for more than two it is `otherwise`.
+    """
+    names = sorted(set(operators))
+    return f"all {' and '.join(names)}" if 0 < len(names) <= 2 else otherwise
 
 
 class OptionField(RoleLines, can_focus=True):

@@ -355,3 +355,97 @@ def test_an_accumulator_of_a_float_model_has_no_effect_and_the_answer_says_so(
         "accumulator of 16 bits: no effect: no matmul here sums stored integers, as in a quantized model"
         in text
     )
+
+
+TIED = """
+import torch
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(70, 12)
+        self.gru = torch.nn.GRU(12, 12, batch_first=True)
+        self.head = torch.nn.Linear(12, 70, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(self.gru(self.embed(tokens))[0])
+
+def tied():
+    return Tied(), torch.randint(0, 70, (1, 9))
+"""
+
+
+@pytest.fixture
+def tiled(asked: Asked) -> Asked:
+    """`asked` in a folder with a recurrent module with a tied weight, its ONNX form, and the tiled form."""
+    Path("tied.py").write_text(TIED)
+    asked("convert", "tied.py:tied", "-o", "tied.onnx", "--no-verify")
+    asked("tile", "tied.onnx", "-o", "tiled.onnx", "--no-verify", "--tile", "16")
+    return asked
+
+
+def test_a_loop_counts_with_all_its_runs_in_each_answer_about_a_tiled_file(tiled: Asked) -> None:
+    plan = json.loads(tiled("plan", "tied.onnx", "--tile", "16", "--json"))["cost"]
+    table = tiled("compare", "tied.onnx", "tiled.onnx")
+    shown = {
+        line[2:20].strip(): line.split()[-1] for line in table.splitlines() if line.startswith("  Tile ")
+    }
+    assert shown["Tile matmuls"] == str(plan["products"])
+
+
+def test_the_number_of_tile_matmuls_in_a_diff_is_the_sum_of_its_list(
+    tiled: Asked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", "tied.onnx", "tiled.onnx"]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    row = re.search(r"GRU -> (\d+) tile matmuls .*? (\d+) 2DMM_16x16x16", text)
+    assert row is not None
+    assert row[1] == row[2]
+    assert int(row[1]) > 9 * 2  # each of nine steps runs the loop's tiles
+
+
+def test_a_tied_weight_of_a_tiled_file_is_explained(tiled: Asked) -> None:
+    answer = tiled("compare", "tied.py:tied", "tied.onnx", "tiled.onnx")
+    assert "unexplained" not in answer
+    assert answer.count("1 weight that layers of the first model share") == 4
+
+
+def test_a_tiling_says_that_the_module_has_other_parameters_than_its_file(tiled: Asked) -> None:
+    answer = tiled("tile", "tied.py:tied", "-o", "again.onnx", "--tile", "16")
+    assert "The module has 1,776 parameters; its ONNX form stores 2,6" in answer
+    assert "`explorer compare tied.py:tied again.onnx` explains why." in " ".join(answer.split())
+
+
+def test_a_step_points_to_the_row_that_has_a_shared_weight(tiled: Asked) -> None:
+    [row] = (line for line in tiled("training", "tied.py:tied").splitlines() if line.startswith("  head "))
+    assert row.endswith("its parameters are shared: see an earlier row")
+
+
+def test_a_plan_says_of_which_runs_its_rows_are(tiled: Asked, sample: Sample) -> None:
+    assert "has the figures of one run" in tiled("plan", "tied.onnx")
+    assert "one run" not in tiled("plan", str(sample("lenet")))
+
+
+def test_a_card_is_told_apart_from_a_cpu(asked: Asked) -> None:
+    answer = asked("training", "own.py:net", "--card", "1G", "--optimizer", "adam")
+    assert "counted as on a CPU: CUDA needs more, see the notes below" in answer
+    assert "at the optimizer's step" in answer
+    assert "Adam and AdamW keep 2 numbers a parameter" in answer
+
+
+def test_a_peak_of_another_number_type_is_named(asked: Asked) -> None:
+    line = next(
+        x for x in asked("roofline", "own.py:net", "--machine", "h100").splitlines() if "number type" in x
+    )
+    assert line.split(maxsplit=3)[3].startswith("bfloat16, not float32  the model multiplies float32")
+    assert "number type" not in asked("roofline", "own.py:net", "--machine", "m1")
+    assert "number type" not in asked("roofline", "own.py:net", "--peak-macs", "4T", "--bandwidth", "1GB/s")
+    answer = asked("compare", "own.py:net", "own.py:net", "--machine", "a100")
+    assert "The peak rate is of bfloat16; the model multiplies float32." in answer
+
+
+def test_help_explains_a_term(asked: Asked) -> None:
+    assert "The share of nodes whose figures are all known." in asked("help", "coverage")
+    assert asked("help", "worst rounding").startswith("# rounding vs exact (worst rounding)")
+    assert asked("help", "tutorial").startswith("# Tutorial")

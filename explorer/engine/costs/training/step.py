@@ -191,7 +191,7 @@ def _describe_optimizer(optimizer: Optimizer) -> tuple[str, ...]:
     notes: Mapping[Optimizer, str] = {
         "sgd": "",
         "momentum": "momentum keeps one number for each trained parameter, in the parameter's type",
-        "adam": "Adam keeps two numbers for each trained parameter, in the parameter's type"
+        "adam": "Adam and AdamW keep two numbers for each trained parameter, in the parameter's type"
         " (as torch.optim.Adam does)",
     }
     return (notes[optimizer],) if notes[optimizer] else ()

@@ -313,7 +313,7 @@ def test_a_tied_parameter_is_stored_trained_and_optimised_once() -> None:
 def test_half_precision_parameters_have_half_precision_gradients() -> None:
     found = on_meta(lambda: nn.Linear(4, 5).half(), torch.empty(2, 4, dtype=torch.float16), optimizer="adam")
     assert (found.param_bytes, found.gradient_bytes, found.optimizer_bytes) == (50, 50, 100)
-    assert found.notes[-1].startswith("Adam keeps two numbers for each trained parameter, in the parameter's")
+    assert found.notes[-1].startswith("Adam and AdamW keep two numbers for each trained parameter")
 
 
 def test_the_figures_of_a_step_by_hand() -> None:
