@@ -1,1 +1,1 @@
-"""Costs of a whole graph: layer tree, memory, operator statistics. `engine.operators` covers one operator."""
+"""Computes the costs of a graph: layer tree, memory, statistics. `engine.operators` has the operators."""

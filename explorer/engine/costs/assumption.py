@@ -1,4 +1,4 @@
-"""Reasons why a figure is not exact: an upper bound is a plain `str`, an assumption is an `Assumption`.
+"""Defines reasons why a figure is not exact: a plain `str` for a bound, an `Assumption` for an assumption.
 
 A figure with an upper bound is at most as large as stated. A figure with an assumption may be larger or
 smaller.

@@ -1,4 +1,4 @@
-"""Data types of the layer tree (leaves, scopes and groups), and the totals of a model.
+"""Defines data types of the layer tree (leaves, scopes and groups), and computes the totals of a model.
 
 A leaf is an operator or a leaf module, and a scope is a group that contains it. The analysis of an nn.Module
 reads the scopes from its modules, that of an ONNX graph from `onnx.scopes`. Both produce the same leaves, so

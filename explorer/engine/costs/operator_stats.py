@@ -1,4 +1,4 @@
-"""Operator statistics by type: counts, costs, and the value range of each attribute.
+"""Computes operator statistics by type: counts, costs, and the value range of each attribute.
 
 The statistics show which kernel sizes, strides and channel counts a model needs from hardware. The input is
 an `Analysis`, so ONNX files and modules are handled alike.

@@ -1,1 +1,1 @@
-"""Serving of a language model: prompt and decode steps counted with its own cache, and times on devices."""
+"""Computes the costs of serving a language model: prompts and decode steps with its own cache, and times."""

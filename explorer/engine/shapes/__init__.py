@@ -1,4 +1,4 @@
-"""Shapes of every value of a model: declared, inferred or observed.
+"""Finds the shapes of every value of a model: declared, inferred or observed.
 
 `inference` infers a model with the rules of `operators.registry`, computes the contents of small values
 (`constants`), and passes the remaining nodes to onnx (`onnx_pass`). Dimensions that are not numbers are

@@ -1,4 +1,4 @@
-"""Shape inference of one model: of the main graph at once, of each body on demand.
+"""Infers the shapes of one model: of the main graph at once, of each body on demand.
 
 A body is the graph of a function, a branch or a loop. The inference of a graph alternates between these
 sources:

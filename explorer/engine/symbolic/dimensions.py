@@ -1,4 +1,4 @@
-"""Arithmetic of symbolic dimensions: each is an int, the text of an expression, or None if unknown."""
+"""Computes with symbolic dimensions: each is an int, the text of an expression, or None if unknown."""
 
 from __future__ import annotations
 

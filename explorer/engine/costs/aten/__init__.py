@@ -1,1 +1,1 @@
-"""ATen operators: cost of each operator, and interception of calls while a module runs."""
+"""Computes the cost of each ATen operator, and intercepts calls while a module runs."""

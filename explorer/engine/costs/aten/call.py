@@ -1,4 +1,4 @@
-"""Data types for the call of an ATen operator and for its record in the operator table.
+"""Defines data types for the call of an ATen operator and for its record in the operator table.
 
 A rule gets the same `AtenCall` from a running module (`dispatch`, with torch tensors) and from a program file
 (`table.count_exported_call`, with declared sizes and dtypes). This module does not need torch.

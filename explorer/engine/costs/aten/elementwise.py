@@ -1,4 +1,4 @@
-"""Costs of ATen operators without matrix products: pointwise, reductions, normalizations, windows, losses."""
+"""Counts ATen operators without products: pointwise, reductions, normalizations, windows, losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs of ATen operators for linear algebra and Fourier transforms.
+"""Counts the work of ATen operators for linear algebra and Fourier transforms.
 
 Costs of eliminations are closed forms, equal to the costs of the corresponding ONNX operators. The number of
 iterations of an iterative method is unknown, so its cost is unknown, with the reason.

@@ -1,4 +1,4 @@
-"""Costs of ATen operators that multiply and accumulate: convolutions, matrix products, attention."""
+"""Counts the work of ATen operators with products: convolutions, matrix products, attention."""
 
 from __future__ import annotations
 

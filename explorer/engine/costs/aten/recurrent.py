@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN of ATen, in floating point and dynamically quantized: full layers and cells."""
+"""Counts LSTM, GRU and RNN of ATen, in floating point and dynamically quantized: full layers and cells."""
 
 from __future__ import annotations
 

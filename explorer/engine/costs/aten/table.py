@@ -1,4 +1,4 @@
-"""The table of ATen operators, with one record for each operator, and the cost of exported calls.
+"""Builds the table of ATen operators, and looks up the cost of exported calls in it.
 
 A record has the cost of a call, the matrix products of its backward pass, and flags (`OperatorRecord`).
 

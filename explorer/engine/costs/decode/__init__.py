@@ -1,1 +1,1 @@
-"""Costs of decoding: one decode step, with the cache that it reads."""
+"""Computes the costs of decoding: one decode step, with the cache that it reads."""

@@ -1,1 +1,1 @@
-"""Activation memory over time, and the roofline model."""
+"""Computes the activation memory over time, and the roofline model."""

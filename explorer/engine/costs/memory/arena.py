@@ -1,4 +1,4 @@
-"""Memory arena: places tensors with known lifetimes in one buffer by first fit.
+"""Places tensors with known lifetimes in one buffer, a memory arena, by first fit.
 
 Optimal placement is NP-hard (dynamic storage allocation), so `place_blocks` tries two orders and takes the
 smaller arena. One is by birth, like an allocator without lookahead. The other is by decreasing size, like

@@ -1,4 +1,4 @@
-"""Roofline model: compares every layer with the peak MACs and the memory bandwidth of a machine.
+"""Compares every layer with the peak MACs and the memory bandwidth of a machine: the roofline model.
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for multicore
 architectures" (2009). The MACs of a layer take a minimum time at the machine's peak, and its bytes take a

@@ -1,1 +1,1 @@
-"""Costs of an ONNX graph's layers."""
+"""Computes the costs of an ONNX graph's layers."""

@@ -1,4 +1,4 @@
-"""Values of a graph or body: identity, stored tensors behind a name, and the bytes that a node moves.
+"""Identifies the values of a graph or body, and counts the bytes that a node moves.
 
 A visit (`visitor`) descends into functions, branches and loops, where the same value has other names. A
 `GraphContext` maps names to values, and records which values are stored parameters, possibly reshaped or

@@ -1,1 +1,1 @@
-"""Curves of a model's figures over one of its sizes: closed forms and crossings."""
+"""Computes curves of a model's figures over one of its sizes: closed forms and crossings."""

@@ -1,4 +1,4 @@
-"""Torch modes that forward calls of functions and operators to an observer of a running model.
+"""Defines torch modes that forward calls of functions and operators to an observer of a running model.
 
 The observer also receives calls of modules, through `compat.torch.listening`.
 """

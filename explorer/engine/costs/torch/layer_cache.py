@@ -1,4 +1,4 @@
-"""Cache for torch's own layers: replays the recorded cost of an equal layer that ran before.
+"""Caches calls of torch's own layers: replays the recorded cost of an equal layer that ran before.
 
 In evaluation mode, the operators of a `torch.nn` layer depend only on its class, its settings, and the sizes
 of its parameters and inputs. The first such layer runs, and a `Booking` per operator is recorded on a `Tape`.

@@ -1,4 +1,4 @@
-"""Data types for the trace of a running nn.Module: rows, operator events, parameters.
+"""Defines data types for the trace of a running nn.Module: rows, operator events, parameters.
 
 `tracer` fills them, and `analyse` turns them into the layer tree.
 """

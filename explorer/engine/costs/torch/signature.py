@@ -1,4 +1,4 @@
-"""Signature of an nn.Module: inputs found by trial runs, and outputs of a run on shapes."""
+"""Finds the inputs of an nn.Module by trial runs, and its outputs by a run on shapes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Costs of a training step."""
+"""Computes the costs of a training step."""

@@ -1,1 +1,1 @@
-"""Opened models of PyTorch, by source."""
+"""Opens models of PyTorch, by source."""

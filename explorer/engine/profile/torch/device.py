@@ -1,4 +1,4 @@
-"""Devices on which a module is timed: the processor, or a CUDA device.
+"""Defines the devices on which a module is timed: the processor, or a CUDA device.
 
 A CUDA device works asynchronously: a call returns before its kernels have run. So the wall time ends when all
 kernels have ended. The parts of a training step are measured between events on the device's clock. The time

@@ -1,4 +1,4 @@
-"""Weights whose architecture is described next to them, in config.json or in the metadata of a GGUF file.
+"""Opens weights whose architecture is described in config.json, or in the metadata of a GGUF file.
 
 If torch and transformers are installed and transformers supports the architecture, the module is built on the
 meta device and analyzed like any other. Otherwise only the tensors are known, and a note gives the reason.

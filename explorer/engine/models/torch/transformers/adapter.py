@@ -1,4 +1,4 @@
-"""Adapter (LoRA, DoRA, IA3) as a model: merged into its base model, if the base is on this machine.
+"""Opens an adapter (LoRA, DoRA, IA3) merged into its base model, if the base is on this machine.
 
 The merged model has the same products as its base. Notes give the adapter's share of the parameters, and its
 cost if it is not merged. Nothing is downloaded: a base is a folder, or is in Hugging Face's cache.
