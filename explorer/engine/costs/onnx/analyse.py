@@ -129,7 +129,7 @@ def _split_overlapping_parameters(leaves: Iterable[OperatorLeaf], model_path: st
         identity: TensorView(identity[0], identity[1], 1, (identity[2],), (1,), identity[2])
         for identity in reading
     }
-    pieces_by_tensor = find_pieces(views)
+    pieces_by_tensor: dict[Hashable, tuple[Piece, ...]] = {**find_pieces(views)}
     for leaf in {id(leaf): leaf for key in pieces_by_tensor for leaf in reading[key]}.values():
         leaf.stored = [
             part
@@ -147,8 +147,8 @@ def _divide_parameter(
         yield identity, elements, size
     for key, _, piece_size in pieces:
         start, end = end, end + piece_size
-        counts = (number * end // total - number * start // total for number in (elements, size))
-        yield (key, *counts)
+        piece_elements = elements * end // total - elements * start // total
+        yield key, piece_elements, size * end // total - size * start // total
 
 
 def _infer_with_run(
