@@ -79,11 +79,31 @@ async def test_the_header_is_on_show_before_the_model_is_open() -> None:
         assert "not analyzed yet" in hands.text("#layer") or "features" in hands.text("#layer")
         await hands.press("down", "2")
         assert "opset" in hands.text("#model")
+        for key, tab in zip("3456", ("operators", "diff", "memory", "roofline"), strict=True):
+            await hands.press(key)
+            assert "The model is being opened." in hands.text(f"#{tab}")
         await hands.press("1", "slash", *"macs>1k")
         assert "no layer matches so far" in str(hands.main.query_one("#filter-said", Static).render())
         assert "so far: the model is being opened" in " ".join(hands.text("#layer").split())
         await hands.press("ctrl+u", "enter", "1", "tab", "t")
         assert "opening  still runs" in hands.strip(Status)
+
+
+async def test_a_configuration_without_tensors_has_a_number_of_layers_that_is_not_known() -> None:
+    rows = RowPages()
+    layers = [
+        replace(alexnet().layers[0], id=0, path="…", name="…", kind="more", macs=None, status="unknown")
+    ]
+    for page in pack(layers):
+        rows.add(page)
+    for piece in split_structure(build_structure(layers)):
+        rows.add(piece)
+    header = TreePreview(preview.ModelHeader("huggingface", 0, (("model_type", "llama"),)), rows, True, False)
+    async with screen(HeaderFirst(header, None, hold=("open",))) as hands:
+        assert "Layers  ? " in hands.strip(PaneHead, "#tree-head")
+        await hands.press("2")
+        assert "llama" in hands.text("#model")
+        assert "0 B" not in hands.text("#model")
 
 
 @pytest.mark.slow

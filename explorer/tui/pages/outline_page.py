@@ -67,7 +67,7 @@ def header_page(header: ModelHeader, width: int, failure: str = "") -> list[Line
     """Draw the contents of the header, and the `failure` if the model could not be opened."""
     rows = [
         Field("format", Span(header.format)),
-        Field("file", bytes_text(header.file_bytes)),
+        *([Field("file", bytes_text(header.file_bytes))] if header.file_bytes else []),
         *(Field(key, Span(text)) for key, text in header.facts),
     ]
     waiting_note: list[Block] = [Paragraph("the model is being analyzed", "quiet")]

@@ -40,12 +40,10 @@ class Tab(Generic[View]):
 
     @property
     def closed_message(self) -> tuple[str, ...]:
-        """Message while the model is not open; empty while it may still be opening."""
-        return (
-            ("The model could not be opened.", "o tries again, O opens another.")
-            if self.store.failure
-            else ()
-        )
+        """Message while the model is not open."""
+        if self.store.failure:
+            return "The model could not be opened.", "o tries again, O opens another."
+        return ("The model is being opened.",)
 
     def paint_outline(self) -> None:
         """Draw what is known from the file's header while the model is not open."""

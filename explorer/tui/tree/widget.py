@@ -262,7 +262,8 @@ def draw_tree_head(
         more = "+" if model.searched is not None else ""
         title.append((f"  {shown_of}{match_count:,}{more}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
-        count = f"  {model.count:,}{'+' if growing else ''}"
+        is_unknown = model.count == 1 and model.layers[0].kind == "more"
+        count = "  ?" if is_unknown else f"  {model.count:,}{'+' if growing else ''}"
         room = layout.columns[0].start if layout is not None and layout.columns else width
         room -= 6 * model.flat + len(_format_hidden(model))
         # the title of the first column is more useful than the count

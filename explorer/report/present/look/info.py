@@ -172,7 +172,7 @@ def describe_model(model: ModelInfo, kind: str) -> str:
     parts = [
         f"{kind} opset {model.opset}" if model.opset else kind,
         model.producer,
-        bytes_text(model.file_bytes) if model.file_bytes is not None else "",
+        bytes_text(model.file_bytes) if model.file_bytes else "",  # a configuration has no file of weights
     ]
     return " · ".join(filter(None, parts))
 
