@@ -1151,6 +1151,7 @@ _HOOK_MODE = _HookMode()
 
 
 def _enter_hooks(self: Any) -> None:
+    """Registers hooks of saved tensors so that they run in the mode of `_HOOK_MODE`, if one is set."""
     create = _HOOK_MODE.create
     if create is None:
         return _push_hooks(self)

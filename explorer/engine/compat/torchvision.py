@@ -208,6 +208,7 @@ def part_of(model: nn.Module) -> str:
 
 
 def _install() -> None:
+    """Replaces the functions in `STAND_INS`, and records those that this torchvision lacks in `_missing`."""
     _missing.clear()
     for module, attribute, wrap in STAND_INS:
         owner: Any = sys.modules.get(module)

@@ -208,6 +208,7 @@ def _summarize(
     evidence: tuple[OutputEvidence, ...],
     started: float,
 ) -> Verification:
+    """Returns the verdict on the outputs that were compared."""
     if not evidence:
         raise BadModel("the model gives no tensor: nothing can be compared", hint=NO_VERIFY_HINT)
     return Verification(

@@ -68,8 +68,8 @@ def _trace(model: nn.Module, bound_inputs: BoundInputs) -> Any:
     if not kwargs:
         return _JIT.trace(model, tuple(args), **options)
     # a trace takes its inputs by position or by name, not both
-    named = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
-    return _JIT.trace(model, example_kwarg_inputs=named, **options)
+    inputs_by_name = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
+    return _JIT.trace(model, example_kwarg_inputs=inputs_by_name, **options)
 
 
 def _script_module(model: nn.Module) -> Any:

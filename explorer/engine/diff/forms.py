@@ -95,6 +95,7 @@ class Forms:
         return self._equal[key]
 
     def _has_same_bytes(self, before: Tensor, after: Tensor) -> bool:
+        """Whether two tensors have the same bytes; two without bytes are equal."""
         a, b = _read_payload(before), _read_payload(after)
         if a is None or b is None:
             return a is b
@@ -148,6 +149,7 @@ class Forms:
     def _encode_graph(
         self, model: Model, graph: Graph, outer: dict[str, Form], outer_names: list[str]
     ) -> Form:
+        """Returns the form of a nested graph: its inputs, weights and nodes, without names."""
         names = dict(outer)
         for value in graph.inputs:
             names[value.name] = ("in", len(names))
@@ -172,6 +174,7 @@ class Forms:
         names: dict[str, Form],
         outer_names: list[str],
     ) -> Form:
+        """Returns the form of nodes and outputs, with each name replaced by the place that defines it."""
         names = dict(names)
         for name in inputs:
             names[name] = ("in", len(names))
@@ -241,6 +244,7 @@ def _read_payload(tensor: Tensor) -> Payload | None:
 
 
 def _sample_bytes(tensor: Tensor) -> bytes:
+    """Returns all bytes of a small tensor, a few parts of a large one, or nothing for a tensor without bytes."""
     payload = _read_payload(tensor)
     if payload is None:
         return b""

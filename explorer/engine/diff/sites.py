@@ -163,6 +163,7 @@ def _build_pair(
     after: DefUse,
     nodes_after: Sequence[int],
 ) -> SitePair:
+    """Returns the pair of a site in both graphs, and its row in the list of differences."""
     name_before = before.nodes[nodes_before[0]].label if len(nodes_before) == 1 else site
     name_after = after.nodes[nodes_after[0]].label if len(nodes_after) == 1 and status == "merged" else site
     form_before = _summarize_form(before, site, nodes_before)
@@ -324,6 +325,7 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
     planned_trips = _list_planned_trips(model)
 
     def count_body(nodes: Sequence[Node], shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], bool]:
+        """Counts the operators that a run of the nodes calls, and says whether the counts are exact."""
         counts: Counter[str] = Counter()
         is_exact = True
         for node in nodes:

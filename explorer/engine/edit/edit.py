@@ -161,6 +161,6 @@ def _declare_anew(value: Value, types: Mapping[str, TensorInfo]) -> Value:
     info = types[value.name]
     shape = info.shape
     if shape is not None:
-        named = (d if isinstance(d, int) or (d is not None and d.isidentifier()) else None for d in shape)
-        shape = tuple(named)
+        known = (d if isinstance(d, int) or (d is not None and d.isidentifier()) else None for d in shape)
+        shape = tuple(known)
     return Value(value.name, info.dtype or value.dtype, shape)

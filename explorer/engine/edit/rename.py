@@ -96,6 +96,7 @@ def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
 
 
 def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
+    """Finds the node or value with a name; 'node:' or 'value:' before the name chooses one of both."""
     nodes, values = find_own_nodes(model, name), find_values(model, name)
     if nodes and values:
         raise Misuse(
@@ -200,6 +201,7 @@ def _rename_names(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str
 
 
 def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
+    """Renames the values that a node and its bodies read or write."""
     changed: dict[str, Body] = {}
     for name, inner in list_bodies(node):
         defined_names = collect_defined_values(inner)
@@ -217,13 +219,13 @@ def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
     return node.replace_values(inputs, outputs)
 
 
-def _encode_name(named: Any, names: Mapping[str, str], number: int) -> Any:
+def _encode_name(value: Any, names: Mapping[str, str], number: int) -> Any:
     """Returns a declared value or stored tensor with its new name; `number` is the field of the name."""
-    to = names.get(named.name)
-    if to is None:
-        return named
-    record = None if named.record is None else Inline(set_field(named.record, number, to))
-    return replace(named, name=to, record=record)
+    new_name = names.get(value.name)
+    if new_name is None:
+        return value
+    record = None if value.record is None else Inline(set_field(value.record, number, new_name))
+    return replace(value, name=new_name, record=record)
 
 
 def set_field(record: FileSpan | Inline, number: int, text: str) -> bytes:

@@ -146,6 +146,7 @@ def _read_hints(
 
 
 def _read_option(parameter: inspect.Parameter, annotation: Any, name: str) -> PassOption:
+    """Returns the option that a parameter of a pass declares."""
     where = f"option '{parameter.name}' of the pass '{name}'"
     if parameter.default is parameter.empty:
         raise Misuse(f"{where} has no default", hint=f"write {parameter.name}=VALUE")
@@ -242,6 +243,7 @@ def _name_package(point: EntryPoint) -> str:
 
 
 def _load_entry_point(point: EntryPoint) -> DeclaredPass:
+    """Imports the pass of an installed package."""
     where = f"the package {_name_package(point)}"
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -83,12 +83,14 @@ class DataFile(Struct, frozen=True):
         message = f"'{printable(name)}' has a NaN or Inf in sample {first + row + 1:,}"
         raise Misuse(message, where=self.path)
 
-    def assigned(self, specs: Sequence[InputSpec], named: Sequence[str], model: str) -> dict[str, str]:
+    def assign_parts(
+        self, specs: Sequence[InputSpec], chosen_parts: Sequence[str], model: str
+    ) -> dict[str, str]:
         """Returns the part of the data for each input of a model.
 
         Args:
             specs: Inputs of the model.
-            named: Parts that the user named, in the order of the inputs or as 'input=array'.
+            chosen_parts: Parts that the user named, in the order of the inputs or as 'input=array'.
             model: Name of the model for messages.
 
         Raises:
@@ -96,13 +98,13 @@ class DataFile(Struct, frozen=True):
         """
         inputs = [name for name in self.parts if name != self.labels]
         names = [spec.name for spec in specs]
-        pairs = dict(word.split("=", 1) for word in named if "=" in word and word not in inputs)
+        pairs = dict(word.split("=", 1) for word in chosen_parts if "=" in word and word not in inputs)
         positional_names = [
-            word for word in named if word not in pairs and ("=" not in word or word in inputs)
+            word for word in chosen_parts if word not in pairs and ("=" not in word or word in inputs)
         ]
         if self.table:
             part_names = dict.fromkeys(names[:1], TABLE)
-        elif named:
+        elif chosen_parts:
             free = [name for name in names if name not in pairs]
             part_names = pairs | dict(zip(free, positional_names, strict=False))
         elif set(names) <= set(inputs):
@@ -125,6 +127,7 @@ class DataFile(Struct, frozen=True):
         return part_names
 
     def _check_part(self, spec: InputSpec, part: SampleArray, model: str) -> None:
+        """Raises Misuse if the samples do not fit the type and shape of the input."""
         name = f"'{printable(spec.name)}'"
         if spec.dtype is not None and not self.table and not _can_convert(part.dtype, spec.dtype):
             message = f"{name} is {part.dtype} there and {spec.dtype} in {model}"

@@ -23,7 +23,7 @@ def evaluate(
     *,
     batch: int = 64,
     task: Task | None = None,
-    named: Sequence[str] = (),
+    chosen_parts: Sequence[str] = (),
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Evaluation:
@@ -34,7 +34,7 @@ def evaluate(
         models: Models; all others are compared with the first.
         batch: Number of samples that run together.
         task: Meaning of the labels, or None to derive it from their dtype and the output shape.
-        named: Parts of the data for the inputs; see `DataFile.assigned`.
+        chosen_parts: Parts of the data for the inputs; see `DataFile.assign_parts`.
         on_progress: Called with the number of finished samples.
         cancel: Called at every batch; a true result stops the evaluation.
 
@@ -44,7 +44,7 @@ def evaluate(
         Cancelled: `cancel` returned true.
     """
     began = time.perf_counter()
-    _assign_parts(file, models, named)
+    _assign_parts(file, models, chosen_parts)
     metrics: Sequence[Metrics] = ()
     agreements, scored_task, finished, output_size = [Agreement() for _ in models[1:]], task, 0, 0
     for samples in file.batches(batch):
@@ -84,7 +84,7 @@ def evaluate(
     )
 
 
-def _assign_parts(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -> None:
+def _assign_parts(file: DataFile, models: Sequence[Predictor], chosen_parts: Sequence[str]) -> None:
     """Assigns every model its parts of the data.
 
     Raises:
@@ -97,7 +97,7 @@ def _assign_parts(file: DataFile, models: Sequence[Predictor], named: Sequence[s
         )
     for model in models:
         if not model.parts:
-            model.parts = file.assigned(model.inputs, named, model.name)
+            model.parts = file.assign_parts(model.inputs, chosen_parts, model.name)
 
 
 def _build_score(

@@ -76,6 +76,7 @@ class Predictor:
             self.seconds += time.perf_counter() - began
 
     def _predict_in_batches(self, feeds: Mapping[str, Array], rows: int) -> Array:
+        """Runs the model in batches, and returns the scores of all rows."""
         size = self._batch or rows
         pieces = []
         for first in range(0, rows, size):

@@ -112,6 +112,7 @@ class ClassMetrics(Struct):
         self._count(scores, truth.astype(np.int64))
 
     def _count(self, scores: Array, truth: Array) -> None:
+        """Adds the scores of a batch, of shape (samples, classes), to the counts."""
         rank = rank_classes(scores, truth)
         is_undefined = ~np.isfinite(scores.max(axis=1))
         self.rows += len(truth)

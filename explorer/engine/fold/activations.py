@@ -56,6 +56,7 @@ def _read_parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None
 
 
 def _fuse_node(producer: Node, node: Node, parameters: tuple[float, ...]) -> Node:
+    """Returns the fused node of a producer and the activation that follows it."""
     attributes: dict[str, Any] = {**producer.attributes, "activation": node.op}
     if producer.op == "Gemm":
         attributes |= zip(_GEMM_PARAMETERS, parameters, strict=False)

@@ -331,6 +331,7 @@ def _fold_norm_after_gemm(node: Node, weight: Tensor, bias: Array, affine: Affin
 
 
 def _fold_norm_before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+    """Returns the parameters of a Conv that also does the work of the normalization before it."""
     get_attribute = node.attributes.get
     is_padded = any(get_attribute("pads", ())) or get_attribute("auto_pad", "NOTSET") not in (
         "NOTSET",
@@ -354,6 +355,7 @@ def _fold_norm_before_conv(node: Node, weight: Tensor, bias: Array, affine: Affi
 
 
 def _fold_norm_before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+    """Returns the parameters of a Gemm that also does the work of the normalization before it."""
     get_attribute = node.attributes.get
     if get_attribute("transA", 0):
         raise NotFoldable(f"Gemm '{node.label}' after it transposes its input")

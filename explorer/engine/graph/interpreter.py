@@ -124,6 +124,7 @@ class Interpreter:
     def _run_node(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
     ) -> Sequence[Any]:
+        """Returns the results of a node, which may call a function or run the graphs in its attributes."""
         key = node.key
         if key in self.functions:
             self.calls.append(node)
@@ -165,6 +166,7 @@ class Interpreter:
     def _run_loop(
         self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
     ) -> Sequence[Any]:
+        """Runs a Loop, and returns its final state and its stacked outputs."""
         import numpy as np
 
         body: Graph = attributes["body"]
@@ -187,6 +189,7 @@ class Interpreter:
     def _run_scan(
         self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
     ) -> Sequence[Any]:
+        """Runs a Scan, and returns its final state and its stacked outputs."""
         body: Graph = attributes["body"]
         scan_input_count = int(attributes["num_scan_inputs"])
         state_count = len(args) - scan_input_count

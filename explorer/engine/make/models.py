@@ -67,6 +67,7 @@ def _make_linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> No
 
 
 def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
+    """Adds one convolution with random weights, as `sizes` and `options` describe it."""
     image, _, kernel_text = (f"{sizes}:{options}").partition(":")
     kernel, _, options = kernel_text.partition(":")
     usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
@@ -102,6 +103,7 @@ def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> 
 
 
 def _make_attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
+    """Adds self-attention with random weights; the batch is the first of the sizes."""
     usage = "attention:BxSxD:heads=4,causal"
     batch, length, width = _parse_sizes(sizes, 3, usage)
     option_values = _parse_options(options, {"heads": 1, "causal": 0})
@@ -143,6 +145,7 @@ def _make_attention(net: SeededGraph, sizes: str, options: str, _: int | str) ->
 
 
 def _make_mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
+    """Adds the layers that `sizes` lists, with random weights."""
     usage = "mlp:bn16-relu-16x40-relu-40x5"
     _parse_options(options, {})
     width: int | None = None

@@ -124,6 +124,7 @@ def _build_output(name: str, agreement: Agreement) -> OutputAgreement:
 def _build_layer(
     choice: LayerChoice, get_grid: GetGrid, macs: int | None, errors: LayerErrors | None, *, weights: bool
 ) -> QuantizedLayer:
+    """Returns the row of a layer; the errors of its weight are measured only with `weights`."""
     layer = choice.layer
     formats = _get_format(choice, "weight"), _get_format(choice, "input")
     original_bits = Bits(

@@ -86,6 +86,7 @@ class ValueDistribution:
             self._add(flat[start : start + _CHUNK].astype(np.float32, copy=False))
 
     def _add(self, chunk: Array) -> None:
+        """Adds finite numbers to the range and the histogram, and counts NaN."""
         low, high = float(chunk.min()), float(chunk.max())
         if not (math.isfinite(low) and math.isfinite(high)):
             self.nan += int(np.isnan(chunk).sum())

@@ -165,6 +165,7 @@ _SHORT_ORIGINS = {"chosen by hand": "hand"}
 def _choose_for_layer(
     layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], unselected: Mapping[int, str]
 ) -> LayerChoice:
+    """Chooses the formats of a layer from the specification and the rules that match the layer."""
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in RULE_SETTINGS}
     origins = apply_rules(values, spec.origins, rules.find_matching(layer.name, layer.op, layer.sizes))
     is_on, unselected_reason = values.pop("on"), unselected.get(id(layer), "")

@@ -172,6 +172,7 @@ def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) ->
 def _plan_input(
     model: Model, value: Value, dims: Mapping[str, int], override: tuple[str | None, Shape] | None
 ) -> RandomInput:
+    """Chooses how random values of an input are drawn; `override` is the type and shape from the user."""
     dtype = (override[0] if override else None) or value.dtype
     if dtype is None:
         raise Misuse(f"input '{value.name}' is not a tensor, so no value can be drawn for it")

@@ -36,7 +36,7 @@ def score_models(
     file = data_file.read(data, labels=labels, inputs=columns, width=lambda: _count_input_elements(states[0]))
     models = [_make_predictor(state, file, inputs, output, on_progress) for state in states]
     return evaluate(
-        file, models, batch=batch, task=task, named=inputs, on_progress=on_progress, cancel=cancel
+        file, models, batch=batch, task=task, chosen_parts=inputs, on_progress=on_progress, cancel=cancel
     )
 
 

@@ -46,7 +46,7 @@ def train_module(
 
     file = data_file.read_within_memory(data, labels=labels, inputs=inputs)
     bound_module, specs = module_inputs(opened, file, inputs)
-    sources = file.assigned(specs, inputs, models.source)
+    sources = file.assign_parts(specs, inputs, models.source)
     parts = [(spec, sources[spec.name]) for spec in specs]
     with nullcontext() if output is None else write_atomically(output, overwrite=overwrite) as temporary:
         run = train(opened.loaded, bound_module, file, parts, TrainingOptions(save_to=temporary, **options))

@@ -102,6 +102,7 @@ def _get_spatial_rank(x: Tensor) -> int:
 
 
 def _conv_transpose(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Computes ConvTranspose; torch pads both ends of an axis equally, so the full result is cut here."""
     dims, kernel = _get_spatial_rank(x), list(weight.shape[2:])
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))

@@ -72,18 +72,18 @@ class OnnxModule(nn.Module):
                 is_trained=tensor.name not in statistics,
             )
 
-    def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
+    def forward(self, *inputs: torch.Tensor, **named_inputs: torch.Tensor) -> Any:
         """Runs the model; returns its output, or a tuple of several outputs in the model's order.
 
         Args:
             *inputs: Inputs in the model's order.
-            **named: Inputs by name.
+            **named_inputs: Inputs by name.
 
         Raises:
             Misuse: An input is missing, or a name is not an input of the model.
             BadModel: An operator cannot be run.
         """
-        feeds = self._bind_inputs(inputs, named)
+        feeds = self._bind_inputs(inputs, named_inputs)
         device = next((t.device for t in feeds.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
         domain = TorchDomain(self._constant, self._opset, device, self._checked_nodes)
         interpreter = Interpreter(domain, self._model.functions)
@@ -99,11 +99,11 @@ class OnnxModule(nn.Module):
         names = f"{', '.join(self._inputs)} -> {', '.join(self._outputs)}"
         return printable(f"{names}; {len(graph.nodes):,} nodes, {len(self._model.functions):,} functions")
 
-    def _bind_inputs(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _bind_inputs(self, inputs: Sequence[Any], named_inputs: Mapping[str, Any]) -> dict[str, Any]:
         if len(inputs) > len(self._inputs):
             raise Misuse(f"{len(inputs)} inputs where the model takes {len(self._inputs)}", where="forward")
         feeds = dict(zip(self._inputs, inputs, strict=False))
-        for name, value in named.items():
+        for name, value in named_inputs.items():
             if name not in self._inputs or name in feeds:
                 valid_names = [printable(valid_name) for valid_name in self._inputs]
                 raise Misuse(f"no input '{printable(name)}' is open", hint=suggest_name(name, valid_names))
@@ -169,9 +169,9 @@ class OnnxModule(nn.Module):
                 name = f"{node.domain}.{node.op}" if node.domain else node.op
                 missing[printable(name)] = missing.get(printable(name), 0) + 1
         if missing:
-            named = ", ".join(f"{name} ({count:,})" for name, count in list(missing.items())[:6])
+            counts_text = ", ".join(f"{name} ({count:,})" for name, count in list(missing.items())[:6])
             plural = "s have" if len(missing) > 1 else " has"
-            raise BadModel(f"operator{plural} no counterpart in torch here: {named}", where=model.path)
+            raise BadModel(f"operator{plural} no counterpart in torch here: {counts_text}", where=model.path)
 
 
 def load_onnx(model: Model) -> OnnxModule:

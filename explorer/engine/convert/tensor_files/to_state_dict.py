@@ -148,6 +148,7 @@ def _pickle_state_dict(bundle: StateDict, keys: Sequence[int]) -> Iterator[bytes
 
 
 def _pickle_tensor(tensor: BundledTensor, key: int, memo: dict[str, int]) -> bytes:
+    """Returns the pickle steps that rebuild a tensor; `key` is the name of its storage in the archive."""
     storage_class = _STORAGES.get(tensor.dtype)
     if storage_class is not None:
         rebuild = _pickle_global("torch._utils", "_rebuild_tensor_v2", memo)

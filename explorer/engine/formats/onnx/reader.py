@@ -237,6 +237,7 @@ class _Reader(TensorReader):
         return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
 
     def read_node(self, start: int, stop: int, depth: int) -> Node:
+        """Reads the node in the bytes `start` to `stop`; `depth` is the level of its graph."""
         # copy the node and parse one-byte tags and lengths inline: most of a graph consists of nodes
         encoded = self.data[start:stop]
         inputs: list[str] = []
@@ -440,6 +441,7 @@ class _Reader(TensorReader):
         return name, value
 
     def read_function(self, start: int, stop: int) -> Function:
+        """Reads the function in the bytes `start` to `stop`."""
         texts: dict[int, list[str]] = {number: [] for number in (1, 4, 5, 6, 10, 13)}
         defaults: dict[str, Any] = {}
         nodes: list[Node] = []

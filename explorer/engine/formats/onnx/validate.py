@@ -66,6 +66,7 @@ def validate(model: Model) -> Model:
 
 
 def _run_checks(model: Model) -> Model:
+    """Checks all graphs and functions, and returns the model with their nodes in execution order."""
     bodies: dict[_Key | None, _Census] = {}
     functions: dict[_Key, Function] = {}
     for key, function in model.functions.items():

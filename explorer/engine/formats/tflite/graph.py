@@ -288,12 +288,12 @@ class _ModelBuilder:
         tensor = body.subgraph.tensors[number]
         dims: tuple[Dim, ...] | None = tensor.dims
         if dims is not None and tensor.signature:
-            named: list[Dim] = []
+            named_dims: list[Dim] = []
             for axis, size in enumerate(dims):
                 axis_symbol = f"{body.names[number]}_{axis}"
                 symbol = axis_symbol if axis_symbol in self.symbols else BATCH
-                named.append(size if size != -1 else symbol if name_sizes else None)
-            dims = tuple(named)
+                named_dims.append(size if size != -1 else symbol if name_sizes else None)
+            dims = tuple(named_dims)
         return Value(name, tensor.dtype, dims)
 
     def _convert_constants(self, body: _Body, names: Sequence[str]) -> dict[str, Tensor]:

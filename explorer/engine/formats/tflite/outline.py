@@ -93,6 +93,7 @@ def _build_operator_row(prefix: str, number: int, operator: TfliteOperator, subg
 
 
 def _build_tensor_row(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> OutlineRow:
+    """Returns the outline row of a tensor; `prefix` is written before its name or number."""
     notes = []
     if tensor.quantization is not None:
         notes.append(tensor.quantization.text())

@@ -63,7 +63,7 @@ class SavedFile:
         form: Form of the file: 'zip', 'legacy' or 'pickle'.
         root: Saved object. It consists of plain values, `PickledDict`, `ReducedObject`, `TensorSpec` and
             `Global`.
-        named: Number of calls of each class and function that the pickle names, by qualified name.
+        call_counts: Number of calls of each class and function that the pickle names, by qualified name.
         size: Bytes of the file.
         find_offset: Function that returns the file offset of a storage, or None if the storage is compressed.
         swapped: Whether the values have the byte order of another machine.
@@ -74,7 +74,7 @@ class SavedFile:
     source: str
     form: str
     root: Any
-    named: Mapping[str, int]
+    call_counts: Mapping[str, int]
     size: int
     find_offset: Callable[[StorageRef], int | None]
     swapped: bool = False
@@ -120,6 +120,7 @@ def read(source: str, *, find_offsets: bool = True) -> SavedFile:
 
 
 def _read_zip_archive(source: str, find_offsets: bool) -> SavedFile:
+    """Reads the pickle of a zip archive; with `find_offsets`, also finds where the storages begin."""
     archive = ZipArchive(source)
     if "data.pkl" not in archive:
         raise BadModel("this is a zip archive without a model of torch", where=source)
@@ -145,13 +146,16 @@ def _read_zip_archive(source: str, find_offsets: bool) -> SavedFile:
         return archive.start_of(name) if find_offsets else 0
 
     base = None if archive.entries["data.pkl"].method else archive.start_of("data.pkl")
-    return SavedFile(source, "zip", root, machine.named, archive.size, find_offset, swapped, base, storages)
+    return SavedFile(
+        source, "zip", root, machine.call_counts, archive.size, find_offset, swapped, base, storages
+    )
 
 
 # -- the legacy form
 
 
 def _read_legacy(source: str, content: Content, size: int) -> SavedFile:
+    """Reads the pickles of a file in torch's older format, in which the storages follow them."""
     machine = create_lenient_machine(content, len(MAGIC))
     protocol = load(machine)
     machine = create_lenient_machine(content, machine.position)
@@ -172,7 +176,7 @@ def _read_legacy(source: str, content: Content, size: int) -> SavedFile:
         return offset + ref.start * BYTES.get(ref.dtype, 1)
 
     swapped = system.get("little_endian") is False
-    return SavedFile(source, "legacy", root, machine.named, size, find_offset, swapped, 0, storages)
+    return SavedFile(source, "legacy", root, machine.call_counts, size, find_offset, swapped, 0, storages)
 
 
 def _compute_storage_offsets(
@@ -243,7 +247,13 @@ def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
     machine = create_lenient_machine(content, more=replacements)
     root = load(machine)
     return SavedFile(
-        source, "pickle", root, machine.named, size, lambda ref: offset_by_key.get(ref.key), storages=storages
+        source,
+        "pickle",
+        root,
+        machine.call_counts,
+        size,
+        lambda ref: offset_by_key.get(ref.key),
+        storages=storages,
     )
 
 
@@ -303,7 +313,7 @@ def list_calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
         (name, number of calls, whether it is suspicious), suspicious names first.
     """
     entries = []
-    for name, times in saved.named.items():
+    for name, times in saved.call_counts.items():
         module, _, name_in_module = name.rpartition(".")
         if name in _HARMLESS or name.startswith(("torch._utils._rebuild", "torch._tensor._rebuild")):
             continue

@@ -645,6 +645,7 @@ def parse_checkpoint(saved: SavedFile, format: str) -> Checkpoint:
 
 
 def _list_facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
+    """Yields the (key, text) of each fact on a checkpoint."""
     parsed, saved = reader.checkpoint, reader.saved
     yield "form", _FORMS[saved.form]
     for path, qualname in parsed.pickled_modules[:8]:
@@ -672,6 +673,7 @@ def _group_by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[
 
 
 def _list_notes(reader: _ContentReader) -> Iterator[str]:
+    """Yields notes on code that loading would import, unusual tensors and tied tensors."""
     code_names = list(list_calls(reader.saved))
     if code_names:
         code_names = [(_shorten_key(name), times, suspicious) for name, times, suspicious in code_names]

@@ -372,6 +372,7 @@ def _record_signature(
 
 
 def _build_program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> ProgramCall:
+    """Describes a node of the graph: its operator, tensors, other arguments and module calls."""
     inputs: list[Tensor] = []
     uses: list[str] = []
     settings: dict[str, Any] = {}
@@ -508,6 +509,7 @@ def _build_stored_tensor(
     trained: Mapping[str, bool],
     find_offsets: bool,
 ) -> StoredTensor:
+    """Describes a stored tensor; with `find_offsets`, also by the position of its first byte in the file."""
     meta = description.get("tensor_meta")
     if description.get("use_pickle") or not meta:
         return StoredTensor(

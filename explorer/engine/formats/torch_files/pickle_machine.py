@@ -140,7 +140,7 @@ class Pickle:
 
     Args:
         content: Bytes that contain the pickle.
-        at: Offset of the pickle.
+        offset: Offset of the pickle.
         find: Function that returns the replacement of a named class or function; it may raise an error.
         persistent: Function that returns the replacement of an object outside the pickle, or None to refuse
             such objects.
@@ -151,26 +151,26 @@ class Pickle:
         outer_stacks: Values between the earlier marks, outermost first.
         memo: Objects by memo number.
         replacements: Results of `find` by (module, name).
-        named: Number of calls of each named class and function, by qualified name.
+        call_counts: Number of calls of each named class and function, by qualified name.
     """
 
     def __init__(
         self,
         content: Content,
-        at: int = 0,
+        offset: int = 0,
         *,
         find: Callable[[str, str], Any] = Global,
         persistent: Callable[[Any], Any] | None = None,
     ) -> None:
         self.content = content
-        self.position = at
+        self.position = offset
         self.find = find
         self.persistent = persistent
         self.stack: list[Any] = []
         self.outer_stacks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
         self.replacements: dict[tuple[str, str], Any] = {}
-        self.named: dict[str, int] = {}
+        self.call_counts: dict[str, int] = {}
 
     # -- bytes
 
@@ -213,7 +213,7 @@ class Pickle:
         if not isinstance(args, tuple):
             raise PickleError("a call in it has no tuple of arguments")
         if isinstance(func, Global):
-            self.named[func.qualname] = self.named.get(func.qualname, 0) + 1
+            self.call_counts[func.qualname] = self.call_counts.get(func.qualname, 0) + 1
             if func.make is not None:
                 return func.make(*args)
         elif not isinstance(func, ReducedObject):
@@ -226,5 +226,5 @@ class Pickle:
         replacement = self.replacements.get(key)
         if replacement is None:
             replacement = self.replacements[key] = self.find(module, name)
-            self.named.setdefault(f"{module}.{name}", 0)
+            self.call_counts.setdefault(f"{module}.{name}", 0)
         return replacement

@@ -216,8 +216,9 @@ def _describe_tensor(
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor has no storage")
     # version 3 names the element type; without a name that is known here, the numbers cannot be read
-    named = options[2] if len(options) > 2 else None
-    dtype = named if isinstance(named, str) else _get_qualname(named).removeprefix("torch.") or storage.dtype
+    option = options[2] if len(options) > 2 else None
+    dtype = option if isinstance(option, str) else _get_qualname(option).removeprefix("torch.")
+    dtype = dtype or storage.dtype
     spec = check_spec(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), options[:1] == (True,)))
     # a dictionary of pending operations follows the hooks, and in version 3 also the element type
     pending = next((part for part in options[2:4] if isinstance(part, dict)), {})
@@ -267,8 +268,8 @@ def _describe_sparse(layout: Any, state: Any) -> Any:
     names = ("indices",) if len(indices) == 1 else ("compressed_indices", "plain_indices")
     shape = next((tuple(part) for part in parts if _is_shape(part)), None)
     inner = {"values": values, **dict(zip(names, indices, strict=False))}
-    named = layout.args[0] if isinstance(layout, ReducedObject) and layout.args else ""
-    kind = named.removeprefix("torch.") if isinstance(named, str) else ""
+    layout_name = layout.args[0] if isinstance(layout, ReducedObject) and layout.args else ""
+    kind = layout_name.removeprefix("torch.") if isinstance(layout_name, str) else ""
     return WrappedTensor(kind or "sparse", values.dtype, shape, inner)
 
 
@@ -499,7 +500,7 @@ def read_strictly(content: bytes, where: str) -> Any:
 
 def create_lenient_machine(
     content: Content,
-    at: int = 0,
+    offset: int = 0,
     *,
     more: Mapping[tuple[str, str], Callable[..., Any]] | None = None,
     storages: dict[str, tuple[str, int]] | None = None,
@@ -508,7 +509,7 @@ def create_lenient_machine(
 
     Args:
         content: Bytes that contain the pickle.
-        at: Offset of the pickle.
+        offset: Offset of the pickle.
         more: Functions that replace further calls, by (module, name).
         storages: Dictionary to which the machine adds the element type and number of elements of each
             storage, by key.
@@ -527,4 +528,4 @@ def create_lenient_machine(
             storages[reference.key] = reference.dtype, pid[4]
         return reference
 
-    return Pickle(content, at, find=find, persistent=persistent)
+    return Pickle(content, offset, find=find, persistent=persistent)

@@ -78,9 +78,9 @@ class _ScriptClass:
 
     def __init__(self, base: str, text: str) -> None:
         self.base = base
-        named = {kind: frozenset(_NAME.findall(names)) for kind, names in _NAMES.findall(text)}
-        self.parameters = named.get("parameters", frozenset())
-        self.buffers = named.get("buffers", frozenset())
+        names_by_kind = {kind: frozenset(_NAME.findall(names)) for kind, names in _NAMES.findall(text)}
+        self.parameters = names_by_kind.get("parameters", frozenset())
+        self.buffers = names_by_kind.get("buffers", frozenset())
         self.constants = {name: _parse_literal(value) for name, value in _CONSTANT.findall(text)}
         self.calls = list(_list_calls(text))
         self.arguments = _list_argument_types(text)

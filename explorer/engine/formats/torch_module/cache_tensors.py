@@ -62,6 +62,7 @@ def list_cache_tensors(cache: Any) -> tuple[CacheTensor, ...]:
 
 
 def _list_tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+    """Yields the (path, tensor) of each tensor in nested containers and object attributes."""
     if isinstance(value, torch.Tensor):
         yield path, value
     elif isinstance(value, Mapping):

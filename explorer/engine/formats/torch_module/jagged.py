@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 _ATTRIBUTE = "_row_lengths"
+"""Name of the attribute of an offsets tensor that holds the row lengths."""
 
 MAX_ROWS = 4_096
 """Maximum number of row offsets, one more than rows, of a tensor whose row lengths are recorded."""

@@ -27,6 +27,7 @@ def format_dtype(dtype: torch.dtype) -> str:
 
 
 _DTYPES: dict[torch.dtype, str] = {}
+"""Cache of `format_dtype`."""
 
 
 def size_of(tensor: torch.Tensor) -> int:

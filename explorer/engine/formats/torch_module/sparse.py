@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 _ATTRIBUTE = "_stored_elements"
+"""Name of the attribute of a dense tensor that holds the number of stored elements."""
 
 Tensor = TypeVar("Tensor", bound=torch.Tensor)
 

@@ -18,6 +18,7 @@ from explorer.engine.formats.torch_module.sparse import list_parts
 from explorer.engine.formats.torch_module.tensor_subclass import drop_equal_views, list_inner_tensors
 
 _ATTRIBUTE = "_stored_as"
+"""Name of the attribute of a module that holds the stored forms of its parameters."""
 
 
 class StoredForm(NamedTuple):

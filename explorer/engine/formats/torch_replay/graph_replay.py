@@ -153,6 +153,7 @@ class GraphReplay:
         raise operators.UnknownOperator(f"an argument of the kind {kind} is not supported")
 
     def _call_target(self, target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls the function or operator with a qualified name, and returns its result."""
         match = _TARGET.fullmatch(target)
         if match is None:
             function = _NUMBER_FUNCTIONS.get(target)

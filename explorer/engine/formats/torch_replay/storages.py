@@ -55,6 +55,7 @@ class Storages(Struct):
         return empty.set_(storage, spec.offset, spec.shape, spec.stride)
 
     def _load_storage(self, ref: StorageRef) -> Any:
+        """Returns the storage that `ref` describes; it is created once."""
         storage = self.storages.get(ref.key)
         if storage is not None:
             return storage

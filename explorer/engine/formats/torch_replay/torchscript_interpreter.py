@@ -96,6 +96,7 @@ class Code:
         return self.functions.get(qualname)
 
     def _parse(self, module: str) -> None:
+        """Parses the code of a Python module in the file, once; a module without code is ignored."""
         if module in self.parsed:
             return
         self.parsed.add(module)
@@ -212,6 +213,7 @@ _PACKED = (
     "its weights are packed for quantized operators, which are not opened in a file of TorchScript; count the"
     " module that was saved, as package.module:name"
 )
+"""Message for a layer with packed weights."""
 
 
 class ScriptInterpreter:

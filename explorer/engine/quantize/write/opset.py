@@ -36,6 +36,7 @@ def find_lowest_opset(choices: Sequence[LayerChoice]) -> int:
 
 
 def _find_lowest_opset(choice: LayerChoice) -> int:
+    """Returns the lowest operator set that can express the formats of a layer, or 0 if any can."""
     parts: tuple[Part, ...] = ("weight", "input", "bias")
     has_nbits_weight = choice.form == "nbits"
     needed = (

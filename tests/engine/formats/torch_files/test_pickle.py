@@ -95,7 +95,7 @@ def test_a_call_is_written_down_and_not_made(protocol: int, tmp_path: Path) -> N
     assert isinstance(found, ReducedObject)
     assert found.qualname in ("posix.system", "nt.system")
     assert found.args == (f"touch {tmp_path / 'ran'}",)
-    assert machine.named[found.qualname] == 1
+    assert machine.call_counts[found.qualname] == 1
     assert not (tmp_path / "ran").exists()
 
 
