@@ -359,7 +359,7 @@ def _read_product(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 def _read_einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
-    """Returns both operands of an Einsum; the last output axis that only an operand has is its channel axis."""
+    """Returns both operands of an Einsum; the last output axis that only one has is its channel axis."""
     text = str(node.attributes["equation"])
     inputs, arrow, output = text.replace(" ", "").partition("->")
     terms = inputs.split(",")
