@@ -244,7 +244,7 @@ def _read_payload(tensor: Tensor) -> Payload | None:
 
 
 def _sample_bytes(tensor: Tensor) -> bytes:
-    """Returns all bytes of a small tensor, or a few parts of a large one; empty for a tensor without bytes."""
+    """Returns all bytes of a small tensor, or a few parts of a large one; empty if it has none."""
     payload = _read_payload(tensor)
     if payload is None:
         return b""
