@@ -314,7 +314,7 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
     """Counts the operators in `nodes` and their bodies.
 
     A tile operator, which is a function without calls of other tile operators, counts as one operator. A
-    function that calls tile operators counts as the operators in its body. The body of a Scan counts once
+    function that calls tile operators counts as the operators in its body. The body of a loop counts once
     per trip.
 
     Returns:
