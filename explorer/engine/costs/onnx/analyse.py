@@ -118,18 +118,16 @@ def _split_overlapping_parameters(leaves: Iterable[OperatorLeaf], model_path: st
         leaves: Leaves, whose `stored` changes.
         model_path: Path of the model's own file, in which no tensors overlap.
     """
-    reading: dict[tuple[str, int, int], list[OperatorLeaf]] = {}
+    reading: dict[Hashable, list[OperatorLeaf]] = {}
+    views: dict[Hashable, TensorView] = {}
     for leaf in leaves:
         for identity, _, _ in leaf.stored:
             if isinstance(identity, tuple) and isinstance(identity[0], str) and identity[0] != model_path:
                 match identity:
-                    case (str(), int(), int()):
+                    case (str() as path, int() as start, int() as size):
                         reading.setdefault(identity, []).append(leaf)
-    views = {
-        identity: TensorView(identity[0], identity[1], 1, (identity[2],), (1,), identity[2])
-        for identity in reading
-    }
-    pieces_by_tensor: dict[Hashable, tuple[Piece, ...]] = {**find_pieces(views)}
+                        views[identity] = TensorView(path, start, 1, (size,), (1,), size)
+    pieces_by_tensor = find_pieces(views)
     for leaf in {id(leaf): leaf for key in pieces_by_tensor for leaf in reading[key]}.values():
         leaf.stored = [
             part
