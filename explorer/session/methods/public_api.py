@@ -953,7 +953,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> HeatMap:
-        """Draw a matrix of a tensor as few cells; each cell holds the number with the largest magnitude."""
+        """Draw a matrix of a tensor as few cells; each cell shows the number with the largest magnitude."""
         raise NotImplementedError
 
     def graph(
