@@ -10,10 +10,13 @@ import re
 _PREFIX = re.compile(r"^\s*\[ONNXRuntimeError\]\s*:\s*\d+\s*:\s*([A-Z_]+)\s*:\s*")
 _SOURCE_PLACE = re.compile(r"(/[\w./-]+\.(cc|h|cpp):\d+\s*)|(\bonnxruntime::\S+\s*)")
 _PASS_ERRORS = ("Failed to find kernel", "Attempt to replace the existing tensor")
+"""Texts in errors of optimization passes, not of the model."""
 _BATCH_NORM_SUFFIX = "_bn"
 _BLOCKED = re.compile(r"(.*)_nchwc(?:_token_\d+)?", re.DOTALL)
+"""Name of a node with blocked channels; the group is the name of the original node."""
 _CAST_PREFIX = "InsertedPrecisionFreeCast_"
 _SPLIT_PREFIXES = ("_inlfunc_", "_if_")
+"""Beginnings of the names of nodes from an inlined function or branch."""
 _KERNEL_SUFFIX = "_kernel_time"
 
 SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"

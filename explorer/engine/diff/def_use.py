@@ -9,7 +9,9 @@ from explorer.engine.graph.interpreter import list_free_names
 from explorer.engine.graph.model import CONTROL_FLOW, Model, Node, Value, list_bodies
 
 _NUMBERED_NAME = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
+"""Name that ends with a number; the groups are a prefix, the word before the number, and a separator."""
 _NO_NAMES = frozenset({"", "n", "node", "val", "op", "value", "tmp", "t"})
+"""Words that exporters write before the number of a node without a name."""
 
 
 class DefUse:

@@ -234,6 +234,7 @@ _NUMPY = frozenset(
     {"bool", "float16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
+"""Element types that numpy has."""
 
 
 def _count_elements(sample: Sequence[Any]) -> int | None:

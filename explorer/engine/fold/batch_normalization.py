@@ -23,6 +23,7 @@ from explorer.engine.fold.tensors import (
 from explorer.engine.graph.model import Node, Tensor
 
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm")
+"""Operators that can do the work of a normalization after them."""
 _ROW_OPERATORS = ("MatMul", "Add")
 """Operators whose channels are the second axis, if their result has two axes."""
 _INFERENCE_OPSET = 7

@@ -142,6 +142,7 @@ def fold_away(model: Model, only: Collection[int], fused: bool) -> FoldedAway:
 
 
 _PARTICIPLES = {"identity": "removed", "stored": "stored"}
+"""Words for nodes that are not folded into others, by kind of folding."""
 
 
 def describe_folding(kind: str, folded: Sequence[FoldedNode]) -> str:

@@ -32,6 +32,7 @@ _COUNTED = {
     "types stored": ": types and bytes are those of the integers and scales that are stored",
     "packed": ": parameters are counted as stored, the model has more",
 }
+"""Explanations of what figures count, by the key that a `CountNote` gets."""
 
 
 class CountNote(str):

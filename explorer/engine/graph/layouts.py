@@ -27,6 +27,7 @@ PADDED_CHANNELS = "channels in whole blocks"
 """Attribute that shape inference adds to a `ReorderInput` node: the number of channels in its output."""
 
 _WIDEST_BLOCK = 16
+"""Number of channels in the widest block of a blocked layout."""
 
 
 def pad_to_blocks(channels: Dim) -> Dim:

@@ -108,6 +108,7 @@ class ModelGraphs:
 
 
 _NODE_FIGURES = frozenset({"macs", "params", "activations", "weights", "ops"})
+"""Figures that the nodes of a torch.export program have."""
 
 
 def _read_program_figures(model: Any, source: str, figure: str) -> NodeFigures:

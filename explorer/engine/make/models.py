@@ -188,6 +188,7 @@ _KINDS: Mapping[str, Callable[[SeededGraph, str, str, int | str], None]] = {
     "attention": _make_attention,
     "mlp": _make_mlp,
 }
+"""Functions that add the layers of a model, by its kind."""
 
 _SIZED = frozenset(("linear", "attention"))
 """Kinds whose sizes include the batch."""

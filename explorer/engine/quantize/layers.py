@@ -409,7 +409,9 @@ _KINDS: Mapping[tuple[str, str], Callable[[Node, Constants], tuple[Operand, ...]
     **{("", op): _read_recurrent for op in ("LSTM", "GRU", "RNN")},
     ("", "Gather"): _read_gather,
 }
+"""Functions that return the operands of a layer, by domain and operator."""
 
 _INTEGERS = frozenset(
     ("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul", "QGemm", "MatMulNBits")
 )
+"""Operators whose weights are already integers."""

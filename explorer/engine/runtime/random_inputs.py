@@ -299,6 +299,7 @@ _UNKNOWN_TEXTS = ("", "a text that no model knows", "2.5", "A b-c, D!")
 """Texts drawn besides the model's texts, to test how the model handles unknown texts."""
 
 _MAX_WORDS = 4096
+"""Maximum number of texts from which an input is drawn."""
 
 
 def _collect_texts(model: Model) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ _MAX_TRIES = 400
 
 _SIZE_OPERATORS = ("Shape", "Size")
 _DOMAINS = ("", "com.microsoft")
+"""Domains of the operators that `RULES` contains."""
 
 
 class RebatchedModel(Struct, frozen=True):

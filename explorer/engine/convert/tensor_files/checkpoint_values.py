@@ -191,6 +191,7 @@ def _describe_wrapper(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> s
 # -- values as JSON
 
 _NO_JSON = object()
+"""Result for a value that has no JSON form."""
 
 
 def _convert_to_json(value: Any, convert_other: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:

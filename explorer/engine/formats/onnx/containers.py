@@ -17,7 +17,9 @@ from explorer.engine.graph.model import DTYPES, Inline, Value
 from explorer.facts import Dim, Shape
 
 _CONTAINERS = (4, 9)
+"""Field numbers of the types sequence and optional in TypeProto."""
 _TENSOR = 1
+"""Field number of the tensor type in TypeProto."""
 
 MAX_NESTING = 8
 """Maximum number of nested containers that are read."""

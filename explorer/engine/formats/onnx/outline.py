@@ -44,6 +44,7 @@ _MAX_ELEMENTS = 1 << 48
 _MAX_TEXT = 16_384
 """Maximum bytes read of a name: in a hostile file, a name may be as long as the file."""
 _MAX_FACTS = 32
+"""Maximum number of opsets, of metadata entries, and of external-data entries that are read."""
 _DIGITS = 19
 """Maximum number of digits of an offset or a length in a file."""
 _MAX_LISTED_VALUES = 3
@@ -53,14 +54,17 @@ _COPIED_BYTES = 1 << 15
 _RELEASE_INTERVAL = 1 << 24
 """Bytes read before the mapped pages are released; until then they count as memory of this process."""
 _MAX_ATTRIBUTES = 4096
+"""Maximum number of attributes of a node that are read."""
 
 _ELEMENTS = {code: (name, bits) for code, name, bits in ELEMENT_TYPES}
+"""(name, bits) of each element type, by number."""
 _BODIES = (b"If", b"Loop", b"Scan", b"SequenceMap")
 _ATTRIBUTE_OPERATORS = (b"Constant", *_BODIES)
 """Operators whose attributes are read: a Constant holds a tensor, the others hold subgraphs."""
 _NODE_TEXTS = (1, 2, 3, 4, 7)
 """Field numbers of NodeProto's inputs, outputs, name, operator and domain."""
 _STRING = 8
+"""Number of the element type of texts."""
 
 
 def outline(source: str) -> Outline:

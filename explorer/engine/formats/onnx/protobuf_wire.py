@@ -120,8 +120,10 @@ def encode_varint(value: int) -> bytes:
 
 
 _ONE_BYTE = tuple(bytes([n]) for n in range(128))
+"""Varints of the numbers below 128."""
 
 _LEN_TAGS = tuple(encode_varint(number << 3 | 2) for number in range(32))
+"""Tags of fields with a length, by field number."""
 
 
 def encode_length_delimited(number: int, payload: bytes) -> bytes:

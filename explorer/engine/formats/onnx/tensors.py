@@ -282,6 +282,7 @@ class TensorReader:
 
 
 _LONG_BYTES = bytes(range(128, 256))
+"""Bytes that another byte of the same varint follows."""
 
 
 def _count_varints(buffer: Buffer, start: int, end: int) -> int:

@@ -37,7 +37,9 @@ from explorer.engine.graph.model import (
 from explorer.facts import Dim
 
 DOMAIN = "tflite"
+"""Domain of the built-in operators."""
 CUSTOM = "tflite.custom"
+"""Domain of custom operators."""
 
 BATCH = "batch"
 """Symbol of the resizable first axis of inputs; the file has no names for sizes."""

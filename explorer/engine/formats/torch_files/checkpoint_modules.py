@@ -598,6 +598,7 @@ _FORMS = {
     "legacy": "form of torch before 1.6, with a magic number",
     "pickle": "plain pickle",
 }
+"""Descriptions of the forms of a checkpoint, by `SavedFile.form`."""
 
 
 def read_checkpoint(path: str, format: str) -> Checkpoint:

@@ -46,6 +46,7 @@ DTYPES = {
 SYMBOL = re.compile(r"Symbol\('([^']+)'[^()]*\)")
 
 _INTEGER = re.compile(r"Integer\((-?\d{1,20})\)")
+"""Integer in an expression of sizes, as sympy writes it."""
 
 EMPTY = "_empty_nn_module_stack_from_metadata_hook"
 """Key that torch writes into the module stack of a node outside all modules."""
@@ -54,8 +55,11 @@ RANK = 64
 """Maximum number of dimensions of a torch tensor."""
 
 _FRAME = re.compile(r'File "([^"\n]{1,4096}+)", line (\d{1,9})')
+"""Path and line of a frame in a stack trace."""
 _SELF = re.compile(r"^L(__self__|\['self'\])\.?")
+"""Beginning of the path of a module, which stands for the model."""
 _LIBRARY = ("/torch/", "\\torch\\")
+"""Parts of the paths of torch's own files."""
 
 
 def extract_symbol(text: str) -> str:

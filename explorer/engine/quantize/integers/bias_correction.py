@@ -19,6 +19,7 @@ from explorer.engine.quantize.layers import QuantizableLayer
 from explorer.engine.quantize.weights import iterate_slabs
 
 _OPERATORS = frozenset(("Conv", "Gemm"))
+"""Operators whose bias can be corrected."""
 
 
 def find_channel_axes(layers: Sequence[QuantizableLayer]) -> dict[str, int]:
