@@ -59,7 +59,7 @@ class DefUse:
                     self.users.setdefault(name, []).append((i, slot))
 
 
-def is_counted(name: str, op: str) -> bool:
+def is_numbered(name: str, op: str) -> bool:
     """Whether an exporter made a name by numbering: 'Conv_17', 'node_Conv_17', 'input.8', '123'.
 
     A person chose a name such as 'conv1' or a name with a path.

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.diff.def_use import DefUse, is_counted
+from explorer.engine.diff.def_use import DefUse, is_numbered
 from explorer.engine.diff.forms import Forms
 from explorer.engine.graph.model import Node
 
@@ -164,7 +164,7 @@ class _Matcher:
             if b is None:
                 continue
             first, second = before.nodes[a], after.nodes[b]
-            if check_numbered and is_counted(name, first.op):
+            if check_numbered and is_numbered(name, first.op):
                 # the number may have shifted, so the inputs and outputs must have equal names as well
                 if not self.has_same_names(a, b):
                     continue

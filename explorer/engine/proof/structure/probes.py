@@ -11,7 +11,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.diff.def_use import DefUse, is_counted
+from explorer.engine.diff.def_use import DefUse, is_numbered
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import match
 from explorer.engine.diff.sites import collect_known_pairs, collect_site_nodes, pair_sites
@@ -225,7 +225,7 @@ def _is_reliable(before: GraphProducers, after: GraphProducers, name: str) -> bo
     first, second = before.nodes[before.producer[name]], after.nodes[after.producer[name]]
     if first.key == second.key or SITE_KEY in first.metadata or SITE_KEY in second.metadata:
         return True
-    return not is_counted(name, first.op)
+    return not is_numbered(name, first.op)
 
 
 def _pair_by_diff(
