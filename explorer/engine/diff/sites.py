@@ -304,8 +304,9 @@ def _list_planned_trips(model: Model) -> dict[str, int]:
     trips = {}
     for site in _list_sites(model):
         place, calls = site.get("place"), site.get("calls")
-        is_single = isinstance(place, list) and len(place) == 1
-        if is_single and isinstance(calls, int) and calls > 0 and not site.get("at_most"):
+        if not isinstance(place, list) or len(place) != 1 or site.get("at_most"):
+            continue
+        if isinstance(calls, int) and calls > 0:
             trips[str(place[0])] = calls
     return trips
 
