@@ -310,7 +310,7 @@ def _fits_nbits(choice: LayerChoice) -> bool:
 def _explain_unselected(
     layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]]
 ) -> dict[int, str]:
-    """Return, by the id of the layer, the reasons why `spec.ops` and `spec.sites` do not select it."""
+    """Returns the reason why `spec.ops` or `spec.sites` does not select a layer, by the id of the layer."""
     reasons: dict[int, str] = {}
     origins = dict(spec.origins)
     for op in spec.ops:

@@ -102,7 +102,7 @@ def _build_computed_numbers(
 
 
 def _compute_block_scales(node: Node, values: Array) -> Array:
-    """Return, for each number of an MX format, the power of two that scales its block."""
+    """Returns the power of two that scales the block of each number, in an MX format."""
     fmt: Any = format_of(node.op)
     assert isinstance(fmt, Microscaling)
     axis = int(node.attributes.get("axis", -1)) % max(values.ndim, 1)

@@ -123,7 +123,7 @@ def repeat_scales(operand: Operand, scale: Array, channels: int) -> Array:
 
 
 def _find_zero_weights(operand: Operand, grid: Grid) -> Array:
-    """Return, for each scale of a stored weight, whether all its numbers are 0.
+    """Returns whether all numbers of a scale are 0, for each scale of a stored weight.
 
     The grid of such numbers has a scale of 1.
     """

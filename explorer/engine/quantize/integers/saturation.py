@@ -54,7 +54,7 @@ def enlarge_scales(operand: Operand, grid: Grid, groups: int = 1) -> Grid:
 
 
 def _find_largest_pairs(rows: Array) -> Array:
-    """Return, for each output channel, the largest sum of two neighbors of one sign.
+    """Returns the largest sum of two neighbors of one sign, for each output channel.
 
     `rows` has the shape (channels, depth, ...).
     """
