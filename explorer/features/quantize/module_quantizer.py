@@ -65,9 +65,7 @@ class ModuleQuantizer:
     def quantize_state(
         self, request: QuantizeRequest, output: str | None, on_progress: OnProgress, **options: Any
     ) -> Quantization:
-        """Quantize the current state as a module and add it to the history; `options` are those of
-        `quantize`.
-        """
+        """Quantize the current state as a module, with options as for `quantize`; add it to the history."""
         result, models = self._quantize_module(request, output, None, on_progress, **options), self._models
         fact = replace(result.fact, command=self.command(request, output, {}))
         text = state_text(request, fact, ranges=result.ranges)

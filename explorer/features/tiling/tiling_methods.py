@@ -186,16 +186,14 @@ def tile_module(
         output: Path of the file to write: .pt2, or another extension for TorchScript. None writes no file.
         overwrite: Whether to replace an existing `output`.
         dynamic: Axes that stay open in a .pt2 file: {'x': {0: 'batch'}}.
-        verify: Whether to verify the result. If the check fails, the file is deleted and `TileResult.output`
-            is empty.
+        verify: Whether to verify the result. If it fails, the file is deleted and `TileResult.output` is ''.
         draws: Number of random inputs for the proof.
         seed: Seed of the first random input.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
     Raises:
-        Misuse: The model is not an nn.Module, its current state is ONNX, no layer can be tiled, or
-            `output` cannot be written.
+        Misuse: The current state is not an nn.Module, no layer can be tiled, or `output` cannot be written.
         BadModel: The module cannot be run or written.
         ExplorerError: The proof fails and `output` is None.
         Cancelled: `cancel` returned True.

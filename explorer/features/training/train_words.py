@@ -84,9 +84,7 @@ def _draw_curve(title: str, values: Sequence[float]) -> list[Block]:
 
 
 def training_sweep(fact: TrainingSweep) -> list[Block]:
-    """Build the output of `explorer sweep --train`: a row for each trial, best first, and the checkpoint
-    file.
-    """
+    """Build the output of `explorer sweep --train`: a row for each trial, best first; the checkpoint file."""
     best = fact.trials[0]
     has_several = len({(trial.model, trial.opening, trial.data) for trial in fact.trials}) > 1
     figures = ("lr", "batch", "epochs", "best", fact.loss, "accuracy")
