@@ -41,6 +41,15 @@ async def test_several_words_must_all_be_there() -> None:
         assert "nothing matches 'zzzz'" in hands.pilot.app.screen.query_one(Choices).strip(0, 60).text
 
 
+async def test_a_key_of_another_screen_is_shown_with_that_screen() -> None:
+    async with screen(size=(120, 40)) as hands:
+        await ask(hands, "into the tiles")
+        rows = hands.pilot.app.screen.query_one(Choices).rows
+        keys = [row for row in rows if (row.key, row.title) == ("i", "Into the tiles")]
+        assert len({row.tip for row in keys}) == len(keys)
+        assert sum(row.tip.startswith("In the ") for row in keys) == len(keys) - 1
+
+
 async def test_enter_opens_a_term_an_option_and_a_heading_of_the_manual() -> None:
     async with screen(size=(120, 40)) as hands:
         for words, title, text in (

@@ -84,7 +84,7 @@ FIGURES = (
     ("activations", "activation_bytes", True),
     ("reads", "bytes_read", True),
     ("writes", "bytes_written", True),
-    ("elemwise", "elementwise_ops", False),
+    ("elementwise", "elementwise_ops", False),
 )
 """Figures of a row of the layer tree: title, field name, and whether the unit is bytes."""
 

@@ -16,7 +16,7 @@ from explorer.manual import page, titles
 from explorer.report.glossary import Term
 from explorer.tui.dialogs.dialogs import Choices, Dialog, MenuItem, PageDialog
 from explorer.tui.dialogs.help_index import HelpEntry, build_index, find_entries
-from explorer.tui.text.keys import Key
+from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, fit, heading_line, text_line, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.text_input import create_text_input
@@ -79,19 +79,28 @@ class HelpDialog(Dialog[Key]):
         page.display, results.display, about.display = not typed, bool(typed), bool(self._results)
         results.empty_note = f"nothing matches '{escape_name(typed)}'"
         results.rows = [
-            MenuItem(str(place), entry.sign or entry.kind, entry.title, entry.text)
+            MenuItem(str(place), entry.sign or entry.kind, entry.title, self._describe(entry))
             for place, entry in enumerate(self._results)
         ]
         results.styles.height = max(1, min(len(results.rows), max(3, self.app.size.height - _OTHER_ROWS)))
         results.rows_changed(keep_cursor=False)
         self._show_about()
 
+    def _describe(self, entry: HelpEntry) -> str:
+        """Return the text of an entry, after the place of a key that does nothing here."""
+        is_elsewhere = entry.key is not None and not self._is_usable(entry.key)
+        has_place = is_elsewhere and entry.group not in ("", LOOK, CHANGE, MOVE, PROGRAM)
+        return f"{entry.group}: {entry.text}" if has_place else entry.text
+
+    def _is_usable(self, key: Key) -> bool:
+        return any(key is usable for usable in self._usable)
+
     @on(LineList.RowHighlighted)
     def _show_about(self) -> None:
         """Show the full text of the result under the cursor, which the list may cut."""
         if self._results:
             entry = self._results[self.query_one(Choices).cursor]
-            spans = ((f" {entry.title}  ", "key"), (entry.text, "dim"))
+            spans = ((f" {entry.title}  ", "key"), (self._describe(entry), "dim"))
             lines = partial(wrap, spans, indent=1)
             self.query_one("#help-about", LineView).show(lambda width: lines(width - 1)[:_MAX_ABOUT])
 
@@ -119,7 +128,7 @@ class HelpDialog(Dialog[Key]):
             self.dismiss(None)
         elif self._results:
             entry = self._results[self.query_one(Choices).cursor]
-            if entry.key is not None and any(entry.key is key for key in self._usable):
+            if entry.key is not None and self._is_usable(entry.key):
                 self.dismiss(entry.key)
             else:
                 self.app.push_screen(_build_page(entry))

@@ -247,9 +247,9 @@ _COSTS: Sequence[tuple[str, str, str, Callable[[int | None], str]]] = (
     ("Parameters", "params", "params", exact_text),
     ("Weight bytes", "weights", "weight_bytes", bytes_text),
     ("MACs", "MACs", "macs", exact_text),
-    ("Elementwise operations", "elemwise", "elementwise_ops", exact_text),
-    ("Activations, sum", "act. sum", "activation_bytes_sum", bytes_text),
-    ("Activations, peak", "act. peak", "activation_bytes_peak", bytes_text),
+    ("Elementwise operations", "elementwise", "elementwise_ops", exact_text),
+    ("Activations, sum", "activ. sum", "activation_bytes_sum", bytes_text),
+    ("Activations, peak", "activ. peak", "activation_bytes_peak", bytes_text),
     ("Bytes read", "reads", "bytes_read", bytes_text),
     ("Bytes written", "writes", "bytes_written", bytes_text),
 )
