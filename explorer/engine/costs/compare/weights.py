@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 
 from msgspec import Struct
 
-from explorer.base.units import printable, shape_text
+from explorer.base.units import many_text, printable, shape_text
 from explorer.facts import Analysis, Layer
 
 _MAX_NAMED = 3
@@ -336,10 +336,17 @@ def find_weight_causes(
     def is_needless(tensor: ComparedTensor) -> bool:
         return all(owner.path in needless or not owner.calls for owner in tensor.owners)
 
-    # tensors that no output needs are paired last: an export omits them, and others may have their shape
-    pairs, lost, gained = _pair_tensors(
-        sorted(first_tensors, key=is_needless), sorted(second_tensors, key=is_needless), _KEYS_IN_FAMILY
+    splits = {
+        1: _find_split_complex(first_tensors, second_tensors),
+        -1: _find_split_complex(second_tensors, first_tensors),
+    }
+    split_ids = {id(t) for pairs in splits.values() for whole, parts in pairs for t in (whole, *parts)}
+    first_whole, second_whole = (
+        sorted((t for t in tensors if id(t) not in split_ids), key=is_needless)
+        for tensors in (first_tensors, second_tensors)
     )
+    # tensors that no output needs are paired last: an export omits them, and others may have their shape
+    pairs, lost, gained = _pair_tensors(first_whole, second_whole, _KEYS_IN_FAMILY)
     # sliced parameters are set aside: a tensor of another family may have the same shape by chance
     sliced_ids = _find_sliced_ids(lost, gained) | _find_sliced_ids(gained, lost)
     slices = [[t for t in tensors if id(t) in sliced_ids] for tensors in (lost, gained)]
@@ -397,10 +404,46 @@ def find_weight_causes(
         _make_cause(sign, cause_texts, tensors) for (sign, cause_texts), tensors in tensors_by_cause.items()
     ]
     causes += _list_type_causes(pairs)
+    causes += (_build_split_cause(sign, split_pairs) for sign, split_pairs in splits.items() if split_pairs)
     scale_bytes = _count_scale_bytes(second, second_tensors) - _count_scale_bytes(first, first_tensors)
     if scale_bytes:
         causes.append(Cause("scales and zero points of quantized tensors", 0, scale_bytes))
     return Causes(causes, folds, _format_unmatched(unmatched))
+
+
+_SplitPairs = list[tuple[ComparedTensor, list[ComparedTensor]]]
+"""Complex tensors, each with the one or two tensors of floats in which the other model stores its parts."""
+
+
+def _find_split_complex(
+    whole_tensors: Sequence[ComparedTensor], tensors: Sequence[ComparedTensor]
+) -> _SplitPairs:
+    """Pairs each complex tensor with its real and imaginary parts: one tensor of both, or one of each."""
+    names = {name for tensor in whole_tensors for name in tensor.names}
+    candidates = [t for t in tensors if names.isdisjoint(t.names)]
+    pairs: _SplitPairs = []
+    for whole in whole_tensors:
+        dtype = {"complex64": "float32", "complex128": "float64"}.get(whole.dtype)
+        fitting = [t for t in candidates if t.dtype == dtype]
+        both = [t for t in fitting if sorted(t.shape) == sorted((*whole.shape, 2))][:1]
+        parts = both or [t for t in fitting if sorted(t.shape) == sorted(whole.shape)][:2]
+        if both or len(parts) == 2:
+            pairs.append((whole, parts))
+            candidates = [t for t in candidates if t not in parts]
+    return pairs
+
+
+def _build_split_cause(sign: int, split_pairs: _SplitPairs) -> Cause:
+    """Builds the cause for complex tensors whose parts the other model counts as elements of their own."""
+    text = f"{many_text(len(split_pairs), 'complex tensor')} stored as real and imaginary parts"
+    side = "here" if sign > 0 else "by the first model"
+    return Cause(
+        f"{text} {side}",
+        sign * sum(part.elements for _, parts in split_pairs for part in parts)
+        - sign * sum(whole.elements for whole, _ in split_pairs),
+        sign * sum(part.bytes for _, parts in split_pairs for part in parts)
+        - sign * sum(whole.bytes for whole, _ in split_pairs),
+    )
 
 
 def _list_type_causes(pairs: Sequence[tuple[ComparedTensor, ComparedTensor]]) -> Iterator[Cause]:

@@ -563,3 +563,52 @@ def test_other_additions_than_the_sums_of_a_product_stay_open(
     comparison = compare_files("product_parts:whole", "product_parts:more")
     open_parts = [d for d in of(comparison, "elementwise_ops") if d.explained != d.delta]
     assert [d.delta for d in open_parts] == [30]
+
+
+COMPLEX = """
+import torch
+from torch import nn
+
+class Rotated(nn.Module):
+    def __init__(self, joined):
+        super().__init__()
+        self.turn = nn.Parameter(torch.randn(4, 3, dtype=torch.cfloat))
+        self.side = nn.Parameter(torch.randn(4, 3))
+        self.joined = joined
+
+    def forward(self, x):
+        if self.joined:
+            return (x[..., None] * torch.view_as_real(self.turn)).sum(-1) + self.side
+        return x * self.turn.real + self.turn.imag + self.side
+
+def joined():
+    return Rotated(True), torch.zeros(4, 3)
+
+def apart():
+    return Rotated(False), torch.zeros(4, 3)
+"""
+
+
+@pytest.mark.parametrize("way", ["joined", "apart"])
+def test_a_complex_parameter_that_is_stored_in_parts_is_explained(way: str, tmp_path: Path) -> None:
+    (tmp_path / "turned.py").write_text(COMPLEX)
+    module = f"{tmp_path}/turned.py:{way}"
+    parts = {"parts": (4, 3, 2)} if way == "joined" else {"real": (4, 3), "imaginary": (4, 3)}
+    if way == "joined":
+        nodes = [
+            helper.make_node("Unsqueeze", ["x", "axis"], ["u"]),
+            node("Mul", "u parts", "m"),
+            helper.make_node("ReduceSum", ["m", "axis"], ["r"], keepdims=0),
+            node("Add", "r side", "y"),
+        ]
+        weights: dict[str, Any] = {**parts, "side": (4, 3), "axis": np.array([2])}
+    else:
+        nodes = [node("Mul", "x real", "m"), node("Add", "m imaginary", "a"), node("Add", "a side", "y")]
+        weights = {**parts, "side": (4, 3)}
+    file = written(tmp_path / "parts.onnx", nodes, weights, (4, 3))
+    for files, delta, where in (((module, file), 12, "here"), ((file, module), -12, "by the first model")):
+        found = compare_files(*files)
+        found_causes = [d for d in of(found, "params") if "complex" in d.why]
+        assert [d.delta for d in found_causes] == [delta]
+        assert found_causes[0].why == f"1 complex tensor stored as real and imaginary parts {where}"
+        assert all(d.delta == d.explained for d in (*of(found, "params"), *of(found, "weight_bytes")))
