@@ -130,7 +130,12 @@ def train(
     arrays_by_input: Sequence[tuple[InputSpec, str]],
     options: TrainingOptions,
 ) -> TrainingRun:
-    """Trains a copy of a model; `arrays_by_input` pairs each input with its array's name in the data file."""
+    """Trains a copy of a model; `arrays_by_input` pairs each input with its array's name in the data file.
+
+    Raises:
+        Misuse: The file has no labels, too few samples, or labels that do not fit the model.
+        BadModel: The model has no trainable parameters, or a run of it fails.
+    """
     began = time.perf_counter()
     held_out_count = min(max(round(file.count * options.held), 1), file.count - 1)
     if not file.labels:

@@ -100,7 +100,7 @@ class Source:
 
 
 class FileSpan(Struct, frozen=True, gc=False):
-    """Bytes in a file."""
+    """`size` bytes of the file `source` from `offset` on."""
 
     source: Source
     offset: int
@@ -378,7 +378,16 @@ class AttributeRef(Struct, frozen=True):
 
 
 class Graph(Struct, frozen=True):
-    """Nodes in topological order, with the declared inputs, outputs and values."""
+    """Nodes in topological order, with the declared inputs, outputs and values.
+
+    Attributes:
+        name: Name of the graph.
+        nodes: Nodes.
+        inputs: Declared inputs; an input with an initializer of the same name has this default value.
+        outputs: Declared outputs.
+        initializers: Stored tensors, by name.
+        values: Declared intermediate values.
+    """
 
     name: str
     nodes: Sequence[Node]
@@ -396,7 +405,22 @@ class Graph(Struct, frozen=True):
 
 
 class Function(Struct, frozen=True):
-    """A model-local function: an operator that is defined by a body of nodes."""
+    """A model-local function: an operator that is defined by a body of nodes.
+
+    Attributes:
+        domain: Domain of the operator.
+        name: Name of the operator.
+        inputs: Names of the inputs in the body.
+        outputs: Names of the outputs in the body.
+        nodes: Nodes of the body, in topological order.
+        opsets: Version of each operator set in the body, by domain.
+        attributes: Names of the attributes that a call must set.
+        defaults: Default values of the other attributes, by name.
+        overload: Name that distinguishes functions of the same domain and name.
+        metadata: Metadata, by key.
+        record: Encoded FunctionProto, or None for a new or changed function.
+        values: Declared values of the body.
+    """
 
     domain: str
     name: str
@@ -420,7 +444,18 @@ class Function(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True):
-    """A graph with its operator sets and functions."""
+    """A graph with its operator sets and functions.
+
+    Attributes:
+        graph: Main graph.
+        opsets: Version of each operator set, by domain.
+        ir_version: Version of the ONNX format.
+        functions: Model-local functions by (domain, name, overload).
+        producer: Name of the program that wrote the model, or ''.
+        producer_version: Version of this program, or ''.
+        path: Path of the model's file, or ''.
+        metadata: Metadata of the model, by key.
+    """
 
     graph: Graph
     opsets: Mapping[str, int]

@@ -286,7 +286,7 @@ def _read_header(name: str, file: IO[bytes]) -> ArrayEntry:
 
 
 def iterate_samples(path: str, entry: ArrayEntry) -> Iterator[Array]:
-    """Yields the samples of an array in order, reading one at a time."""
+    """Yields the samples of an array in order, one at a time; an array in column order is read whole."""
     if entry.fortran and entry.count > 1:
         # the first axis varies fastest, so samples are not contiguous
         array = read_input(path).arrays[entry.key.removesuffix(".npy")]

@@ -64,7 +64,7 @@ class StateDict(NamedTuple):
         versions: Torch's versions of the modules (`_metadata` of a state_dict), or None if absent.
         notes: Notes for the report.
         unknown: Names of source parts that can become neither a tensor nor text, with the reason.
-        left_count: Number of skipped tensors that do not belong to the model.
+        skipped_count: Number of skipped tensors that do not belong to the model.
     """
 
     tensors: Sequence[BundledTensor]
