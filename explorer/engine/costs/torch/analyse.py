@@ -43,7 +43,13 @@ from explorer.engine.costs.torch.unrolled_loops import FoldedLoops, fold_loops
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialize_lazy_modules
-from explorer.engine.formats.torch_module.modules import describe_tensors, is_lazy, make_plain, walk_modules
+from explorer.engine.formats.torch_module.modules import (
+    describe_tensors,
+    is_lazy,
+    make_plain,
+    restoring_attributes,
+    walk_modules,
+)
 from explorer.engine.operators.cost_formulas import WorkBound
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import (
@@ -162,17 +168,18 @@ def examine_module(
     if any(_has_lazy_parameters(module) for _, module in walk_modules(model)):
         model, plain = materialize_lazy_modules(plain() if plain is not None else model, args, kwargs), None
     check = partial(_report_progress, on_progress, cancel)
-    verdict = trace_model(
-        model,
-        args,
-        kwargs,
-        valued,
-        reads_values=reads_values,
-        plain=plain,
-        check=check,
-        gradients=gradients,
-        train=train,
-    )
+    with restoring_attributes(model.modules()):
+        verdict = trace_model(
+            model,
+            args,
+            kwargs,
+            valued,
+            reads_values=reads_values,
+            plain=plain,
+            check=check,
+            gradients=gradients,
+            train=train,
+        )
     run = verdict.run
     folded = fold_loops(_select_final_rows(run), run.named)
     rows = folded.rows

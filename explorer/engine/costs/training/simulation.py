@@ -52,6 +52,7 @@ from explorer.engine.formats.torch_module.modules import (
     find_unregistered_parameters,
     flatten_tensors,
     list_modules,
+    restoring_attributes,
     walk_tensors,
 )
 from explorer.engine.formats.torch_module.tensor_subclass import is_wrapper, list_inner_tensors
@@ -160,7 +161,12 @@ def _simulate_restoring(
         raise SimulationError(jagged.STRIDED)
     batch = int(tensors[0].shape[0]) if tensors and tensors[0].dim() else None
     try:
-        with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):
+        with (
+            loaded.quiet(),
+            restoring_modes(list(model.modules())),
+            restoring_attributes(list(model.modules())),
+            torch.random.fork_rng(devices=[]),
+        ):
             if mode == "train":
                 model.train()
             return _simulate(model, args, kwargs, optimizer, batch, mode, checkpoints, watch)

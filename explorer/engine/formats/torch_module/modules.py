@@ -5,8 +5,10 @@ The code that reads, counts or runs a module uses them. They work with and witho
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -326,3 +328,49 @@ def make_plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [make_plain(v) for v in value]
     return str(value)
+
+
+_MAX_NESTED = 3
+"""Maximum depth of lists and dictionaries in an attribute that are restored."""
+
+
+@contextmanager
+def restoring_attributes(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Restores the attributes of modules afterwards, with the contents of lists and dictionaries in them.
+
+    A forward may store a result for its next call. In another analysis of these modules, the result would
+    replace the work.
+    """
+    states = [
+        (module, type(module), dict(vars(module)), _copy_containers(vars(module)))
+        for module in modules
+        if not isinstance(module, torch.jit.ScriptModule)
+    ]
+    try:
+        yield
+    finally:
+        for module, class_, attributes, containers in states:
+            if type(module) is not class_:  # a lazy module that has got its sizes
+                continue
+            vars(module).clear()
+            vars(module).update(attributes)
+            for container, contents in containers:
+                if isinstance(container, list):
+                    container[:] = contents
+                else:
+                    container.clear()
+                    container.update(contents)
+
+
+def _copy_containers(attributes: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Returns each list and dictionary in attributes with a copy of it."""
+    containers: dict[int, tuple[Any, Any]] = {}
+    pending = [(value, 0) for value in attributes.values()]
+    while pending:
+        value, depth = pending.pop()
+        if type(value) in (dict, OrderedDict, list) and id(value) not in containers:
+            containers[id(value)] = value, copy.copy(value)
+            if depth < _MAX_NESTED:
+                parts = value if isinstance(value, list) else value.values()
+                pending += [(part, depth + 1) for part in parts]
+    return list(containers.values())

@@ -335,3 +335,42 @@ def test_a_run_leaves_no_replaced_clock_behind() -> None:
     names = perf_counter_ns, time.time, os.urandom, random.Random.seed
     count(lambda model: perf_counter_ns() % 2)
     assert names == (globals()["perf_counter_ns"], time.time, os.urandom, random.Random.seed)
+
+
+class Merged(nn.Module):
+    """Multiplies its two matrices in the first call, and stores the product for later calls."""
+
+    def __init__(self, in_dictionary: bool) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 10, bias=False), nn.Linear(10, 4, bias=False)
+        self.products: dict[str, list[Any]] = {"all": []}
+        self.in_dictionary = in_dictionary
+
+    def forward(self, x: Any) -> Any:
+        stored = self.products["all"] if self.in_dictionary else getattr(self, "product", [])
+        if not stored:
+            product = self.one.weight.T @ self.two.weight.T
+            if self.in_dictionary:
+                self.products["all"].append(product)
+            else:
+                self.product = [product]
+            stored = [product]
+        return x @ stored[0]
+
+
+@pytest.mark.parametrize("in_dictionary", [False, True])
+def test_figures_do_not_depend_on_what_was_asked_before(in_dictionary: bool) -> None:
+    first, forward, backward = 6 * 10 * 4, 3 * 6 * 4, 3 * 6 * 4 + 2 * 6 * 10 * 4
+    questions: dict[str, Any] = {
+        "info": lambda session: (session.info().totals.macs, session.info().totals.status),
+        "training": lambda session: (session.training().forward_macs, session.training().backward_macs),
+        "memory": lambda session: session.training_memory().steps[0].kept_bytes,
+    }
+    answers = {
+        "info": (first + forward, "assumed"),
+        "training": (first + forward, backward),
+        "memory": 4 * 6 * 4,
+    }
+    for order in (("info", "training", "memory"), ("memory", "training", "info")):
+        with Session(Merged(in_dictionary), inputs=torch.zeros(3, 6), cache=False) as session:
+            assert {name: questions[name](session) for name in order} == answers
