@@ -235,12 +235,20 @@ NETS = """
 from torch import nn
 def flat(): return nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 5))
 def image(): return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5))
+def norm(): return nn.Sequential(nn.BatchNorm2d(9), nn.Flatten(), nn.LazyLinear(5))
 """
 
 
-@pytest.mark.parametrize("net", ["flat", "image"])
+@pytest.mark.parametrize(
+    ("net", "expected"),
+    [
+        ("flat", "takes 16 in its last axis"),
+        ("image", "takes an input with 3 axes or more"),
+        ("norm", "takes an input with 4 axes"),
+    ],
+)
 def test_samples_of_another_width_are_told_in_words_of_ours(
-    folder: Path, complaint: Complaint, net: str
+    folder: Path, complaint: Complaint, net: str, expected: str
 ) -> None:
     pytest.importorskip("torch")
     (folder / "nets.py").write_text(NETS)
@@ -253,7 +261,7 @@ def test_samples_of_another_width_are_told_in_words_of_ours(
     ]:
         said = complaint(*words)
         assert "layer '0' (" in said
-        assert "and the input that came to it is [" in said
+        assert f"{expected}, and the input that came to it is [" in said
         assert "Error" not in said
         shutil.rmtree(folder / "__pycache__", ignore_errors=True)
 

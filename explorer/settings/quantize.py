@@ -67,7 +67,7 @@ def _list_overridden(spec: QuantizeSpec, typed: Mapping[str, Any]) -> Iterator[t
         yield from ((part, name, rule.origin) for part, name in formats if name is not None)
 
 
-def is_fast(words: Sequence[str]) -> bool:
+def is_form_open(words: Sequence[str]) -> bool:
     """Whether a command line requests int8 and leaves the form of the operators to the program.
 
     Args:

@@ -22,6 +22,7 @@ MAP_ANEW = "map the model again: explorer map MODEL -o FILE"
 
 def build_site_mapping(site: SitePlan) -> SiteMapping:
     """Builds a mapping of a site without levels, with its size and its number types."""
+    # 0 MACs in a mapping stand for the product of the sizes
     tiled_macs = site.batch * site.M * site.K * site.N
     return SiteMapping(
         site.name,
@@ -38,7 +39,9 @@ def build_site_mapping(site: SitePlan) -> SiteMapping:
 def build_mapping_from_file(
     file: MappingFile, site: SitePlan, epilogue: Epilogue | None = None
 ) -> SiteMapping:
-    """Builds the mapping of a site from the levels and the output type in a mapping file.
+    """Builds the mapping of a site from the levels in a mapping file.
+
+    Without an epilogue, the mapping also has the output type of the file.
 
     Args:
         file: Mapping file. `check_sites` has accepted the site.

@@ -48,7 +48,7 @@ def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
     if args.symmetric or args.asymmetric:
         typed["symmetric"] = args.symmetric
     words = [f"--{key.replace('_', '-')}" for key in args.explicit - {"to", *form}]
-    if quantize.is_fast([*words, *(("--to", args.to) if args.to else ())]):
+    if quantize.is_form_open([*words, *(("--to", args.to) if args.to else ())]):
         typed["form"] = "fast"
     spec: QuantizeSpec = quantize.build_spec(args.config, typed, args.to)
     return spec

@@ -68,8 +68,8 @@ def compute_operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
 
     Counts are executions in one forward pass. Operators in a loop body count once per iteration. Operators in
     a branch that does not count (`Layer.counted`) are left out. A parameter that several operators of a type
-    share counts once for the type. For operators with a window, `input_channels`, `input_height` and
-    `input_width` are added to the attributes.
+    share counts once for the type (`Layer.repeated_params`). For operators with a window, `input_channels`,
+    `input_height` and `input_width` are added to the attributes.
     """
     kinds: dict[str, list[Layer]] = {}
     for layer in analysis.layers:
@@ -182,7 +182,13 @@ def _convert_to_onnx_names(attributes: Mapping[str, Any], rank: int) -> dict[str
 
 
 def _build_range(counts: Counter[Any], *, ordered: bool) -> Range:
-    """Returns minimum, maximum (None unless `ordered` numbers or tuples of one length) and common values."""
+    """Returns the minimum, the maximum, the number of distinct values and the most common values.
+
+    Args:
+        counts: Executions by value.
+        ordered: Whether a minimum makes sense. It is computed elementwise for tuples of one length, and is
+            None for values that are not numbers.
+    """
     values = list(counts)
     low: Any = None
     high: Any = None

@@ -91,8 +91,8 @@ def _correct_types(original_model: Model, edited_model: Model, description: str)
     bare = _drop_declarations(edited_model)
     inference, original = Inference(bare), infer(original_model)
     shapes = inference.main
-    if broken := [node for node in shapes.impossible if node not in original.impossible]:
-        raise Misuse(broken[0], hint="nothing was changed")
+    if problems := [problem for problem in shapes.impossible if problem not in original.impossible]:
+        raise Misuse(problems[0], hint="nothing was changed")
     graph = edited_model.graph
     values = tuple([value for value in graph.values if _is_consistent(value, shapes.values)])
     outputs = _correct(graph.outputs, shapes.values)
@@ -111,13 +111,14 @@ def _correct_types(original_model: Model, edited_model: Model, description: str)
 
 def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
     """Returns the model with corrected declarations in the bodies of branches and loops."""
-    declaring = [
+    body_paths = [
         scope.path for scope in list_scopes(model) if scope.node_path and isinstance(scope.body, Graph)
     ]
-    if not declaring:
+    if not body_paths:
         return model
     types_by_path = {view.path: view.shapes for view in list_subgraphs(bare, inference)}
-    for path in declaring:
+    for path in body_paths:
+        # searched in the current model, because a replaced inner body changes the outer ones
         scope = next(candidate for candidate in list_scopes(model) if candidate.path == path)
         body, types = scope.body, types_by_path.get(path)
         if types is None or not isinstance(body, Graph):
@@ -131,7 +132,7 @@ def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
 
 
 def _drop_declarations(model: Model) -> Model:
-    """Returns the model without the declared types of its results, so that they are inferred."""
+    """Returns the model without the declared types of intermediate values and outputs."""
     outputs = tuple([Value(value.name, None, None, value.record) for value in model.graph.outputs])
     return replace(model, graph=replace(model.graph, values=(), outputs=outputs))
 

@@ -1,8 +1,8 @@
-"""Minimum number of inputs, required attributes and types of attributes, over all versions of the operators.
+"""Requirements of operators that hold in all their versions: inputs, required attributes and attribute types.
 
 Code that reads a graph may use `node.inputs[1]` of a MatMul without a check, because `formats.onnx.validate`
-rejects a model in which a MatMul has one input. The numbers are the minimum over the schemas of onnx and
-onnxruntime. Optional and repeated inputs do not count. For the same reason, code may use
+rejects a model in which a MatMul has one input. A number of inputs is the minimum over the schemas of onnx
+and onnxruntime. Optional and repeated inputs do not count. For the same reason, code may use
 `node.attributes["equation"]` of an Einsum without a check, and assume that the pads of a Conv are integers.
 """
 
@@ -185,7 +185,7 @@ MICROSOFT_TYPES: Mapping[str, str] = dict.fromkeys(str.split(_MICROSOFT), _INTEG
 """Type of the attributes of onnxruntime's operators that this program reads as integers, by name."""
 
 _Types = tuple[frozenset[type], type]
-"""Usual types of a value, and their base class."""
+"""Exact types that need no slow `isinstance`, and a class whose subclasses are accepted too."""
 
 _ELEMENTS: Mapping[str, _Types] = {
     _INTEGER: (frozenset({int}), Integral),
@@ -202,9 +202,9 @@ _ELEMENTS_OF_LISTS: Mapping[str, _Types] = {
 def has_type(value: object, kind: str) -> bool:
     """Whether an attribute's value has a type in `ATTRIBUTE_TYPES`. An integer also counts as a float."""
     if kind in _ELEMENTS:
-        usual, base = _ELEMENTS[kind]
-        return type(value) in usual or isinstance(value, base)
-    usual, base = _ELEMENTS_OF_LISTS[kind]
+        exact, base = _ELEMENTS[kind]
+        return type(value) in exact or isinstance(value, base)
+    exact, base = _ELEMENTS_OF_LISTS[kind]
     return isinstance(value, list | tuple) and (
-        usual.issuperset(map(type, value)) or all(isinstance(element, base) for element in value)
+        exact.issuperset(map(type, value)) or all(isinstance(element, base) for element in value)
     )

@@ -4,7 +4,8 @@ A tensor layout cuts layers, a pipeline layout divides the layers into stages, a
 distributes experts. The plan of the model's class (`tp_plan` of transformers) says which weights a tensor
 layout cuts by columns and by rows. A product whose weights are cut by rows needs an all-reduce: in a ring of
 t devices, each device sends 2 (t - 1) / t of the product's output. If experts are distributed over e devices,
-(e - 1) / e of the experts' inputs and outputs are sent to other devices.
+(e - 1) / e of the experts' inputs and outputs are sent to other devices. Outside the experts, each of
+the e devices processes its own share of the sequences.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from explorer.facts.serving.serving import DeviceLayout, DeviceShare, ServingLim
 
 
 class Block(Struct, frozen=True):
-    """Costs of one layer, or of the part before or after all layers, for one sequence and one decode step.
+    """Costs of one layer for one sequence and one decode step.
+
+    The first and the last block include the costs outside layers, see `build_blocks`.
 
     Attributes:
         number: Number of the layer, or 0 if the model numbers no layers.
@@ -39,13 +42,13 @@ class Block(Struct, frozen=True):
         idle: Bytes of weights that only an encoder's pass over a prompt reads.
         table_cut: Whether a tensor layout divides the tables.
         experts: Bytes of stacks of experts.
-        shared: Share of the stacks that one token reads.
+        read_share: Share of the stacks that one token reads.
         macs: Multiply-accumulates of a step, without the experts'.
         expert_macs: Multiply-accumulates of the experts in a step.
         cache: Bytes of the cache.
         cache_cut: Whether a tensor layout divides the cache by heads.
         reduced: Number of products whose output is summed over devices.
-        routed: Number of experts that process each token.
+        experts_per_token: Number of experts that process each token.
         prompt_macs: Multiply-accumulates of a prompt.
         prompt_cache: Bytes of the cache after a prompt.
     """
@@ -58,13 +61,13 @@ class Block(Struct, frozen=True):
     idle: float = 0.0
     table_cut: bool = False
     experts: float = 0.0
-    shared: float = 1.0
+    read_share: float = 1.0
     macs: float = 0.0
     expert_macs: float = 0.0
     cache: float = 0.0
     cache_cut: bool = False
     reduced: int = 0
-    routed: int = 0
+    experts_per_token: int = 0
     prompt_macs: float = 0.0
     prompt_cache: float = 0.0
 
@@ -74,7 +77,7 @@ class PassOfLayers(Struct, frozen=True):
 
     Attributes:
         macs: Multiply-accumulates by number of the layer; the key None holds the part outside layers.
-        cache: Bytes of the cache by number of the layer.
+        cache: Bytes of the cache by index of the layer in the cache, or -1 if it has no layers.
     """
 
     macs: Mapping[int | None, float]
@@ -105,6 +108,7 @@ class LayerCuts:
     def _find_style(self, path: str) -> str:
         """Returns how the plan cuts the weights of a module: 'colwise', 'rowwise', or '' for no cut."""
         for pattern, style in self._plan:
+            # for stacked experts, the plan names the weights gate_up_proj (columns) and down_proj (rows)
             if pattern.fullmatch(path) or pattern.fullmatch(f"{path}.gate_up_proj"):
                 return "rowwise" if "rowwise" in style else "colwise"
         return ""
@@ -172,7 +176,8 @@ class LayerCuts:
                 continue
             size = module.out_features if style == "colwise" else module.in_features
             if size % tensor and find_layer_number(holder.path) is not None:
-                return f"the {size} of {holder.path} do not divide by {tensor}"
+                features = "output features" if style == "colwise" else "input features"
+                return f"{size} {features} of {holder.path} do not divide by {tensor}"
         return ""
 
     @cached_property
@@ -194,7 +199,9 @@ def build_blocks(
 ) -> tuple[Block, ...]:
     """Computes the costs of each layer, in order.
 
-    Embedding tables count to the first layer, output heads to the last.
+    Embedding tables are added to the first layer, other weights outside layers to the last. `step.macs`
+    outside layers are added to the first layer. `prompt.macs` outside layers, mostly of the output head, are
+    added to the last layer.
 
     Args:
         cuts: The cuts that the model allows.
@@ -229,8 +236,9 @@ def _add_holder(block: dict[str, Any], holder: WeightHolder, style: str, scale: 
     size = holder.weight_bytes * scale
     if holder.routed:
         bytes_field, macs_field = "experts", "expert_macs"
-        block["shared"] = holder.used
-        block["routed"] = max(block.get("routed", 0), round(holder.used * holder.experts))
+        block["read_share"] = holder.used
+        experts_per_token = round(holder.used * holder.experts)
+        block["experts_per_token"] = max(block.get("experts_per_token", 0), experts_per_token)
     elif holder.table or holder.idle:
         bytes_field, macs_field = "table", "macs"
         block["table_cut"] = bool(style)
@@ -272,10 +280,20 @@ class LayoutContext(Struct, frozen=True):
 
 
 def compute_layouts(setup: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
-    """Computes every layout over `devices` devices, and the reasons why other layouts are impossible."""
+    """Computes every layout over `devices` devices.
+
+    Returns:
+        The layouts, and the reasons why layers cannot be cut into some numbers of parts.
+    """
     device_layouts, refusals = [], []
-    routed = max((block.routed for block in setup.blocks), default=0)
-    stacks = max((round(block.routed / block.shared) for block in setup.blocks if block.routed), default=1)
+    experts = max(
+        (
+            round(block.experts_per_token / block.read_share)
+            for block in setup.blocks
+            if block.experts_per_token
+        ),
+        default=0,
+    )
     for tensor in _list_divisors(devices):
         refusal = setup.cuts.explain_refusal(tensor)
         if refusal:
@@ -283,7 +301,7 @@ def compute_layouts(setup: LayoutContext, devices: int) -> tuple[list[DeviceLayo
             continue
         for expert in _list_divisors(devices // tensor):
             pipeline = devices // tensor // expert
-            if pipeline > len(setup.blocks) or (expert > 1 and (not routed or stacks % expert)):
+            if pipeline > len(setup.blocks) or (expert > 1 and (not experts or experts % expert)):
                 continue
             device_layouts.append(_compute_layout(setup, tensor, pipeline, expert))
     return device_layouts, refusals
@@ -445,7 +463,7 @@ def _count_read_bytes(block: Block, tensor: int, expert: int, tokens: float) -> 
 
     Experts that no token is routed to are not read.
     """
-    read_share = 1 - (1 - block.shared) ** tokens if block.experts else 0.0
+    read_share = 1 - (1 - block.read_share) ** tokens if block.experts else 0.0
     rows = block.row * tokens / expert / (tensor if block.table_cut else 1)
     return rows + block.dense + block.cut / tensor + block.experts * read_share / (tensor * expert)
 
@@ -453,11 +471,11 @@ def _count_read_bytes(block: Block, tensor: int, expert: int, tokens: float) -> 
 def _count_sent_bytes(
     setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, tokens: float
 ) -> float:
-    """Returns the bytes that a device sends to the other devices of its stage for `tokens` of its tokens."""
+    """Returns the bytes that a device sends to others of its stage for `tokens` tokens of its sequences."""
     width = setup.cuts.hidden * setup.element_bytes
     sent = 0.0
     for block in stage:
-        reduced = block.reduced + (1 if block.experts else 0)
+        reduced = block.reduced + (1 if block.experts else 0)  # down_proj of the experts
         sent += reduced * tokens * width * 2 * (tensor - 1) / tensor
-        sent += 2 * block.routed * tokens * width * (expert - 1) / expert
+        sent += 2 * block.experts_per_token * tokens * width * (expert - 1) / expert
     return sent

@@ -28,7 +28,7 @@ COMMAND = Command(
     "nodes",
     "print nodes with attributes, and shape and size of each tensor",
     ("MODEL",),
-    ("--layer", *list_options(StatisticsSpec, "kinds"), *OPENING, *TABLE),
+    ("--layer", *list_options(StatisticsSpec, "kinds"), *OPENING, *TABLE),  # "kinds" declares --op
     (
         "explorer nodes model.onnx",
         "explorer nodes model.onnx --layer '*classifier*'",
@@ -37,7 +37,7 @@ COMMAND = Command(
     _run,
     usage="nodes MODEL",
     manual="each node of an ONNX file: all attributes, inputs and outputs, the shape, elements and bytes of"
-    " every tensor, the values of small stored tensors; and the version and description in the file."
+    " every tensor, the values of small stored tensors; and the model's version and description, if stored."
     " `--csv` prints a row for each tensor of each node",
     group="look",
 )

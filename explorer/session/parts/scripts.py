@@ -23,11 +23,12 @@ from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.session.parts.models import Models, create_stem
 from explorer.settings.option_values import COMMAND_LINE, is_explicit, write_words
 from explorer.settings.parse import write_opening_words, write_path_word
-from explorer.settings.quantize import has_formats, is_fast
+from explorer.settings.quantize import has_formats, is_form_open
 
 MAX_SITE_CHARACTERS = 4_000
 """Largest number of characters for the sites in a command. A longer list of sites goes into a file."""
-_END_MARK = "END OF THE TILING"
+_CONFIG_DELIMITER = "END OF THE TILING"
+"""Line that ends the text of a config file in a script."""
 _DEFAULT_DRAWS, _DEFAULT_SEED = 3, 0
 
 
@@ -36,7 +37,7 @@ class Step(Struct, frozen=True):
 
     Attributes:
         entry: History entry of the state.
-        opening: Options with which the parent must be opened, see `settings.parse.opening_words`.
+        opening: Options with which the parent must be opened, see `settings.parse.write_opening_words`.
         number: Index of the state.
         parent: Index of the parent; 0 is the original.
     """
@@ -66,6 +67,7 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     """
     if spec.rules and not spec.config:
         return None
+    # a mapping file sets the tiles, so `explorer tile` refuses a tile beside it
     return write_words(spec, without=("tile",) if spec.mapping else ())
 
 
@@ -95,7 +97,7 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
     omitted = () if spec.calibrator == "percentile" else ("percentile",)
     words += write_words(spec, without=("config", *PARTS, "symmetric", *omitted))
-    if is_fast(words) and not modules:
+    if is_form_open(words) and not modules:
         words += ["--form", spec.form]  # without it, a later run could choose another form
     return words + calibration_words(request)
 
@@ -113,7 +115,7 @@ def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) ->
     Args:
         source: Path or name of the model, as for `session.Session`.
         steps: States. Each parent precedes its children.
-        stem: Base name of files that were not saved.
+        stem: Base name for the files of states that the session did not save.
         tool: Name and version of the program.
 
     Raises:
@@ -145,7 +147,11 @@ def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) ->
             raise Misuse("no record says how this state was made", where=entry.label, hint="save it as ONNX")
         words, config = load("changes", entry.change).words(entry, write_path_word(f"{output}.toml"))
         if config:
-            lines += [f"cat > {shlex.quote(words[1])} <<'{_END_MARK}'", config.rstrip("\n"), _END_MARK]
+            _, config_path = words[:2]  # --config FILE
+            lines += [
+                f"cat > {shlex.quote(config_path)} <<'{_CONFIG_DELIMITER}'",
+                *(config.rstrip("\n"), _CONFIG_DELIMITER),
+            ]
         opening = dict(step.opening)
         if opening.get("rules") is not None:  # the script may run in another folder
             opening["rules"] = os.path.abspath(opening["rules"])

@@ -1,4 +1,4 @@
-"""Error messages for failed calls of a module; they name the first layer with an input of the wrong width."""
+"""Error messages for failed calls of a module, with the first layer whose input has a wrong width or rank."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def describe_failure(
         place: Place of the failure as text: ' in layers.3', ' on its first input'.
 
     Returns:
-        A message that names the first layer with an input of the wrong width. If there is no such layer, or
-        the repeated call succeeds, the message contains the error of torch.
+        A message that names the first layer whose input has a wrong width or rank. If there is no such layer,
+        or the repeated call succeeds, the message contains the error of torch.
     """
     problems: list[str] = []
     paths = {id(layer): path for path, layer in module.named_modules()}
@@ -64,15 +64,19 @@ def describe_failure(
 
 
 def _describe_mismatch(layer: nn.Module, tensor: torch.Tensor) -> str:
-    """Describes an input of the wrong width, or returns '' if the width is right.
+    """Describes an input of a wrong width or rank, or returns '' if both are right.
 
     An example is 'takes 16 in its last axis, and the input that came to it is [1, 9]'.
     """
     attribute, axis, rank = next(rule for kind, rule in _WIDTHS.items() if isinstance(layer, kind))
     width, shape = int(getattr(layer, attribute)), tuple(tensor.shape)
-    is_valid_axis = -len(shape) <= axis < len(shape)
-    if is_valid_axis and shape[axis] == width and (not rank or len(shape) == rank):
+    min_rank = axis + 1 if axis >= 0 else -axis
+    if rank and len(shape) != rank:
+        expected = f"an input with {rank} axes"
+    elif len(shape) < min_rank:
+        expected = f"an input with {min_rank} axes or more" if min_rank > 1 else f"{width:,} in its last axis"
+    elif shape[axis] != width:
+        expected = f"{width:,} in {'its last axis' if axis == -1 else f'axis {axis % len(shape)}'}"
+    else:
         return ""
-    axis_text = f"axis {axis % len(shape)}" if is_valid_axis else f"one of {-axis} axes or more"
-    axis_text = "its last axis" if axis == -1 else axis_text
-    return f"takes {width:,} in {axis_text}, and the input that came to it is {shape_text(shape)}"
+    return f"takes {expected}, and the input that came to it is {shape_text(shape)}"

@@ -43,7 +43,9 @@ def convert_operands(
             grid = grids.find_operand_grid(choice, operand)
             if operand.part == "weight" and _has_float_activation(choice):
                 grid = _prevent_fusion(operand, grid)
-            is_call = is_function_call(choice, operand.part) or _will_drop_clip(operand, fmt, grid, additions)
+            is_call = is_function_call(choice, operand.part) or _would_lose_clip(
+                operand, fmt, grid, additions
+            )
             write_operand = _write_call if is_call else _WRITERS_BY_PART[operand.part]
             inputs[operand.input_index] = _wrap_in_casts(
                 write_operand, is_call, operand, fmt, grid, additions
@@ -62,15 +64,17 @@ def _wrap_in_casts(
     grid: Grid,
     additions: Additions,
 ) -> str:
-    """Writes an operand between casts to float32 and back to the layer's type. Returns the last value."""
+    """Writes an operand and a cast of the result to the layer's type, and returns the last value.
+
+    A cast to float32 precedes the operand, unless the operand is stored as codes.
+    """
     if operand.dtype == "float32":
         return write_operand(operand, fmt, grid, additions)
     is_activation = operand.tensor is None
     source = operand.value
-    if is_activation or is_call:
-        shape = additions.find_shape(source) if is_activation else operand.shape
-        operand = replace(operand, value=_add_cast(source, "float32", f"{source}_float32", shape, additions))
     shape = additions.find_shape(source) if is_activation else operand.shape
+    if is_activation or is_call:
+        operand = replace(operand, value=_add_cast(source, "float32", f"{source}_float32", shape, additions))
     float_value = write_operand(operand, fmt, grid, additions)
     return _add_cast(float_value, operand.dtype, f"{float_value}_{operand.dtype}", shape, additions)
 
@@ -79,7 +83,7 @@ def _add_cast(value: str, dtype: str, target: str, shape: Shape | None, addition
     def make() -> str:
         cast_value = additions.add("Cast", (value,), target, attributes=_cast_attributes(dtype))
         if shape is not None:
-            additions.declare(Value(cast_value, dtype, shape))
+            additions.declare(Value(cast_value, dtype, shape))  # a later node may ask for its shape
         return cast_value
 
     return additions.get_or_add(("cast", value, dtype), make)
@@ -102,11 +106,12 @@ def _prevent_fusion(operand: Operand, grid: Grid) -> Grid:
     return replace(grid, axis=grid.axis - len(operand.shape))
 
 
-def _will_drop_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> bool:
-    """Whether onnxruntime drops the Clip that produces a value because QuantizeLinear seems to clip.
+def _would_lose_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> bool:
+    """Whether onnxruntime would wrongly remove the Clip before a QuantizeLinear of this value.
 
-    Version 1.31 treats ends of ranges as equal if they differ by less than float32's epsilon. In a model with
-    only tiny activations it therefore drops the Clip, and numbers below zero reappear.
+    onnxruntime removes a Clip if the QuantizeLinear clips to the same range. Version 1.31 treats the ends of
+    ranges as equal if they differ by less than float32's epsilon. Tiny activations therefore lose a Clip to
+    [0, max], and numbers below zero reappear. A function call instead of the QuantizeLinear avoids this.
     """
     if operand.value not in additions.clipped or additions.opset < MIN_OPSET or fmt.writing != "linear":
         return False

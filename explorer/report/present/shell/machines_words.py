@@ -41,7 +41,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
     return [
         _build_machine_table(fact.machines),
         Line(),
-        Paragraph(f"{peaks}{printable(fact.config)}, and go first.", "quiet"),
+        Paragraph(f"{peaks}{printable(fact.config)}, and are listed first.", "quiet"),
         *([] if has_measured else [Paragraph(_UNMEASURED, "quiet")]),
     ]
 
@@ -56,9 +56,8 @@ def _warn_array(machine: Hardware) -> str:
     rows, columns = machine.array
     return (
         f"{machine.macs_per_cycle:,.6g} MACs a cycle do not match an array of {rows} x {columns},"
-        f" which computes {cells:,}:"
-        " times use the MACs a cycle. Omit one of the two settings, unless a cell computes more or"
-        " less than one MAC."
+        f" which computes {cells:,}: computed times follow the MACs a cycle. Omit one of the two settings,"
+        " unless a cell computes more or less than one MAC."
     )
 
 
@@ -72,7 +71,10 @@ def hardware_fields(machine: Hardware) -> Fields:
         ("clock", rate_text(machine.clock, "Hz") if machine.clock else None),
         ("buffer", bytes_text(machine.buffer) if machine.buffer else None),
         ("array", " x ".join(map(str, machine.array)) if machine.array else None),
-        ("moving", "during computing (double-buffered)" if machine.double_buffered else "after computing"),
+        (
+            "next tiles",
+            f"loaded {'while computing (double-buffered)' if machine.double_buffered else 'after computing'}",
+        ),
     ]
     name = Field("machine", Span(printable(machine.name), "strong"))
     return Fields([name, *(Field(label, text) for label, text in pairs if text is not None)])
