@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from rich.cells import cell_len
 
 from explorer.facts import TensorInfo
 from explorer.tui.text.lines import Line, line_text
@@ -11,6 +12,7 @@ from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.cut_text import find_full_text
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineView
+from explorer.tui.widgets.option_field import OptionField
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet
 
@@ -85,3 +87,13 @@ async def test_below_the_last_row_and_where_nothing_is_cut_no_line_is_made_anew(
         await hands.pilot.hover("#layer", offset=(1, 0))
         await hands.pilot.hover("#layer", offset=(1, page.size.height - 1))
         assert made == []
+
+
+async def test_a_chosen_word_that_is_wider_than_its_field_ends_with_an_ellipsis() -> None:
+    async with screen(size=(60, 15)) as hands:
+        await hands.press("m")
+        fields = hands.pilot.app.screen.query(OptionField)
+        lines = {line_text(field.line_at(0)): field for field in fields}
+        cut = [line for line, field in lines.items() if field.value not in line]
+        assert any("…" in line for line in cut)
+        assert all(cell_len(line) <= field.size.width or field.value in line for line, field in lines.items())

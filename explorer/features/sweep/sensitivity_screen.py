@@ -155,7 +155,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         trials, request = self._trials, self._trials.request
         front_count = sum(row.pareto for row in trials.rows)
         total = len(trials.rows)
-        count = f"{many_text(total, 'choice')}, {front_count:,} on the front" if request is not None else ""
+        count = f"{many_text(total, 'choice')}, {front_count:,} on the front" if total else ""
         verdict = trials.mixed[0].told if trials.mixed else ""
         calibration = next((row.calibration for row in trials.rows if row.calibration), "")
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
@@ -184,8 +184,9 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         return [cut_line(cell_line(spans), width) for spans in lines]
 
     def _tell_progress(self) -> str:
-        trials = self._trials
-        return f"trying · {len(trials.rows):,} of {len(trials.rows) + trials.remaining:,}"
+        done = len(self._trials.rows)
+        total = done + self._trials.remaining
+        return f"trying · {done:,} of {total:,}" if total else "trying"
 
     # running
 

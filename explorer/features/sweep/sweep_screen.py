@@ -197,9 +197,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     def _title(self, width: int) -> tuple[Line, ...]:
         rows, request = self._tilings.rows, self._tilings.request
         best_count = sum(row.pareto for row in rows)
-        count = (
-            f"{many_text(len(rows), 'tiling')}, {best_count:,} on the front" if request is not None else ""
-        )
+        count = f"{many_text(len(rows), 'tiling')}, {best_count:,} on the front" if rows else ""
         machine = next((row.hardware for row in rows if row.hardware), "")
         machine_text = escape_name(machine) or "no machine: without one there are no cycles" * bool(request)
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""

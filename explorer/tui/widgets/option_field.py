@@ -137,10 +137,14 @@ class OptionField(RoleLines, can_focus=True):
         start, stop = self._find_slice()
         label = self.label[:-1] + "…" if start and self.label.endswith(" ") else self.label
         spans: list[tuple[str, str]] = [(label, "dim")]
+        has_more = stop < len(self.words)
+        room = max(1, self.size.width - len(label) - 2 - 2 * has_more)
         for i, word in enumerate(self.words[start:stop], start):
             role = "mark" if self.has_focus else "head"  # bold, so that the choice is visible without colors
-            spans += [(f" {word} ", role if i == self.index else "dim"), (" ", "text")]
-        return (*spans[:-1], ("…" if stop < len(self.words) else "", "dim"))
+            # a narrow field has no room for a long word that is chosen
+            text = fit(word, min(len(word), room)) if i == self.index else word
+            spans += [(f" {text} ", role if i == self.index else "dim"), (" ", "text")]
+        return (*spans[:-1], ("…" if has_more else "", "dim"))
 
     def _find_slice(self) -> tuple[int, int]:
         """Return the slice of the words around the chosen word that fits."""
