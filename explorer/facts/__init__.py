@@ -256,8 +256,8 @@ class Totals(Fact, frozen=True):
         stored_status: Status of `params`, `trainable_params` and `weight_bytes`. 'exact', or 'bound' if
             tensors share memory in too many pieces to tell apart: the figures are then upper bounds.
         elementwise_status: Status of the elementwise operations, as `status`.
-        moved_status: Status of the activations and the bytes, as `status`. Sizes that depend on values make
-            them a bound, even if no MACs depend on these sizes.
+        moved_status: Status of the activations and the bytes, as `status`. It is 'bound' if a size depends
+            on values, even if the MACs are exact.
     """
 
     nodes: int

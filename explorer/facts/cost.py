@@ -187,7 +187,7 @@ class Formula(Fact, frozen=True):
 
 
 class SiteCost(Fact, frozen=True):
-    """Cost of one run of a site, its full batch together.
+    """Cost of one run of a site, for all products of its batch.
 
     Attributes:
         name, op, M, K, N, batch, tile, grid, edges, dtype, accumulator, calls: As in `SitePlan`.

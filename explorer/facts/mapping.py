@@ -289,7 +289,7 @@ class LevelMoves(Fact, frozen=True):
         loads: Bytes written into the level, over all cores.
         stores: Bytes read from the level and sent outside, over all cores. 0 for A and B.
         outside_reads: Bytes read from the memory outside. A tile that several cores need is read once.
-        outside_writes: Bytes written to the memory outside. Sums of several cores are added on the way.
+        outside_writes: Bytes written to the memory outside. The sums of several cores are added up first.
         transfers: Transfers of the tiles, in and out, or 0 if the memory gives no size of a transfer.
     """
 

@@ -77,7 +77,7 @@ class RunResult(NamedTuple):
 
 
 class CompilerError(Misuse):
-    """The compiler rejects a file, or takes too long. `what` holds its first line."""
+    """The compiler rejects a file, or takes too long. `what` is the first line of its message."""
 
 
 class CompilerTimeout(CompilerError):

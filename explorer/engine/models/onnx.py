@@ -108,7 +108,7 @@ class OnnxModel:
         )
 
     def step_memory(self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]) -> str:
-        """Returns a reason, because a graph has no autograd. See `OpenedModel`."""
+        """Returns why a graph has no memory of a training step. See `OpenedModel`."""
         return "a graph has no autograd"
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:

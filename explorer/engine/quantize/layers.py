@@ -89,7 +89,7 @@ class QuantizableLayer(Struct, frozen=True):
         needs_selection: Whether the layer takes a format only if its operator or name is selected. True for a
             Gather.
         reason: Reason why the layer cannot take a format, or '' if it can.
-        activation_macs: Number of MACs between two activations inside the layer. They are not quantized.
+        activation_macs: MACs of products of two activations inside the layer. They are not quantized.
         is_nested: Whether the node is in a nested graph or a function. Value names are not unique there.
     """
 

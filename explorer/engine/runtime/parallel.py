@@ -1,11 +1,11 @@
 """Thread pool: runs independent tasks in parallel, on as many threads as there are processors.
 
-A task is called a work here. Works run in threads, not in processes, because a model and its activations are
+Tasks run in threads, not in processes, because a model and its activations are
 large and already in memory. The libraries that take the time (onnxruntime, BLAS, numpy) release Python's
 lock.
 
 The libraries start threads of their own, which compete for the processors: OpenBLAS threads spin while they
-wait. Each work therefore gets a share of the threads while several works run. threadpoolctl limits BLAS to
+wait. Each task therefore gets a share of the threads while several tasks run. threadpoolctl limits BLAS to
 that share.
 """
 
@@ -30,10 +30,10 @@ from explorer.host import memory_limit, processor
 _T = TypeVar("_T")
 
 _MAX_PARALLEL = 8
-"""Maximum number of parallel works: they share Python's lock, and more works only take more memory."""
+"""Maximum number of parallel tasks: they share Python's lock, and more tasks only take more memory."""
 
 _SWITCH_SECONDS = 0.0005
-"""Seconds after which a thread releases Python's lock while works run in parallel.
+"""Seconds after which a thread releases Python's lock while tasks run in parallel.
 
 With Python's default, a thread that returns briefly from a library waits ten times as long for a thread that
 runs Python code.
@@ -44,11 +44,11 @@ _REPORT_SECONDS = 0.1
 
 
 class ThreadShare(Struct, frozen=True):
-    """Resources of one work.
+    """Resources of one task.
 
     Attributes:
-        threads: Number of threads that the work's libraries may use.
-        stopped: Function that returns whether the work must end with `Cancelled`. The work calls it now and
+        threads: Number of threads that the task's libraries may use.
+        stopped: Function that returns whether the task must end with `Cancelled`. The task calls it now and
             then.
     """
 
@@ -64,74 +64,74 @@ def count_processors() -> int:
 
 
 def limit_bytes(max_bytes: int) -> int:
-    """Returns the bytes that parallel works may take together: `max_bytes`, or less under a memory limit."""
+    """Returns the maximum bytes of all parallel tasks together: `max_bytes`, or less under a memory limit."""
     limit = memory_limit.read_limit()
     return max_bytes if limit is None else min(max_bytes, limit // 8)
 
 
 @contextmanager
-def start_in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
-    """Starts a work in its own thread. Yields None if `work` is None or there is only one processor."""
-    if work is None or count_processors() < 2:
+def start_in_background(task: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
+    """Starts a task in its own thread. Yields None if `task` is None or there is only one processor."""
+    if task is None or count_processors() < 2:
         yield None
         return
     pool = ThreadPoolExecutor(1, thread_name_prefix="beside")
     try:
-        yield pool.submit(work)
+        yield pool.submit(task)
     finally:
-        pool.shutdown(wait=False)  # a caller that gives up does not wait for the work
+        pool.shutdown(wait=False)  # a caller that gives up does not wait for the task
 
 
-def wait_until_done(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
-    """Waits until a work has ended, with or without an error, and returns it.
+def wait_until_done(task: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
+    """Waits until a task has ended, with or without an error, and returns it.
 
     Raises:
         Cancelled: `stopped` returned True.
     """
-    while not wait([work], timeout=_REPORT_SECONDS).done:
+    while not wait([task], timeout=_REPORT_SECONDS).done:
         if stopped is not None and stopped():
             raise Cancelled
-    return work
+    return task
 
 
-def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
-    """Waits for the result of a work.
+def wait_for(task: Future[_T], stopped: Callable[[], bool]) -> _T:
+    """Waits for the result of a task.
 
     Raises:
         Cancelled: `stopped` returned True.
     """
-    return wait_until_done(work, stopped).result()
+    return wait_until_done(task, stopped).result()
 
 
 def run_in_parallel(
-    works: Sequence[Callable[[ThreadShare], _T]],
+    tasks: Sequence[Callable[[ThreadShare], _T]],
     sizes: Sequence[int],
     max_bytes: int,
     *,
     tick: Callable[[int], None] | None = None,
     cancel: Cancel = None,
 ) -> list[_T]:
-    """Runs a sequence of works on all processors, started in the given order.
+    """Runs a sequence of tasks on all processors, started in the given order.
 
     Args:
-        works: The works.
-        sizes: Approximate bytes of each work.
-        max_bytes: Maximum bytes of parallel works, as for `stream_results`.
-        tick: Function called with the number of finished works, or None.
-        cancel: Function that the works call; True cancels them.
+        tasks: The tasks.
+        sizes: Approximate bytes of each task.
+        max_bytes: Maximum bytes of parallel tasks, as for `stream_results`.
+        tick: Function called with the number of finished tasks, or None.
+        cancel: Function that the tasks call; True cancels them.
 
     Returns:
-        The results in the order of the works.
+        The results in the order of the tasks.
 
     Raises:
-        Exception: A work failed. If several fail, the error of the first work in order is raised.
+        Exception: A task failed. If several fail, the error of the first task in order is raised.
     """
-    sized_works = zip(works, sizes, strict=True)
-    return stream_results(sized_works, max_bytes, tick=tick, cancel=cancel, count=len(works))
+    sized_tasks = zip(tasks, sizes, strict=True)
+    return stream_results(sized_tasks, max_bytes, tick=tick, cancel=cancel, count=len(tasks))
 
 
 def stream_results(
-    works: Iterable[tuple[Callable[[ThreadShare], _T], int]],
+    tasks: Iterable[tuple[Callable[[ThreadShare], _T], int]],
     max_bytes: int,
     *,
     tick: Callable[[int], None] | None = None,
@@ -139,30 +139,30 @@ def stream_results(
     count: int = _MAX_PARALLEL,
     beside: Future[Any] | None = None,
 ) -> list[_T]:
-    """Runs works from an iterable on all processors.
+    """Runs tasks from an iterable on all processors.
 
     Args:
-        works: Pairs of a work and its approximate bytes. The iterable is advanced in this thread when a
+        tasks: Pairs of a task and its approximate bytes. The iterable is advanced in this thread when a
             processor is free, so no element is built earlier than needed.
-        max_bytes: Maximum bytes of parallel works; a memory limit can lower it. A larger work runs alone,
+        max_bytes: Maximum bytes of parallel tasks; a memory limit can lower it. A larger task runs alone,
             with all threads.
-        tick: Function called in this thread with the number of finished works, after each work and now and
-            then. An exception from it ends the works and is raised here.
-        cancel: Function that the works call; True cancels them.
-        count: Maximum number of works.
-        beside: Work in another thread, or None. Until it ends, one work fewer runs at a time.
+        tick: Function called in this thread with the number of finished tasks, after each task and now and
+            then. An exception from it ends the tasks and is raised here.
+        cancel: Function that the tasks call; True cancels them.
+        count: Maximum number of tasks.
+        beside: Task in another thread, or None. Until it ends, one task fewer runs at a time.
 
     Returns:
-        The results in the order of the works.
+        The results in the order of the tasks.
 
     Raises:
-        Exception: A work failed. If several fail, the error of the first work in order is raised.
+        Exception: A task failed. If several fail, the error of the first task in order is raised.
     """
     report_done = tick if tick is not None else lambda done: None
     max_parallel = min(count_processors(), _MAX_PARALLEL, count)
     if max_parallel < 2:
         single_share = ThreadShare(count_processors(), cancel if cancel is not None else lambda: False)
-        return _run_in_this_thread((work for work, _ in works), single_share, report_done)
+        return _run_in_this_thread((task for task, _ in tasks), single_share, report_done)
     stop = threading.Event()
 
     def make_share(threads: int) -> ThreadShare:
@@ -176,8 +176,8 @@ def stream_results(
     ):
         try:
             shares = parallel_share, make_share(count_processors())
-            futures = _start_works(
-                iter(works), limit_bytes(max_bytes), pool, max_parallel, shares, report_done, beside
+            futures = _start_tasks(
+                iter(tasks), limit_bytes(max_bytes), pool, max_parallel, shares, report_done, beside
             )
         finally:
             stop.set()
@@ -249,8 +249,8 @@ def _shorten_switch_interval() -> Iterator[None]:
         sys.setswitchinterval(previous_interval)
 
 
-def _start_works(
-    works: Iterator[tuple[Callable[[ThreadShare], _T], int]],
+def _start_tasks(
+    tasks: Iterator[tuple[Callable[[ThreadShare], _T], int]],
     max_bytes: int,
     pool: ThreadPoolExecutor,
     max_parallel: int,
@@ -258,19 +258,19 @@ def _start_works(
     report_done: Callable[[int], None],
     beside: Future[Any] | None,
 ) -> list[Future[_T]]:
-    """Starts works, as many at a time as fit, until all have ended or one has failed.
+    """Starts tasks, as many at a time as fit, until all have ended or one has failed.
 
     Args:
-        works: Pairs of a work and its approximate bytes.
-        max_bytes: Maximum bytes of parallel works.
-        pool: Pool that runs the works.
-        max_parallel: Maximum number of parallel works.
-        shares: Share of each parallel work, and share of a work that runs alone.
-        report_done: Function called with the number of finished works.
-        beside: Work in another thread, or None. Until it ends, one work fewer runs at a time.
+        tasks: Pairs of a task and its approximate bytes.
+        max_bytes: Maximum bytes of parallel tasks.
+        pool: Pool that runs the tasks.
+        max_parallel: Maximum number of parallel tasks.
+        shares: Share of each parallel task, and share of a task that runs alone.
+        report_done: Function called with the number of finished tasks.
+        beside: Task in another thread, or None. Until it ends, one task fewer runs at a time.
 
     Returns:
-        The started works.
+        The started tasks.
     """
     running: dict[Future[_T], int] = {}
     futures: list[Future[_T]] = []
@@ -278,14 +278,14 @@ def _start_works(
     has_more = True
     while has_more or running:
         while has_more and len(running) < max_parallel - (beside is not None and not beside.done()):
-            waiting = waiting or next(works, None)
+            waiting = waiting or next(tasks, None)
             has_more = waiting is not None
             if waiting is None or (running and waiting[1] + sum(running.values()) > max_bytes):
                 break
             future = pool.submit(waiting[0], shares[waiting[1] > max_bytes])
             futures.append(future)
             running[future] = waiting[1]
-            waiting = None  # frees the objects that the work refers to
+            waiting = None  # frees the objects that the task refers to
         report_done(len(futures) - len(running))
         ended = wait(running, timeout=_REPORT_SECONDS, return_when=FIRST_COMPLETED).done
         for future in ended:
@@ -296,21 +296,21 @@ def _start_works(
 
 
 def _run_in_this_thread(
-    works: Iterable[Callable[[ThreadShare], _T]], share: ThreadShare, report_done: Callable[[int], None]
+    tasks: Iterable[Callable[[ThreadShare], _T]], share: ThreadShare, report_done: Callable[[int], None]
 ) -> list[_T]:
-    """Runs works one by one in this thread and returns their results."""
+    """Runs tasks one by one in this thread and returns their results."""
     results = []
-    for completed, work in enumerate(works):
+    for completed, task in enumerate(tasks):
         report_done(completed)
-        results.append(work(share))
+        results.append(task(share))
     return results
 
 
 def _collect_results(futures: Sequence[Future[_T]]) -> list[_T]:
-    """Returns the results of finished works.
+    """Returns the results of finished tasks.
 
     Raises:
-        Exception: A work failed. A `Cancelled` of a stopped work is raised only if no other error exists.
+        Exception: A task failed. A `Cancelled` of a stopped task is raised only if no other error exists.
     """
     errors = [error for error in (future.exception() for future in futures) if error is not None]
     for error in (*(e for e in errors if not isinstance(e, Cancelled)), *errors):

@@ -52,7 +52,7 @@ class ServedModel(Struct, frozen=True):
     Attributes:
         name: The user's name of the model.
         session: Session in which the model is open.
-        digest_content: Function that returns a digest of all inputs of the model's figures.
+        digest_content: Function that returns a digest of everything on which the model's figures depend.
         opener: Function that takes this digest and returns a picklable function that opens the model in a
             worker.
         opening: Options that the model is opened with and that its figures depend on.
@@ -152,7 +152,7 @@ class _ModelState(Struct):
 
     Attributes:
         subject: The model.
-        content: Digest of all inputs of the model's figures, or '' if it cannot be read.
+        content: Digest of everything on which the model's figures depend, or '' if it cannot be read.
         rows: Rows by the key of their question.
         remaining: Questions without stored rows, each with a row without figures.
     """

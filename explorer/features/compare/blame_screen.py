@@ -243,7 +243,7 @@ class Growth(Struct, frozen=True):
 
 
 def growth_of(fact: Blame) -> Growth:
-    """Compute the logarithms and the table once for all redraws."""
+    """Compute the logarithms of the errors and the table of the probes, once for all redraws."""
     guilty = [i for i, p in enumerate(fact.probes) if p.state == "introduced"]
     guilty = guilty or [i for i, p in enumerate(fact.probes) if p.state == "coarser"]
     errors, noise = (

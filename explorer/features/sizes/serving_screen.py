@@ -222,7 +222,7 @@ class ServingDialog(RecordForm[ServingSpec]):
     HINT = "↑↓ choose · Enter count · Esc cancel"
 
     def meaning(self) -> list[tuple[str, str]]:
-        """Describe the spec of the fields in one line."""
+        """Describe the spec that the fields state in one line."""
         spec = self.answer()
         memory_text = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
         return [(f"{describe_spec(spec)}{memory_text}", "dim")]

@@ -69,7 +69,7 @@ SWEEP_KEYS = key_group(
     ("sweep_front", ("f",), "f", "Only the Pareto front", "Tilings that no other beats, or all"),
     ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),
     ("plot", ("p",), "p", "Plot", "Instead of the table, if there is no room for both"),
-    ("more", ("n", "m"), "n m", "More…", "Other tiles, another machine, proofs"),
+    ("more", ("n", "m"), "n m", "More…", "Sweep other tiles, on another machine, or with proofs"),
     ("sweep_write", ("w",), "w", "Write…", "The tilings as CSV or JSON"),
 )
 # fmt: on

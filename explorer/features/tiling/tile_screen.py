@@ -68,7 +68,7 @@ class _TileEntry(TextInput):
         super().__init__(value=text, compact=True, id="tile", restrict="[0-9xX,]*")
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Return whether a key is text for the entry."""
+        """Return whether a key types text into the entry."""
         return character is not None and character in "0123456789xX,"
 
 

@@ -28,7 +28,7 @@ class Picture(NamedTuple):
 
     Attributes:
         fact: Heat map to paint.
-        largest: Magnitude of the strongest color.
+        largest: Magnitude of the numbers that get the strongest color.
         row, column: Map cell under the cursor.
         width, height: Available space, in terminal cells.
         colors: Palette, or None to paint shades.
@@ -156,7 +156,7 @@ class Palette(NamedTuple):
     cursor: str
 
     def color(self, value: float | None, largest: float) -> str:
-        """Return the color of a number; `largest` is the magnitude of the strongest color."""
+        """Return the color of a number; a magnitude of `largest` gets the strongest color."""
         if value is None:
             return self.missing
         scale = self.positive if value > 0 else self.negative

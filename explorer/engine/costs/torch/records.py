@@ -159,7 +159,7 @@ class TensorTrail:
     def record_reads(
         self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], index: int | None = None
     ) -> None:
-        """Records the tensors that a row is called with at a position among the events (None: the end)."""
+        """Records the tensors that a row reads, as the event at `index` (None: after all other events)."""
         read_tensors = _copy_tensors(args) if not kwargs else _copy_tensors((args, kwargs))
         self.events.insert(len(self.events) if index is None else index, (row, "reads", read_tensors))
 

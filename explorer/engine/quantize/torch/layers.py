@@ -44,7 +44,7 @@ class LayerRun(Struct):
     Attributes:
         dtype: Element type of the layer's first input, or '' if the input is not a tensor.
         sizes: M, K and N of the matrix product, or None for another layer.
-        activation_macs: Number of MACs between two activations, over all calls.
+        activation_macs: MACs of products of two activations, over all calls.
     """
 
     dtype: str
