@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from rich.color import Color as RichColor
+from rich.color import ColorSystem
 from rich.style import Style
 from textual.color import Color
 from textual.widgets import Input
 
-from explorer.tui.text.theme import ALL_THEMES
+from explorer.tui.text.theme import ALL_THEMES, pair
 from explorer.tui.tree.widget import LayerTree
 from tests.tui.hands import screen
 
@@ -48,3 +50,14 @@ async def test_placeholders_and_the_row_of_the_cursor_can_be_read(theme: object)
         entry = app.screen.query_one("#peak", Input)
         style = entry.rich_style + entry.get_component_rich_style("input--placeholder", partial=True)
         assert contrast(style) >= READABLE
+
+
+@pytest.mark.parametrize("dark", [True, False])
+def test_a_warning_can_be_read_in_the_palettes_of_terminals_with_16_colors(dark: bool) -> None:
+    theme = pair("standard")[not dark]
+    number = RichColor.parse(str(theme.warning)).downgrade(ColorSystem.STANDARD).number
+    assert number is not None
+    # as a console, xterm and Visual Studio Code draw it
+    palettes = {5: ("#aa00aa", "#cd00cd", "#bc05bc"), 11: ("#ffff55", "#ffff00", "#f5f543")}
+    for color in palettes[number]:
+        assert contrast(Style(color=color, bgcolor=theme.background)) >= READABLE

@@ -16,8 +16,8 @@ from textual.theme import Theme
 from explorer.base.families import FAMILIES
 
 # the 16 colors of rich, in its order
-_BLACK, _RED, _GREEN, _BROWN, _BLUE, _CYAN, _GRAY = (
-    "#000000", "#aa0000", "#00aa00", "#aa5500", "#0000aa", "#00aaaa", "#aaaaaa",
+_BLACK, _RED, _GREEN, _BLUE, _MAGENTA, _CYAN, _GRAY = (
+    "#000000", "#aa0000", "#00aa00", "#0000aa", "#aa00aa", "#00aaaa", "#aaaaaa",
 )  # fmt: skip
 _DARK_GRAY, _YELLOW, _SKY, _WHITE = "#555555", "#ffff55", "#5555ff", "#ffffff"
 
@@ -30,7 +30,8 @@ _COLORS: Mapping[str, tuple[str, str, str, str]] = {
     "primary": ("#5fafd7", "#005f87", _CYAN, _BLUE),
     "secondary": ("#87afaf", "#5f8787", _CYAN, _BLUE),
     "accent": ("#5fafd7", "#005f87", _CYAN, _BLUE),
-    "warning": ("#d7af5f", "#875f00", _YELLOW, _BROWN),
+    # the fourth color is brown on a console, but a yellow on most terminals, which is invisible on white
+    "warning": ("#d7af5f", "#875f00", _YELLOW, _MAGENTA),
     "error": ("#d75f5f", "#af0000", "#ff5555", _RED),
     "success": ("#87af5f", "#5f8700", "#55ff55", _GREEN),
     "foreground": ("#d0d0d0", "#303030", _WHITE, _BLACK),
