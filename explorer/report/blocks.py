@@ -216,7 +216,7 @@ def table_of(
     return Table([column for column, _ in columns], rows, indent, what, around=around)
 
 
-def first_rows(blocks: Iterable[Block], max_rows: int) -> list[Block]:
+def select_first_rows(blocks: Iterable[Block], max_rows: int) -> list[Block]:
     """Shorten tables to their first rows, or those around `Table.around`, with a note below each one.
 
     Args:

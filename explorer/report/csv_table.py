@@ -12,7 +12,7 @@ from typing import Any
 from explorer.base.units import printable
 
 
-def csv_lines(rows: Iterable[Mapping[str, Any]], top: int | None = None) -> Iterator[str]:
+def format_csv_lines(rows: Iterable[Mapping[str, Any]], top: int | None = None) -> Iterator[str]:
     """Convert records to CSV lines, the first with the names of the columns.
 
     Args:
@@ -55,9 +55,9 @@ def _list_heads(parts: Mapping[str, tuple[str, ...]]) -> list[str]:
     ]
 
 
-def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Convert records to CSV text. See `csv_lines`."""
-    return "".join(csv_lines(rows))
+def format_csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Convert records to CSV text. See `format_csv_lines`."""
+    return "".join(format_csv_lines(rows))
 
 
 def _list_values(row: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Iterator[Any]:
@@ -104,7 +104,7 @@ def _format_tensor(tensor: Mapping[str, Any]) -> str:
 
 
 def list_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Convert records to columns for a data frame, with the names and the order of `csv_lines`.
+    """Convert records to columns for a data frame, with the names and the order of `format_csv_lines`.
 
     Args:
         rows: Records of a document, iterated twice. Each key of any record becomes a column.

@@ -30,16 +30,16 @@ from explorer.facts.comparison import FIGURES, TABLE_FIGURES
 from explorer.facts.cost import Hardware
 from explorer.report.json_records import (
     Document,
-    chosen_statistics_record,
+    encode_chosen_statistics,
+    encode_layer,
+    encode_model,
+    encode_range,
+    encode_stats,
+    encode_tensor,
+    encode_totals,
     envelope,
-    layer_record,
-    model_record,
     pick_fields,
-    range_record,
     record_of,
-    stats_record,
-    tensor_record,
-    totals_record,
 )
 from explorer.report.json_text import Records
 
@@ -82,9 +82,9 @@ def info(fact: Info, tool: str, sha256: str | None = None) -> Document:
     assumptions = {"dims": {}, **to_json(fact.assumptions)}
     return {
         **envelope(tool),
-        "model": model_record(fact.model, sha256),
+        "model": encode_model(fact.model, sha256),
         "assumptions": assumptions,
-        "totals": totals_record(fact.totals),
+        "totals": encode_totals(fact.totals),
         **({} if fact.tiled is None else {"tiled": to_json(fact.tiled)}),
     }
 
@@ -93,7 +93,7 @@ def layers(fact: Analysis, tool: str, sha256: str | None = None) -> Document:
     """Return the document of `explorer layers`: the document of `info`, and all rows of the tree."""
     rows = fact.layers
     # large models use another sequence, whose rows are created on access
-    records = [layer_record(row) for row in rows] if isinstance(rows, tuple) else Records(layer_record, rows)
+    records = [encode_layer(row) for row in rows] if isinstance(rows, tuple) else Records(encode_layer, rows)
     return {**info(fact.info, tool, sha256), "layers": records}
 
 
@@ -101,7 +101,7 @@ def layer(
     about: Info, fact: Connections, outside: Overlay | None, tool: str, sha256: str | None = None
 ) -> Document:
     """Return the document of `explorer layers --layer`: one layer and its connections."""
-    document = {**info(about, tool, sha256), **to_json(fact), "layer": layer_record(fact.layer)}
+    document = {**info(about, tool, sha256), **to_json(fact), "layer": encode_layer(fact.layer)}
     if outside is None:
         return document
     outside_values = {
@@ -145,7 +145,7 @@ def _build_placement_document(fact: Placement) -> Document:
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:
     """Return the document of `explorer ops`: the document of `info`, and one row per operator type."""
     rows = [
-        {**record_of(stat), "attributes": {name: range_record(s) for name, s in stat.attributes.items()}}
+        {**record_of(stat), "attributes": {name: encode_range(s) for name, s in stat.attributes.items()}}
         for stat in stats
     ]
     return {**info(fact, tool, sha256), "ops": rows}
@@ -155,7 +155,7 @@ def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> D
     """Return the document of `explorer memory`: the document of `info`, figures, steps and tensors."""
     figures = ("sum_bytes", "peak_bytes", "peak_step", "arena_bytes", "weight_bytes", "status", "reason")
     tensors = [
-        {**tensor_record(life.tensor), **pick_fields(life, ("bytes", "born", "dies", "offset"))}
+        {**encode_tensor(life.tensor), **pick_fields(life, ("bytes", "born", "dies", "offset"))}
         for life in fact.lifetimes
     ]
     steps = [{"step": index, **record_of(step)} for index, step in enumerate(fact.steps)]
@@ -287,9 +287,9 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
     """Return the document of `explorer weights`: the document of `info`, tensor statistics, duplicates."""
     return {
         **info(about, tool, sha256),
-        "tensors": [stats_record(stats) for stats in fact.tensors],
+        "tensors": [encode_stats(stats) for stats in fact.tensors],
         **pick_fields(fact, ("tied", "duplicates", "notes")),
-        "statistics": [chosen_statistics_record(row) for row in fact.statistics],
+        "statistics": [encode_chosen_statistics(row) for row in fact.statistics],
     }
 
 
@@ -298,11 +298,11 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
     return {
         **info(about, tool, sha256),
         "inputs": list(fact.inputs),
-        "tensors": [stats_record(stats) for stats in fact.tensors],
+        "tensors": [encode_stats(stats) for stats in fact.tensors],
         "skipped": [{"layer": layer, "reason": reason} for layer, reason in fact.skipped],
         "output": fact.output or None,
         **pick_fields(fact, ("seconds", "notes")),
-        "statistics": [chosen_statistics_record(row) for row in fact.statistics],
+        "statistics": [encode_chosen_statistics(row) for row in fact.statistics],
     }
 
 
@@ -315,7 +315,7 @@ def compare(fact: Comparison, tool: str) -> Document:
             {
                 "source": model.model.source,
                 "format": model.model.format,
-                **totals_record(model.totals),
+                **encode_totals(model.totals),
                 **{name: value for name, value in compared.items() if name not in _OF_TOTALS},
             }
             for model, compared in zip(fact.models, _list_compared_records(fact.figures), strict=True)
@@ -394,7 +394,7 @@ def tile(
     """
     return {
         **envelope(tool),
-        "model": model_record(model, sha256),
+        "model": encode_model(model, sha256),
         "plan": plan(fact.plan),
         "output": fact.output or None,
         "verification": None if fact.verification is None else record_of(fact.verification),
@@ -455,8 +455,8 @@ def conversion(fact: Conversion, tool: str) -> Document:
         "to": fact.format,
         "output": fact.output or None,
         **pick_fields(fact, ("file_bytes", "how", "opset")),
-        "inputs": [tensor_record(t) for t in fact.inputs],
-        "outputs": [tensor_record(t) for t in fact.outputs],
+        "inputs": [encode_tensor(t) for t in fact.inputs],
+        "outputs": [encode_tensor(t) for t in fact.outputs],
         "verification": None if fact.verification is None else record_of(fact.verification),
         **pick_fields(fact, ("stored", "notes", "unknown", "command", "seconds")),
     }
@@ -479,7 +479,7 @@ def diff(fact: Diff, tool: str) -> Document:
         **envelope(tool),
         **pick_fields(fact, ("before", "after", "equal", "summary")),
         "nodes": [_build_node_document(row) for row in fact.nodes],
-        "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
+        "totals": {"before": encode_totals(fact.totals_before), "after": encode_totals(fact.totals_after)},
     }
 
 
@@ -499,7 +499,7 @@ def tree_diff(fact: TreeDiff, tool: str) -> Document:
         **pick_fields(fact, ("before", "after", "equal")),
         "summary": [],
         "nodes": [_build_node_document(row) for row in fact.graph],
-        "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
+        "totals": {"before": encode_totals(fact.totals_before), "after": encode_totals(fact.totals_after)},
         "tree_of": fact.form,
         "values_compared": fact.values_compared,
         "tree_counts": dict(fact.counts),

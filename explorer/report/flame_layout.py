@@ -325,7 +325,7 @@ def parent_of(boxes: Sequence[IcicleBox], index: int) -> int | None:
     )
 
 
-def child_of(boxes: Sequence[IcicleBox], index: int) -> int | None:
+def find_child(boxes: Sequence[IcicleBox], index: int) -> int | None:
     """Return the index of the widest child of a box, or None without children."""
     box = boxes[index]
     children = [
@@ -336,7 +336,7 @@ def child_of(boxes: Sequence[IcicleBox], index: int) -> int | None:
     return max(children, key=lambda i: (boxes[i].width, -i), default=None)
 
 
-def box_of(boxes: Sequence[IcicleBox], row: int) -> int:
+def find_box(boxes: Sequence[IcicleBox], row: int) -> int:
     """Return the index of the innermost box that contains a row, or 0."""
     indices = [i for i, box in enumerate(boxes) if box.first <= row < box.stop]
     return indices[-1] if indices else 0

@@ -126,7 +126,7 @@ GLOSSARY: tuple[Term, ...] = (
 """Terms ordered by subject: figures of layers, shapes, tilings, machines, proofs, training."""
 
 
-def terms_in(lines: Iterable[str]) -> Sequence[Term]:
+def find_terms(lines: Iterable[str]) -> Sequence[Term]:
     """Return the terms whose words or labels occur in `lines`, in the order of the glossary."""
     text = "\n".join(lines).casefold()
     return [

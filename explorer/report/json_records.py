@@ -41,23 +41,23 @@ def record_of(fact: Any) -> Document:
     return document
 
 
-def stats_record(fact: TensorStats) -> Document:
+def encode_stats(fact: TensorStats) -> Document:
     """Return the value statistics of a tensor, with its name, dtype and shape."""
     document = record_of(fact)
     del document["tensor"]
     del document["chosen"]  # the document lists chosen statistics separately
     document["quantiles"] = [{"q": q, "value": to_json(value)} for q, value in fact.quantiles]
-    return {**tensor_record(fact.tensor), **document}
+    return {**encode_tensor(fact.tensor), **document}
 
 
-def chosen_statistics_record(fact: StatisticsRow) -> Document:
+def encode_chosen_statistics(fact: StatisticsRow) -> Document:
     """Return the statistics that the user chose, one key for each, beside the fields of the layer."""
     document = record_of(fact)
     values = document.pop("values")
     return {**document, **values}
 
 
-def tensor_record(fact: TensorInfo) -> Document:
+def encode_tensor(fact: TensorInfo) -> Document:
     """Return the name, dtype and shape of a tensor, and their origin unless they were inferred."""
     shape = None if fact.shape is None else list(fact.shape)
     document: Document = {"name": fact.name, "dtype": fact.dtype, "shape": shape}
@@ -68,13 +68,13 @@ def tensor_record(fact: TensorInfo) -> Document:
     return document
 
 
-def model_record(fact: ModelInfo, sha256: str | None) -> Document:
+def encode_model(fact: ModelInfo, sha256: str | None) -> Document:
     """Return the facts about a model; `sha256` replaces the digest in `fact`."""
     document: Document = {
         "source": fact.source,
         "format": fact.format,
-        "inputs": [tensor_record(t) for t in fact.inputs],
-        "outputs": [tensor_record(t) for t in fact.outputs],
+        "inputs": [encode_tensor(t) for t in fact.inputs],
+        "outputs": [encode_tensor(t) for t in fact.outputs],
         "producer": fact.producer,
         "notes": list(fact.notes),
     }
@@ -82,14 +82,14 @@ def model_record(fact: ModelInfo, sha256: str | None) -> Document:
     return {**document, **{name: value for name, value in optional.items() if value is not None}}
 
 
-def totals_record(fact: Totals) -> Document:
+def encode_totals(fact: Totals) -> Document:
     """Return the totals of a model, without keys that do not apply to its format."""
     document: Document = to_json(fact)
-    document["peak_tensors"] = [tensor_record(t) for t in fact.peak_tensors]
+    document["peak_tensors"] = [encode_tensor(t) for t in fact.peak_tensors]
     return {k: v for k, v in document.items() if v is not None or k not in _OPTIONAL_TOTALS}
 
 
-def layer_record(fact: Layer) -> Document:
+def encode_layer(fact: Layer) -> Document:
     """Return a row of the layer tree."""
     # a model has many rows, so only nested values are converted
     record: Document = dict(zip(_LAYER, _get_layer_values(fact), strict=True))
@@ -103,13 +103,13 @@ def layer_record(fact: Layer) -> Document:
         record["repeated_params"] = fact.repeated_params
     if fact.tiled:
         record["tiled"] = True
-    record["inputs"] = [tensor_record(t) for t in fact.inputs]
-    record["outputs"] = [tensor_record(t) for t in fact.outputs]
-    record["weights"] = [tensor_record(t) for t in fact.weights]
+    record["inputs"] = [encode_tensor(t) for t in fact.inputs]
+    record["outputs"] = [encode_tensor(t) for t in fact.outputs]
+    record["weights"] = [encode_tensor(t) for t in fact.weights]
     return record
 
 
-def range_record(fact: Range) -> Document:
+def encode_range(fact: Range) -> Document:
     """Return the values of an attribute: minimum, maximum, and the count of each."""
     return {
         "min": to_json(fact.minimum),

@@ -37,16 +37,16 @@ from explorer.report.pieces import (
     KEPT,
     Kept,
     Piece,
-    cell_pieces,
+    count_cells,
     cut_ends,
     escape_controls,
-    pieces_text,
-    pieces_width,
+    join_pieces,
     shorten,
+    split_cell,
     strip_end,
     wrap,
 )
-from explorer.report.scatter import scatter_lines
+from explorer.report.scatter import draw_scatter
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -114,7 +114,7 @@ class Page:
                 yield from TableLines(block, None, ascii_only=ascii_only, exact=self.exact).plain()
                 continue
             for line in _draw_lines(block, ascii_only, self.exact):
-                yield pieces_text(line).rstrip() + "\n"
+                yield join_pieces(line).rstrip() + "\n"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         from rich.segment import Segment
@@ -184,14 +184,14 @@ def _draw_lines(
 ) -> Iterable[list[Piece]]:
     """Yield the lines of a block at any width."""
     if isinstance(block, Scatter):
-        for spans in scatter_lines(block, plot_width):
+        for spans in draw_scatter(block, plot_width):
             yield from _draw_lines(Line(spans), ascii_only, exact)
     elif isinstance(block, Table):
         yield from TableLines(block, None, ascii_only=ascii_only, exact=exact)
     elif isinstance(block, Paragraph):
         yield [(" " * block.indent, ""), (escape_controls(block.text, ascii_only), block.role)]
     else:
-        yield [(" " * block.indent, "")] * bool(block.indent) + cell_pieces(
+        yield [(" " * block.indent, "")] * bool(block.indent) + split_cell(
             block.cell, ascii_only=ascii_only, exact=exact
         )
 
@@ -377,7 +377,7 @@ class TableLines:
         """Yield the lines without roles. Texts of cells are cached, because many rows have equal cells."""
         table, rows = self._table, self._rows
         texts = [
-            (i, lru_cache(_CACHED_CELLS)(lambda cell, i=i: pieces_text(self._pad_cell(cell, i))))
+            (i, lru_cache(_CACHED_CELLS)(lambda cell, i=i: join_pieces(self._pad_cell(cell, i))))
             for i in self._shown
         ]
         lead, gap, missing = " " * table.indent, " " * _GAP, ("",) * len(table.columns)
@@ -406,7 +406,7 @@ class TableLines:
             yield f"{lead}{name_cell}{tail}".rstrip() + "\n"
 
     def _pieces(self, cell: Cell, i: int) -> list[Piece]:
-        return cell_pieces(cell, self._table.columns[i].role, ascii_only=self._ascii, exact=self._exact)
+        return split_cell(cell, self._table.columns[i].role, ascii_only=self._ascii, exact=self._exact)
 
     def _pad_cell(self, cell: Cell, i: int) -> list[Piece]:
         """Return a cell padded to the width of its column."""
@@ -419,7 +419,7 @@ class TableLines:
         parts = shorten(parts, self._widths[i], self._kept_parts.get(i, "ends"))
         if self._ascii:
             parts = [(text.replace("…", "~"), role) for text, role in parts]
-        pad = (" " * (self._widths[i] - pieces_width(parts)), "")
+        pad = (" " * (self._widths[i] - count_cells(parts)), "")
         return [pad, *parts] if self._table.columns[i].align == "right" else [*parts, pad]
 
     def _measure_columns(self) -> tuple[list[int], list[int], list[int]]:
@@ -430,7 +430,7 @@ class TableLines:
         if isinstance(self._rows, SharedRows):
             widest[0] = max(
                 (
-                    len(cell) if isinstance(cell, str) and _is_plain(cell) else pieces_width(pieces(cell, 0))
+                    len(cell) if isinstance(cell, str) and _is_plain(cell) else count_cells(pieces(cell, 0))
                     for cell in self._rows.names
                 ),
                 default=None,
@@ -439,11 +439,11 @@ class TableLines:
         while row_batch := list(islice(rows, _CACHED_CELLS)):
             for i in range(len(columns)):
                 cells = {row[i] for row in row_batch if i < len(row)}
-                cell_widths = [pieces_width(text) for cell in cells if (text := pieces(cell, i))]
+                cell_widths = [count_cells(text) for cell in cells if (text := pieces(cell, i))]
                 if cell_widths:
                     widest[i] = max(widest[i] or 0, *cell_widths)
         indices = [i for i, width in enumerate(widest) if width is not None]
-        full_widths = [max(w or 0, pieces_width(pieces(columns[i].title, i))) for i, w in enumerate(widest)]
+        full_widths = [max(w or 0, count_cells(pieces(columns[i].title, i))) for i, w in enumerate(widest)]
         figure_widths = [(width or 0) * columns[i].keeps_figures for i, width in enumerate(widest)]
         return indices, full_widths, figure_widths
 
@@ -452,7 +452,7 @@ class TableLines:
         samples = [self._pieces(row[i], i) for row in islice(self._rows, CAP) if i < len(row)]
 
         def count_distinct(part: Kept) -> int:
-            return len({pieces_text(shorten(text_pieces, self._widths[i], part)) for text_pieces in samples})
+            return len({join_pieces(shorten(text_pieces, self._widths[i], part)) for text_pieces in samples})
 
         return max(KEPT, key=count_distinct)
 

@@ -62,7 +62,7 @@ def compose_text(outline: Outline, *, top: int | None = None, exact: bool = Fals
         raise rows.broken
 
 
-def code_text(outline: Outline) -> Iterator[str]:
+def format_code(outline: Outline) -> Iterator[str]:
     """Yield lines: the file, the module and its class, then the code of the module."""
     facts = dict(outline.facts)
     yield f"{printable(outline.source)}   {label(outline.format)}\n"

@@ -36,7 +36,7 @@ _ASCII = str.maketrans(
 )
 
 
-def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: bool = False) -> list[Piece]:
+def split_cell(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: bool = False) -> list[Piece]:
     """Return the pieces of a cell. A text without a role gets `role`."""
     if isinstance(cell, str):
         return [(escape_controls(cell, ascii_only), role)] if cell else []
@@ -46,7 +46,7 @@ def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: 
     return [
         part
         for piece_cell in cell
-        for part in cell_pieces(piece_cell, role, ascii_only=ascii_only, exact=exact)
+        for part in split_cell(piece_cell, role, ascii_only=ascii_only, exact=exact)
     ]
 
 
@@ -56,19 +56,19 @@ def escape_controls(text: str, ascii_only: bool) -> str:
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if ascii_only else text
 
 
-def pieces_width(pieces: Sequence[Piece]) -> int:
+def count_cells(pieces: Sequence[Piece]) -> int:
     """Return the number of cells that pieces take."""
     return cell_len(pieces[0][0]) if len(pieces) == 1 else sum([cell_len(text) for text, _ in pieces])
 
 
-def pieces_text(pieces: Sequence[Piece]) -> str:
+def join_pieces(pieces: Sequence[Piece]) -> str:
     """Return the text of pieces."""
     return "".join([text for text, _ in pieces])
 
 
 def shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
     """Shorten pieces to `width` cells. An ellipsis replaces the dropped part of the longest piece."""
-    excess = pieces_width(pieces) - width
+    excess = count_cells(pieces) - width
     if excess <= 0:
         return pieces
     longest = max(range(len(pieces)), key=lambda i: cell_len(pieces[i][0]))
@@ -134,7 +134,7 @@ def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]
         width: Maximum width in cells.
         indent: Number of spaces before each further line.
     """
-    if pieces_width(line) <= width:
+    if count_cells(line) <= width:
         yield strip_end(line)
         return
     current: list[Piece] = []

@@ -13,7 +13,7 @@ _MIN_SIZE = 24, 6
 """Minimum width and height in cells; a smaller plot consists only of its title."""
 
 
-def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tuple[Span, ...]]:
+def draw_scatter(block: Scatter, width: int, height: int = HEIGHT) -> list[tuple[Span, ...]]:
     """Draw a title, the dots between two labeled axes, and a legend.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.errors import Misuse
 from explorer.base.version import __version__
 from explorer.host import output_files
-from explorer.report.csv_table import csv_text
+from explorer.report.csv_table import format_csv
 from explorer.report.document import layers as layers_document
 from explorer.report.document import overlay
 from explorer.report.document import sweep as sweep_document
@@ -63,11 +63,11 @@ def write_document(document: dict[str, Any], rows: str, path: str) -> None:
     Raises:
         Misuse: The path ends neither in .csv nor in .json, or the file cannot be written.
     """
-    with write_text_file(document_text(document, rows, path), path):
+    with write_text_file(format_document(document, rows, path), path):
         pass
 
 
-def document_text(document: dict[str, Any], rows: str, path: str) -> str:
+def format_document(document: dict[str, Any], rows: str, path: str) -> str:
     """Return the text that `write_document` writes.
 
     Raises:
@@ -77,7 +77,7 @@ def document_text(document: dict[str, Any], rows: str, path: str) -> str:
     if ending not in (".csv", ".json"):
         raise Misuse("the file name's ending selects the format", where=path, hint="use .csv or .json")
     if ending == ".csv":
-        return csv_text(document[rows])
+        return format_csv(document[rows])
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 

@@ -37,7 +37,7 @@ def field_terms(sentence: str) -> str:
     return "'".join(parts)
 
 
-def claim_and_grounds(verdict: str) -> tuple[str, str]:
+def split_verdict(verdict: str) -> tuple[str, str]:
     """Split a verdict into its claim and the grounds of the claim."""
     claim, _, grounds = verdict.partition(": ")
     return claim, grounds

@@ -16,7 +16,7 @@ from explorer.facts.comparison import (
 )
 from explorer.facts.sweep import SweepRow
 from explorer.report.layout import Page
-from explorer.report.present.compare.compared_figures import figure_blocks
+from explorer.report.present.compare.compared_figures import build_figure_blocks
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import line_text
 
@@ -93,7 +93,7 @@ def test_what_none_of_them_has_is_no_row_and_every_figure_has_a_name() -> None:
     }
     table = build_figure_table(["a", "b"], [every, {}])
     assert len(table.rows) == len(TABLE_FIGURES)
-    said = "".join(Page(figure_blocks(table), fit=False).plain(ascii_only=False))
+    said = "".join(Page(build_figure_blocks(table), fit=False).plain(ascii_only=False))
     assert sum(line.rstrip().endswith(" -") for line in said.splitlines()) == len(TABLE_FIGURES)
     assert build_figure_table(["a", "b"], [{}, {"macs": FigureValue(None)}]).rows == ()
 
@@ -101,11 +101,11 @@ def test_what_none_of_them_has_is_no_row_and_every_figure_has_a_name() -> None:
 def test_the_table_says_best_in_words_and_how_far_each_is_from_the_first() -> None:
     columns = [{"macs": FigureValue(n), "params": FigureValue(7)} for n in (1000, 875, 1001, 24_000, 3000)]
     table = build_figure_table(["one", "two", "three", "four", "five"], columns)
-    text = "".join(Page(figure_blocks(table), fit=False).plain(ascii_only=False))
+    text = "".join(Page(build_figure_blocks(table), fit=False).plain(ascii_only=False))
     macs = next(line.split() for line in text.splitlines() if "MACs" in line)
     assert " ".join(macs) == "MACs 1.00 k best 875 -12.5 % 1.00 k +0.1 % 24.00 k x 24.0 3.00 k +200 %"
     assert next(line.split() for line in text.splitlines() if "Param" in line)[2:4] == ["7", "="]
-    narrow = "".join(Page(figure_blocks(table, 2), fit=False).plain(ascii_only=False))
+    narrow = "".join(Page(build_figure_blocks(table, 2), fit=False).plain(ascii_only=False))
     heads = [line.split() for line in narrow.splitlines() if line.split()[-1:] == ["change"]]
     assert heads == [["one", name, "change"] for name in ("two", "three", "four", "five")]
 
@@ -127,7 +127,7 @@ def test_where_there_is_little_room_figures_have_short_names_and_none_is_cut(wid
     ]
     lines = [
         line_text(line)
-        for line in draw(figure_blocks(build_figure_table(["as opened", "tiled"], columns)), width)
+        for line in draw(build_figure_blocks(build_figure_table(["as opened", "tiled"], columns)), width)
     ]
     rows = lines[1 : 1 + len(TABLE_FIGURES)]
     assert not [line for line in rows if "…" in line]

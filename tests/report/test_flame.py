@@ -16,9 +16,9 @@ from explorer.features.profile.profile_words import build_profile_fields
 from explorer.report.flame_layout import (
     FlameWeights,
     IcicleBox,
-    box_of,
-    child_of,
     create_measured_figure,
+    find_box,
+    find_child,
     icicle,
     label_of,
     parent_of,
@@ -76,7 +76,7 @@ def test_boxes_lie_side_by_side_inside_what_they_are_in_and_have_its_sum(weights
         # as wide as its share, but for the rounding of both ends
         whole = max(above.value, inside[parents[at]])
         assert box.width <= above.width * (box.value / whole) + 1 if whole else True
-    child = child_of(boxes, 0)
+    child = find_child(boxes, 0)
     assert child is None or boxes[child].level == 1
 
 
@@ -102,7 +102,7 @@ def test_what_has_nothing_has_one_box_and_a_row_is_found_in_the_innermost_that_i
     assert icicle(FlameWeights([1], [0], 0, {}), None, 30, 5) == [IcicleBox(0, 1, 0, 0, 0, 30, 0)]
     boxes = icicle(FlameWeights([3, 2, 3, 4], [10, 3, 4, 5], 15, {}), None, 30, 5)
     assert [box.first for box in boxes] == [0, 0, 3, 1, 2]
-    assert boxes[box_of(boxes, 2)].span == (2, 3)
+    assert boxes[find_box(boxes, 2)].span == (2, 3)
     # parameters that two use count in both, and once in what is around them
     shared = icicle(FlameWeights([3, 2, 3], [6, 6, 6], 6, {}), None, 30, 5)
     assert [(box.start, box.width) for box in shared[2:]] == [(0, 15), (15, 15)]
@@ -125,7 +125,7 @@ def test_groups_with_a_single_child_of_their_value_share_its_box() -> None:
         Layer(2, 1, "a.b.c", "c", "Block", 2, True),
     ]
     assert label_of(boxes[1], rows, "m").name == "a.b.c"
-    assert boxes[box_of(boxes, 1)] == boxes[1], "a row in the middle of a chain is in its box"
+    assert boxes[find_box(boxes, 1)] == boxes[1], "a row in the middle of a chain is in its box"
     zoomed = icicle(weights, (0, 6), 100, 9)
     assert [(box.row, box.level) for box in zoomed] == [(2, 0), (3, 1), (4, 1)]
 

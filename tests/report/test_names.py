@@ -12,7 +12,7 @@ from explorer.facts.models.listing import ModelFile, RecentModel
 from explorer.report.blocks import Column, Table
 from explorer.report.layout import TableLines
 from explorer.report.names import NameSet, collapse_repeats, shorten_name
-from explorer.report.pieces import pieces_text, split_terms, wrap
+from explorer.report.pieces import join_pieces, split_terms, wrap
 from explorer.report.plots import shorten_names
 from explorer.report.present.shell.list import choice_table
 
@@ -164,7 +164,7 @@ def test_a_table_shows_the_common_start_in_its_title_and_drops_columns_before_it
     columns = (Column("layer", shrink=True), Column("what", drop=1), Column("bytes", "right"))
     table = Table(columns, [(name, "a text of some length", "12.00 MiB") for name in MOBILE], indent=0)
     lines = TableLines(table, 44)
-    head, *rows = [pieces_text(line) for line in lines]
+    head, *rows = [join_pieces(line) for line in lines]
     assert head.startswith("layer ")
     assert "what" not in head
     assert len({row[:30] for row in rows}) == len(MOBILE)
@@ -176,7 +176,7 @@ def test_a_table_shows_the_common_start_in_its_title_and_drops_columns_before_it
 def test_the_number_of_other_names_stays_beside_a_short_name() -> None:
     columns = (Column("matmul", shrink=True), Column("tiles", "right"))
     table = Table(columns, [(f"{name} and 3 more", "12") for name in LLAMA[:5]], indent=0)
-    rows = [pieces_text(line) for line in TableLines(table, 40)][1:]
+    rows = [join_pieces(line) for line in TableLines(table, 40)][1:]
     assert all(", 3 more  " in row for row in rows), rows
     assert len(set(rows)) == 5
 
@@ -184,10 +184,10 @@ def test_the_number_of_other_names_stays_beside_a_short_name() -> None:
 def test_a_path_of_a_file_stays_a_path_in_little_room() -> None:
     paths = [f"/data/ml/resnet/resnet.{i}/Resnet.onnx" for i in range(3)] + [f"/data/ml/{'long/' * 20}x.onnx"]
     table = Table((Column("model", shrink=True, paths=True),), [(path,) for path in paths], indent=0)
-    rows = [pieces_text(line).rstrip() for line in TableLines(table, 40)]
+    rows = [join_pieces(line).rstrip() for line in TableLines(table, 40)]
     assert "resnet/resnet.0/Resnet.onnx" in rows, "the heading shows the rest"
     recent = RecentModel(source=paths[3], format="onnx", params=5, opened=1)
-    lines = [pieces_text(line) for line in TableLines(choice_table([recent, *map(files, paths)]), 70)]
+    lines = [join_pieces(line) for line in TableLines(choice_table([recent, *map(files, paths)]), 70)]
     assert all("/" in line for line in lines[1:])
     assert any("resnet/resnet.0/Resnet.onnx" in line for line in lines)
 
@@ -204,7 +204,7 @@ def test_names_on_the_axis_of_a_plot_differ() -> None:
 
 def test_a_path_that_is_longer_than_a_line_is_broken_after_a_slash() -> None:
     path = "/features/features.2/conv/conv.0/conv.0.1/BatchNormalization"
-    lines = [pieces_text(line) for line in wrap([(f"at {path}", "")], 36)]
+    lines = [join_pieces(line) for line in wrap([(f"at {path}", "")], 36)]
     assert "".join(lines).replace(" ", "") == f"at{path}"
     assert all(line.endswith("/") for line in lines[1:-1]), lines
     assert all(len(line) <= 36 for line in lines)
@@ -247,7 +247,7 @@ def test_a_list_is_cut_after_an_item_or_a_word_and_never_inside_a_number() -> No
     rows = [[f"model_{i}.onnx", text, "today"] for i, text in enumerate(texts)]
     for width in range(34, 80):
         table = TableLines(Table(columns, rows), width)
-        for text, line in zip(texts, map(pieces_text, map(table.line, rows)), strict=True):
+        for text, line in zip(texts, map(join_pieces, map(table.line, rows)), strict=True):
             shown = line.split("onnx", 1)[1].removesuffix("today").strip()
             kept, mark, rest = shown.partition("…")
             assert text.startswith(kept), line
@@ -261,6 +261,6 @@ def test_a_title_that_no_other_follows_has_room_for_the_whole_common_prefix() ->
     names = [f"/stages.0/stages.0.0/{name}/Conv" for name in ("expand", "depthwise", "skip")]
     columns = [Column("Outputs", shrink=True), Column(""), Column("")]
     table = Table(columns, [(name, "[2, 24, 48, 48]", "float32") for name in names])
-    title, *rows = [pieces_text(line) for line in TableLines(table, 46)]
+    title, *rows = [join_pieces(line) for line in TableLines(table, 46)]
     assert title.strip() == "Outputs stages.0.0…"
     assert [row.split()[0] for row in rows] == ["expand", "depthwise", "skip"]

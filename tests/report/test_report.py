@@ -42,7 +42,7 @@ from explorer.report.blocks import Block, Column, Line, Paragraph, Span, Table
 from explorer.report.layout import Page
 from explorer.report.present.compare import diff, verify
 from explorer.report.present.look.info import info
-from explorer.report.present.look.layers import doubt_text
+from explorer.report.present.look.layers import describe_doubt
 from explorer.report.present.look.ops import ops
 from explorer.report.present.look.table import layers
 
@@ -308,7 +308,7 @@ def test_what_is_not_exact_says_what_it_is_instead(status: Any, reason: str, sai
     """In the table of layers, and on the page of `explorer report`."""
     assumed = reason == "assumed: a value taken as 1"
     row = Layer(0, None, "a", "a", "X", 0, False, status=status, reason=reason, assumed=assumed)
-    assert doubt_text(row) == said
+    assert describe_doubt(row) == said
 
 
 def test_layers_are_indented_as_they_are_nested() -> None:

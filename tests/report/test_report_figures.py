@@ -246,13 +246,13 @@ def test_small_times_and_rates_read_naturally() -> None:
 
 
 def test_a_cell_of_csv_is_no_formula_and_no_escape_sequence() -> None:
-    text = csv_table.csv_text([{"path": "=1+1", "n": 3}, {"path": "a\x1b[2J", "x": None, "ok": True}])
+    text = csv_table.format_csv([{"path": "=1+1", "n": 3}, {"path": "a\x1b[2J", "x": None, "ok": True}])
     assert text.splitlines() == ["path,n,x,ok", "'=1+1,3,,", "a\\x1b[2J,,,true"]
 
 
 def test_times_that_were_measured_several_times_are_columns_of_csv_and_unknown_ones_empty_cells() -> None:
     times = {"median": 2.0, "p10": 1.5, "p90": 3.0}
-    text = csv_table.csv_text([{"path": "a", "seconds": None}, {"path": "b", "seconds": times, "calls": 1}])
+    text = csv_table.format_csv([{"path": "a", "seconds": None}, {"path": "b", "seconds": times, "calls": 1}])
     assert text.splitlines() == [
         "path,seconds_median,seconds_p10,seconds_p90,calls",
         "a,,,,",

@@ -26,7 +26,7 @@ from explorer.engine.quantize.runs import observe_values
 from explorer.facts.pareto_front import mark_format_front
 from explorer.facts.quantize import FormatRow, FormatSweepSpec, QuantizeSpec
 from explorer.features.sweep.format_sweep_words import front_plots
-from explorer.report.scatter import scatter_lines
+from explorer.report.scatter import draw_scatter
 from explorer.settings.quantize import read_text
 from tests import documents
 
@@ -409,7 +409,7 @@ def test_a_plot_has_every_choice_at_its_place() -> None:
         (31e6, 50.0): "·",
         (16e6, 40.0): "◈",
     }
-    lines = ["".join(span.text for span in line) for line in scatter_lines(plot, 60, 14)]
+    lines = ["".join(span.text for span in line) for line in draw_scatter(plot, 60, 14)]
     assert len(lines) == 14
     assert max(map(len, lines)) <= 60
     drawn = lines[1:-3]
@@ -421,4 +421,4 @@ def test_a_plot_has_every_choice_at_its_place() -> None:
     assert front_plots(rows, "bitops") == []
     (chosen,) = front_plots(rows, "weights", "k2")
     assert chosen.dots[-1].at == (31e6, 50.0)
-    assert scatter_lines(plot, 20, 3) == scatter_lines(plot, 20, 4)
+    assert draw_scatter(plot, 20, 3) == draw_scatter(plot, 20, 4)

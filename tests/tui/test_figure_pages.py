@@ -18,7 +18,7 @@ from explorer.features.training.training_words import build_layer_fields
 from explorer.features.values.values_page import activation_lines, weight_lines
 from explorer.report.blocks import Column, Table
 from explorer.report.present.figures import size
-from explorer.report.present.look.info import tensors_blocks
+from explorer.report.present.look.info import build_tensor_blocks
 from explorer.tui.tabs.memory import draw_memory_page, find_step, find_step_at, is_stacked_by_default
 from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.roofline import draw_roofline_page, find_point_at, find_points, rank_points
@@ -493,7 +493,7 @@ def test_a_figure_that_is_not_exact_stands_under_those_that_are() -> None:
 
 def test_a_shape_without_room_stands_below_its_tensor_whole() -> None:
     tensors = [TensorInfo("features.10.weight", "float32", (1, 256, 13, 13)), TensorInfo("x", "int8", (1,))]
-    lines = [line_text(line).strip() for line in draw(tensors_blocks("Outputs", tensors), 37)]
+    lines = [line_text(line).strip() for line in draw(build_tensor_blocks("Outputs", tensors), 37)]
     assert "[1, 256, 13, 13]" in lines
     assert any(line.startswith("x ") and line.endswith("[1]") for line in lines)
 

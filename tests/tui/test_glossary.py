@@ -9,8 +9,8 @@ from explorer.facts import TileSpec
 from explorer.features.tiling.tile_words import build_tiling_fields
 from explorer.manual import page
 from explorer.report.blocks import Field, Fields, Heading
-from explorer.report.glossary import GLOSSARY, terms_in
-from explorer.report.present.compare.verify import key_facts
+from explorer.report.glossary import GLOSSARY, find_terms
+from explorer.report.present.compare.verify import build_key_facts
 from explorer.report.present.look.layers import layer_blocks, layer_parts
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import alexnet, plan, proof
@@ -52,15 +52,15 @@ def test_the_page_has_more_than_a_few_labels() -> None:
 def test_what_a_tiling_and_a_proof_are_called_has_terms_too() -> None:
     fields: list[Field] = [*build_tiling_fields(plan(TileSpec()).sites[0])]
     assert all(str(field.label).casefold() in LABELS for field in fields)
-    said = [str(field.remark) + str(field.figure) for field in key_facts(proof()).rows]
-    assert any(term.word == "bit-equal" for term in terms_in(said))
+    said = [str(field.remark) + str(field.figure) for field in build_key_facts(proof()).rows]
+    assert any(term.word == "bit-equal" for term in find_terms(said))
 
 
 def test_a_word_or_label_stands_for_one_term_and_is_found_as_a_word_alone() -> None:
     labels = [label.casefold() for term in GLOSSARY for label in (term.word, *term.labels)]
     assert len(labels) == len(set(labels))
-    assert [term.word for term in terms_in(["the peak, KV cache"])] == ["key-value cache", "peak"]
-    assert not terms_in(["speaking of us: uptime"])
+    assert [term.word for term in find_terms(["the peak, KV cache"])] == ["key-value cache", "peak"]
+    assert not find_terms(["speaking of us: uptime"])
 
 
 def test_the_manual_has_every_word() -> None:
@@ -99,13 +99,13 @@ def test_a_root_and_a_square_have_terms_of_their_own_and_a_bound_promises_no_map
 
 
 def test_the_summary_of_a_proof_calls_weights_bit_equal_not_products() -> None:
-    construction = key_facts(proof()).rows[0]
+    construction = build_key_facts(proof()).rows[0]
     assert "weights of" in str(construction.figure)
     assert "from runs of both models" in str(construction.remark)
 
 
 def test_what_differs_is_told_with_its_own_error_and_not_with_the_share_of_what_passed() -> None:
-    worst = key_facts(proof(passed=False)).rows[1]
+    worst = build_key_facts(proof(passed=False)).rows[1]
     assert str(worst.label) == "worst error"
     assert "of the limit" not in str(worst.figure)
     assert "4.1e-09" in str(worst.figure)

@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from explorer.base.errors import BadModel
 from explorer.features.graph.graph_screen import GRAPH_KEYS
 from explorer.features.tiling.tile_view import TILE_KEYS
-from explorer.report.csv_table import csv_text
+from explorer.report.csv_table import format_csv
 from explorer.report.document import layers
 from explorer.tui.app import is_remote
 from explorer.tui.commands.help_action import KEYS
@@ -627,7 +627,7 @@ async def test_the_layer_table_can_be_exported(tmp_path: Path, ending: str) -> N
     if ending == "json":
         assert json.loads(text)["layers"] == json.loads(json.dumps(document["layers"]))
     else:
-        assert text == csv_text(document["layers"]), "as explorer layers --csv prints it"
+        assert text == format_csv(document["layers"]), "as explorer layers --csv prints it"
 
 
 @pytest.mark.slow

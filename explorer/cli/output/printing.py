@@ -23,15 +23,15 @@ _BATCH = 256  # pieces per write
 def print_answer(answer: Answer, args: ParsedArgs) -> None:
     """Print an answer in the requested form."""
     if args.csv:
-        from explorer.report.csv_table import csv_lines  # imported on demand, like the other forms
+        from explorer.report.csv_table import format_csv_lines  # imported on demand, like the other forms
 
-        print_pieces(csv_lines(_find_table_rows(answer), args.top))
+        print_pieces(format_csv_lines(_find_table_rows(answer), args.top))
     elif answer.pieces is not None:
         print_pieces(answer.pieces())
     elif args.markdown:
-        from explorer.report.html.draw import markdown_text  # imported on demand: it loads jinja2
+        from explorer.report.html.draw import format_markdown  # imported on demand: it loads jinja2
 
-        print_pieces([markdown_text(_shorten_blocks(answer, args), exact=args.exact)])
+        print_pieces([format_markdown(_shorten_blocks(answer, args), exact=args.exact)])
     elif args.json:
         from explorer.report import json_text  # imported on demand
 
@@ -68,9 +68,9 @@ def _shorten_blocks(answer: Answer, args: ParsedArgs) -> list[Block]:
     blocks = answer.page()
     if args.top is None:
         return blocks
-    from explorer.report.blocks import first_rows  # imported on demand: it loads msgspec
+    from explorer.report.blocks import select_first_rows  # imported on demand: it loads msgspec
 
-    return first_rows(blocks, args.top)
+    return select_first_rows(blocks, args.top)
 
 
 def _print_page(blocks: list[Block], *, exact: bool) -> None:

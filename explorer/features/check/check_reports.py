@@ -11,7 +11,7 @@ from explorer.facts.check import BudgetRow, Check
 from explorer.features.check.check_words import LABELS, check, describe
 from explorer.host import input_files, output_files
 from explorer.report.blocks import Heading
-from explorer.report.html.draw import markdown_text
+from explorer.report.html.draw import format_markdown
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """Environment variable with the path of the file that GitHub shows as the summary of a job."""
@@ -57,7 +57,7 @@ def append_summary(fact: Check, path: str) -> None:
     blocks = [Heading("Model budgets"), *check(fact)]
     with output_files.write_atomically(path, overwrite=True) as temporary:
         with output_files.open_text(temporary) as file:
-            file.write(f"{text}{separator}{markdown_text(blocks)}")
+            file.write(f"{text}{separator}{format_markdown(blocks)}")
 
 
 def check_junit_target(path: str, models: Iterable[str], *, overwrite: bool) -> None:

@@ -87,7 +87,7 @@ class Comparer:
         models, (after_models, after_at) = self._models, after
         callbacks = on_progress, cancel
         if after_models is models:
-            return models.comparable_analysis(before, after_at, *callbacks), models.comparable_analysis(
+            return models.analyze_comparable(before, after_at, *callbacks), models.analyze_comparable(
                 after_at, before, *callbacks
             )
         return models.graph_analysis(before, *callbacks), after_models.graph_analysis(after_at, *callbacks)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from explorer.base.units import bytes_text, count_text, exact_text, many_do_text, many_text, shape_text
 from explorer.facts.comparison import SAME, Comparison, Difference, RowPair, RowSide, TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table
-from explorer.report.present.compare.compared_figures import figure_tables, table_notes
-from explorer.report.present.compare.diff import build_cost_table, cost_notes
+from explorer.report.present.compare.compared_figures import build_figure_tables, list_table_notes
+from explorer.report.present.compare.diff import build_cost_table, list_cost_notes
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 from explorer.session.headers import label
@@ -32,9 +32,9 @@ def compare(fact: Comparison) -> list[Block]:
     return [
         Paragraph(verdict, "passed" if fact.agree else "bad", 0),
         Line(),
-        *figure_tables(fact.figures, above=[formats]),
+        *build_figure_tables(fact.figures, above=[formats]),
         Line(),
-        *table_notes(fact.figures),
+        *list_table_notes(fact.figures),
         Line(),
         Table((Column("operators"), *(Column("", "right") for _ in fact.models)), counts),
         *_build_differences(fact),
@@ -114,7 +114,7 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
         )
         table = Table(columns, Rows(_build_row, visible_rows), what="rows", more="--json has all")
         blocks += [Line(), table]
-    return [*blocks, Line(), build_cost_table(fact), *cost_notes(fact)]
+    return [*blocks, Line(), build_cost_table(fact), *list_cost_notes(fact)]
 
 
 def summarize_states(fact: TreeDiff) -> str:

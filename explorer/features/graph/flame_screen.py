@@ -26,10 +26,10 @@ from explorer.report.flame_layout import (
     FlameFigure,
     FlameLabel,
     IcicleBox,
-    box_of,
-    child_of,
     create_counted_figure,
     create_measured_figure,
+    find_box,
+    find_child,
     icicle,
     label_of,
     parent_of,
@@ -301,12 +301,12 @@ class FlameView(SubScreen[int]):
         ]
         self._labels = shorten_labels(self._boxes, labels, rooms)
         if isinstance(target, int):
-            self.chosen = box_of(self._boxes, target)
+            self.chosen = find_box(self._boxes, target)
             return
         matches = [
             i for i, box in enumerate(self._boxes) if box.span == target.span and box.name == target.name
         ]
-        self.chosen = matches[0] if matches else box_of(self._boxes, target.first)
+        self.chosen = matches[0] if matches else find_box(self._boxes, target.first)
 
     def _list_figures(self, index: int) -> tuple[str, str]:
         box, total = self._boxes[index], self._boxes[0].value
@@ -394,7 +394,7 @@ class FlameView(SubScreen[int]):
     def action_flame_down(self) -> None:
         """Move to the widest box inside the chosen one."""
         if self._boxes:
-            self._choose(child_of(self._boxes, self.chosen))
+            self._choose(find_child(self._boxes, self.chosen))
 
     def action_flame_into(self) -> None:
         """Zoom into the chosen box. If it has no boxes inside, close the view and go to its layer."""

@@ -21,7 +21,7 @@ from explorer.features.mapping.nest_words import (
 from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
 from explorer.report.names import shorten_name
 from explorer.report.present.figures import share_text
-from explorer.report.scatter import scatter_lines
+from explorer.report.scatter import draw_scatter
 from explorer.tui.text.drawing import cell_line, draw
 from explorer.tui.text.lines import (
     BLANK,
@@ -241,7 +241,7 @@ def front_plot(
     )
     horizontal_axis = Axis("bytes held", lambda value: bytes_text(round(value)))
     plot = Scatter("front", horizontal_axis, vertical_axis, dots, legend)
-    lines = [cut_line(cell_line(spans), width) for spans in scatter_lines(plot, width, max(height - 2, 0))]
+    lines = [cut_line(cell_line(spans), width) for spans in draw_scatter(plot, width, max(height - 2, 0))]
     position = f"{at + 1:,} of {len(front):,}" if at >= 0 else f"{many_text(len(front), 'mapping')}"
     energy = f", {energy_text(current.pj)}" if current is not None and current.pj is not None else ""
     keys = "  [ ] move along it" if len(front) > 1 else ""

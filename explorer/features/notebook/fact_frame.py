@@ -17,7 +17,7 @@ from explorer.facts.summary import Summary
 from explorer.host.optional_packages import format_error
 from explorer.report.csv_table import list_columns
 from explorer.report.document import table
-from explorer.report.json_records import layer_record
+from explorer.report.json_records import encode_layer
 
 _LIBRARIES: tuple[FrameLibrary, ...] = get_args(FrameLibrary)
 
@@ -72,7 +72,7 @@ def _list_rows(fact: TableFact) -> Sequence[Mapping[str, Any]]:
         rows: list[Mapping[str, Any]] = table(fact, "")["table"]
         return rows
     if isinstance(fact, (Analysis, Summary)):
-        return [layer_record(layer) for layer in fact.layers]
+        return [encode_layer(layer) for layer in fact.layers]
     return [_build_record(row) for row in getattr(fact, type(fact).ROWS)]
 
 

@@ -156,7 +156,7 @@ def _write(
     if args.output and args.output.lower().endswith(".folded"):
         texts[args.output] = "".join(flame_stacks(profiles, rows, model))
     elif args.output:
-        texts[args.output] = table_file.document_text(*table_source, args.output)
+        texts[args.output] = table_file.format_document(*table_source, args.output)
     if args.trace:
         texts[args.trace] = chrome_trace(profiles, rows, model)
     with ExitStack() as stack:

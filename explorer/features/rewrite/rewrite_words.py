@@ -13,7 +13,7 @@ from explorer.facts.split.make import MadeModel
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.compare.diff import build_changes
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import count, plain, port_table, report_written, size
+from explorer.report.present.figures import build_port_table, count, plain, report_written, size
 from explorer.report.present.row_groups import group_rows
 
 _REMOVED_TEXTS = {"identity": "does nothing: its readers now read its input", "constants": "is stored"}
@@ -176,7 +176,7 @@ def build_made_model(fact: MadeModel) -> list[Block]:
     ]
     return [
         Line((Span(fact.text, "strong"), Span(f"   {fact.name}, {weights}", "quiet"))),
-        port_table(fact.inputs, fact.outputs),
+        build_port_table(fact.inputs, fact.outputs),
         Line(),
         Fields(rows),
         Line(),

@@ -30,9 +30,9 @@ from explorer.report.blocks import (
 from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import (
     bar_text,
+    build_port_table,
     count,
     plain,
-    port_table,
     report_written,
     seconds,
     share,
@@ -395,7 +395,7 @@ def part_blocks(fact: Extraction) -> list[Block]:
         Field("Weights", size(fact.weight_bytes)),
     ]
     blocks: list[Block] = [
-        port_table(fact.inputs, fact.outputs),
+        build_port_table(fact.inputs, fact.outputs),
         Line(),
         Fields(rows),
         Line(),

@@ -23,7 +23,7 @@ from explorer.features.sweep.pareto_plot import ParetoScreen
 from explorer.features.sweep.sweep_dialogs import FormatSweepDialog, FormatSweepRequest
 from explorer.host import output_files
 from explorer.report.blocks import Table
-from explorer.report.scatter import scatter_lines
+from explorer.report.scatter import draw_scatter
 from explorer.settings.parse import write_path_word
 from explorer.settings.quantize import read_text
 from explorer.tui.dialogs.dialogs import MessageDialog, format_without_options
@@ -180,7 +180,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     def _plot(self, width: int, height: int) -> Sequence[Line]:
         row = self.current
         plots = front_plots(self._trials.rows, self._trials.cost, "" if row is None else row.key)
-        lines = scatter_lines(plots[0], width, height) if plots else []
+        lines = draw_scatter(plots[0], width, height) if plots else []
         return [cut_line(cell_line(spans), width) for spans in lines]
 
     def _tell_progress(self) -> str:

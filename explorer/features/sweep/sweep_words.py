@@ -10,7 +10,7 @@ from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.comparison import FigureTable
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, table_of
-from explorer.report.present.compare.compared_figures import figure_blocks as figure_blocks
+from explorer.report.present.compare.compared_figures import build_figure_blocks as build_figure_blocks
 from explorer.report.present.compare.verify import TONES
 from explorer.report.present.computed_rows import describe_computed_rows
 from explorer.report.present.figures import count, plain, seconds, share, size, utilization
@@ -45,7 +45,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
         blocks.append(Paragraph("Without a machine there are no cycles: --machine npu.toml", "quiet"))
     blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _count_failures(rows)]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
-    comparison = [] if figures is None else [Line(), *figure_blocks(figures)]
+    comparison = [] if figures is None else [Line(), *build_figure_blocks(figures)]
     return [*blocks, *comparison, Line(), Line(tuple(describe_computed_rows(fact)), 2)]
 
 

@@ -40,12 +40,12 @@ from explorer.report.present.figures import (
     share_text,
     size,
 )
-from explorer.report.present.look.info import symbolic_hint, title
+from explorer.report.present.look.info import build_dimension_hint, title
 
 
 def training(info: Info, fact: Training) -> list[Block]:
     """Build the output of `explorer training`."""
-    hint = symbolic_hint(info) if fact.coverage < 1 else []  # a batch may bind all open sizes
+    hint = build_dimension_hint(info) if fact.coverage < 1 else []  # a batch may bind all open sizes
     return [*title(info.model), Line(), *training_blocks(info, fact), *hint]
 
 

@@ -16,8 +16,8 @@ from explorer.base.options import DeclaredOption, find_option
 from explorer.facts.values import StatisticsSpec
 from explorer.features.values.weights_words import statistics
 from explorer.report.blocks import Table
-from explorer.report.csv_table import csv_text
-from explorer.report.json_records import chosen_statistics_record
+from explorer.report.csv_table import format_csv
+from explorer.report.json_records import encode_chosen_statistics
 from explorer.settings.option_values import read_option
 from explorer.settings.parse import write_path_word
 from explorer.settings.statistics import parse_statistics
@@ -262,7 +262,7 @@ class StatisticsScreen(SubScreen[str]):
 
     def page_csv(self) -> str:
         """Return every row as CSV, in the order of the screen and with the columns of `--csv`."""
-        return csv_text([chosen_statistics_record(row) for row in self._ordered])
+        return format_csv([encode_chosen_statistics(row) for row in self._ordered])
 
     def verb_words(self, source: str) -> list[str]:
         """Return the command line that prints the same statistics."""

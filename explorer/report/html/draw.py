@@ -162,7 +162,7 @@ def markdown(title: str, sections: Sections, info: Info | None, tool: str) -> st
     return "\n".join([*lines, f"Made by {tool}. Counts are SI, bytes are IEC.", ""])
 
 
-def markdown_text(blocks: Sequence[Block], *, exact: bool = False) -> str:
+def format_markdown(blocks: Sequence[Block], *, exact: bool = False) -> str:
     """Return blocks without charts as Markdown, the output of `--markdown`.
 
     Args:

@@ -21,11 +21,11 @@ from explorer.host import output_files
 from explorer.report import plots
 from explorer.report.blocks import Block, Chart, Paragraph
 from explorer.report.html.draw import Sections, html, markdown
-from explorer.report.present.look.info import totals_blocks
+from explorer.report.present.look.info import build_totals_blocks
 from explorer.report.present.look.memory_words import memory_blocks
-from explorer.report.present.look.ops import ops_blocks
-from explorer.report.present.look.roofline_words import roofline_blocks
-from explorer.report.present.look.table import layers_blocks
+from explorer.report.present.look.ops import build_operator_blocks
+from explorer.report.present.look.roofline_words import build_roofline_blocks
+from explorer.report.present.look.table import build_tree_blocks
 
 if TYPE_CHECKING:
     from explorer.facts.memory import Memory
@@ -148,14 +148,14 @@ def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> N
 def _list_sections(fact: PageFacts) -> Sections:
     info = fact.analysis.info
     sections: list[tuple[str, Sequence[Block]]] = [
-        ("Totals", totals_blocks(info)),
-        ("Operators", [Chart("operators", fact.ops), *ops_blocks(info, fact.ops)]),
-        ("Layers", layers_blocks(fact.analysis)),
+        ("Totals", build_totals_blocks(info)),
+        ("Operators", [Chart("operators", fact.ops), *build_operator_blocks(info, fact.ops)]),
+        ("Layers", build_tree_blocks(fact.analysis)),
     ]
     if fact.memory is not None:
         sections.append(("Memory", memory_blocks(fact.memory)))
     if fact.roofline is not None:
-        sections.append(("Roofline", roofline_blocks(fact.roofline)))
+        sections.append(("Roofline", build_roofline_blocks(fact.roofline)))
     sections += [(section.title, section.blocks(fact.analysis, facts)) for section, facts in fact.more]
     if fact.missing:
         missing: list[Block] = [Paragraph(f"{part}: {why}.") for part, why in fact.missing]

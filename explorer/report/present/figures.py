@@ -148,7 +148,7 @@ def value_text(value: Any, max_items: int | None = None) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def port_table(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Table:
+def build_port_table(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Table:
     """Return a table of the inputs and outputs of a model: name, dtype, shape, and conflict of two shapes."""
     rows = [
         (

@@ -253,7 +253,7 @@ def torchsummary(session: Facade, batch_size: Count | None = None) -> str:
             where=session.parts.models.source,
             hint="call layers(style='torchsummary') for Explorer's figures in its columns",
         )
-    return computed.torchsummary_text(session.parts.models, batch_size or -1)
+    return computed.format_torchsummary(session.parts.models, batch_size or -1)
 
 
 def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:

@@ -425,7 +425,7 @@ class TableFigures(Struct, frozen=True):
         )
 
 
-def torchsummary_text(models: Models, batch_size: int) -> str:
+def format_torchsummary(models: Models, batch_size: int) -> str:
     """Prints the opened model as torchsummary does with this `batch_size`."""
     from explorer.engine.costs.compare import torchsummary  # imports torch
 

@@ -599,7 +599,7 @@ class Models:
             return analysis
         return self._analyze_graph(state, None, None, sizes).analysis
 
-    def comparable_analysis(
+    def analyze_comparable(
         self, state: int, another: int, on_progress: OnProgress, cancel: Cancel
     ) -> Analysis:
         """Returns the analysis of a state, if necessary at the sizes of a tiling between it and `another`."""

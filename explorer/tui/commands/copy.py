@@ -108,9 +108,9 @@ def _format_page(screen: SubScreen[Any]) -> str:
 
 
 def _format_blocks(blocks: Sequence[Block]) -> str:
-    from explorer.report.html.draw import markdown_text  # imported on demand: it loads jinja2
+    from explorer.report.html.draw import format_markdown  # imported on demand: it loads jinja2
 
-    return markdown_text(blocks)
+    return format_markdown(blocks)
 
 
 def _format_as_code(page: str) -> str:

@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from explorer.base.features import load_all
-from explorer.report.glossary import terms_in
+from explorer.report.glossary import find_terms
 from explorer.tui.commands.command_key import CommandKey
 from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.dialogs.dialogs import Dialog
@@ -57,7 +57,7 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
             "" if any(pane.has_focus for pane in panes if pane is not tree) else column_titles(tree.model)
         )
         panes = [pane for pane in panes if pane.has_focus and pane is not tree]
-    terms = terms_in([heading, *(read_text(pane) for pane in panes)])
+    terms = find_terms([heading, *(read_text(pane) for pane in panes)])
     notes, hint = list_field_notes(screen), screen.HINT if isinstance(screen, Dialog) else ""
     screen_groups = _find_screen_groups(screen)
     is_filtering = any(field.has_focus for field in screen.query("#filter"))

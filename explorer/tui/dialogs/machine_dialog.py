@@ -17,7 +17,7 @@ from textual.widgets import Input
 from explorer.base.errors import ExplorerError
 from explorer.base.units import rate_text
 from explorer.facts.cost import Hardware
-from explorer.report.present.look.roofline_words import ridge_field
+from explorer.report.present.look.roofline_words import build_ridge_field
 from explorer.settings import machines
 from explorer.settings.machine_file import (
     SETTINGS,
@@ -270,6 +270,6 @@ def _describe(machine: Hardware) -> str:
     name = f"{machine.name}: " if machine.name else ""
     if not compute or not moved:  # a machine of a file: its memories have the rates
         return name + (", ".join(rates_text) or "its memories have the rates")
-    ridge = ridge_field(2 * compute / moved)
+    ridge = build_ridge_field(2 * compute / moved)
     summary = ", ".join(rates_text) or f"{compute:,.6g} MACs and {moved:,.6g} B a cycle, no clock"
     return f"{name}{summary}; {ridge.short} {ridge.figure}, {ridge.remark}"

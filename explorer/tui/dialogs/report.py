@@ -7,7 +7,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult
 
-from explorer.report.html.draw import markdown_text
+from explorer.report.html.draw import format_markdown
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineView
@@ -65,5 +65,5 @@ class ReportScreen(SubScreen[T], Generic[T]):
 
     def action_figures_copy(self) -> None:
         """Copy the whole report to the terminal's clipboard as Markdown."""
-        self.app.copy_to_clipboard(markdown_text(self.page_blocks()))
+        self.app.copy_to_clipboard(format_markdown(self.page_blocks()))
         self.query_one(Status).show(lambda width: (((" sent to terminal as Markdown", "dim"),),))

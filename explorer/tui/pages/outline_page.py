@@ -9,7 +9,7 @@ from explorer.base.units import bytes_text
 from explorer.report.blocks import Block, Field, Fields, Heading, Paragraph, Span
 from explorer.report.blocks import Line as TextLine
 from explorer.report.present.figures import count, size
-from explorer.report.present.look.info import tensors_blocks
+from explorer.report.present.look.info import build_tensor_blocks
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line
 from explorer.tui.tree.model import TreeModel
@@ -29,7 +29,7 @@ def outline_page(model: TreeModel, row: int, width: int, exact: bool, failure: s
         *(_explain_failure(failure) if failure else [Paragraph(layer.reason, "quiet", 0)]),
         TextLine(),
         _build_totals(model, row, is_stored=True),
-        *tensors_blocks("Tensors", layer.weights),
+        *build_tensor_blocks("Tensors", layer.weights),
     ]
     return draw(blocks, width - 1, exact)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.base.verdicts import VERDICTS
-from explorer.report.present.compare.verify import TONES, evidence, key_facts
+from explorer.report.present.compare.verify import TONES, build_key_facts, evidence
 from explorer.tui.text.drawing import ROLES, draw
 from explorer.tui.text.letters import draw_large
 from explorer.tui.text.lines import BLANK
@@ -33,5 +33,5 @@ def verdict_lines(proof: Verification, width: int) -> list[Line]:
     role = verdict_tone(proof.verdict_kind)
     letters = draw_large(VERDICTS[proof.verdict_kind].upper(), width - 2)
     lines: list[Line] = [((f" {row}", role),) for row in letters]
-    facts = draw([key_facts(proof)], width - 1)
+    facts = draw([build_key_facts(proof)], width - 1)
     return [*lines, *facts, BLANK, *draw(evidence(proof), width - 1)]

@@ -12,8 +12,8 @@ from explorer.report.blocks import Block, Table
 from explorer.report.present.compare.diff import (
     build_cost_table,
     build_node_table,
-    cost_notes,
     count_by_operator,
+    list_cost_notes,
     node_blocks,
     summarize_changes,
 )
@@ -71,7 +71,7 @@ def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:
     if diff.summary:
         entries += [*_build_entries(count_by_operator(diff), exact), _build_line(BLANK)]
     entries += _build_entries(build_cost_table(diff, brief=True), exact)
-    entries += [_build_sentence(block) for block in cost_notes(diff)]
+    entries += [_build_sentence(block) for block in list_cost_notes(diff)]
     if diff.nodes:
         entries += [
             _build_line(BLANK),

@@ -15,8 +15,8 @@ from explorer.report.present.look.connections import (
     build_unknown_blocks,
     conflicts,
     find_row_links,
-    input_table,
-    output_table,
+    list_inputs,
+    list_outputs,
 )
 from explorer.report.present.look.layers import build_overlay_fields, layer_blocks, layer_parts, layer_title
 from explorer.tui.pages.outline_page import failed_page, outline_page, range_page, run_lines
@@ -193,7 +193,7 @@ def _draw_heading(title: str, titles: Line) -> Line:
 def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
     """Draw one line per producer of an input and per reader of an output. Each line links to that layer."""
     lines: list[Line] = []
-    tables = ("Inputs", input_table(connections)), ("Outputs", output_table(connections))
+    tables = ("Inputs", list_inputs(connections)), ("Outputs", list_outputs(connections))
     for (title, table), target_rows in zip(tables, find_row_links(connections), strict=True):
         if not table.rows:
             continue

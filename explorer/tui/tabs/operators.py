@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.base.errors import ExplorerError
-from explorer.report.present.look.ops import attribute_blocks, sorted_operators
+from explorer.report.present.look.ops import attribute_blocks, build_operator_table
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.lines import Line
@@ -81,7 +81,7 @@ def operator_entries(info: Info, stats: Sequence[OpStat], sorted_by: str, exact:
 
     `sorted_by` is the figure with bars, or ''.
     """
-    table = sorted_operators(info, stats, sorted_by)
+    table = build_operator_table(info, stats, sorted_by)
 
     def row(index: int, width: int) -> Line:
         return row_line(table, index, width - 1, exact, mark=_MARK)

@@ -11,8 +11,8 @@ from explorer.base.families import find_family
 from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Scatter, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, note_omitted_rows
-from explorer.report.pieces import cell_pieces, split_terms
-from explorer.report.scatter import scatter_lines
+from explorer.report.pieces import split_cell, split_terms
+from explorer.report.scatter import draw_scatter
 from explorer.tui.text.lines import (
     BLANK,
     Line,
@@ -75,7 +75,7 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
             lines += [((f" {text}", "warn"),) for text in note_omitted_rows(block, _MAX_ROWS)]
             lines += _draw_table(block, width, exact)
         elif isinstance(block, Scatter):
-            lines += [cut_line(cell_line(spans), width) for spans in scatter_lines(block, width)]
+            lines += [cut_line(cell_line(spans), width) for spans in draw_scatter(block, width)]
         else:
             lines += _wrap_block(block, width, exact)
     return lines
@@ -230,7 +230,7 @@ def _lay_out_table(table: Table, width: int, exact: bool, narrowest: int = _MIN_
 
 def cell_line(cell: Cell, role: str = "", exact: bool = False) -> Line:
     """Convert a cell to a line. Text without a role gets `role`."""
-    return _convert_to_line(cell_pieces(cell, role, exact=exact))
+    return _convert_to_line(split_cell(cell, role, exact=exact))
 
 
 def _convert_to_line(pieces: Sequence[tuple[str, str]], *, row: bool = False) -> Line:

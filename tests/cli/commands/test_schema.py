@@ -24,11 +24,11 @@ from explorer.cli.commands import VERBS
 from explorer.cli.main import main
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.printing import print_answer
-from explorer.report.blocks import Block, Table, first_rows
+from explorer.report.blocks import Block, Table, select_first_rows
 from explorer.report.document_schema import build_schema
 from explorer.report.document_types import DOCUMENTS, FORMS
 from explorer.report.layout import Page
-from explorer.report.pieces import cell_pieces
+from explorer.report.pieces import split_cell
 from tests import answers, documents, manual
 from tests.engine.formats.transformers import folders
 
@@ -182,10 +182,10 @@ def check_table(verb: str, answer: Answer, args: ParsedArgs, capsys: pytest.Capt
     args.top = 1
     print_answer(answer, args)
     assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [head, *rows[:1]]
-    shortened = [block for block in first_rows(blocks, 1) if isinstance(block, Table) and block.rows]
+    shortened = [block for block in select_first_rows(blocks, 1) if isinstance(block, Table) and block.rows]
     assert all(len(table.rows) == 1 for table in shortened if any(column.title for column in table.columns))
     cells = [cell for table in titled for row in table.rows for cell in row]
-    texts = ["".join(text for text, _ in cell_pieces(cell, exact=True)) for cell in cells]
+    texts = ["".join(text for text, _ in split_cell(cell, exact=True)) for cell in cells]
     assert [text for text in texts if ROUNDED.fullmatch(text.strip())] == []
 
 

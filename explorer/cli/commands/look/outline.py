@@ -28,7 +28,7 @@ def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
     if wants_code:
         args.refuse(("csv", "top", "exact"), "code is not a table", "leave --code out")
-        return Answer(pieces=lambda: report.code_text(outline))
+        return Answer(pieces=lambda: report.format_code(outline))
     return Answer(
         pieces=lambda: report.compose_text(outline, top=args.top, exact=args.exact),
         csv=lambda: report.records(outline),

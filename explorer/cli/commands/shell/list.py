@@ -17,7 +17,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = choices.list_folder(args.models[0]) if args.models else choices.list_choices(os.environ)
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: load_presenter("shell.list").listing_blocks(fact),
+        lambda: load_presenter("shell.list").build_listing_blocks(fact),
         rows="models",
     )
 

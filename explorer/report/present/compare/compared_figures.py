@@ -83,17 +83,17 @@ _TEXTS: Mapping[str, Callable[[Any, str], Span]] = {
 }
 
 
-def figure_blocks(fact: FigureTable, per: int = _AT_A_TIME) -> list[Block]:
+def build_figure_blocks(fact: FigureTable, per: int = _AT_A_TIME) -> list[Block]:
     """Return the tables, followed by notes.
 
     Args:
         fact: Figures to compare.
         per: Maximum number of models per table. Further tables repeat the first model.
     """
-    return [*figure_tables(fact, per), Line(), *table_notes(fact)]
+    return [*build_figure_tables(fact, per), Line(), *list_table_notes(fact)]
 
 
-def table_notes(fact: FigureTable) -> list[Block]:
+def list_table_notes(fact: FigureTable) -> list[Block]:
     """Return notes that explain the table and the figures without a ranking."""
     unranked = [row for row in fact.rows if row.unranked]
     best = (
@@ -110,14 +110,14 @@ def table_notes(fact: FigureTable) -> list[Block]:
     return [Paragraph(note, "quiet") for note in notes]
 
 
-def figure_tables(
+def build_figure_tables(
     fact: FigureTable, per: int = _AT_A_TIME, above: Sequence[tuple[Cell, ...]] = ()
 ) -> list[Block]:
     """Return tables with one row per figure, and each model's change from the first one.
 
     Args:
         fact: Figures to compare.
-        per: Maximum number of models per table; see `figure_blocks`.
+        per: Maximum number of models per table; see `build_figure_blocks`.
         above: Rows at the top: a label, and one cell per model.
     """
     other_indices, step = range(1, len(fact.names)), max(1, per - 1)

@@ -9,8 +9,8 @@ from explorer.facts import to_json
 from explorer.facts.conversion import Conversion, StoredEvidence
 from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import port_table, report_written
-from explorer.report.terms import claim_and_grounds, field_terms
+from explorer.report.present.figures import build_port_table, report_written
+from explorer.report.terms import field_terms, split_verdict
 from explorer.session.headers import label
 
 
@@ -24,7 +24,7 @@ def conversion(fact: Conversion) -> list[Block]:
                 Span(f"   by {fact.how}" if fact.how else "", "quiet"),
             )
         ),
-        port_table(fact.inputs, fact.outputs),
+        build_port_table(fact.inputs, fact.outputs),
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
     ]
@@ -76,7 +76,7 @@ def _build_stored_blocks(fact: StoredEvidence) -> list[Block]:
     rows = Rows(lambda entry: (Span(printable(entry[0]), "bad"), entry[1]), fact.differing)
     return [
         Paragraph("DIFFERENT", "bad"),
-        Paragraph(claim_and_grounds(field_terms(fact.verdict))[1], indent=4),
+        Paragraph(split_verdict(field_terms(fact.verdict))[1], indent=4),
         Line(),
         Table((Column("tensor", shrink=True), Column("why")), rows, what="tensors", more="--json has all"),
     ]

@@ -48,7 +48,7 @@ def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
         *_build_node_rows(fact),
         Line(),
         build_cost_table(fact),
-        *cost_notes(fact),
+        *list_cost_notes(fact),
         *_list_export_notes(fact, exported),
     ]
 
@@ -86,7 +86,7 @@ def _describe_equality(fact: Diff) -> tuple[str, str]:
 def build_changes(fact: Diff) -> list[Block]:
     """Return the changes by node and the costs, without the summary by operator."""
     return (
-        [*_build_node_rows(fact), Line(), build_cost_table(fact), *cost_notes(fact)]
+        [*_build_node_rows(fact), Line(), build_cost_table(fact), *list_cost_notes(fact)]
         if fact.nodes
         else [Paragraph("nothing", "quiet")]
     )
@@ -282,7 +282,7 @@ def _format_difference(
     return Span(f"{sign}{text(abs(new - old))}", exact=exact), f"  ({share})" if share else ""
 
 
-def cost_notes(fact: Diff | TreeDiff) -> list[Block]:
+def list_cost_notes(fact: Diff | TreeDiff) -> list[Block]:
     """Return notes about inexact costs, and about costs that do not describe hardware; [] if none applies."""
     before, after = fact.totals_before, fact.totals_after
     notes: list[Block] = []

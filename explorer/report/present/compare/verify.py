@@ -12,7 +12,7 @@ from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, Verdict
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.figures import bar_text, runs_text, share_text
 from explorer.report.present.row_groups import group_rows, list_first_names
-from explorer.report.terms import claim_and_grounds, clauses, field_terms
+from explorer.report.terms import clauses, field_terms, split_verdict
 from explorer.settings.parse import write_path_word
 
 _BAR_CELLS = 10
@@ -93,7 +93,7 @@ def evidence(fact: Verification) -> list[Block]:
     return [*blocks, Line(), Paragraph("; ".join(_describe_method(fact)), "quiet")]
 
 
-def key_facts(fact: Verification) -> Fields:
+def build_key_facts(fact: Verification) -> Fields:
     """Return the main facts of a verdict: equality by construction, the worst error, and the tried inputs."""
     return Fields(
         [_build_construction_field(fact), _build_worst_error_field(fact), _build_inputs_field(fact)]
@@ -182,7 +182,7 @@ def _draw_limit_bar(share: float | None) -> Cell:
 
 def _build_verdict(fact: Verification) -> list[Block]:
     """Return the claim of the verdict on one line, and its grounds below."""
-    claim, grounds = claim_and_grounds(field_terms(fact.verdict))
+    claim, grounds = split_verdict(field_terms(fact.verdict))
     tone = TONES[fact.verdict_kind]
     style: Role = "passed" if tone == "good" else tone
     if not fact.passed:

@@ -32,7 +32,7 @@ def layer(info: Info, fact: Connections, overlay: Overlay | None = None) -> list
     """Return the answer of `explorer layers --layer`, with external figures if there are any."""
     row = fact.layer
     tables: list[Block] = []
-    for name, table in (("Inputs", input_table(fact)), ("Outputs", output_table(fact))):
+    for name, table in (("Inputs", list_inputs(fact)), ("Outputs", list_outputs(fact))):
         if table.rows:
             tables += [Line(), Heading(name, _NOTES[name]), table]
     tables += conflicts(fact)
@@ -78,7 +78,7 @@ def conflicts(fact: Connections) -> list[Block]:
     return [Paragraph(f"{name}: {conflict}", "warning") for name, conflict in tensors.items() if conflict]
 
 
-def input_table(fact: Connections) -> Table:
+def list_inputs(fact: Connections) -> Table:
     """Return a table with one row per input tensor and its producer."""
     rows: list[tuple[Cell, ...]] = []
     inputs = _select_inputs(fact)
@@ -102,7 +102,7 @@ def _select_inputs(fact: Connections) -> Sequence[InputConnection]:
     return fact.inputs if len(fact.inputs) - len(varying) <= _MAX_CONSTANTS else varying
 
 
-def output_table(fact: Connections) -> Table:
+def list_outputs(fact: Connections) -> Table:
     """Return a table with one row per reader of each output tensor."""
     rows: list[tuple[Cell, ...]] = []
     outputs = _select_outputs(fact)
@@ -127,7 +127,7 @@ def find_row_links(fact: Connections) -> tuple[list[int | None], list[int | None
     """Return the layer ID that each row of the two tables links to, or None for a row without a link."""
     return (
         _pad_links(
-            [None if i.producer is None else i.producer.id for i in _select_inputs(fact)], input_table(fact)
+            [None if i.producer is None else i.producer.id for i in _select_inputs(fact)], list_inputs(fact)
         ),
         _pad_links(
             [
@@ -135,7 +135,7 @@ def find_row_links(fact: Connections) -> tuple[list[int | None], list[int | None
                 for output in _select_outputs(fact)
                 for reader_id in (*(r.id for r in output.readers), *(None for _ in _list_other_uses(output)))
             ],
-            output_table(fact),
+            list_outputs(fact),
         ),
     )
 

@@ -21,12 +21,12 @@ from explorer.report.blocks import (
     Table,
 )
 from explorer.report.present.figures import (
+    build_port_table,
     bytes_field,
     count,
     count_field,
     dash_zero,
     plain,
-    port_table,
     share_text,
     size,
     value_text,
@@ -36,7 +36,7 @@ from explorer.session.headers import label
 
 def answer(info: Info, blocks: Sequence[Block]) -> list[Block]:
     """Return an answer about one model: its title, `blocks`, and a hint if dimensions are unbound."""
-    return [*title(info.model), Line(), *blocks, *symbolic_hint(info)]
+    return [*title(info.model), Line(), *blocks, *build_dimension_hint(info)]
 
 
 def info(fact: Info) -> list[Block]:
@@ -44,14 +44,14 @@ def info(fact: Info) -> list[Block]:
     return [_build_title_line(fact.model), Line(), *_build_all_blocks(fact, figures(fact, moves_once=True))]
 
 
-def totals_blocks(fact: Info) -> list[Block]:
+def build_totals_blocks(fact: Info) -> list[Block]:
     """Return the inputs and outputs, totals, work outside the tiles, assumptions and notes."""
     return _build_all_blocks(fact, figures(fact))
 
 
 def _build_all_blocks(fact: Info, fields: Fields) -> list[Block]:
     ports: list[Block] = (
-        [port_table(fact.model.inputs, fact.model.outputs), Line()]
+        [build_port_table(fact.model.inputs, fact.model.outputs), Line()]
         if fact.model.inputs or fact.model.outputs
         else []
     )
@@ -99,7 +99,7 @@ def build_conditions(fact: Info, *, with_hint: bool = True) -> list[Block]:
     """
     return [
         *_build_assumptions(fact),
-        *(symbolic_hint(fact) if with_hint else []),
+        *(build_dimension_hint(fact) if with_hint else []),
         *([Line()] if fact.model.notes else []),
         *(Paragraph(note, "warning") for note in fact.model.notes),
     ]
@@ -127,15 +127,15 @@ def details(fact: Info) -> list[Block]:
     peak_note = f"at {totals.peak_at}" if totals.peak_at else ""
     sha = [Line(), Line(Span(f"sha256 {model.sha256}", "quiet"))] if model.sha256 else []
     return [
-        *tensors_blocks("Inputs", model.inputs),
-        *tensors_blocks("Outputs", model.outputs),
+        *build_tensor_blocks("Inputs", model.inputs),
+        *build_tensor_blocks("Outputs", model.outputs),
         *build_conditions(fact, with_hint=False),
-        *tensors_blocks("Live at the peak", totals.peak_tensors, peak_note),
+        *build_tensor_blocks("Live at the peak", totals.peak_tensors, peak_note),
         *sha,
     ]
 
 
-def tensors_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") -> list[Block]:
+def build_tensor_blocks(title: str, tensors: Sequence[TensorInfo], note: str = "") -> list[Block]:
     """Return a table of tensors with a heading, and contradictory declarations; [] without tensors."""
     if not tensors:
         return []
@@ -319,7 +319,7 @@ def _build_assumptions(fact: Info) -> list[Block]:
     )
 
 
-def symbolic_hint(fact: Info) -> list[Block]:
+def build_dimension_hint(fact: Info) -> list[Block]:
     """Return a hint how to bind symbolic dimensions, or [] if all are bound."""
     unbound = [name for name, size in list_dimension_sizes(fact).items() if size is None]
     if not unbound:

@@ -9,10 +9,10 @@ from explorer.facts import Layer, OpStat, Totals, sum_activation_bytes
 from explorer.facts.external.overlay import Overlay
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.figures import bytes_field, count_field, format_in_unit, share_text, value_text
-from explorer.report.present.look.info import tensors_blocks
+from explorer.report.present.look.info import build_tensor_blocks
 
 
-def doubt_text(row: Layer) -> str:
+def describe_doubt(row: Layer) -> str:
     """Return the reason that the figures of a row are inexact, or ''."""
     is_bound = row.reason and row.status == "bound" and not row.assumed
     return f"upper bound: {row.reason}" if is_bound else row.reason
@@ -153,16 +153,16 @@ def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:
     if alike > 1:
         blocks.append(Line(Span(f"first of {alike:,} identical blocks, to {last}", "formula")))
     if layer.status != "exact":
-        blocks.append(Paragraph(doubt_text(layer) or f"{layer.status}: no reason given", "warning", 0))
+        blocks.append(Paragraph(describe_doubt(layer) or f"{layer.status}: no reason given", "warning", 0))
     return [*blocks, Line()]
 
 
 def layer_parts(layer: Layer, *, tensors: bool = True) -> list[Block]:
     """Return the inputs and outputs of a layer (if `tensors`), its stored tensors, and its attributes."""
     blocks = [
-        *(tensors_blocks("Inputs", layer.inputs) if tensors else []),
-        *(tensors_blocks("Outputs", layer.outputs) if tensors else []),
-        *tensors_blocks("Tensors", layer.weights),
+        *(build_tensor_blocks("Inputs", layer.inputs) if tensors else []),
+        *(build_tensor_blocks("Outputs", layer.outputs) if tensors else []),
+        *build_tensor_blocks("Tensors", layer.weights),
     ]
     if layer.attributes:
         rows = [

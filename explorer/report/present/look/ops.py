@@ -13,14 +13,14 @@ from explorer.report.present.look.layers import find_work_sign
 
 def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     """Return the answer of `explorer ops`."""
-    return [*title(fact.model), Line(), *ops_blocks(fact, stats)]
+    return [*title(fact.model), Line(), *build_operator_blocks(fact, stats)]
 
 
 _MIN_NAME_WIDTH = len("LayerNormalization")
 """Minimum cells of an operator's name before another column is left out."""
 
 
-def ops_blocks(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
+def build_operator_blocks(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     """Return the costs of each operator type, and the values of its attributes."""
     rows = [
         (Span(stat.op if not index else "", "strong"), Span(name, "quiet"), range_text(span))
@@ -60,7 +60,7 @@ def operators(fact: Info, stats: Sequence[OpStat]) -> Table:
     return Table(columns, [row(stat) for stat in stats], 0)
 
 
-def sorted_operators(fact: Info, stats: Sequence[OpStat], sorted_by: str) -> Table:
+def build_operator_table(fact: Info, stats: Sequence[OpStat], sorted_by: str) -> Table:
     """Return the table of the screen, with bars left of the figures that the rows are sorted by.
 
     Args:

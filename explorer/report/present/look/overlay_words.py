@@ -38,7 +38,7 @@ def _list_names(names: Sequence[str]) -> str:
     return f"{listed} and {unlisted_count:,} more" if unlisted_count > 0 else listed
 
 
-def placement_blocks(fact: Placement) -> list[Block]:
+def build_placement_blocks(fact: Placement) -> list[Block]:
     """Return the number of layers per provider, the partitions, and the tensors between them."""
     available = ", ".join(_shorten_provider(name) for name in fact.available)
     rows = [

@@ -37,10 +37,10 @@ def format_machine(machine: Machine) -> str:
 
 def roofline(info: Info, fact: Roofline) -> list[Block]:
     """Return the answer of `explorer roofline`."""
-    return answer(info, roofline_blocks(fact))
+    return answer(info, build_roofline_blocks(fact))
 
 
-def roofline_blocks(fact: Roofline) -> list[Block]:
+def build_roofline_blocks(fact: Roofline) -> list[Block]:
     """Return the minimum time, its bounds, and each layer's share of it."""
     return [figures(fact), Chart("roofline", fact), Line(), build_layer_table(fact, sort_by_time(fact))]
 
@@ -71,7 +71,7 @@ def figures(
     ]
     rows = [
         *_build_machine_fields(fact, separate=separate),
-        ridge_field(fact.ridge),
+        build_ridge_field(fact.ridge),
         Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
         *([] if profile is None else [build_measured_field(profile)]),
         *([] if brief else bounds),
@@ -103,7 +103,7 @@ def _build_machine_fields(fact: Roofline, *, separate: bool) -> list[Field]:
     ]
 
 
-def ridge_field(ridge: float) -> Field:
+def build_ridge_field(ridge: float) -> Field:
     """Return the ridge: the intensity at which compute and memory take equally long."""
     return Field(
         "Ridge", f"{ridge:,.1f} FLOPs/byte", "below it memory-bound, above it compute-bound", "ridge"

@@ -21,8 +21,8 @@ from explorer.report.blocks import (
 )
 from explorer.report.present.figures import bar_text, count, format_in_unit, size
 from explorer.report.present.look.info import answer
-from explorer.report.present.look.layers import describe_part_read, doubt_text, find_work_sign
-from explorer.report.present.look.overlay_words import overlay_blocks, placement_blocks
+from explorer.report.present.look.layers import describe_doubt, describe_part_read, find_work_sign
+from explorer.report.present.look.overlay_words import build_placement_blocks, overlay_blocks
 from explorer.settings.columns import (
     COLUMNS,
     NEEDS,
@@ -41,10 +41,10 @@ _REMARK_DROP = 3
 
 def layers(fact: Analysis) -> list[Block]:
     """Return the answer of `explorer layers`."""
-    return answer(fact.info, layers_blocks(fact))
+    return answer(fact.info, build_tree_blocks(fact))
 
 
-def layers_blocks(fact: Analysis) -> list[Block]:
+def build_tree_blocks(fact: Analysis) -> list[Block]:
     """Return the tree, indented, with the costs of each row."""
     figures, totals = ColumnFigures(totals=fact.info.totals), fact.info.totals
     columns = [COLUMNS[name] for name in STYLES["tree"].columns]
@@ -60,10 +60,10 @@ def layers_blocks(fact: Analysis) -> list[Block]:
 
 def table(fact: LayerTable) -> list[Block]:
     """Return the answer of `explorer layers` with columns, a filter, an order or a style."""
-    return answer(fact.info, table_blocks(fact))
+    return answer(fact.info, build_table_blocks(fact))
 
 
-def table_blocks(fact: LayerTable) -> list[Block]:
+def build_table_blocks(fact: LayerTable) -> list[Block]:
     """Return the selected rows and columns, and their totals."""
     style = STYLES[fact.style]
     outside = {} if fact.overlay is None else build_overlay_columns(fact.overlay)
@@ -81,7 +81,7 @@ def table_blocks(fact: LayerTable) -> list[Block]:
             else _build_table_notes(fact.info.totals, columns, narrowed=fact.found is not None)
         ),
         *([] if fact.overlay is None else overlay_blocks(fact.overlay)),
-        *([] if fact.placement is None else placement_blocks(fact.placement)),
+        *([] if fact.placement is None else build_placement_blocks(fact.placement)),
     ]
 
 
@@ -304,7 +304,7 @@ def _list_shape_remarks(info: Info) -> dict[str, str]:
 
 
 def _compose_remark(row: Layer, remark_by_origin: Mapping[str, str], has_no_work: bool) -> str:
-    remarks = [doubt_text(row)] if row.reason and not has_no_work else []
+    remarks = [describe_doubt(row)] if row.reason and not has_no_work else []
     if row.shared_with:
         suffix = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
         remarks.append(f"{describe_part_read(row)}shared with {row.shared_with[0]}{suffix}")

@@ -11,7 +11,7 @@ from explorer.facts import History, HistoryEntry
 from explorer.facts.comparison import FigureTable
 from explorer.facts.profile.profile import Profile
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
-from explorer.report.present.compare.compared_figures import figure_blocks as figure_blocks
+from explorer.report.present.compare.compared_figures import build_figure_blocks as build_figure_blocks
 from explorer.report.present.compare.verify import TONES
 from explorer.report.present.figures import seconds
 from explorer.report.terms import field_terms
@@ -33,7 +33,7 @@ def history(
     ]
     blocks += [Line(), states(fact, "*", commands=figures is None), Line()]
     if figures is not None:
-        blocks += [*figure_blocks(figures), Line()]
+        blocks += [*build_figure_blocks(figures), Line()]
     if output is not None:
         return [*blocks, Line(("wrote ", Span(output, "strong")), 2)]
     return [

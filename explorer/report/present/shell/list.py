@@ -30,7 +30,7 @@ _MIN_SHARE = 0.005
 """Minimum share of the bytes for a dtype to be listed; smaller shares are sizes and indices."""
 
 
-def listing_blocks(fact: ModelListing) -> list[Block]:
+def build_listing_blocks(fact: ModelListing) -> list[Block]:
     """Return the answer of `explorer list`."""
     models = f"{len(fact.models):,} model{'s' * (len(fact.models) != 1)}"
     blocks: list[Block] = [Line((Span(printable(fact.folder), "strong"), Span(f"   {models}", "quiet")))]

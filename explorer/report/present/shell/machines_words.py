@@ -21,7 +21,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
         return [
             *report_written(printable(fact.config)),
             Line(),
-            *(hardware_fields(machine.hardware) for machine in fact.machines),
+            *(build_hardware_fields(machine.hardware) for machine in fact.machines),
             *(
                 Paragraph(warning, "warning")
                 for machine in fact.machines
@@ -61,7 +61,7 @@ def _warn_array(machine: Hardware) -> str:
     )
 
 
-def hardware_fields(machine: Hardware) -> Fields:
+def build_hardware_fields(machine: Hardware) -> Fields:
     """Return the known figures of a machine."""
     pairs: list[tuple[str, str | None]] = [
         ("peak", rate_text(machine.peak_macs, "MAC/s") if machine.peak_macs else None),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 
-from explorer.report.present.compare.compared_figures import figure_blocks
+from explorer.report.present.compare.compared_figures import build_figure_blocks
 from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
@@ -54,8 +54,8 @@ class FigureScreen(ReportScreen[None]):
     def report_lines(self, width: int) -> Sequence[Line]:
         """Draw the table in parts that fit into `width`."""
         columns_per_part = 1 + max(1, (width - _FIRST) // _OTHER)
-        return [BLANK, *draw(figure_blocks(self._table, columns_per_part), width - 1, self._exact)]
+        return [BLANK, *draw(build_figure_blocks(self._table, columns_per_part), width - 1, self._exact)]
 
     def page_blocks(self) -> list[Block]:
         """Return all columns in one table."""
-        return figure_blocks(self._table, len(self._table.names))
+        return build_figure_blocks(self._table, len(self._table.names))

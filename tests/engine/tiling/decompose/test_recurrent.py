@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer import Session, TileSpec, diff_files, verify_files
-from explorer.report.present.compare.diff import cost_notes
+from explorer.report.present.compare.diff import list_cost_notes
 from tests.engine.tiling.test_tile import run, weight
 from tests.pairs import turns
 
@@ -152,7 +152,7 @@ def test_a_diff_shows_the_operator_and_its_products_as_one_row(tmp_path: Path, b
     assert rows == {("tiled", "cell", "cell", "LSTM", f"LSTM -> {plan.products:,} products")}
     changes = diff_files(source, target)
     if batch == B:
-        assert "stores two biases" in str(cost_notes(changes))
+        assert "stores two biases" in str(list_cost_notes(changes))
     back = diff_files(target, source).nodes
     assert [(row.status, row.after, row.op_after) for row in back] == [("merged", "cell", "LSTM")]
 
