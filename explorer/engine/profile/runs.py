@@ -80,7 +80,7 @@ class TimedRuns:
         raise NotImplementedError
 
     def warm_up(self, spec: ProfileSpec, fewest: int, cancel: Cancel) -> None:
-        """Makes runs that are not counted. The runtime plans its memory in the first."""
+        """Makes runs that are not counted. In the first of them, the runtime plans its memory."""
         self.fewest = max(self.fewest, fewest)
         began = time.perf_counter()
         for step in range(max(1, spec.warmup)):

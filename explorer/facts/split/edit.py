@@ -37,7 +37,7 @@ class EditStep(Spec, frozen=True):
             have it. 'rename_weights' numbers the names of all stored tensors.
         name: Name of the node or value that the step edits. A node can be given by its name, by a value that
             it produces, or by its layer. A prefix 'node:' or 'value:' tells `rename` which of the two to
-            rename. A path and '::' lead into a function or a body: 'relu1.then_branch::y'.
+            rename. In a function or body, its path and '::' precede the name: 'relu1.then_branch::y'.
             For 'rename_weights' it is the pattern of the names, such as 'learned_%d'.
         to: New name, new value of the attribute as text ('2,2'; '' removes the attribute), or new operator.
         attribute: Name of the attribute that 'set' sets.

@@ -247,7 +247,7 @@ def list_attribute_parameters(context: GraphContext, node: Node) -> list[StoredV
 
 
 def is_alias(context: GraphContext, node: Node) -> bool:
-    """Whether a node computes its outputs from stored tensors, so these are weights instead of activations.
+    """Whether a node computes its outputs from stored tensors only: they are weights, not activations.
 
     Its parameters count at the nodes that read the outputs. Numbers of small constants, such as shapes, are
     not weights.

@@ -88,9 +88,9 @@ class ValueQueries:
     """The queries of one run, in order.
 
     Attributes:
-        decided: Answers to the queries whether a tensor is true.
+        decided: Answers to those queries that ask whether a tensor is true or false.
         kinds: Kind of query of each code place.
-        endless: Code place that queried too often and ended the run, or None.
+        endless: Code place whose queries did not end, so that the run was stopped, or None.
     """
 
     def __init__(self, policy: AnswerPolicy) -> None:

@@ -39,7 +39,7 @@ HISTORY_KEYS = key_group(
         "Prove that the state computes the same as the first marked state, or as the original"),
     ("rename", ("n",), "n", "Name", "Name the state"),
     ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
-    ("script_all", ("S",), "S", "Script of all…", "The commands that make every state of every branch"),
+    ("script_all", ("S",), "S", "Script of all…", "Commands that make all states, of all branches"),
     ("copy_command", ("y",), "y", "Copy", "Copy the command that made the state to the clipboard"),
 )
 # fmt: on
