@@ -80,8 +80,8 @@ class Weight(Struct, frozen=True):
         K, N: Sizes of the operand, which may differ from the stored tensor's sizes.
         chain: Nodes between the stored tensor and the product.
         batch: Number of matrices in the stack.
-        cut: Function `cut(matrix, k, n, height, width)` that returns the block of a matrix with corner (k,
-            n), or None if the tensor holds the matrices themselves.
+        compute_block: Function of (matrix, k, n, height, width) that computes the block of a matrix with
+            corner (k, n), or None if the tensor holds the matrices themselves.
         layout: Key that distinguishes different operands cut from one tensor.
     """
 
@@ -92,7 +92,7 @@ class Weight(Struct, frozen=True):
     N: int
     chain: tuple[Node, ...]
     batch: int = 1
-    cut: Callable[[int, int, int, int, int], Any] | None = None
+    compute_block: Callable[[int, int, int, int, int], Any] | None = None
     layout: tuple[Any, ...] = ()
 
 

@@ -61,7 +61,9 @@ class StoredOperand:
         weight = self.weight
         has_same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
-        has_same_layout = not weight.transposed and weight.cut is None and weight.tensor.shape == shape
+        has_same_layout = (
+            not weight.transposed and weight.compute_block is None and weight.tensor.shape == shape
+        )
         if has_same_size and has_same_layout and self.index in (None, 0):
             # the stored tensor can be used unchanged
             is_in_file = not isinstance(weight.tensor.payload, DerivedPayload)
@@ -133,11 +135,11 @@ class StoredOperand:
         full_count = sum(n == tn for n in ns)
         stacks, columns = [], CutOperand()
         if full_count:
-            columns.cut = body.value("w_columns")
+            columns.full_columns = body.value("w_columns")
             stacks.append(
                 (
                     self.write_columns(builder, full_count, tn),
-                    Value(columns.cut, dtype, (full_count, self.K, tn)),
+                    Value(columns.full_columns, dtype, (full_count, self.K, tn)),
                 )
             )
         if full_count < len(ns):
@@ -202,7 +204,7 @@ class ComputedOperand:
         """See `StoredOperand.cut_columns`."""
         full_count = sum(n == width for n in ns)
         operand = CutOperand()
-        operand.cut = self.write_columns(builder, full_count, width) if full_count else ""
+        operand.full_columns = self.write_columns(builder, full_count, width) if full_count else ""
         operand.last_column = (
             self.write_matrix(builder, full_count * width, ns[-1]) if full_count < len(ns) else ""
         )
@@ -225,7 +227,7 @@ class ComputedOperand:
 class CutOperand:
     """A matrix that is already cut into columns. It has no tiles or blocks."""
 
-    cut = ""
+    full_columns = ""
     """Value name of the full columns, (n, K, TN), or '' if there are none."""
     last_column = ""
     """Value name of the ragged last column, (K, width), or '' if there is none."""
@@ -236,7 +238,7 @@ class CutOperand:
 
     def write_columns(self, builder: GraphBuilder, count: int, width: int) -> str:
         """See `StoredOperand.write_columns`."""
-        return self.cut
+        return self.full_columns
 
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> CutOperand:
         """See `StoredOperand.cut_columns`."""

@@ -14,8 +14,8 @@ from explorer.engine.tiling.sites import WORDS, Site
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
-ODD_BYTES = 64
-"""Extra bytes in each row of a staging buffer."""
+ROW_GAP_BYTES = 64
+"""Unused bytes after each row of a staging buffer."""
 
 _STAGED_ROWS = 256
 """Number of stored rows that are transposed at the same time."""
@@ -79,11 +79,11 @@ def read_padded_block(matrix: Array, k: int, n: int, height: int, width: int) ->
     if part.strides[0] >= part.strides[1]:
         block[: part.shape[0], : part.shape[1]] = part
         return block
-    # Rows at distances of 4 KiB share cache sets, so reading across them always misses. Copying to odd
-    # distances first makes the transposition five times faster.
+    # Rows at distances of 4 KiB share cache sets, so reading across them always misses. Copying to rows
+    # with a gap between them first makes the transposition five times faster.
     for first in range(0, part.shape[1], _STAGED_ROWS):
         rows = part[:, first : first + _STAGED_ROWS].T
-        staged_rows = np.empty((len(rows), rows.shape[1] + ODD_BYTES // part.itemsize), part.dtype)[
+        staged_rows = np.empty((len(rows), rows.shape[1] + ROW_GAP_BYTES // part.itemsize), part.dtype)[
             :, : rows.shape[1]
         ]
         np.copyto(staged_rows, rows)

@@ -1,7 +1,7 @@
 """Layouts of a site's weight in the tiled file, and how their bytes are computed.
 
-Each layout is a payload that cuts the stored weight while the file is written. It copies one slab at a time
-and needs no second copy of the weight in memory. Padded edges are zeros.
+Each layout is a payload that cuts the stored weight while the file is written. It copies one block
+of the weight at a time, and never the whole weight. Padded edges are zeros.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from explorer.engine.graph.model import ComputedPayload, FileSpan, Tensor
 from explorer.engine.graph.repeated_nodes import WeightBundle
-from explorer.engine.tiling.emit.padding import ODD_BYTES, read_padded_block
+from explorer.engine.tiling.emit.padding import ROW_GAP_BYTES, read_padded_block
 from explorer.engine.tiling.sites import Weight
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
@@ -49,26 +49,29 @@ def _get_itemsize(weight: Weight) -> int:
 
 
 def _is_in_file(weight: Weight) -> bool:
-    """Whether the bytes are in a file and can be cut without computing them first."""
-    return weight.cut is None and isinstance(weight.tensor.payload, FileSpan)
+    """Whether the blocks of the weight can be read from a file, without computing them."""
+    return weight.compute_block is None and isinstance(weight.tensor.payload, FileSpan)
 
 
 def _create_tensor(
-    name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[ComputedPayload]
+    name: str, weight: Weight, shape: tuple[int, ...], payloads: Sequence[ComputedPayload]
 ) -> Tensor:
-    """Creates a tensor with the bytes of the `slabs` in sequence."""
-    payload = slabs[0]
-    if len(slabs) > 1:
-        # parallel cuts across the file's rows would map or hold too much of the file
-        independent_slabs = tuple(slabs) if weight.transposed and _is_in_file(weight) else ()
-        size = sum(slab.size for slab in slabs)
+    """Creates a tensor whose bytes are those of the `payloads` in sequence."""
+    payload = payloads[0]
+    if len(payloads) > 1:
+        # a block of a matrix that is stored row by row reads a part of many stored rows, so parallel reads
+        # would map too much of the file
+        independent_payloads = tuple(payloads) if weight.transposed and _is_in_file(weight) else ()
+        size = sum(part.size for part in payloads)
         payload = ComputedPayload(
-            size, lambda: itertools.chain.from_iterable(slab.make() for slab in slabs), independent_slabs
+            size,
+            lambda: itertools.chain.from_iterable(part.make() for part in payloads),
+            independent_payloads,
         )
     return Tensor(name, weight.tensor.dtype, shape, payload)
 
 
-class _Slabs(Struct):
+class _Blocks(Struct):
     """Blocks of a matrix.
 
     Attributes:
@@ -76,53 +79,56 @@ class _Slabs(Struct):
         corners: (k, n) of the first element of each block.
         height: Number of rows of a block.
         width: Number of columns of a block.
-        index: Index of the matrix in a stack.
-        completed: Indices of the blocks that are computed.
+        matrix_index: Index of the matrix in a stack.
+        completed: Indices of the computed blocks. Each further computation of a block adds its index again.
     """
 
     weight: Weight
     corners: list[tuple[int, int]]
     height: int
     width: int
-    index: int = 0
+    matrix_index: int = 0
     completed: list[int] = field(default_factory=list)
 
     def payloads(self) -> list[ComputedPayload]:
-        """Returns the bytes of the blocks as payloads that can be computed independently."""
+        """Returns the bytes of the blocks: a payload for each if their order is free, else one for all."""
         size = self.height * self.width * _get_itemsize(self.weight)
         if not self.weight.transposed or not _is_in_file(self.weight):
             return [ComputedPayload(len(self.corners) * size, self.compute_in_order)]
-        # a large weight stays mapped until all its blocks are done, so only one at a time
-        is_alone = self.height >= self.weight.K or self.weight.tensor.nbytes <= _MAX_SHARED_BYTES
+        # a large weight stays mapped until all its blocks are done, so its first block waits for the previous
+        # weight
+        may_overlap = self.height >= self.weight.K or self.weight.tensor.nbytes <= _MAX_SHARED_BYTES
         return [
             ComputedPayload(
-                size, functools.partial(self.compute_block, index), is_independent=is_alone or index > 0
+                size,
+                functools.partial(self.compute_block, block_index),
+                is_independent=may_overlap or block_index > 0,
             )
-            for index in range(len(self.corners))
+            for block_index in range(len(self.corners))
         ]
 
-    def compute_block(self, index: int) -> Iterator[memoryview]:
+    def compute_block(self, block_index: int) -> Iterator[memoryview]:
         """Computes one block of a matrix that is stored column by column."""
-        k, n = self.corners[index]
+        k, n = self.corners[block_index]
         yield _view_bytes(
-            read_padded_block(_view_matrix(self.weight, self.index), k, n, self.height, self.width)
+            read_padded_block(_view_matrix(self.weight, self.matrix_index), k, n, self.height, self.width)
         )
         if self.height >= self.weight.K:
             # the block is a range of stored rows that no other block needs
             _release_pages(self.weight, n, n + self.width)
             return
-        self.completed.append(index)
+        self.completed.append(block_index)
         if len(self.corners) > 1 and len(self.completed) % len(self.corners) == 0:
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
 
     def compute_in_order(self) -> Iterator[memoryview]:
         """Computes all blocks, in order."""
-        if self.weight.cut is not None:
+        if self.weight.compute_block is not None:
             for k, n in self.corners:
-                yield _view_bytes(self.weight.cut(self.index, k, n, self.height, self.width))
+                yield _view_bytes(self.weight.compute_block(self.matrix_index, k, n, self.height, self.width))
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
             return
-        matrix = _view_matrix(self.weight, self.index)
+        matrix = _view_matrix(self.weight, self.matrix_index)
         if not self.weight.transposed and matrix.nbytes > _MAX_MAPPED_BYTES and len(self.corners) > 1:
             yield from self.compute_from_bands(matrix)
             return
@@ -150,8 +156,8 @@ class _Slabs(Struct):
             yield _view_bytes(read_padded_block(band, k, n - first, self.height, self.width))
 
 
-_SLAB_BYTES = 1 << 21
-"""Bytes of a dense matrix that are computed at the same time, unless a single row is longer."""
+_DENSE_BLOCK_BYTES = 1 << 21
+"""Approximate bytes of a block of a dense matrix. A block has at least 64 rows, even if they are larger."""
 
 _MAX_SHARED_BYTES = 1 << 25
 """Maximum bytes of a weight that may be mapped at the same time as another weight."""
@@ -163,7 +169,7 @@ _MAX_MAPPED_BYTES = 1 << 27
 def create_dense(
     name: str, weight: Weight, height: int, width: int, first: int = 0, index: int | None = 0
 ) -> Tensor:
-    """Creates the padded (height, width) matrix that starts at column `first`, computed in slabs of rows.
+    """Creates the padded (height, width) matrix that starts at column `first`, computed in blocks of rows.
 
     Args:
         name: Name of the tensor.
@@ -173,16 +179,16 @@ def create_dense(
         first: The first column.
         index: Index of a matrix in a stack, or None for all: (batch, height, width).
     """
-    step = max(64, _SLAB_BYTES // max(width * _get_itemsize(weight), 1) // 64 * 64)
+    step = max(64, _DENSE_BLOCK_BYTES // max(width * _get_itemsize(weight), 1) // 64 * 64)
     remainder = height % step
     corners = [(k, first) for k in range(0, height - remainder, step)]
-    slabs: list[ComputedPayload] = []
+    payloads: list[ComputedPayload] = []
     for b in range(weight.batch) if index is None else (index,):
-        slabs += _Slabs(weight, corners, step, width, b).payloads()
+        payloads += _Blocks(weight, corners, step, width, b).payloads()
         if remainder:
-            slabs += _Slabs(weight, [(height - remainder, first)], remainder, width, b).payloads()
+            payloads += _Blocks(weight, [(height - remainder, first)], remainder, width, b).payloads()
     shape = (height, width) if index is not None else (weight.batch, height, width)
-    return _create_tensor(name, weight, shape, slabs)
+    return _create_tensor(name, weight, shape, payloads)
 
 
 def create_columns(
@@ -194,23 +200,23 @@ def create_columns(
     """
     corners = [(0, j * width) for j in range(count)]
     indices = range(weight.batch) if index is None else (index,)
-    slabs = [slab for b in indices for slab in _Slabs(weight, corners, height, width, b).payloads()]
+    payloads = [payload for b in indices for payload in _Blocks(weight, corners, height, width, b).payloads()]
     shape = (count, height, width) if index is not None else (weight.batch, count, height, width)
-    return _create_tensor(name, weight, shape, slabs)
+    return _create_tensor(name, weight, shape, payloads)
 
 
 def create_blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width: int) -> Tensor:
     """Creates all padded tiles: [n, k, TK, TN], or [batch, 1, n, k, TK, TN] for a stack; `grid` is (k, n)."""
     corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
     sizes = [height] * grid[0], [width] * grid[1]
-    slabs: list[ComputedPayload] = []
+    payloads: list[ComputedPayload] = []
     for b in range(weight.batch):
         if weight.transposed:
-            slabs += WeightTiles(weight, (height, width), sizes, b).payloads()
+            payloads += WeightTiles(weight, (height, width), sizes, b).payloads()
         else:
-            slabs += _Slabs(weight, corners, height, width, b).payloads()
+            payloads += _Blocks(weight, corners, height, width, b).payloads()
     shape = (grid[1], grid[0], height, width)
-    return _create_tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
+    return _create_tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), payloads)
 
 
 def create_column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -221,14 +227,14 @@ def create_column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[n
 
 def view_columns(weight: Weight, index: int, first: int, width: int) -> Array:
     """Returns some columns of one matrix, (K, width)."""
-    if weight.cut is None:
+    if weight.compute_block is None:
         return _view_matrix(weight, index)[:, first : first + width]
-    block: Array = weight.cut(index, 0, first, weight.K, width)
+    block: Array = weight.compute_block(index, 0, first, weight.K, width)
     return block
 
 
 class WeightTiles:
-    """The tiles of one matrix, each an initializer.
+    """The tiles of one matrix, as separate initializers or as the contents of one tensor.
 
     They are cut in storage order, a band at a time, with one copy for all tiles of a band. A band is a row of
     tiles of the stored matrix. For 14,000 tiles, the overhead of separate copies would exceed the copying
@@ -257,16 +263,18 @@ class WeightTiles:
         self._index = index
         self._itemsize = _get_itemsize(weight)
         self._tiles_per_band = len(sizes[0 if weight.transposed else 1])
-        ks, ns = (range(len(axis_sizes)) for axis_sizes in sizes)
+        k_range, n_range = (range(len(axis_sizes)) for axis_sizes in sizes)
         self.places = (
-            [(k, n) for n in ns for k in ks] if weight.transposed else list(itertools.product(ks, ns))
+            [(k, n) for n in n_range for k in k_range]
+            if weight.transposed
+            else list(itertools.product(k_range, n_range))
         )
 
     def create_bundle(self, names: Sequence[str]) -> WeightBundle:
-        """Returns the tiles under these names, in the order of `places`."""
-        ks, ns = self._sizes
+        """Returns the tiles as initializers with these names, in the order of `places`."""
+        heights, widths = self._sizes
         dtype = self._weight.tensor.dtype
-        shapes = [(ks[k], ns[n]) for k, n in self.places]
+        shapes = [(heights[k], widths[n]) for k, n in self.places]
 
         def create_tile(index: int) -> Tensor:
             payload = ComputedPayload(
@@ -310,7 +318,7 @@ class WeightTiles:
                 yield tile_bytes[start : start + size]
         first = band * self._tiles_per_band
         yield from map(self._read_tile, range(first + len(tiles), first + self._tiles_per_band))
-        if self._weight.cut is None:
+        if self._weight.compute_block is None:
             step = self._tile[1 if self._weight.transposed else 0]
             _release_pages(self._weight, band * step, (band + 1) * step)
 
@@ -318,16 +326,16 @@ class WeightTiles:
         tk, tn = self._tile
         k, n = self.places[index]
         height, width = self._sizes[0][k], self._sizes[1][n]
-        if self._weight.cut is not None:
-            return _view_bytes(self._weight.cut(self._index, k * tk, n * tn, height, width))
+        if self._weight.compute_block is not None:
+            return _view_bytes(self._weight.compute_block(self._index, k * tk, n * tn, height, width))
         return _view_bytes(
             read_padded_block(_view_matrix(self._weight, self._index), k * tk, n * tn, height, width)
         )
 
     def _find_inner_tiles(self, band: int) -> Array:
-        """Returns the tiles of a band that are completely inside the matrix."""
+        """Returns the tiles of a band that are completely inside the matrix, or none if they are computed."""
         tk, tn = self._tile
-        if self._weight.cut is not None:
+        if self._weight.compute_block is not None:
             return np.empty(0)
         matrix = _view_matrix(self._weight, self._index)
         rows, size, axis_order = (
@@ -336,8 +344,8 @@ class WeightTiles:
         rows = rows[band * size[0] : (band + 1) * size[0]]
         if len(rows) < size[0]:
             return np.empty(0)
-        # the distance of two rows is odd, for the reason in `read_padded_block`
-        padded_rows = np.empty((size[0], rows.shape[1] + ODD_BYTES // self._itemsize), rows.dtype)
+        # rows are staged with a gap, for the reason in `read_padded_block`
+        padded_rows = np.empty((size[0], rows.shape[1] + ROW_GAP_BYTES // self._itemsize), rows.dtype)
         np.copyto(padded_rows[:, : rows.shape[1]], rows)
         count = rows.shape[1] // size[1]
         tiles = padded_rows[:, : count * size[1]].reshape(size[0], count, size[1])

@@ -151,7 +151,7 @@ def build_integer_site(
         if isinstance(name, str) and name and name not in input_index:
             input_index[name] = len(site_inputs)
             site_inputs.append(name)
-    if base.weight is not None and base.weight.cut is not None and terms.b != 0:
+    if base.weight is not None and base.weight.compute_block is not None and terms.b != 0:
         if not isinstance(terms.b, int):
             raise UntiledProduct("its kernels have more than one zero point")
         base = replace(base, right=_fill_zero(base.weight, terms.b))
@@ -196,16 +196,16 @@ def _compute_needed_accumulator(
 
 def _fill_zero(weight: Weight, zero: int) -> Weight:
     """Returns a weight cut from kernels, with the zero point instead of 0 outside of the groups' blocks."""
-    assert isinstance(weight.cut, KernelBlocks)
-    write_operand = replace(weight.cut, zero=zero)
+    assert isinstance(weight.compute_block, KernelBlocks)
+    kernel_blocks = replace(weight.compute_block, zero=zero)
 
-    def cut_block(matrix: int, k: int, n: int, height: int, width: int) -> Array:
-        block = write_operand(matrix, k, n, height, width)
+    def compute_block(matrix: int, k: int, n: int, height: int, width: int) -> Array:
+        block = kernel_blocks(matrix, k, n, height, width)
         block[max(0, weight.K - k) :] = 0
         block[:, max(0, weight.N - n) :] = 0
         return block
 
-    return replace(weight, cut=cut_block, layout=(*weight.layout, zero))
+    return replace(weight, compute_block=compute_block, layout=(*weight.layout, zero))
 
 
 def get_operand_type(context: SiteContext, name: str) -> str | None:
