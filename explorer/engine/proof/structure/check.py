@@ -16,7 +16,7 @@ from msgspec import Struct
 from explorer.base.units import printable
 from explorer.engine.proof.meanings import ProductSpec
 from explorer.engine.proof.meanings.conv import UnfoldedImages
-from explorer.engine.proof.structure.terms import Addend, RepeatedBlock, resolve
+from explorer.engine.proof.structure.terms import Addend, RepeatedElements, resolve
 from explorer.engine.proof.symbolic.blocks import BlockTable, InputBlock, NotTiled, Symbol, SymbolProduct
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
@@ -76,7 +76,7 @@ class TileCheck:
         self.sizes = meaning.M, meaning.K, meaning.N
         self.site = site
         self.tile = site.tile
-        self.tiles = 0
+        self.product_count = 0
         """Number of products that were checked."""
         self.full_tiles = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
         """Whether the last tiles along an axis have the full size: edges are padded, or the size is open."""
@@ -125,33 +125,33 @@ class TileCheck:
         for n in range(0, band.columns, tn):
             yield Rectangle(band.b, band.m, n, band.rows, min(tn, band.columns - n))
 
-    def check_repeated(self, band: Rectangle, block_rows: RepeatedBlock) -> bool:
+    def check_repeated(self, band: Rectangle, repeated: RepeatedElements) -> bool:
         """Checks a row of tiles as a repetition of a checked row with other rows of X.
 
         Returns:
             True if the row is a correct repetition. False if it must be checked tile by tile.
         """
-        checked_band = self.checked_bands.get((band.b, band.rows, block_rows.block.first))
-        if checked_band is None or not np.array_equal(checked_band.codes, block_rows.codes):
+        checked_band = self.checked_bands.get((band.b, band.rows, repeated.repeat.first))
+        if checked_band is None or not np.array_equal(checked_band.codes, repeated.earlier_codes):
             return False
         if not all(
-            self._equals_rows(block_rows.block.replacements[full_rows_id], band)
+            self._equals_rows(repeated.repeat.replacements[full_rows_id], band)
             for full_rows_id in checked_band.full_row_symbols
         ):
             return False
         m = band.m // self.tile[0]
         for block, depth, n, index in checked_band.lefts:
-            self._check_block(block_rows.block.find_replacement(block), band, depth, (m, n, index))
-        if block_rows.numbers or self.expected_bias is not None:
-            self._check_bias(block_rows.numbers, band, slice(None), self._describe_location(band, 0))
-        self.tiles += checked_band.products
+            self._check_block(repeated.repeat.find_replacement(block), band, depth, (m, n, index))
+        if repeated.numbers or self.expected_bias is not None:
+            self._check_bias(repeated.numbers, band, slice(None), self._describe_location(band, 0))
+        self.product_count += checked_band.products
         return True
 
-    def store_band(self, table: BlockTable, band: Rectangle, block_rows: RepeatedBlock) -> None:
+    def store_band(self, table: BlockTable, band: Rectangle, repeated: RepeatedElements) -> None:
         """Stores the operands of a checked row of tiles, for comparison with repeated rows."""
         if any(axis == 0 for label_parts in self.labels.values() for axis, _ in label_parts):
             return  # a label that names a row of tiles fits no other row
-        codes = block_rows.codes.reshape(band.rows, band.columns)
+        codes = repeated.earlier_codes.reshape(band.rows, band.columns)
         operands: dict[tuple[int, int], tuple[Symbol, int, int, int]] = {}
         products = 0
         for area in self.list_tiles(band):
@@ -168,13 +168,13 @@ class TileCheck:
         other_operands: list[tuple[Symbol, int, int, int]] = []
         for entry in operands.values():
             full_rows = _find_sliced_source(entry[0], entry[1])
-            repeated_rows = block_rows.block.replacements.get(id(full_rows))
+            repeated_rows = repeated.repeat.replacements.get(id(full_rows))
             if repeated_rows is not None and self.full_row_symbols.get((repeated_rows, band.b, band.m)):
                 full_row_ids.add(id(full_rows))
             else:
                 other_operands.append(entry)
-        self.checked_bands[band.b, band.rows, block_rows.block.first] = _Band(
-            block_rows.codes, other_operands, full_row_ids, products
+        self.checked_bands[band.b, band.rows, repeated.repeat.first] = _Band(
+            repeated.earlier_codes, other_operands, full_row_ids, products
         )
 
     def _describe_location(self, area: Rectangle, position: int) -> str:
@@ -213,7 +213,7 @@ class TileCheck:
             depth = self._check_product(product, area, index, depth, term.factor)
         if depth != K:
             raise NotTiled(f"terms are missing {location}: products cover {depth:,} of {K:,} along the depth")
-        self.tiles += len(products)
+        self.product_count += len(products)
         if len(products) < len(terms) or self.expected_bias is not None:
             other_terms = [t for t in terms if not isinstance(t.source, SymbolProduct)]
             self._check_bias(other_terms, area, positions, location)

@@ -14,12 +14,12 @@ from explorer.engine.runtime.onnxruntime import Array
 
 
 class Addend(Struct, frozen=True):
-    """One term of the sums of several elements.
+    """For several elements, one term of the sum of each element.
 
     Attributes:
-        source: Block that contains the term, or an array of the added numbers.
-        local: Position of each element's term in the block or in the sum.
-        factor: Factor of the term.
+        source: Block that contains the terms, or an array with the number that is added to each element.
+        local: Position of each element's term in the block. For numbers, position of the element in its sum.
+        factor: Factor of the terms.
     """
 
     source: SymbolProduct | InputBlock | Array
@@ -68,7 +68,7 @@ def _select_positions(positions: Array | None, subset: Array | None) -> Array | 
 
 
 def _find_repeated_term(block: Repeat, term: Addend) -> Addend:
-    """Returns the term of a repeated block that corresponds to `term` in the first block."""
+    """Returns the term of a repetition that corresponds to `term` of the repeated elements."""
     if not isinstance(term.source, SymbolProduct):
         return term
     return replace(term, source=replace(term.source, left=block.find_replacement(term.source.left)))
@@ -110,22 +110,25 @@ def _resolve_term(table: BlockTable, value: Symbol | Array, local: Array, factor
     return [(None, [Addend(value.reshape(-1)[local], local, factor)])]
 
 
-class RepeatedBlock(Struct, frozen=True):
-    """Elements of a repeated block, or sums of such elements and numbers.
+class RepeatedElements(Struct, frozen=True):
+    """Elements that repeat earlier elements, or sums of such elements and numbers.
 
     Attributes:
-        block: Repeated block.
-        codes: Codes of the elements in the first block.
+        repeat: Block of the repetition.
+        earlier_codes: Codes of the earlier elements that these repeat.
         numbers: Added numbers.
     """
 
-    block: Repeat
-    codes: Array
+    repeat: Repeat
+    earlier_codes: Array
     numbers: list[Addend]
 
 
-def find_repeat(table: BlockTable, codes: Array) -> RepeatedBlock | None:
-    """Finds the repeated block that contains the elements `codes`, or returns None."""
+def find_repeated_elements(table: BlockTable, codes: Array) -> RepeatedElements | None:
+    """Finds the repetition to which the elements `codes` belong, or returns None.
+
+    The elements may also be sums of elements of one repetition and numbers.
+    """
     block = table.find_block(codes)
     numbers: list[Addend] = []
     if isinstance(block, Total):
@@ -140,7 +143,7 @@ def find_repeat(table: BlockTable, codes: Array) -> RepeatedBlock | None:
         block = table.find_block(codes)
     if not isinstance(block, Repeat):
         return None
-    return RepeatedBlock(block, codes - (block.base - block.first), numbers)
+    return RepeatedElements(block, codes - (block.base - block.first), numbers)
 
 
 def _convert_to_slice(positions: Array) -> Array | slice:

@@ -26,7 +26,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.structure.check import Rectangle, TileCheck
-from explorer.engine.proof.structure.terms import find_repeat, resolve
+from explorer.engine.proof.structure.terms import find_repeated_elements, resolve
 from explorer.engine.proof.symbolic.blocks import BlockTable, NotTiled, Symbol
 from explorer.engine.proof.symbolic.integers import IntegerRules, restore_sum_codes
 from explorer.engine.proof.symbolic.repeats import BodyRepeats
@@ -59,7 +59,7 @@ def walk(
         cancel: Callback at every tile of the output; the walk stops when it returns True.
 
     Returns:
-        Number of compared tiles.
+        Number of compared tile products.
 
     Raises:
         NotTiled: The site is not the original product; the message describes the first difference.
@@ -79,18 +79,20 @@ def walk(
         stop_if(cancel)
         may_repeat = table.repeats and meaning.contained is None
         # iterations of a Scan give the same block with other rows of X: check one, compare the others with it
-        repeat = find_repeat(table, codes[band.slices].reshape(-1)) if may_repeat else None
-        if repeat is not None and check.check_repeated(band, repeat):
+        repeated = find_repeated_elements(table, codes[band.slices].reshape(-1)) if may_repeat else None
+        if repeated is not None and check.check_repeated(band, repeated):
             continue
         for area in check.list_tiles(band):
             stop_if(cancel)
             _check_area(area, codes, meaning, table, check)
-        if repeat is not None:
-            check.store_band(table, band, repeat)
+        if repeated is not None:
+            check.store_band(table, band, repeated)
     expected_products = site.products - check.count_omitted_products()
-    if check.tiles != expected_products:
-        raise NotTiled(f"the graph has {check.tiles:,} products, but the plan has {expected_products:,}")
-    return check.tiles
+    if check.product_count != expected_products:
+        raise NotTiled(
+            f"the graph has {check.product_count:,} products, but the plan has {expected_products:,}"
+        )
+    return check.product_count
 
 
 def _check_area(
