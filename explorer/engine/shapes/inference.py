@@ -609,15 +609,15 @@ class Inference:
             table.origins.update(dict.fromkeys(overruled, "observed"))
             table.overruled.update(overruled)
         nodes: Sequence[Node] = graph.nodes
-        asked_states: set[tuple[Any, ...]] = set()
+        queried_states: set[tuple[Any, ...]] = set()
         for _ in range(ROUNDS):
             open_nodes = self._propagate(nodes, table, opsets)
             if not open_nodes:
                 break
             # onnx gives the same answer again for the same open nodes and adopted types
             state = tuple(id(n) for n in open_nodes), len(table.origins)
-            if state not in asked_states:
-                asked_states.add(state)
+            if state not in queried_states:
+                queried_states.add(state)
                 containers = self._list_containers(graph)
                 answer, declarations = self._onnx.infer_types(
                     open_nodes, graph.initializers, types, contents, opsets, containers

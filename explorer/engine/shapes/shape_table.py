@@ -99,8 +99,9 @@ def adopt_types(
 ) -> bool:
     """Copies candidate types to the outputs of open nodes whose inputs are all known.
 
-    A node with an unknown input waits for the next round, because types inferred from the copied ones may
-    differ from its candidates. A node that depends on a node that cannot run gets no candidate.
+    An output that gets its type here counts as unknown until the next round. A node that reads it waits,
+    because inference may then find a type for the node that differs from its candidate. A node that depends
+    on a node that cannot run gets no candidate.
 
     Args:
         nodes: Open nodes, which have an output of unknown type, in execution order.
