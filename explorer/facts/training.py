@@ -59,7 +59,7 @@ class TrainingStepSpec(Spec, frozen=True):
         option(
             "memory limit of a step, such as 16G (16 GiB): prints the largest batch that fits",
             metavar="SIZE",
-            reader="card",
+            reader="memory_size",
             write=memory_word,
             label="card",
             placeholder="any; 16G",

@@ -90,13 +90,13 @@ BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "batch": st.integers(1, 10**9 - 1) | st.sampled_from(("N", "batch_2")),
     "block": st.just(0) | st.integers(2, 1 << 16),
     "bytes_budget": st.sampled_from(("25MiB", "8k", "0", "+5%")),
-    "card": st.integers(1, 1 << 50),
     "count_budget": st.sampled_from(("4.1G", "12", "+0%", "-5%")),
     "coverage_budget": st.sampled_from(("95%", "0.5", "1")),
     "dynamic": st.dictionaries(
         NAMES, st.dictionaries(AXES, st.sampled_from(("batch", "h_2")), min_size=1, max_size=3), max_size=3
     ),
     "map_size": st.tuples(*[st.integers(1, 1000)] * 2),
+    "memory_size": st.integers(1, 1 << 50),
     "names": st.lists(NAMES, unique=True, max_size=3).map(tuple),
     "percentile": st.floats(50, 100, exclude_min=True),
     "place": st.lists(st.integers(0, 1 << 30), min_size=1, max_size=3).map(tuple),

@@ -100,7 +100,7 @@ class ServingSpec(Spec, frozen=True):
         option(
             "memory of a device, such as 80G (default: as the preset of --machine says)",
             metavar="SIZE",
-            reader="card",
+            reader="memory_size",
             write=memory_word,
             label="memory",
             placeholder="empty: as the preset; or 80G",

@@ -68,8 +68,9 @@ class Extraction(Fact, frozen=True):
         macs: Multiply-accumulates of one forward pass at the bound sizes, or None if unknown.
         exact: Whether the part, run on values of the full model, gave the values of the full model bit for
             bit. None if it was not run, or if random numbers that it draws affect all its outputs.
-        rounded: 'float16' if `exact` holds for the full model with the inputs of the part rounded to float16,
-            or '' if nothing had to be rounded. The runtime keeps more precision inside a graph.
+        rounded: Types to which the full model's values at the inputs of the part were rounded before the
+            comparison of `exact`, such as 'float16', or '' for none. They are rounded because the part reads
+            rounded values, while the runtime keeps more precision inside a graph.
         compared: Comparison of the outputs with the optimizations of the runtime turned on, within rounding.
         drawn: Descriptions of the inputs of the full model in this run.
         runtime: Runtime that ran both: 'onnxruntime' or 'torch'.

@@ -37,7 +37,8 @@ class SplitSpec(Spec, frozen=True):
             anywhere.
         cuts: Layers with which a stage begins. They replace the search.
         links: Bandwidth between neighboring stages in bytes per second, or None if unknown.
-        micro_batches: Number of micro-batches in the pipeline. Each is one run at the bound sizes.
+        micro_batches: Number of micro-batches in the pipeline. Each is one run at the bound sizes: the
+            model's sizes, with open dimensions set by `--dim`.
         schedule: Order of the forward and backward passes of a stage in a training step.
         optimizer: Optimizer whose memory is counted for a training step.
     """
@@ -48,11 +49,11 @@ class SplitSpec(Spec, frozen=True):
     by: Annotated[
         SplitBy,
         option(
-            "what is balanced: memory is weights and activations, training that of a step,\n"
-            "time the least on --machine, or what explorer profile measured last",
+            "what is balanced; memory: weights and activations; training: memory of a step;\n"
+            "time: least time on --machine, else the times of the last explorer profile",
             manual="what is balanced: `macs`, `params`, `memory` (weights and activations), `training`"
-            " (memory of a step), `time` (the least on `--machine`; without one what `explorer profile`"
-            " measured last)",
+            " (memory of a step), `time` (least time on `--machine`; without a machine, the times of the last"
+            " `explorer profile`)",
         ),
     ] = "macs"
     stage_memory: Annotated[
@@ -61,7 +62,7 @@ class SplitSpec(Spec, frozen=True):
             "most memory of a stage, such as 2G; without -n as few stages as it allows",
             manual="memory limit of a stage, such as `2G`; without `-n`, as few stages as possible",
             metavar="SIZE",
-            reader="card",
+            reader="memory_size",
             write=memory_word,
         ),
     ] = None
@@ -128,7 +129,7 @@ class Stage(Fact, frozen=True):
         macs: Multiply-accumulates of one run at the bound sizes, or None if unknown.
         activation_bytes: Bytes of the activations at the bound sizes, or None if unknown.
         cost: Cost that the search balanced, in the unit `Split.unit`.
-        seconds: Least or measured seconds of one run, or None if unknown.
+        seconds: Seconds of one run: the least possible on the machine, or measured. None if unknown.
         training: Memory of a training step, or None if it was not computed.
         sha256: SHA-256 digest of the file.
         data_sha256: SHA-256 digest of the separate file of weights, or '' if there is none.
@@ -220,11 +221,13 @@ class Split(TableFact, frozen=True):
         exact: Whether the stages, run one after the other, gave the outputs of the full model bit for bit.
             Outputs that depend on random numbers are not compared. None if the stages did not run or every
             output depends on random numbers.
-        rounded: 'float16' if `exact` holds for the full model with the values at the cuts rounded to float16,
-            or '' if nothing had to be rounded. The runtime keeps more precision inside a graph.
+        rounded: Types to which the full model's values at the cuts were rounded before the comparison of
+            `exact`, such as 'float16', or '' for none. They are rounded because the stages exchange rounded
+            values, while the runtime keeps more precision inside a graph.
         outputs: Comparison of the outputs with the optimizations of the runtime turned on, within rounding.
         steps: Proof of a training step of torch stages, one for each schedule.
         notes: Further remarks, in words.
+        seconds: Seconds that the command took.
     """
 
     ROWS: ClassVar[str] = "stages"
@@ -253,5 +256,5 @@ class Split(TableFact, frozen=True):
         """Kind of the verdict: the weaker of those on the graph and on the runs. None without a proof."""
         if self.verification is None:
             return None
-        exact = None if self.steps else self.exact  # the training steps compare torch stages
+        exact = None if self.steps else self.exact  # torch stages only need to agree within rounding
         return find_weakest((self.verification.verdict_kind, judge_runs(exact, self.outputs)))
