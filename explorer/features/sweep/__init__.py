@@ -20,7 +20,7 @@ FEATURE = Feature(
         "sweep": "sweep_screen.SWEEP_KEYS",
         "sensitivity": "sensitivity_screen.SENSITIVITY_KEYS",
     },
-    commands={
+    main_keys={
         "sweep": "keys.COMMANDS",
     },
     blocks={

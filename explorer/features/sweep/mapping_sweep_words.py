@@ -17,15 +17,17 @@ MappingColumn = tuple[Column, Callable[[MappingRow], Cell]]
 
 
 def mapping_sweep(fact: MappingSweep) -> list[Block]:
-    """Build the output of `explorer sweep --map`: a row for each machine and size, with the front marked."""
+    """Build the output of `explorer sweep --map`: a row for each combination, with the front marked."""
     rows = fact.rows
     models = dict.fromkeys(" ".join(filter(None, (row.model, row.opening))) for row in rows)
     objectives = dict.fromkeys(row.objective for row in rows)
     subject = f"   {printable(', '.join(models))}   for the least {', '.join(objectives)}"
-    head = Span(f"{many_text(len(rows), 'combination')} of machine and size", "strong")
+    varied = [*["model"] * (len(models) > 1), *["objective"] * (len(objectives) > 1), "machine"]
+    head = Span(f"{many_text(len(rows), 'combination')} of {', '.join(varied)} and size", "strong")
+    second_figure = "fewer cycles" if fact.front == "cycles" else f"less {fact.front}"
     legend = (
-        f"{FRONT} Pareto front: no other row has fewer bytes on the chip without more {fact.front}, or fewer"
-        f" {fact.front} without more bytes."
+        f"{FRONT} Pareto front: no other row has fewer bytes on the chip without more {fact.front}, or"
+        f" {second_figure} without more bytes."
     )
     reasons = Counter(row.error for row in rows if row.error).most_common(5)
     return [
@@ -50,7 +52,7 @@ def _list_columns(fact: MappingSweep, several_models: bool, several_objectives: 
     columns += [
         (Column("machine", shrink=True), lambda row: Span(printable(row.machine), "strong")),
         (Column("first memory", shrink=True, drop=4), lambda row: printable(row.memory)),
-        (Column("size", "right"), lambda row: size(row.size)),
+        (Column("memory size", "right"), lambda row: size(row.size)),
         (Column("on the chip", "right"), lambda row: size(row.on_chip)),
         (Column("fits"), _format_fits),
         (Column("traffic", "right"), lambda row: size(row.traffic) if row.fits else ""),
