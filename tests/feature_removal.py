@@ -101,7 +101,7 @@ def names_of(removed: tuple[str, ...]) -> Names:
             name for kind in ("verbs", "changes", "functions", "pictures") for name in offers.get(kind, ())
         }
         methods |= set(offers.get("methods", ()))
-        for home in offers.get("commands", {}).values():
+        for home in offers.get("main_keys", {}).values():
             table, _, name = home.rpartition(".")
             for command in getattr(import_module(f"{module}.{table}"), name):
                 words.add(command.id)

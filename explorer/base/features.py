@@ -28,7 +28,7 @@ if TYPE_CHECKING:
             changes: Changes, which make states of the history: records of type `session.parts.change.Change`.
             records: Types of `facts.change.ChangeRecord` that the states of each change keep.
             fields: Functions that build the fields of a state in the answers, one for each change.
-            commands: Keys of the main screen: tables of `tui.commands.key_table.CommandKey`.
+            main_keys: Keys of the main screen: tables of `tui.commands.command_key.CommandKey`.
             keys: Keys of the feature's own screens for the help: tables of `tui.text.keys.Key`.
             layer_lines: Parts of the page of a layer: functions that take a `tui.tabs.layer.LayerParts`.
             model_blocks: Blocks on the page of the model: functions that take the screen's store.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         changes: Targets
         records: Targets
         fields: Targets
-        commands: Targets
+        main_keys: Targets
         keys: Targets
         layer_lines: Targets
         model_blocks: Targets

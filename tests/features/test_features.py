@@ -16,7 +16,7 @@ KINDS = (
     "verbs",
     "methods",
     "functions",
-    "commands",
+    "main_keys",
     "keys",
     "layer_lines",
     "model_blocks",

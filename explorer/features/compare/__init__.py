@@ -29,7 +29,7 @@ FEATURE = Feature(
         "pair": "pair_screen.PAIR_KEYS",
         "blame": "blame_screen.BLAME_KEYS",
     },
-    commands={
+    main_keys={
         "compare": "keys.COMMANDS",
     },
     blocks={

@@ -10,7 +10,7 @@ FEATURE = Feature(
         "conversions": "convert.conversions",
         "convert": "convert.convert",
     },
-    commands={
+    main_keys={
         "convert": "keys.COMMANDS",
     },
 )

@@ -17,7 +17,7 @@ FEATURE = Feature(
         "graph": "graph_screen.GRAPH_KEYS",
         "flame": "flame_screen.FLAME_KEYS",
     },
-    commands={
+    main_keys={
         "graph": "keys.COMMANDS",
     },
     blocks={

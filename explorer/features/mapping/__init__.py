@@ -13,7 +13,7 @@ FEATURE = Feature(
     keys={
         "mapping": "mapping_keys.MAPPING_KEYS",
     },
-    commands={
+    main_keys={
         "mapping": "keys.COMMANDS",
     },
     blocks={

@@ -14,7 +14,7 @@ FEATURE = Feature(
         "profile": "profile_screen.PROFILE_KEYS",
         "comparison": "profile_screen.COMPARISON_KEYS",
     },
-    commands={
+    main_keys={
         "profile": "keys.COMMANDS",
     },
     layer_lines={

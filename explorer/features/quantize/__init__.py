@@ -17,7 +17,7 @@ FEATURE = Feature(
     keys={
         "quantize": "quantize_screen.QUANTIZE_KEYS",
     },
-    commands={
+    main_keys={
         "quantize": "keys.COMMANDS",
     },
     changes={

@@ -24,7 +24,7 @@ FEATURE = Feature(
     functions={
         "make_model": "model_from_text.make_model",
     },
-    commands={
+    main_keys={
         "rewrite": "keys.COMMANDS",
     },
     changes={

@@ -22,7 +22,7 @@ FEATURE = Feature(
         "decode": "decode_screen.DECODE_KEYS",
         "serving": "serving_screen.SERVING_KEYS",
     },
-    commands={
+    main_keys={
         "sizes": "keys.COMMANDS",
     },
     pictures={

@@ -21,7 +21,7 @@ FEATURE = Feature(
     keys={
         "split": "split_view.SPLIT_KEYS",
     },
-    commands={
+    main_keys={
         "split": "keys.COMMANDS",
     },
     changes={

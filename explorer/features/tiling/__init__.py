@@ -24,7 +24,7 @@ FEATURE = Feature(
     keys={
         "tile": "tile_view.TILE_KEYS",
     },
-    commands={
+    main_keys={
         "tiling": "keys.COMMANDS",
     },
     changes={

@@ -19,7 +19,7 @@ FEATURE = Feature(
     keys={
         "evaluation": "evaluate_screen.EVALUATION_KEYS",
     },
-    commands={
+    main_keys={
         "training": "keys.COMMANDS",
     },
     layer_lines={

@@ -18,7 +18,7 @@ FEATURE = Feature(
         "heat": "map_view.HEAT_KEYS",
         "statistics": "statistics_screen.STATISTICS_KEYS",
     },
-    commands={
+    main_keys={
         "values": "keys.COMMANDS",
     },
     layer_lines={

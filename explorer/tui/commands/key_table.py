@@ -134,7 +134,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
 def _insert_feature_commands(kernel_commands: Sequence[CommandKey]) -> tuple[CommandKey, ...]:
     """Insert the commands of features, each after the command that its `after` field names."""
     commands = list(kernel_commands)
-    remaining: list[CommandKey] = [command for table in load_all("commands") for command in table]
+    remaining: list[CommandKey] = [command for table in load_all("main_keys") for command in table]
     while remaining:
         places = {command.id: index for index, command in enumerate(commands)}
         next_command = next((command for command in remaining if command.after in places), remaining[0])
