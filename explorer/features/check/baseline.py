@@ -15,7 +15,11 @@ from explorer.facts.check import Baseline, BaselineModel
 from explorer.host import input_files, output_files
 
 _MAX_BYTES = 64 << 20
-"""Maximum size of a baseline in bytes. A model of 100,000 layers with unknown figures needs a tenth of it."""
+"""Maximum size of a baseline in bytes.
+
+A baseline lists the path of each layer with an unknown figure. A tenth of this size is enough for 100,000
+paths.
+"""
 
 
 def read_baseline(path: str) -> Baseline:

@@ -34,7 +34,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return Answer(
         lambda: build_plain_document(fact),
         lambda: load_presenter("rewrite_words", __package__).fold(
-            args.models[0], fact, asked=args.output is not None
+            args.models[0], fact, wants_file=args.output is not None
         ),
         csv=lambda: load_presenter("rewrite_words", __package__).fold_rows(fact),
         outcome=find_weakest(verdicts),

@@ -25,7 +25,7 @@ _LISTED: tuple[DeclarationStatus, ...] = ("corrected", "unknown")
 def infer(source: str, fact: InferenceResult) -> list[Block]:
     """Build the output of `explorer infer`."""
     title = Line((Span("shapes of ", "quiet"), Span(source, "strong")))
-    return [title, Line(), *inference_blocks(fact), *end_blocks(fact.output, fact.seconds, asked=False)]
+    return [title, Line(), *inference_blocks(fact), *end_blocks(fact.output, fact.seconds, wants_file=False)]
 
 
 def inference_blocks(fact: InferenceResult) -> list[Block]:

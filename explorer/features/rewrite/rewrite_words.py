@@ -19,30 +19,30 @@ from explorer.report.present.row_groups import group_rows
 _REMOVED_TEXTS = {"identity": "does nothing: its readers now read its input", "constants": "is stored"}
 
 
-def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
+def fold(source: str, fact: Fold, *, wants_file: bool = True) -> list[Block]:
     """Build the output of `explorer fold`.
 
     Args:
         source: Model as the user named it.
         fact: Folds of the model.
-        asked: Whether the user requested a file.
+        wants_file: Whether the user requested a file.
     """
     blocks: list[Block] = [Line((Span("fold of ", "quiet"), Span(source, "strong"))), Line()]
-    blocks += fold_blocks(fact)
-    return [*blocks, *end_blocks(fact.output, fact.seconds, asked=asked)] if fact.steps or asked else blocks
+    ending = end_blocks(fact.output, fact.seconds, wants_file=wants_file) if fact.steps or wants_file else []
+    return [*blocks, *fold_blocks(fact), *ending]
 
 
-def end_blocks(output: str, seconds: float, *, asked: bool = True) -> list[Block]:
+def end_blocks(output: str, seconds: float, *, wants_file: bool = True) -> list[Block]:
     """Build the last lines of a change: the written file, or why there is none.
 
     Args:
         output: Path of the file, or '' if none was written.
         seconds: Time of the work.
-        asked: Whether the user requested a file. Then only a failed proof prevents it.
+        wants_file: Whether the user requested a file. Then only a failed proof prevents it.
     """
     if output:
         return [Line(), *report_written(output, seconds_text(seconds))]
-    if asked:
+    if wants_file:
         return [Line(), Paragraph("no file written; --no-verify writes it anyway", "bad")]
     return [Line(), Paragraph("Nothing is written without -o FILE.", "quiet")]
 

@@ -29,7 +29,7 @@ def _parse_backward(loss: str, target: str | None) -> Backward:
     """Parse the start of the backward pass: the name of a loss, or a file with a gradient.
 
     Raises:
-        Misuse: `loss` is unknown, or a file cannot be read.
+        Misuse: `loss` is unknown, the loss takes no target, or a file cannot be read or holds several arrays.
     """
     if loss not in _LOSSES and not loss.endswith((".npy", ".npz")):
         choices = f"{format_choices(_LOSSES)}, or a .npy file with the gradient"
@@ -95,6 +95,7 @@ class ModelValues:
         state_index = self._models.resolve_index(index)
         opened: Any = self._models.open_state(state_index, on_progress)
         find_rows = getattr(opened, "find_rows", None)
+        # the rows of the named tensors suffice, unless `kinds` selects layers by their kind
         rows = None if choices.kinds or not names or find_rows is None else find_rows(names)
         if rows is None:
             rows = self._models.rows(state_index, on_progress, cancel)
@@ -106,7 +107,7 @@ class ModelValues:
             source=self._models.label(state_index),
             layers=rows,
             decode=make_weight_decoder(graph_of(self._models, state_index, on_progress)),
-            # the tensors of a later state do not tell that the original's weights are random or replaced
+            # the notes of a later state do not say that the original's weights are random or replaced
             notes=self._models.list_weight_notes() if state_index else notes,
             on_progress=on_progress,
             cancel=cancel,
