@@ -18,8 +18,8 @@ _LABEL = 11
 
 def compose_text(fact: Checkup) -> Iterator[str]:
     """Yield lines that fit the terminal."""
-    room = width()
-    return (part for line in _compose_lines(fact) for part in fitted(line.rstrip("\n"), room))
+    terminal_width = width()
+    return (part for line in _compose_lines(fact) for part in fitted(line.rstrip("\n"), terminal_width))
 
 
 def _compose_lines(fact: Checkup) -> Iterator[str]:

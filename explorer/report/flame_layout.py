@@ -153,14 +153,15 @@ def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
 
 
 def shorten_labels(
-    boxes: Sequence[IcicleBox], labels: Sequence[FlameLabel], rooms: Sequence[int]
+    boxes: Sequence[IcicleBox], labels: Sequence[FlameLabel], max_lengths: Sequence[int]
 ) -> list[FlameLabel]:
     """Shorten the names of boxes so that each keeps the part by which it differs from its siblings.
 
     Args:
         boxes: Boxes laid out by `icicle`, level by level.
         labels: Label of each box.
-        rooms: Characters that each box has room for. A number of rows that does not fit becomes `×12`.
+        max_lengths: Maximum length of each name, in characters. A number of rows that does not fit becomes
+            `×12`.
     """
     names = [label.name for label in labels]
     siblings: dict[int, list[int]] = {}
@@ -171,16 +172,20 @@ def shorten_labels(
         # the boxes of a level lie in the order of their parents
         while index and parent < index and box.start >= boxes[parent].start + boxes[parent].width:
             parent += 1
-        if box.rows > 1 and len(names[index]) > rooms[index]:
+        if box.rows > 1 and len(names[index]) > max_lengths[index]:
             names[index] = f"×{box.rows:,}"
         elif box.rows == 1:
             siblings.setdefault(parent, []).append(index)
     for indices in siblings.values():
-        room_by_name: dict[str, int] = {}
+        length_by_name: dict[str, int] = {}
         for index in indices:
-            room_by_name[names[index]] = min(rooms[index], room_by_name.get(names[index], rooms[index]))
+            length_by_name[names[index]] = min(
+                max_lengths[index], length_by_name.get(names[index], max_lengths[index])
+            )
         texts = (
-            NameSet(room_by_name).shorten({name: max(1, room) for name, room in room_by_name.items()}).texts
+            NameSet(length_by_name)
+            .shorten({name: max(1, length) for name, length in length_by_name.items()})
+            .texts
         )
         for index in indices:
             names[index] = texts[names[index]]

@@ -84,9 +84,11 @@ def flame(axes: Axes, info: Info, fact: Flame) -> None:
     span = None if fact.top is None else (fact.top, figure.weights.end[fact.top])
     boxes = icicle(figure.weights, span, _STEPS, _MAX_LEVELS)
     labels = [label_of(box, layers, model) for box in boxes]
-    rooms = [box.width * _CHARACTERS // _STEPS for box in boxes]
-    for box, label, room in zip(boxes, shorten_labels(boxes, labels, rooms), rooms, strict=True):
-        _draw(axes, box, label, room)
+    max_lengths = [box.width * _CHARACTERS // _STEPS for box in boxes]
+    for box, label, max_length in zip(
+        boxes, shorten_labels(boxes, labels, max_lengths), max_lengths, strict=True
+    ):
+        _draw(axes, box, label, max_length)
     axes.set_xlim(0, _STEPS)
     axes.invert_yaxis()
     axes.set_xticks([])
@@ -105,12 +107,12 @@ def flame(axes: Axes, info: Info, fact: Flame) -> None:
     axes.set_title(f"{model}: {value_text}")
 
 
-def _draw(axes: Axes, box: IcicleBox, label: FlameLabel, room: int) -> None:
+def _draw(axes: Axes, box: IcicleBox, label: FlameLabel, max_length: int) -> None:
     color = FAMILIES[label.family].color
     axes.barh(
         box.level, box.width, left=box.start, height=0.95, color=color, edgecolor="white", linewidth=0.4
     )
-    if room >= 3:
-        name = label.name if len(label.name) <= room else f"{label.name[: room - 1]}…"
+    if max_length >= 3:
+        name = label.name if len(label.name) <= max_length else f"{label.name[: max_length - 1]}…"
         center = box.start + box.width / 2, box.level
         axes.text(*center, name, ha="center", va="center", fontsize=6, clip_on=True)

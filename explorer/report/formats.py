@@ -34,17 +34,17 @@ def format_cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
 
 def compose_text(formats: KnownFormats) -> Iterator[str]:
     """Yield a paragraph per format. A table of these sentences would be too wide for a terminal."""
-    room = width()
+    terminal_width = width()
     for format, converts in formats:
         name, about, *texts = format_cells(format, converts)
-        yield from fitted(f"{name}: {about}", room)
+        yield from fitted(f"{name}: {about}", terminal_width)
         lines = [
             (f"  {key}", text) for key, text in zip(HEADINGS[2:], texts, strict=True) if text not in ("", "-")
         ]
         for line in columns(lines):
-            yield from fitted(line, room)
+            yield from fitted(line, terminal_width)
         yield "\n"
-    yield from fitted(_RECOGNITION, room)
+    yield from fitted(_RECOGNITION, terminal_width)
 
 
 def write_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """JSON records: the parts of documents, such as models, totals, layers and tensors.
 
-Scripts depend on these names, as on those in `explorer.report.document`.
+Scripts depend on the keys of the records, as on the keys in `explorer.report.document`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def encode_chosen_statistics(fact: StatisticsRow) -> Document:
 
 
 def encode_tensor(fact: TensorInfo) -> Document:
-    """Return the name, dtype and shape of a tensor, and their origin unless they were inferred."""
+    """Return the name, dtype and shape of a tensor, their origin unless inferred, and any conflict."""
     shape = None if fact.shape is None else list(fact.shape)
     document: Document = {"name": fact.name, "dtype": fact.dtype, "shape": shape}
     if fact.origin != "inferred":
@@ -110,7 +110,7 @@ def encode_layer(fact: Layer) -> Document:
 
 
 def encode_range(fact: Range) -> Document:
-    """Return the values of an attribute: minimum, maximum, and the count of each."""
+    """Return the minimum and maximum of an attribute, and how often each of its values occurs."""
     return {
         "min": to_json(fact.minimum),
         "max": to_json(fact.maximum),

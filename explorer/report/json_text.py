@@ -49,7 +49,7 @@ def encode_document(document: dict[str, Any]) -> Iterator[str]:
         if isinstance(value, Records) and len(value):
             yield f"{separator}\n  {_ENCODER.encode(key)}: ["
             for index, record in enumerate(value):
-                yield f"{',' if index else ''}\n    {_record(record)}"
+                yield f"{',' if index else ''}\n    {_encode_record(record)}"
             yield "\n  ]"
         else:
             yield f"{separator}{_ENCODER.encode({key: value})[1:-2]}"
@@ -57,7 +57,7 @@ def encode_document(document: dict[str, Any]) -> Iterator[str]:
     yield "\n}\n"
 
 
-def _record(fields: dict[str, Any]) -> str:
+def _encode_record(fields: dict[str, Any]) -> str:
     """Encode a record of a list, indented for its place in the document."""
     record = fields
     try:

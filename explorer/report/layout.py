@@ -173,10 +173,10 @@ def _fit_lines(
         return _draw_lines(block, ascii_only, exact)
     if isinstance(block, Table):
         return _fit_table(block, width, ascii_only, exact)
-    room = min(width, _PROSE_WIDTH) if isinstance(block, Paragraph) else width
+    line_width = min(width, _PROSE_WIDTH) if isinstance(block, Paragraph) else width
     indent = block.indent if isinstance(block, Paragraph) else _WRAP_INDENT
     lines = _draw_lines(block, ascii_only, exact, min(width, _PLOT_WIDTH))
-    return (part for line in lines for part in wrap(line, room, indent))
+    return (part for line in lines for part in wrap(line, line_width, indent))
 
 
 def _draw_lines(
@@ -314,13 +314,13 @@ class TableLines:
     def without_middle(self, width: int) -> Table:
         """Return the table with the first and last columns that fit, and an ellipsis between them."""
         left, right = self._shown[:1], list[int]()
-        room = width - self._table.indent - self._widths[left[0]] - _GAP - 1
+        remaining_width = width - self._table.indent - self._widths[left[0]] - _GAP - 1
         ends = self._shown[1:]
         while ends:
             # keep as many first columns as last columns
             index, side = (0, left) if len(left) <= len(right) + 1 else (-1, right)
-            room -= self._widths[ends[index]] + _GAP
-            if room < 0:
+            remaining_width -= self._widths[ends[index]] + _GAP
+            if remaining_width < 0:
                 break
             side.append(ends.pop(index))
         right.reverse()
@@ -359,7 +359,7 @@ class TableLines:
         return strip_end(line)
 
     def _measure_title(self, place: int) -> tuple[int, int]:
-        """Return the room of a title, and the number of untitled columns after it, whose room it has."""
+        """Return the width for a title, and the number of untitled columns after it in that width."""
         columns, (first, *others) = self._table.columns, self._shown[place:]
         untitled = list(takewhile(lambda i: not columns[i].title, others))
         return self._widths[first] + sum(_GAP + self._widths[i] for i in untitled), len(untitled)
@@ -483,17 +483,17 @@ class TableLines:
     def _shorten_names(self, i: int, name_sets: Sequence[NamesInView]) -> None:
         """Shorten the names in a column. The title of the column then shows their common prefix."""
         title = self._table.columns[i].title
-        room, _ = self._measure_title(self._shown.index(i))
-        prefix_room = room - cell_len(title) - 2 if title and len(name_sets) == 1 else 0
+        title_width, _ = self._measure_title(self._shown.index(i))
+        prefix_width = title_width - cell_len(title) - 2 if title and len(name_sets) == 1 else 0
         texts: dict[str, str] = {}
         for name_set, beside in name_sets:
-            rooms = {
+            name_widths = {
                 name: max(1, (self._widths[i] - taken) // count) for name, (taken, count) in beside.items()
             }
-            short = name_set.shorten(rooms, prefix_room)
+            short = name_set.shorten(name_widths, prefix_width)
             texts = {**short.texts, **texts}
             if short.prefix:
-                self._prefixes[i] = _cut_start(short.prefix, prefix_room)
+                self._prefixes[i] = _cut_start(short.prefix, prefix_width)
         self._short_names[i] = texts
 
 

@@ -38,7 +38,7 @@ class ShortNames(NamedTuple):
 
     Attributes:
         prefix: Common start that the short forms lack, so that a heading must show it; '' for none.
-        texts: Short form by name. Different names have different forms, if the room suffices at all.
+        texts: Short form by name. Different names have different forms, if the cells suffice at all.
     """
 
     prefix: str
@@ -107,27 +107,27 @@ class NameSet:
         prefix = "".join(next(iter(self._parts.values()), ())[: self._count_common_parts()])
         return prefix if cell_len(prefix) >= _MIN_PREFIX else ""
 
-    def drop_prefix(self, rooms: Mapping[str, int], prefix: str) -> dict[str, str]:
+    def drop_prefix(self, widths: Mapping[str, int], prefix: str) -> dict[str, str]:
         """Return short forms without `prefix`, which a heading shows already.
 
-        A name that does not begin with the prefix keeps its start. `rooms` has the cells for each name.
+        A name that does not begin with the prefix keeps its start. `widths` has the cells for each name.
         """
         texts: dict[str, str] = {}
-        for name, room in rooms.items():
+        for name, width in widths.items():
             parts = self._parts.get(name)
             if parts is None:
-                texts[name] = _cut(name, room)
+                texts[name] = _cut(name, width)
                 continue
             starts = accumulate(parts[:-1])
             count = next((i for i, start in enumerate(starts, 1) if start == prefix), 0)
             remaining_parts = _strip_start(parts[count:]) if count else parts
-            texts[name] = _elide(remaining_parts, list(self._branches(parts))[count:], room)
-            if cell_len(texts[name]) > room:
-                texts[name] = self.shorten({name: room}).texts[name]
+            texts[name] = _elide(remaining_parts, list(self._branches(parts))[count:], width)
+            if cell_len(texts[name]) > width:
+                texts[name] = self.shorten({name: width}).texts[name]
         return texts
 
     def shorten(
-        self, rooms: Mapping[str, int], prefix_room: int = 0, *, collapsed: bool = False
+        self, widths: Mapping[str, int], prefix_width: int = 0, *, collapsed: bool = False
     ) -> ShortNames:
         """Return short forms of names in this set, in the first of these forms in which every name fits.
 
@@ -137,49 +137,49 @@ class NameSet:
         4. The same, with ellipses in place of further parts.
 
         Args:
-            rooms: Cells for each name.
-            prefix_room: Cells of the heading for the common prefix; without enough room it is not dropped.
+            widths: Cells for each name.
+            prefix_width: Cells of the heading for the common prefix; with too few it is not dropped.
             collapsed: Whether repeated modules are left out even if all full names fit.
         """
-        names = [name for name in rooms if name in self._parts]
-        others = {name: _cut(name, room) for name, room in rooms.items() if name not in self._parts}
-        if not collapsed and all(cell_len(name) <= rooms[name] for name in names):
+        names = [name for name in widths if name in self._parts]
+        others = {name: _cut(name, width) for name, width in widths.items() if name not in self._parts}
+        if not collapsed and all(cell_len(name) <= widths[name] for name in names):
             return ShortNames("", {**others, **{name: name for name in names}})
-        if all(cell_len(self._texts[name]) <= rooms[name] for name in names):
+        if all(cell_len(self._texts[name]) <= widths[name] for name in names):
             return ShortNames("", {**others, **{name: self._texts[name] for name in names}})
         count = self._count_common_parts()
         prefix = "".join(next(iter(self._parts.values()))[:count])
-        if not cell_len(prefix) >= _MIN_PREFIX or prefix_room <= _MIN_PREFIX:
+        if not cell_len(prefix) >= _MIN_PREFIX or prefix_width <= _MIN_PREFIX:
             count, prefix = 0, ""
         texts: dict[str, str] = {}
         used: set[str] = set()
         for name in names:
             parts = self._parts[name]
             branches = list(self._branches(parts))
-            text = _elide(_strip_start(parts[count:]) if count else parts, branches[count:], rooms[name])
-            if cell_len(text) > rooms[name]:
-                text = self._reduce_branches(parts, branches, rooms[name])
-            if cell_len(text) > rooms[name] and len(parts) > 1:
-                abbreviated = self._abbreviate_branches(parts, branches, rooms[name])
+            text = _elide(_strip_start(parts[count:]) if count else parts, branches[count:], widths[name])
+            if cell_len(text) > widths[name]:
+                text = self._reduce_branches(parts, branches, widths[name])
+            if cell_len(text) > widths[name] and len(parts) > 1:
+                abbreviated = self._abbreviate_branches(parts, branches, widths[name])
                 text = abbreviated if abbreviated and abbreviated not in used else text
-            text = _fill_end(text, self._texts[name], rooms[name])
-            forms = [*_fit_forms(text, rooms[name])]
-            if self._may_cut_end(text, rooms[name]):
-                forms.insert(0, chop_cells(text, rooms[name] - 1)[0] + "…")
+            text = _fill_end(text, self._texts[name], widths[name])
+            forms = [*_fit_forms(text, widths[name])]
+            if self._may_cut_end(text, widths[name]):
+                forms.insert(0, chop_cells(text, widths[name] - 1)[0] + "…")
             texts[name] = next((form for form in forms if form not in used), text)
             used.add(texts[name])
         return ShortNames(prefix, {**others, **texts})
 
-    def _may_cut_end(self, text: str, room: int) -> bool:
+    def _may_cut_end(self, text: str, width: int) -> bool:
         """Whether a text is one word that is too long, and no other name has the start that fits."""
-        if room < _MIN_PIECE or cell_len(text) <= room or not text.isalpha():
+        if width < _MIN_PIECE or cell_len(text) <= width or not text.isalpha():
             return False
-        start = chop_cells(text, room - 1)[0]
+        start = chop_cells(text, width - 1)[0]
         return not any(
             name_text != text and name_text.startswith(start) for name_text in self._texts.values()
         )
 
-    def _reduce_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
+    def _reduce_branches(self, parts: Sequence[str], branches: Sequence[bool], width: int) -> str:
         """Join the parts at which names branch. Cut the start that all branches share until the text fits.
 
         `stage1_unit2` beside `stage3_unit4` becomes `…1_unit2`, or `…1…2`. If that does not fit either, drop
@@ -188,7 +188,7 @@ class NameSet:
         node, reduced, cut = self._root, list(parts), [False] * len(parts)
         text = _join(parts, branches)
         for index, part in enumerate(parts):
-            if branches[index] and cell_len(text) > room:
+            if branches[index] and cell_len(text) > width:
                 alternatives = [alternative for alternative in node if alternative]
                 # the first and the last in sorted order share only the start that all of them share
                 start = _share_start(min(alternatives), max(alternatives))
@@ -201,7 +201,7 @@ class NameSet:
                     else:  # an ellipsis in place of a dot gains nothing
                         reduced[index], cut[index] = part, False
             node = node[part]
-        if cell_len(text) <= room:
+        if cell_len(text) <= width:
             return text
         kept_indices = [index for index, branch in enumerate(branches) if branch]
         for count in range(1, len(kept_indices)):
@@ -209,7 +209,7 @@ class NameSet:
             if self._end_counts[count, kept_parts] > 1:
                 break
             shorter = _join(reduced, [index in kept_indices[count:] for index in range(len(parts))], cut)
-            if cell_len(shorter) <= room:
+            if cell_len(shorter) <= width:
                 return shorter
         return text
 
@@ -222,7 +222,7 @@ class NameSet:
             ends.update((count, tuple(kept_parts[count:])) for count in range(1, len(kept_parts)))
         return ends
 
-    def _abbreviate_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
+    def _abbreviate_branches(self, parts: Sequence[str], branches: Sequence[bool], width: int) -> str:
         """Join the parts at which names branch, each cut to the start that tells the names apart.
 
         `Relu_1_output_0_quantized` beside `..._dequantized` becomes `Relu_1…q…`. Returns '' if that does not
@@ -244,7 +244,7 @@ class NameSet:
                 start = parts[index][:size]
                 texts[index] = f"{start if start.strip(_SEPARATORS + ' ') else ''}…"
                 text = _join(texts, branches).replace("……", "…")
-                if cell_len(text) <= room:
+                if cell_len(text) <= width:
                     return text
         return ""
 
@@ -266,17 +266,17 @@ class NameSet:
         return min(count, *(len(parts) - 1 for parts in self._parts.values()))
 
 
-def shorten_name(name: str, room: int, others: Iterable[str] = ()) -> str:
-    """Return a name in `room` cells, with the parts by which it differs from `others`."""
-    return NameSet([name, *others]).shorten({name: room}).texts[name] if cell_len(name) > room else name
+def shorten_name(name: str, width: int, others: Iterable[str] = ()) -> str:
+    """Return a name in `width` cells, with the parts by which it differs from `others`."""
+    return NameSet([name, *others]).shorten({name: width}).texts[name] if cell_len(name) > width else name
 
 
-def _fill_end(text: str, name: str, room: int) -> str:
+def _fill_end(text: str, name: str, width: int) -> str:
     """Return more of the end of a name in place of a form of a few cells: '…Pool_1' for '…1'."""
     end = text.removeprefix("…")
     if text == end or cell_len(end) >= _MIN_PIECE or not name.endswith(end) or not name.isascii():
         return text
-    longer = name[-max(1, room - 1) :].lstrip(_SEPARATORS)
+    longer = name[-max(1, width - 1) :].lstrip(_SEPARATORS)
     return f"…{longer}" if len(longer) > len(end) else text
 
 
@@ -299,30 +299,30 @@ def _strip_start(parts: Sequence[str]) -> list[str]:
     return [parts[0].lstrip(_SEPARATORS + " ") or parts[0], *parts[1:]]
 
 
-def _elide(parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
-    """Join parts to a text of at most `room` cells, if possible with all parts at which names branch.
+def _elide(parts: Sequence[str], branches: Sequence[bool], width: int) -> str:
+    """Join parts to a text of at most `width` cells, if possible with all parts at which names branch.
 
-    The other parts fill the remaining room in this order:
+    The other parts fill the remaining cells in this order:
 
     1. The last part, unless it is an operator.
     2. The parts after the first branch, from left to right.
     3. The parts of the common start, from right to left.
     """
     text = "".join(parts)
-    if cell_len(text) <= room:
+    if cell_len(text) <= width:
         return text
     is_part_kept = list(branches)
-    if True not in is_part_kept and cell_len(parts[-1]) < room // 2:
-        return "…" + cut_ends(text, room, 0).lstrip(f"…{_SEPARATORS} ")
+    if True not in is_part_kept and cell_len(parts[-1]) < width // 2:
+        return "…" + cut_ends(text, width, 0).lstrip(f"…{_SEPARATORS} ")
     first = is_part_kept.index(True) if True in is_part_kept else len(is_part_kept)
     last = [] if parts[-1].startswith(" ") else [len(is_part_kept) - 1]  # the operator has a space before it
     for index in (*last, *range(first, len(is_part_kept)), *reversed(range(first))):
         if not is_part_kept[index]:
             is_part_kept[index] = True
-            is_part_kept[index] = cell_len(_join(parts, is_part_kept)) <= room
-    text, spare = _join(parts, is_part_kept), room - cell_len(_join(parts, is_part_kept))
+            is_part_kept[index] = cell_len(_join(parts, is_part_kept)) <= width
+    text, spare = _join(parts, is_part_kept), width - cell_len(_join(parts, is_part_kept))
     if spare >= _MIN_PIECE and text.endswith("…") and True in is_part_kept:
-        # the part after the last one that is kept fills the rest of the room, and is cut there
+        # the part after the last one that is kept fills the remaining cells, and is cut there
         piece = parts[len(is_part_kept) - is_part_kept[::-1].index(True)]
         text = text[:-1] + chop_cells(piece, spare)[0] + "…"
     return text
@@ -341,20 +341,20 @@ def _join(parts: Sequence[str], are_kept: Sequence[bool], cut: Sequence[bool] = 
     return text + "…" * is_gap
 
 
-def _cut(text: str, room: int) -> str:
-    return text if cell_len(text) <= room else cut_ends(text, room, room // 2)
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else cut_ends(text, width, width // 2)
 
 
-def _fit_forms(text: str, room: int) -> Iterator[str]:
+def _fit_forms(text: str, width: int) -> Iterator[str]:
     """Yield the text if it fits. Otherwise yield it with its middle cut out: at first with equal ends.
 
     Forms that cut a number come last, because the rest of a number looks like another number.
     """
-    if cell_len(text) <= room:
+    if cell_len(text) <= width:
         yield text
         return
-    half = room // 2
-    forms = {first: cut_ends(text, room, first) for first in range(max(1, room))}
+    half = width // 2
+    forms = {first: cut_ends(text, width, first) for first in range(max(1, width))}
     for first in sorted(forms, key=lambda first: (_cuts_number(text, forms[first]), abs(first - half))):
         yield forms[first].replace("……", "…")
 

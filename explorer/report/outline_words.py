@@ -39,15 +39,15 @@ def compose_text(outline: Outline, *, top: int | None = None, exact: bool = Fals
         BadModel: The file is broken. It is raised after the readable part was yielded.
     """
     rows = ReadableRows(outline.rows)
-    room = width()
+    terminal_width = width()
     size = "" if outline.file_bytes is None else f"   {bytes_text(outline.file_bytes)}"
-    yield from fitted(f"{printable(outline.source)}   {label(outline.format)}{size}", room)
+    yield from fitted(f"{printable(outline.source)}   {label(outline.format)}{size}", terminal_width)
     facts = [(printable(key), printable(text)) for key, text in outline.facts]
-    for line in columns(facts, room):
+    for line in columns(facts, terminal_width):
         yield f"{line}\n"
     yield "\n"
     sums: dict[str, list[int]] = {}
-    lines = columns(_count_rows(rows, sums, exact), room, right=4)
+    lines = columns(_count_rows(rows, sums, exact), terminal_width, right=4)
     shown_count = 0
     for line in islice(lines, top):
         shown_count += 1
@@ -57,7 +57,9 @@ def compose_text(outline: Outline, *, top: int | None = None, exact: bool = Fals
         yield f"{shown_count:,} of {shown_count + hidden_count:,} rows; --top shows more\n"
     if sums:
         yield "\n"
-    yield from fitted(f"{_sums_text(sums)}{', as far as it can be read' if rows.broken else ''}", room)
+    yield from fitted(
+        f"{_sums_text(sums)}{', as far as it can be read' if rows.broken else ''}", terminal_width
+    )
     if rows.broken is not None:
         raise rows.broken
 
@@ -110,7 +112,7 @@ def _sums_text(sums: dict[str, list[int]]) -> str:
     return ", ".join(parts) or ("" if "more" in sums else "nothing is in it")
 
 
-def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int = -1) -> Iterator[str]:
+def columns(rows: Iterable[tuple[str, ...]], max_width: int | None = None, right: int = -1) -> Iterator[str]:
     """Yield rows of cells as lines with aligned columns.
 
     The first rows determine the widths. They are measured again when a row starts with a word that has not
@@ -118,7 +120,7 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
 
     Args:
         rows: Rows with the same number of cells each, at least one.
-        room: Maximum width of a line, or None for no limit.
+        max_width: Maximum width of a line, or None for no limit.
         right: Index of the right-aligned column; -1 for none.
     """
     remaining = iter(rows)
@@ -152,23 +154,23 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
                 line = layout % cells
                 if not cells[last]:
                     line = line.rstrip()
-                yield line if room is None else cut_line(line, room)
+                yield line if max_width is None else cut_line(line, max_width)
 
 
-def fitted(line: str, room: int | None) -> Iterator[str]:
-    """Yield a line in parts of at most `room` cells, each with a newline. None does not divide the line."""
-    if room is None or len(line) <= room:
+def fitted(line: str, max_width: int | None) -> Iterator[str]:
+    """Yield a line in parts of at most `max_width` cells, each with a newline. None means one part."""
+    if max_width is None or len(line) <= max_width:
         yield f"{line}\n"
         return
     import textwrap  # imported on demand: most lines fit
 
-    for part in textwrap.wrap(line, room, subsequent_indent="    ", break_on_hyphens=False):
+    for part in textwrap.wrap(line, max_width, subsequent_indent="    ", break_on_hyphens=False):
         yield f"{part}\n"
 
 
-def cut_line(line: str, room: int | None) -> str:
-    """Cut a line to `room` cells, with an ellipsis at the end. None does not cut it."""
-    return line if room is None or len(line) <= room else line[: room - 1] + "…"
+def cut_line(line: str, max_width: int | None) -> str:
+    """Cut a line to `max_width` cells, with an ellipsis at the end. None does not cut it."""
+    return line if max_width is None or len(line) <= max_width else line[: max_width - 1] + "…"
 
 
 def width() -> int | None:

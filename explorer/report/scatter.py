@@ -58,8 +58,8 @@ def _write_label(cells: list[Span], column: int, dot: Dot) -> None:
     """Write the label of a dot right of it, or else left of it, if the cells there are free."""
     size = len(dot.label)
     for start in (column + 1, column - size):
-        room = cells[max(start, 0) : start + size]
-        if size and start >= 0 and len(room) == size and all(cell.text == " " for cell in room):
+        label_cells = cells[max(start, 0) : start + size]
+        if size and start >= 0 and len(label_cells) == size and all(cell.text == " " for cell in label_cells):
             cells[start : start + size] = [Span(char, dot.role) for char in dot.label]
             return
 
@@ -67,10 +67,10 @@ def _write_label(cells: list[Span], column: int, dot: Dot) -> None:
 def _draw_legend(legend: Sequence[tuple[str, Role, str]], width: int) -> tuple[Span, ...]:
     """Draw the meanings of the marks, as many as fit."""
     spans: list[Span] = []
-    room = width
+    remaining_width = width
     for mark, role, text in legend:
-        room -= len(mark) + len(text) + 4
-        if room >= 0:
+        remaining_width -= len(mark) + len(text) + 4
+        if remaining_width >= 0:
             spans += [Span(f"  {mark} ", role), Span(text, "quiet")]
     return tuple(spans)
 

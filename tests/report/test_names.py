@@ -47,14 +47,14 @@ def test_modules_that_an_exporter_repeats_are_named_once(name: str, short: str) 
 
 
 @pytest.mark.parametrize("names", SETS.values(), ids=SETS)
-@pytest.mark.parametrize("prefix_room", [0, 30])
+@pytest.mark.parametrize("prefix_width", [0, 30])
 def test_short_names_fit_and_differ_from_the_width_on_that_they_need(
-    names: list[str], prefix_room: int
+    names: list[str], prefix_width: int
 ) -> None:
     name_set = NameSet(names)
     assert name_set.least_width <= max(map(len, names))
     for width in range(name_set.least_width, max(map(len, names)) + 1):
-        short = name_set.shorten(dict.fromkeys(names, width), prefix_room)
+        short = name_set.shorten(dict.fromkeys(names, width), prefix_width)
         assert len(set(short.texts.values())) == len(names)
         assert max(map(cell_len, short.texts.values())) <= width
 
