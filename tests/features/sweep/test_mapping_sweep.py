@@ -108,6 +108,7 @@ def test_results_are_kept_and_continued(ask: Ask) -> None:
     assert [(row.size, row.objective, row.pareto) for row in more.rows] == [(4096, "traffic", True)]
     assert [row["cycles"] for row in again["rows"]] == [row.cycles for row in first.rows]
     assert len(json.loads(ask("sweep", "kept.db", "--json"))["rows"]) == 3
+    assert "3 combinations of objective, machine and size" in ask("sweep", "kept.db")
 
 
 @pytest.mark.parametrize(
