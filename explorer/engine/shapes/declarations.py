@@ -191,8 +191,8 @@ class _Declarer:
         self.tables: dict[_GraphKey, dict[int, ShapeTable]] = {}
         self.rows: list[ValueDeclaration] = []
         self.graphs = 0
-        self.known_before = 0
-        self.known = 0
+        self.known_count_before = 0
+        self.known_count = 0
         self.has_old_functions = False
 
     # -- collecting -----------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class _Declarer:
             )
         model = replace(self.model, graph=graph, functions=functions)
         return DeclaredTypes(
-            model, tuple(self.rows), self.graphs, self.known_before, self.known, tuple(notes)
+            model, tuple(self.rows), self.graphs, self.known_count_before, self.known_count, tuple(notes)
         )
 
     def build_graph(
@@ -376,8 +376,8 @@ class _Declarer:
         if is_output and not after.text:
             after = before
         if name in rows:
-            self.known_before += before.is_complete
-            self.known += after.is_complete
+            self.known_count_before += before.is_complete
+            self.known_count += after.is_complete
             status: DeclarationStatus = (
                 "unknown"
                 if not after.is_known

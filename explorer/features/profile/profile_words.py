@@ -364,15 +364,15 @@ def build_time_blocks(fact: Profile, row: int) -> list[Block]:
     """Build the fields with the measured time of a row; empty if the profile does not contain the row."""
     group = next((timed for timed in fact.modules if timed.layer == row), None)
     layer = next((timed for timed in fact.layers if timed.layer == row), None)
-    rows = _group_fields(fact, group) if group is not None else []
+    rows = _build_group_fields(fact, group) if group is not None else []
     if layer is not None and group is None:
-        rows = _build_layer(fact, layer)
+        rows = _build_layer_fields(fact, layer)
     batch = "" if fact.batch is None else f"batch {fact.batch:,}, "
     note = f"{batch}{many_text(fact.runs, 'run')}, {fact.device}, {many_text(fact.threads, 'thread')}"
     return [Heading("Time", note), Fields(rows)] if rows else []
 
 
-def _group_fields(fact: Profile, group: ModuleTime) -> list[Field]:
+def _build_group_fields(fact: Profile, group: ModuleTime) -> list[Field]:
     remark = f"{share_text(group.share, 1)} of the {fact.share_base} time, sum of its layers"
     return [
         Field("Kernel time", seconds(group.seconds), remark),
@@ -380,7 +380,7 @@ def _group_fields(fact: Profile, group: ModuleTime) -> list[Field]:
     ]
 
 
-def _build_layer(fact: Profile, layer: LayerTime) -> list[Field]:
+def _build_layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
     if layer.seconds is None:
         return [
             Field("Kernel time", Span("none of its own", "quiet"), f"the kernel of {layer.within} does it")
