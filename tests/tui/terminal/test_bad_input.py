@@ -82,16 +82,6 @@ def test_no_character_of_a_paste_without_marks_is_a_key(terminal: Terminal, text
     terminal.settle()
 
 
-def test_keys_go_on_after_a_piece_that_ends_a_sequence(terminal: Terminal) -> None:
-    os.write(terminal.master, b"\x1b")
-    os.write(terminal.master, b"[B" + b"j" * 20)
-    terminal.settle()
-    os.write(terminal.master, b"?")
-    terminal.wait_for("Esc close")
-    os.write(terminal.master, b"\x1b")
-    terminal.settle()
-
-
 _PIECES = st.lists(
     st.sampled_from([_BEGIN, _END, b"\x1b", b"\x1b[A", b"[20", b"a", "é".encode(), b"\xe9", b"q\n"]),
     max_size=12,
