@@ -232,7 +232,7 @@ _TABLE = (
     ),
     _build_field_column("ops", "elementwise", "count", "elementwise_ops", "elementwise operations"),
     _build_field_column(
-        "params", "params", "count", "params", "parameters, each stored one once", stored=True
+        "params", "params", "count", "params", "parameters, each stored parameter once", stored=True
     ),
     _build_field_column(
         *("trainable", "trainable", "count", "trainable_params"),

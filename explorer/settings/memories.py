@@ -339,7 +339,7 @@ def _list_faults(memory: MachineMemory) -> Iterator[_Fault]:
     for key in _RATES:
         rate = getattr(memory, key)
         if rate is not None and not MIN_RATE <= rate <= MAX_RATE:
-            yield _Fault(key, f"'{rate}' bytes per cycle", "write the bytes of a cycle, such as 64")
+            yield _Fault(key, f"'{rate}' is not a rate", "write the bytes of a cycle, such as 64")
     for key in _ENERGIES:
         energy = getattr(memory, key)
         if energy is not None and not _MIN_ENERGY <= energy <= _MAX_ENERGY:

@@ -176,13 +176,13 @@ def _read_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
                     duplicate = next(head for head in heads if heads.count(head) > 1)
                     raise Misuse(f"two columns are called '{_shorten(duplicate)}'", where=where)
             elif len(cells) > len(heads):
-                raise Misuse(f"{len(cells):,} cells under {len(heads):,} heads", where=where)
+                raise Misuse(f"{len(cells):,} cells under {len(heads):,} headers", where=where)
             elif name_index < len(cells):
                 rows.append((cells[name_index].strip(), dict(zip(heads, cells, strict=False))))
     except csv.Error as error:
         raise Misuse(f"this is not CSV: {error}", where=f"{path}:{lines.line_num}") from None
     if not rows:
-        hint = "a line of heads, then a line for each layer: layer,latency (ms)"
+        hint = "a line of headers, then a line for each layer: layer,latency (ms)"
         raise Misuse("the overlay has no rows", where=path, hint=hint)
     return [head for index, head in enumerate(heads) if index != name_index], rows
 
@@ -272,7 +272,7 @@ def _select_figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> Out
     if len(heads) > MAX_COLUMNS:
         raise Misuse(f"the overlay has {len(heads):,} columns; {MAX_COLUMNS} are read", where=path)
     if long_head := next((head for head in heads if len(head) > MAX_LETTERS), ""):
-        raise Misuse(f"'{_shorten(long_head)}' is not a head: it has {len(long_head):,} letters", where=path)
+        raise Misuse(f"a header has {len(long_head):,} letters: '{_shorten(long_head)}'", where=path)
     columns: list[OverlayColumn] = []
     numbers: list[list[float | None]] = []
     notes: list[str] = []

@@ -58,7 +58,7 @@ def read(path: str) -> TileSpec:
 
 
 def read_text(data: bytes | str, path: str) -> TileSpec:
-    """Like `read`, for the contents of the file `path`."""
+    """Reads settings from the contents of the file `path`. See `read`."""
     return read_spec(data, path, TileSpec, TileRule, table="tile", rules=("site",))
 
 

@@ -235,7 +235,7 @@ BAD: dict[str, tuple[str, str, str]] = {
     "infinite": ("a.csv", "layer,cost\nconv1,1e999\n", "'1e999' is too large"),
     "a sum of it is infinite": ("a.csv", "layer,cost\nconv1,1e308\nconv2,1e308\n", "'1e308' is too large"),
     "a comma for a point": ("a.csv", "layer;cost\nconv1;1,5\n", "'1,5' is not a number"),
-    "too many cells": ("a.csv", "layer,cost\nconv1,1,2\n", "a.csv:2: 3 cells under 2 heads"),
+    "too many cells": ("a.csv", "layer,cost\nconv1,1,2\n", "a.csv:2: 3 cells under 2 headers"),
     "a quote": ("a.csv", 'layer,cost\n"conv1,1\n', "this is not CSV"),
     "one head twice": ("a.csv", "layer,cost,cost\nconv1,1,2\n", "two columns are called 'cost'"),
     "a long head": ("a.csv", f"layer,{'n ' * 200}\nconv1,1\n", "399 letters"),

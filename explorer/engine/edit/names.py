@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class FoundNode(Struct, frozen=True):
-    """A node that matches a name."""
+    """A node that matches a name: its scope, and its index among the nodes of the scope's body."""
 
     scope: GraphScope
     index: int
@@ -110,9 +110,9 @@ def take_single_match(matches: Sequence[_Match], name: str, flag: str) -> _Match
         Misuse: There are several matches.
     """
     if len(matches) > 1:
-        in_own_scopes = len({candidate.scope.path for candidate in matches}) == len(matches)
+        are_in_different_scopes = len({candidate.scope.path for candidate in matches}) == len(matches)
         spellings = [
-            f"{candidate.scope.name}::{name}" if in_own_scopes else candidate.value_name
+            f"{candidate.scope.name}::{name}" if are_in_different_scopes else candidate.value_name
             for candidate in matches
         ]
         hint = (
@@ -125,14 +125,14 @@ def take_single_match(matches: Sequence[_Match], name: str, flag: str) -> _Match
     return matches[0]
 
 
-def _list_nodes(scope: GraphScope, matches: Callable[[Node], bool]) -> list[FoundNode]:
-    return [FoundNode(scope, index) for index, node in enumerate(scope.body.nodes) if matches(node)]
+def _list_nodes(scope: GraphScope, is_match: Callable[[Node], bool]) -> list[FoundNode]:
+    return [FoundNode(scope, index) for index, node in enumerate(scope.body.nodes) if is_match(node)]
 
 
 def _find_matches(
     model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]
 ) -> list[_T]:
-    """Returns the matches of the whole name in any scope, or else those in the scope that it names."""
+    """Returns the matches of a name in all scopes. Without one, tries the start of the name as a scope."""
     if not name:
         return []
     all_scopes = list(list_scopes(model))

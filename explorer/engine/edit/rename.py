@@ -202,7 +202,7 @@ def _rename_names(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str
 
 def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
     """Renames the values that a node and its bodies read or write."""
-    changed: dict[str, Body] = {}
+    changed_bodies: dict[str, Body] = {}
     for name, inner in list_bodies(node):
         defined_names = collect_defined_values(inner)
         outer_names = set(list_free_names(inner))
@@ -210,17 +210,17 @@ def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
         if not defined_names.isdisjoint(free.values()):
             raise Misuse(f"'{node.label}' has a value of that name inside", where=flag)
         if free:
-            changed[name] = rename_values(inner, free, flag)
+            changed_bodies[name] = rename_values(inner, free, flag)
     inputs, outputs = _rename_names(node.inputs, names), _rename_names(node.outputs, names)
-    if changed:
-        node = replace_bodies(node, changed)
+    if changed_bodies:
+        node = replace_bodies(node, changed_bodies)
     if (inputs, outputs) == (node.inputs, node.outputs):
         return node
     return node.replace_values(inputs, outputs)
 
 
 def _encode_name(value: Any, names: Mapping[str, str], number: int) -> Any:
-    """Returns a declared value or stored tensor with its new name; `number` is the field of the name."""
+    """Returns a value (name in field `number` 1) or stored tensor (name in field 8) with its new name."""
     new_name = names.get(value.name)
     if new_name is None:
         return value

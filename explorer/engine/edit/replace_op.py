@@ -60,7 +60,7 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
 
 def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], domain: str, op: str) -> Model:
     """Adds the opset of one of the runtime's domains to the model and functions that need it."""
-    if any((space, name) == (domain, op) for space, name, _ in model.functions):
+    if any(key[:2] == (domain, op) for key in model.functions):
         return model
     functions = dict(model.functions)
     for root in roots:
@@ -109,8 +109,8 @@ def _replace_node(
         )
     if output_count > operator.outputs:
         raise Misuse(
-            f"{operator.name} makes {operator.outputs}, and '{node.label}'{scope.text} has {output_count}"
-            " outputs",
+            f"{operator.name} has at most {operator.outputs} outputs, and '{node.label}'{scope.text} has"
+            f" {output_count}",
             where=FLAG,
         )
     _check_types(node, scope, operator, [types.get(name) for name in node.inputs])
@@ -140,7 +140,7 @@ def _check_types(
         onnx_type = _ONNX_TYPES.get(info.dtype, info.dtype)
         if f"tensor({onnx_type})" not in allowed:
             raise Misuse(
-                f"{operator.name} takes no {info.dtype}, as '{name}' of '{node.label}'{scope.text} is",
+                f"{operator.name} takes no {info.dtype}, the type of '{name}' of '{node.label}'{scope.text}",
                 where=FLAG,
                 hint=f"it takes {_format_types(allowed)}",
             )

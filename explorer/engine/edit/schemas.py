@@ -19,6 +19,7 @@ KINDS = ("", "float", "int", "text", "tensor", "graph", "floats", "ints", "texts
 """Names of AttributeProto.AttributeType."""
 
 Key = tuple[str, str]
+"""Domain and name of an operator."""
 
 
 class Signature(Struct, frozen=True):
@@ -47,7 +48,7 @@ def get_signature(
     function = model.functions.get((domain, op, overload))
     if function is not None:
         return _build_function_signature(function)
-    versions = _list_versions().get((domain, op), {})
+    versions = _load_schemas().get((domain, op), {})
     usable_versions = [version for version in versions if version <= opsets.get(domain, 0)]
     if not usable_versions or (schema := versions[max(usable_versions)]).deprecated:
         return None
@@ -73,8 +74,8 @@ def find_required_signature(
     """
     signature = get_signature(model, domain, op, opsets)
     if signature is None:
-        names = [name for space, name in _list_versions() if space == domain]
-        names += [name for space, name, _ in model.functions if space == domain]
+        names = [name for key_domain, name in _load_schemas() if key_domain == domain]
+        names += [name for key_domain, name, _ in model.functions if key_domain == domain]
         domain_text = f" of '{domain}'" if domain else ""
         prefix = f"the model's operator set {opsets[domain]}{domain_text} has no" if domain in opsets else ""
         prefix = prefix or f"no operator set{domain_text} has an"
@@ -84,7 +85,7 @@ def find_required_signature(
 
 def add_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
     """Returns the opsets, with the runtime's domain of the operator added if they lack it."""
-    versions = _list_versions().get((domain, op), {})
+    versions = _load_schemas().get((domain, op), {})
     return opsets if domain in opsets or not versions else {**opsets, domain: max(versions)}
 
 
@@ -101,7 +102,7 @@ def _get_kind(kind: Any) -> str:
 
 
 @functools.cache
-def _list_versions() -> Mapping[Key, Mapping[int, Any]]:
+def _load_schemas() -> Mapping[Key, Mapping[int, Any]]:
     """Returns all schemas, by operator and by the opset version that introduced them."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 

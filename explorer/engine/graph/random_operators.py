@@ -15,7 +15,7 @@ RANDOM = frozenset(
 )
 """Operators with different results in each run. Dropout is absent: it is random in training mode only."""
 
-NOT_SHARED = "it draws random numbers, which differ in each run"
+RANDOM_REASON = "it draws random numbers, which differ in each run"
 """Reason, shown to the user, why a value is not compared."""
 
 

@@ -49,6 +49,7 @@ def fit_contexts(count_figure: CountFigure, windows: Sequence[int], max_size: in
     counted: list[int] = []
     checked: list[int] = []
     for index, first in enumerate(starts):
+        # the range after the last window is wide enough for checks far from the fitted sizes
         last = starts[index + 1] if index + 1 < len(starts) else max(max_size, 2 * first + 62)
         sizes = _choose_sizes(first, last)
         polynomial = fit_polynomial(sizes, tuple([count_figure(size) for size in sizes]))
@@ -69,7 +70,7 @@ def fit_contexts(count_figure: CountFigure, windows: Sequence[int], max_size: in
 
 
 def _choose_sizes(first: int, last: int) -> tuple[int, ...]:
-    """Returns two sizes near the lower end of a range, or one size if the range has no other."""
+    """Returns two small sizes of a range, which are quick to count, or one if the range has no other."""
     return tuple(sorted({min(first + 1, last), min(first + 9, last)}))
 
 

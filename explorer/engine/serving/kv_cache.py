@@ -30,7 +30,7 @@ def list_windows(layers: Sequence[Any]) -> tuple[int, ...]:
 
 def get_element_bits(tensor: CacheTensor, bits: float | None) -> float:
     """Returns the bits of an element of a cache tensor: `bits` for keys and values, else its type's width."""
-    return bits if bits is not None and tensor.keys else 8 * tensor.tensor.element_size()
+    return bits if bits is not None and tensor.is_key_or_value else 8 * tensor.tensor.element_size()
 
 
 def count_bytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
@@ -58,7 +58,7 @@ def describe_cache(
         count_bytes(passes.build_cache(size)[1], bits) for size in (_GROWING_TOKENS, _GROWING_TOKENS + 1)
     )
     bytes_per_token = bytes_with_one_more - bytes_at_few
-    states = [tensor for tensor in passes.build_cache(_GROWING_TOKENS)[1] if not tensor.keys]
+    states = [tensor for tensor in passes.build_cache(_GROWING_TOKENS)[1] if not tensor.is_key_or_value]
     return ServedCache(
         group_layers(passes, context),
         bytes_per_token,
@@ -103,7 +103,7 @@ def _count_elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
     """Returns the number of elements of keys and values, by layer."""
     elements_by_layer: dict[int, int] = {}
     for tensor in tensors:
-        if tensor.keys:
+        if tensor.is_key_or_value:
             elements_by_layer[tensor.layer] = elements_by_layer.get(tensor.layer, 0) + tensor.tensor.numel()
     return elements_by_layer
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import many_text
 from explorer.engine.graph.model import Model, Node, Value
-from explorer.engine.graph.random_operators import NOT_SHARED, find_random_outputs
+from explorer.engine.graph.random_operators import RANDOM_REASON, find_random_outputs
 from explorer.engine.proof.outputs import run
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import OutputEvidence, Verification
@@ -164,7 +164,7 @@ def _mark_random(
     no_figures: dict[str, Any] = dict.fromkeys(_FIGURES)
     return tuple(
         [
-            replace(output, drawn=True, equal=False, reference=_RANDOM, reason=NOT_SHARED, **no_figures)
+            replace(output, drawn=True, equal=False, reference=_RANDOM, reason=RANDOM_REASON, **no_figures)
             if output.name in random_names
             else output
             for output in outputs

@@ -142,8 +142,8 @@ class Change(Struct, Generic[Options], frozen=True):
         options: Type of its options record.
         steps: Function that makes the steps.
         words: Function that returns the command-line options that make a state again. If options cannot
-            express it, it also returns the text of a file for `--config`; its second argument is the path of
-            that file.
+            express it, they start with `--config` and the function's second argument, and it also returns the
+            text of that file.
         reads: Function that returns the files that the options name. The output must not replace them.
         again: Function that builds the module of a state a second time. It takes the state's entry, the
             model from which the state was made, and that model's analysis. None if all states are files.

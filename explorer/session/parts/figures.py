@@ -234,8 +234,8 @@ def collect_figures(
     index: int | None,
 ) -> TableFigures:
     """Collects the inputs of a table. Reads and matches figures from outside the program."""
-    timed = models.history.entries[models.resolve_index(index)].profile
-    return TableFigures(machine, plan, load_overlay(models, figures, index), placement, timed)
+    profile = models.history.entries[models.resolve_index(index)].profile
+    return TableFigures(machine, plan, load_overlay(models, figures, index), placement, profile)
 
 
 def load_overlay(models: Models, figures: Overlay | Outside | None, index: int | None) -> Overlay | None:

@@ -158,7 +158,7 @@ def test_an_output_is_declared_as_it_is_since(capsys: pytest.CaptureFixture[str]
         (["--replace-op", "Mul=Relu"], "Relu takes 1 inputs"),
         (["--replace-op", "Mul=And"], "And takes no float32"),
         (["--replace-op", "Mul=Mull"], "did you mean 'Mul'"),
-        (["--replace-op", "n_a=Gather"], "Gather takes no float32, as 'w'"),
+        (["--replace-op", "n_a=Gather"], "Gather takes no float32, the type of 'w'"),
         (["--replace-op", "Neg=Cast"], "Cast needs to"),
         (
             ["--replace-op", "Neg=com.microsoft::Gelo"],

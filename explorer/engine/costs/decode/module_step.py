@@ -188,7 +188,7 @@ def _describe_mixing(own_cache: OwnCache, step_result: AnalysisResult, past: int
 def _describe_step(cache: Sequence[CacheTensor], past: int) -> str:
     if not past:
         return "a pass over the first token, with nothing in the cache"
-    key_count = sum(entry.keys for entry in cache)
+    key_count = sum(entry.is_key_or_value for entry in cache)
     counted_nouns = ((key_count, "tensor", " of keys and values"), (len(cache) - key_count, "state", ""))
     contents = " and ".join([f"{many_text(n, kind)}{suffix}" for n, kind, suffix in counted_nouns if n])
     return f"one new token after {past:,} tokens in the cache of the module's own code ({contents})"

@@ -34,7 +34,7 @@ class CacheTensor(Struct, frozen=True):
     tensor: torch.Tensor
 
     @property
-    def keys(self) -> bool:
+    def is_key_or_value(self) -> bool:
         """Whether the tensor holds keys, values or a compressed form of them, and not a recurrent state."""
         return "state" not in self.name and self.tensor.is_floating_point()
 

@@ -19,7 +19,7 @@ Sizes = dict[str, tuple[str, Size]]
 _SAMPLES = 16_000
 _FRAMES = 1_024
 _TOKENS = 128
-_PICTURE = 224
+_IMAGE_SIDE = 224
 
 
 class _Config:
@@ -120,12 +120,12 @@ def _list_image_sizes(model: Any) -> Iterator[tuple[str, Size]]:
     config = _Config(model, "backbone_config", "vision_config")
     size = config.get("image_size", "input_size", "img_size", "crop_size")
     if isinstance(size, Mapping):
-        size = (size.get("height", _PICTURE), size.get("width", _PICTURE))
+        size = (size.get("height", _IMAGE_SIDE), size.get("width", _IMAGE_SIDE))
     sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
     if len(sides) == 1:
         sides = sides * 2
     if len(sides) != 2 or not all(isinstance(n, int) and n > 0 for n in sides):
-        sides = (_PICTURE, _PICTURE)
+        sides = (_IMAGE_SIDE, _IMAGE_SIDE)
     channels = (
         config.get_positive_integer("num_channels", "in_channels", "in_chans", "num_image_channels") or 3
     )

@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel
 from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.model import Model
-from explorer.engine.graph.random_operators import NOT_SHARED
+from explorer.engine.graph.random_operators import RANDOM_REASON
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.nonfinite_inputs import (
@@ -399,7 +399,7 @@ def compare_random_region(
         for drawn, runs in zip(draws, zip(first, second, strict=True), strict=True)
     ]
     if varies[0] == varies[1] or all(draws):
-        return replace(evidence, draws=2, reason=NOT_SHARED)
+        return replace(evidence, draws=2, reason=RANDOM_REASON)
     ordinal, opposite = ("the first", "the second") if varies[0] else ("the second", "the first")
     reason = f"random numbers change the output of {ordinal}, but {opposite} draws none"
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)

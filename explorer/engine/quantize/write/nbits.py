@@ -35,7 +35,7 @@ _BIAS = 5
 """Index of the input for a bias of shape (N,)."""
 
 _IN_FLOATS = 1
-"""Accuracy level of MatMulNBits that does not round the activation."""
+"""Value of the attribute `accuracy_level` of MatMulNBits with which the activation is not rounded."""
 
 
 def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
@@ -85,9 +85,9 @@ def _build_code_tensor(operand: Operand, fmt: Integer, grid: Grid) -> Tensor:
     """Builds the tensor of codes, of shape (N, blocks, bytes of a block)."""
     n, k = operand.shape
     shape = n, -(-k // grid.block), grid.block // 2
-    make = partial(_encode_rows, operand, fmt, grid, shape[1] * grid.block - k)
+    encode = partial(_encode_rows, operand, fmt, grid, shape[1] * grid.block - k)
     return Tensor(
-        f"{operand.stored}_blocks", "uint8", shape, ComputedPayload(shape[0] * shape[1] * shape[2], make)
+        f"{operand.stored}_blocks", "uint8", shape, ComputedPayload(shape[0] * shape[1] * shape[2], encode)
     )
 
 

@@ -27,7 +27,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     has_add = is_bias_added(choice)
     biases = () if has_add else choice.layer.operands_of("bias")
     bias = [store_bias(operand, grids.find_operand_grid(choice, operand), additions) for operand in biases]
-    attributes = {name: value for name, value in node.attributes.items() if name != "beta"}
+    attributes = {name: value for name, value in node.attributes.items() if name != "beta"}  # QGemm has none
     fields: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
     if node.op == "Gemm":
         product = additions.create_name(f"{node.outputs[0]}_unbiased") if has_add else node.outputs[0]
