@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, shape_text
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.verdict import Grounds, decide_verdict
@@ -404,6 +403,8 @@ def _run_source(
 
 def _copy_to_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     """Returns a float64 copy of a module, or None and the reason, such as too little memory."""
+    from explorer.engine.formats.torch_module.meta_copy import copy_module  # imports torch
+
     needed_bytes = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     free_bytes = processor.free_bytes()
     if free_bytes is not None and needed_bytes > free_bytes // 2:
