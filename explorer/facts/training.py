@@ -42,7 +42,9 @@ class TrainingStepSpec(Spec, frozen=True):
             placeholder="as opened; 1,8,32",
         ),
     ] = ()
-    optimizer: Annotated[Optimizer, option("optimizer whose memory counts", label="optimizer")] = "sgd"
+    optimizer: Annotated[
+        Optimizer, option("optimizer whose memory counts; adam also stands for AdamW", label="optimizer")
+    ] = "sgd"
     checkpoint: Annotated[
         tuple[Words, ...],
         option(

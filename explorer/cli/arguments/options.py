@@ -201,7 +201,7 @@ OPTIONS: dict[str, Option] = {
         Option("--batch", "batch size (default: the model's own)", "N", least=1),
         Option(
             "--optimizer",
-            "optimizer whose memory counts (default sgd); adam also stands for AdamW",
+            "optimizer whose memory counts; adam also stands for AdamW (default sgd)",
             default="sgd",
             choices=("sgd", "momentum", "adam"),
         ),

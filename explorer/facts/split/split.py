@@ -91,7 +91,10 @@ class SplitSpec(Spec, frozen=True):
     ] = None
     micro_batches: Annotated[Count, option("how many micro-batches go through the pipeline", metavar="N")] = 8
     schedule: Annotated[Literal["gpipe", "1f1b"], option("order of work in a training step")] = "1f1b"
-    optimizer: Annotated[Literal["sgd", "momentum", "adam"], option("optimizer whose memory counts")] = "sgd"
+    optimizer: Annotated[
+        Literal["sgd", "momentum", "adam"],
+        option("optimizer whose memory counts; adam also stands for AdamW"),
+    ] = "sgd"
 
 
 class StageTraining(Fact, frozen=True):
