@@ -244,7 +244,7 @@ def test_verify_computes_the_plan_from_mapping_and_machine(
         changed = verify(2, lambda machine, site, change=change: machine.update(change))
         assert "the machine was changed after the code was emitted" in changed
     for change, message in (
-        ({"bytes_per_cycle": 1e-300}, "'1e-300' bytes per cycle"),
+        ({"bytes_per_cycle": 1e-300}, "'1e-300' is not a rate"),
         ({"name": "DRAM"}, "two memories are called 'DRAM'"),
         ({"ways": 1 << 40}, "do not divide into"),
         ({"holds": ""}, "'' names no operand"),
