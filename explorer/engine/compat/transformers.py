@@ -16,9 +16,16 @@ import torch
 from torch import nn
 
 _CACHE_NAMES = (
-    "cache", "past_key_values", "cache_params", "state", "past_key_value", "layer_past", "kv_cache",
-    "past_kv", "past",
-)  # fmt: skip
+    "cache",
+    "past_key_values",
+    "cache_params",
+    "state",
+    "past_key_value",
+    "layer_past",
+    "kv_cache",
+    "past_kv",
+    "past",
+)
 """Argument names of a forward's cache, the newest of transformers first."""
 _CACHE_CLASS = re.compile(r"\b\w*Cache\b")
 

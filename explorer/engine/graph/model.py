@@ -301,9 +301,17 @@ class Node:
     """
 
     __slots__ = (
-        "_attributes", "alike", "domain", "inputs", "metadata", "name", "op", "outputs", "overload",
+        "_attributes",
+        "alike",
+        "domain",
+        "inputs",
+        "metadata",
+        "name",
+        "op",
+        "outputs",
+        "overload",
         "record",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

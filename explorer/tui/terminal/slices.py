@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
     from textual.message_pump import MessagePump
 
-_SLICE_SECONDS, _PAUSE_SECONDS = (
-    0.004,
-    0.0015,
-)  # work that a key press waits for at most, and the pause after it
+_SLICE_SECONDS, _PAUSE_SECONDS = 0.004, 0.0015
+"""Maximum time of work that a key press waits for, and the pause after it."""
 _QUIET_SECONDS = 0.06
 """Seconds after a key press without long work, so that the effect of the key can be drawn."""
 

@@ -187,12 +187,23 @@ _UNARY: Mapping[str, Callable[..., Any]] = {
 }
 
 _BINARY: Mapping[str, Callable[..., Any]] = {
-    "Add": torch.add, "And": torch.logical_and, "BitwiseAnd": torch.bitwise_and,
-    "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor, "Div": _divide, "Equal": torch.eq,
-    "Greater": torch.gt, "GreaterOrEqual": torch.ge, "Less": torch.lt, "LessOrEqual": torch.le,
-    "Mul": torch.mul, "Or": torch.logical_or, "Sub": torch.sub, "Where": torch.where,
+    "Add": torch.add,
+    "And": torch.logical_and,
+    "BitwiseAnd": torch.bitwise_and,
+    "BitwiseOr": torch.bitwise_or,
+    "BitwiseXor": torch.bitwise_xor,
+    "Div": _divide,
+    "Equal": torch.eq,
+    "Greater": torch.gt,
+    "GreaterOrEqual": torch.ge,
+    "Less": torch.lt,
+    "LessOrEqual": torch.le,
+    "Mul": torch.mul,
+    "Or": torch.logical_or,
+    "Sub": torch.sub,
+    "Where": torch.where,
     "Xor": torch.logical_xor,
-}  # fmt: skip
+}
 
 _SPECIAL: Mapping[str, Rule] = {
     "ArgMax": _make_arg_rule(torch.argmax),

@@ -15,12 +15,16 @@ from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall,
 
 _CONV: Sequence[Callable[..., Tensor]] = (functional.conv1d, functional.conv2d, functional.conv3d)
 _CONV_TRANSPOSE: Sequence[Callable[..., Tensor]] = (
-    functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
-)  # fmt: skip
+    functional.conv_transpose1d,
+    functional.conv_transpose2d,
+    functional.conv_transpose3d,
+)
 """Functions by the number of spatial axes, from 1 on; this also holds for `_CONV` and `_MAX_POOL`."""
 _MAX_POOL: Sequence[Callable[..., Any]] = (
-    functional.max_pool1d, functional.max_pool2d, functional.max_pool3d,
-)  # fmt: skip
+    functional.max_pool1d,
+    functional.max_pool2d,
+    functional.max_pool3d,
+)
 
 
 def gemm(call: OperatorCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:

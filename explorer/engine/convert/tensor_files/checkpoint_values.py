@@ -33,9 +33,19 @@ _PLAIN_CLASSES = ("torch.nn.parameter.Parameter", "torch.Tensor", "torch._tensor
 """Classes of tensors without further attributes."""
 
 _STRUCT_CODES: Mapping[str, str] = {
-    "float16": "e", "float32": "f", "float64": "d", "bool": "?", "int8": "b", "int16": "h", "int32": "i",
-    "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
-}  # fmt: skip
+    "float16": "e",
+    "float32": "f",
+    "float64": "d",
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+}
 """Codes of the struct module for types of numpy scalars."""
 
 

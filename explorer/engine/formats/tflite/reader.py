@@ -98,9 +98,19 @@ class TfliteTensor:
     """
 
     __slots__ = (
-        "data", "dtype", "external", "indices", "name", "quantization", "shape", "signature", "sparse",
-        "type", "values", "variable",
-    )  # fmt: skip
+        "data",
+        "dtype",
+        "external",
+        "indices",
+        "name",
+        "quantization",
+        "shape",
+        "signature",
+        "sparse",
+        "type",
+        "values",
+        "variable",
+    )
 
     def __init__(self, table: FlatTable, buffer: tuple[int, int] | None) -> None:
         self.name = name = table.decode_text(3)

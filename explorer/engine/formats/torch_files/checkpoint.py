@@ -270,10 +270,21 @@ _MORE_REPLACEMENTS: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "en
 # -- numpy arrays
 
 _KINDS = {
-    "f2": "float16", "f4": "float32", "f8": "float64", "i1": "int8", "i2": "int16", "i4": "int32",
-    "i8": "int64", "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64", "b1": "bool",
-    "c8": "complex64", "c16": "complex128",
-}  # fmt: skip
+    "f2": "float16",
+    "f4": "float32",
+    "f8": "float64",
+    "i1": "int8",
+    "i2": "int16",
+    "i4": "int32",
+    "i8": "int64",
+    "u1": "uint8",
+    "u2": "uint16",
+    "u4": "uint32",
+    "u8": "uint64",
+    "b1": "bool",
+    "c8": "complex64",
+    "c16": "complex128",
+}
 """Element types by numpy's code."""
 
 

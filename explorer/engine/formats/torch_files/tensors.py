@@ -44,10 +44,19 @@ UNREAD_BYTES = {"bits16": 2}
 """Bytes of an element whose numbers are not read; 1 for all others, such as `float4_e2m1fn_x2`."""
 
 RENAMED = {
-    "half": "float16", "float": "float32", "double": "float64", "short": "int16", "int": "int32",
-    "long": "int64", "chalf": "complex32", "cfloat": "complex64", "cdouble": "complex128",
-    "qint8": "int8", "quint8": "uint8", "qint32": "int32",
-}  # fmt: skip
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "chalf": "complex32",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
+    "qint8": "int8",
+    "quint8": "uint8",
+    "qint32": "int32",
+}
 """Element types by their second name in torch; for quantized types, the type of the stored integers."""
 
 _STORAGES = {

@@ -16,11 +16,19 @@ from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.transformers.config import BuildError
 
 _TYPES = {
-    "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "minimax-m2": "minimax_m2",
-    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "command-r": "cohere", "phi2": "phi",
-    "deepseek2": "deepseek_v3", "granitemoe": "granitemoe", "gptneox": "gpt_neox",
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "gpt-oss": "gpt_oss",
+    "minimax-m2": "minimax_m2",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "command-r": "cohere",
+    "phi2": "phi",
+    "deepseek2": "deepseek_v3",
+    "granitemoe": "granitemoe",
+    "gptneox": "gpt_neox",
     "starcoder": "gpt_bigcode",
-}  # fmt: skip
+}
 """transformers' name by llama.cpp's name of an architecture, if they differ."""
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
