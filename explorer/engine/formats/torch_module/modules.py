@@ -5,7 +5,6 @@ The code that reads, counts or runs a module uses them. They work with and witho
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -355,6 +354,8 @@ def restoring_attributes(modules: Iterable[nn.Module]) -> Iterator[None]:
             vars(module).clear()
             vars(module).update(attributes)
             for container, contents in containers:
+                if not container and not contents:
+                    continue
                 if isinstance(container, list):
                     container[:] = contents
                 else:
@@ -365,12 +366,16 @@ def restoring_attributes(modules: Iterable[nn.Module]) -> Iterator[None]:
 def _copy_containers(attributes: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     """Returns each list and dictionary in attributes with a copy of it."""
     containers: dict[int, tuple[Any, Any]] = {}
-    pending = [(value, 0) for value in attributes.values()]
-    while pending:
-        value, depth = pending.pop()
-        if type(value) in (dict, OrderedDict, list) and id(value) not in containers:
-            containers[id(value)] = value, copy.copy(value)
-            if depth < _MAX_NESTED:
-                parts = value if isinstance(value, list) else value.values()
-                pending += [(part, depth + 1) for part in parts]
+    values: list[Any] = list(attributes.values())
+    for _ in range(_MAX_NESTED + 1):
+        parts: list[Any] = []
+        for value in values:
+            if type(value) not in _CONTAINERS or id(value) in containers:
+                continue
+            containers[id(value)] = value, list(value) if type(value) is list else dict(value)
+            parts += value if type(value) is list else value.values()
+        values = parts
     return list(containers.values())
+
+
+_CONTAINERS = frozenset((dict, OrderedDict, list))
