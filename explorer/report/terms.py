@@ -1,4 +1,4 @@
-"""Replaces words in the engine's sentences by common terms: tile matmuls, inputs, rounding in u.
+"""Replaces words in the engine's sentences by common terms: matmul, tile matmul, padding, utilization.
 
 Verdicts, differences and formulas are also part of the JSON documents, which must not change. Text output and
 the screen show them with these replacements. Quoted text contains names from a model and is not changed.
@@ -29,7 +29,7 @@ _TERMS = tuple(
 
 
 def field_terms(sentence: str) -> str:
-    """Replace terms in a sentence: '5 sites, 39 products' becomes '5 matmuls, 39 tile matmuls'."""
+    """Replace words by terms of the field: '5 sites, 39 products' becomes '5 matmuls, 39 tile matmuls'."""
     parts = sentence.split("'")
     for index in range(0, len(parts), 2):
         for pattern, term in _TERMS:

@@ -40,7 +40,7 @@ class ColumnFigures(Struct, frozen=True):
         measured: Measured seconds of each row, with groups.
         measured_share: Share of the wall time of the profile, with groups.
         efficiency: Least seconds divided by measured seconds, with groups.
-        utilization: Share of the arithmetic of a row's tile products that its products need.
+        utilization: Share of the MACs in a row's tiles that its matmuls need. The rest is padding.
         overlay: Figures from outside the program.
         providers: Execution providers of onnxruntime that run each row, as text.
     """
@@ -68,12 +68,12 @@ class LayerColumn(Struct, frozen=True):
         unit: Unit of the values.
         get_value: Function that returns the value of a row: a text, a shape, a number, or None if unknown.
         about: Description in one line.
-        stored: Whether the value is known for every row with any shapes, and never a bound.
+        stored: Whether the value never depends on shapes, so unknown shapes do not make it a bound.
         field: Name of the field of `Layer` that holds the value, or ''. A group has the sum of its layers.
         needs: Name of the field of `ColumnFigures` that the column requires, or ''.
         blank: Whether None means that the row has no such value. Otherwise None means unknown.
         summed: Whether a group has the sum of its layers although the column is not a field.
-        aggregate: How a group combines its layers, for figures from outside the program.
+        aggregate: How a group combines figures of a profile, an overlay or a split into stages, else ''.
     """
 
     name: str
@@ -350,7 +350,7 @@ def find_columns(
     where: str = "--columns",
     unknown: Collection[str] = (),
 ) -> list[LayerColumn]:
-    """Finds columns by name. A column that needs a field in `unknown` is allowed without its figures.
+    """Finds columns by name. `unknown` lists the fields of `ColumnFigures` that columns may need and lack.
 
     Raises:
         Misuse: A column does not exist, or the figures that it needs are missing.
@@ -394,8 +394,8 @@ class Style(Struct, frozen=True):
     Attributes:
         columns: Names of the columns from left to right.
         flat: Whether to list only the layers, without their groups.
-        heads: Headers that replace the columns' headers, in the words of the imitated tool. The key of the
-            first column is ''.
+        heads: Headers that replace the columns' headers, in the words of the imitated tool. The key '' is for
+            the column with the names of the layers, which is not in `columns`.
         sums: Whether totals follow the table, as in that tool.
     """
 

@@ -8,7 +8,7 @@
     accumulator = 24          # bits; sites whose integer sums do not fit are listed
     sites = ["*classifier*"]  # tile only these sites
 
-    [[site]]                  # the first matching table with a value decides that value
+    [[site]]                  # each value is from the first matching table that sets it
     site = "*fc2*"            # a name or a glob
     op = "Gemm"               # a glob
     shape = "M>=64 N<=1000"   # conditions on the sizes
@@ -35,12 +35,12 @@ from explorer.settings.tables import read_content, read_spec, write_spec
 def build_spec(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
     """Builds the effective specification: defaults, then the file, then the command line.
 
-    A typed value holds for every site and overrides all tables of the file. A typed `sites` also overrides
-    tables that switch sites on or off.
+    A value from the command line holds for every site and overrides all tables of the file. `sites` from the
+    command line also overrides tables that switch sites on or off.
 
     Args:
         path: Path of the file, or None.
-        typed: Typed values by field of `TileSpec`.
+        typed: Values typed on the command line, by field of `TileSpec`.
 
     Raises:
         Misuse: The file cannot be read or is invalid. The message names file and line.
@@ -73,7 +73,7 @@ def write_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
 
 
 def write_rules(plans: Sequence[Plan], all_sites: Sequence[str]) -> TileSpec:
-    """Builds a specification with the tilings of a session as rules by site name.
+    """Builds, for `write_toml`, a specification with the tilings of a session as rules by site name.
 
     Args:
         plans: Plans in the order in which they were applied. A later plan replaces an earlier one for the

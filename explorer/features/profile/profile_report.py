@@ -49,7 +49,7 @@ def time(axes: Axes, info: Info, fact: Timed) -> None:
 
 
 def timeline(axes: Axes, info: Info, fact: Timed) -> None:
-    """Draw a median run from left to right, with one lane per kind of kernel, the most expensive on top."""
+    """Draw a median run from left to right. Kinds of kernels and the overhead have lanes, longest on top."""
     profile, rows = fact
     lanes: dict[str, list[Frame]] = {}
     for frame in build_frames(profile, rows):

@@ -107,7 +107,7 @@ class ModelValues:
             source=self._models.label(state_index),
             layers=rows,
             decode=make_weight_decoder(graph_of(self._models, state_index, on_progress)),
-            # the notes of a later state do not say that the original's weights are random or replaced
+            # a later state does not record that the weights are random or replaced: use the original's notes
             notes=self._models.list_weight_notes() if state_index else notes,
             on_progress=on_progress,
             cancel=cancel,

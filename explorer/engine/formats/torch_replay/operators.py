@@ -120,7 +120,7 @@ def _check_sizes(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
                 *(drop_values(a) for a in args), **{name: drop_values(a) for name, a in kwargs.items()}
             )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
-        result = None  # the operator fails, or its sizes depend on values and do not exceed its inputs' sizes
+        result = None  # the operator fails, or its sizes depend on values: only its arguments are checked
     results = result if isinstance(result, (list, tuple)) else [result]
     if (
         argument_elements + sum(tensor.numel() for tensor in results if isinstance(tensor, torch.Tensor))
@@ -299,7 +299,7 @@ def _create_tensor(data: Any, dtype: Any = None, device: Any = None, requires_gr
 
 
 def _convert_dtype(value: Any) -> torch.dtype | None:
-    """Returns the element type with a number in TorchScript, or None for an unknown value."""
+    """Returns the element type for its number in TorchScript or for itself, and None for other values."""
     if isinstance(value, int) and 0 <= value < len(DTYPES):
         return DTYPES[value]
     return value if isinstance(value, torch.dtype) else None
@@ -331,8 +331,8 @@ def _format(text: str, *values: Any) -> str:
     return "".join(part + (texts[i] if i < len(texts) else "") for i, part in enumerate(parts))
 
 
-def _ignore_message(*args: Any, **kwargs: Any) -> None:
-    """Discards a warning or printed text of the model."""
+def _ignore_call(*args: Any, **kwargs: Any) -> None:
+    """Ignores a call that warns, prints or sets a random seed."""
 
 
 def _return_false(*args: Any, **kwargs: Any) -> bool:
@@ -384,9 +384,9 @@ _VALUES: dict[str, Callable[..., Any]] = {
     ),
     **dict.fromkeys(("is_grad_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled"), _return_false),
     "is_scripting": lambda: True,
-    **dict.fromkeys(("warn", "manual_seed"), _ignore_message),
+    **dict.fromkeys(("warn", "manual_seed"), _ignore_call),
 }
-"""Builtins on plain values, and builtins that return properties of a tensor."""
+"""Builtins that are used for plain values and for tensors alike, in contrast to `_NUMBERS`."""
 
 MAX_CREATED_ITEMS = 1_000_000
 """Maximum number of list items or characters that one call may create."""
@@ -459,7 +459,7 @@ def _call_prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
 _PRIM_OPERATORS: dict[str, Callable[..., Any]] = {
     "NumToTensor": lambda value: torch.tensor(value),
     "RaiseException": _raise,
-    "Print": _ignore_message,
+    "Print": _ignore_call,
     "dtype": lambda t: DTYPES.index(t.dtype) if t.dtype in DTYPES else t.dtype,
     "type": lambda device: "cpu",
     "index": lambda device: None,

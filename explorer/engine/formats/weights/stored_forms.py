@@ -9,8 +9,8 @@ A quantization library stores one weight as several tensors:
 - BitNet: four ternary numbers in each byte, and a scale.
 - fp8: numbers and scales.
 
-The bits in `quantization_config` are needed only for the shape of packed integers. Tensors in an unknown form
-match no weight of the module, so they are reported as unexpected.
+Packed integers, HQQ, VPTQ and MLX require settings of `quantization_config` or `quantization`. Tensors in an
+unknown form match no weight of the module, so they are reported as unexpected.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _find_owner_weight(name: str, names: set[str], quantization: Mapping[str, An
     """
     owner, _, last = name.rpartition(".")
     if last != "bias" and f"{owner}.W_q" in names and _read_hqq_settings(owner, quantization):
-        return f"{owner}.weight"  # HQQ stores its settings as tensors
+        return f"{owner}.weight"  # all but the bias: HQQ also stores its settings as tensors
     if last != "bias" and (vptq_layers := _list_vptq_layers(quantization)):
         layer = next(
             (x for x in (owner, owner.rpartition(".")[0]) if _read_vptq_settings(vptq_layers.get(x))), ""
@@ -133,7 +133,7 @@ def _find_owner_weight(name: str, names: set[str], quantization: Mapping[str, An
     is_companion = last == "scale" or (last == "biases" and f"{owner}.scales" in names)
     if last in _WEIGHT_PARTS or (is_companion and f"{owner}.weight" in names):
         return f"{owner}.weight"
-    # bitsandbytes appends the names of its tables: x.weight.absmax, x.weight.quant_state.nf4
+    # bitsandbytes appends the names of its tables: x.weight.absmax, x.weight.quant_state.bitsandbytes__nf4
     front, weight, _ = name.partition(".weight.")
     if weight and f"{front}.weight" in names:
         return f"{front}.weight"
@@ -175,7 +175,7 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
     elif main.last_name_part == "weight" and main.dtype == "uint32":
         _measure_mlx(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
-        # each byte contains two numbers, for any stored type; the last byte may be padded
+        # each byte contains two numbers, for any stored type; the last stored element may be padded
         weight.dtype = _find_bitsandbytes_type(weight.tensors)
         weight.shape, weight.elements = None, 2 * main.nbytes
         weight.spare = 2 * main.nbytes // max(main.elements, 1) - 1

@@ -156,8 +156,8 @@ def pair_values(
 ) -> list[Pair]:
     """Pairs corresponding values of two graphs, in the first graph's execution order.
 
-    Equal names are trusted if the same operator or a tiled site computes both values. If one name fails this
-    test, the exporter probably renumbered the values, and a diff pairs them.
+    Equal names are trusted if the operators are equal, one is in a tiled site, or the name is not numbered.
+    If one name fails this test, the exporter probably renumbered the values, and a diff pairs them.
 
     Args:
         before: The first graph.
@@ -174,11 +174,11 @@ def pair_values(
         pairs = {name: name for name in shared}
     unpaired_before = before.input_dependent - pairs.keys()
     paired = set(pairs.values())
-    unpaired_after = (
+    are_unpaired_after = (
         name in after.input_dependent and name not in paired and SITE_KEY not in after.nodes[index].metadata
         for name, index in after.producer.items()
     )
-    if unreliable or (not unpaired_before.isdisjoint(before.producer) and any(unpaired_after)):
+    if unreliable or (not unpaired_before.isdisjoint(before.producer) and any(are_unpaired_after)):
         for first, second in _pair_by_diff(before.model, after.model, inputs, output_pairs):
             if first in before.input_dependent and second in after.input_dependent:
                 pairs.setdefault(first, second)

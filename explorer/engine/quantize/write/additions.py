@@ -21,7 +21,7 @@ class Additions:
         types: Element type and shape of every value of the main graph.
 
     Attributes:
-        nodes: Nodes of the new graph so far.
+        nodes: All nodes of the new graph so far, the unchanged nodes included.
         stored: New stored tensors, by name.
         functions: New local functions, by key.
         opsets: Versions of operator sets that the new nodes need, by domain.
