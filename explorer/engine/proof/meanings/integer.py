@@ -31,7 +31,7 @@ Its second argument is a function that expands numbers per column to numbers per
 
 
 Exact = Callable[[Sequence[Array]], tuple[Array, Array | None]]
-"""Function with the signature of `Integers.exact`."""
+"""Function from the inputs to Y and, if needed, to |X| |W|, the bound of its sums; see `Integers.exact`."""
 
 Grid = tuple[float, int, int]
 """Step, smallest code and largest code of an input; see `Integers.grids`."""
@@ -72,11 +72,11 @@ def _describe_integer_operator(
         zeros: Value names of the zero points of both operands; '' if the zero point is 0.
         bias: Value name of the int32 bias, its numbers, or '' without a bias.
         finish_sums: Steps after the sums.
-        scale: Factor of a sum if the original multiplies floats, else None.
+        scale: Factor of a sum if the operator takes dequantized floats; None if its operands are codes.
         grids: Grids of inputs that are floats, by value name; see `Integers.grids`.
     """
     inputs = list(base.inputs)
-    steps = [grids.get(name) for name in inputs]
+    input_grids = [grids.get(name) for name in inputs]
 
     def find_parameter(name: str) -> _Parameter:
         constant = reader.number(name) if name else np.zeros((), np.int64)
@@ -93,22 +93,22 @@ def _describe_integer_operator(
     else:
         constant = reader.number(bias) if bias else np.zeros((), np.int64)
         sum_bias = _Parameter(constant) if constant is not None else find_parameter(bias)
-    count, sum_type = len(base.inputs), _get_sum_type(reader)
+    input_count, sum_type = len(base.inputs), _get_sum_type(reader)
     expand_scale = None if scale is None else partial(_expand_scale, scale)
 
     def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
-        float_spec = base.spec_for(shapes[:count], output_shape)
+        float_spec = base.spec_for(shapes[:input_count], output_shape)
         zero_point = int(x_zero.stored) if x_zero.stored is not None and x_zero.stored.size == 1 else None
         exact = _divide_by_steps(
             _build_exact_product(
                 float_spec,
                 (x_zero, w_zero, sum_bias),
-                count,
+                input_count,
                 finish_sums,
                 sum_type,
                 needs_bound=scale is not None,
             ),
-            steps,
+            input_grids,
         )
         return replace(
             float_spec,
@@ -118,9 +118,9 @@ def _describe_integer_operator(
                 exact,
                 zero_point,
                 x_zero.input_index,
-                partial(_may_saturate, float_spec, count),
+                partial(_may_saturate, float_spec, input_count),
                 expand_scale,
-                steps,
+                input_grids,
             ),
         )
 
@@ -133,19 +133,19 @@ def _get_sum_type(reader: NodeReader) -> str:
     return planned if "int" in planned else "int32"
 
 
-def _may_saturate(float_spec: ProductSpec, count: int, values: Sequence[Array]) -> bool:
+def _may_saturate(float_spec: ProductSpec, input_count: int, values: Sequence[Array]) -> bool:
     """Whether onnxruntime's kernel for the operands may saturate: uint8 times int8 (see `Integers`)."""
-    right = float_spec.right if isinstance(float_spec.right, np.ndarray) else values[count - 1]
+    right = float_spec.right if isinstance(float_spec.right, np.ndarray) else values[input_count - 1]
     return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
 
 
-def _divide_by_steps(exact_codes: Exact, steps: Sequence[Grid | None]) -> Exact:
+def _divide_by_steps(exact_codes: Exact, input_grids: Sequence[Grid | None]) -> Exact:
     """Returns a function like `exact_codes` that first divides each float input by its step."""
 
     def compute_exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
-        all_steps = [*steps, *(None,) * (len(values) - len(steps))]
-        pairs = zip(values, all_steps, strict=True)
-        return exact_codes([v if s is None else np.rint(v / v.dtype.type(s[0])) for v, s in pairs])
+        all_grids = [*input_grids, *(None,) * (len(values) - len(input_grids))]
+        pairs = zip(values, all_grids, strict=True)
+        return exact_codes([v if grid is None else np.rint(v / v.dtype.type(grid[0])) for v, grid in pairs])
 
     return compute_exact
 
@@ -165,7 +165,7 @@ def _expand_scale(scale: Array, expand: Callable[[Array], Array]) -> Array:
 def _build_exact_product(
     float_spec: ProductSpec,
     numbers: tuple[_Parameter, _Parameter, _Parameter],
-    count: int,
+    input_count: int,
     finish_sums: FinishSums,
     sum_type: str,
     *,
@@ -176,7 +176,7 @@ def _build_exact_product(
     Args:
         float_spec: The same product on floats.
         numbers: Zero points of both operands, and the bias.
-        count: Number of inputs of `float_spec`.
+        input_count: Number of inputs of `float_spec`.
         finish_sums: Steps after the sums.
         sum_type: Element type of the sums.
         needs_bound: Whether the function also returns the sums of the absolute values of the terms.
@@ -184,20 +184,20 @@ def _build_exact_product(
     x_zero, w_zero, sum_bias = numbers
 
     def compute_exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
-        lefts, rights = list(values[:count]), list(values[:count])
-        lefts[0] = _subtract_zero(lefts[0], x_zero.read(values), per_row=True)
+        left_inputs, right_inputs = list(values[:input_count]), list(values[:input_count])
+        left_inputs[0] = _subtract_zero(left_inputs[0], x_zero.read(values), per_row=True)
         if isinstance(float_spec.right, np.ndarray):
             zero = w_zero.read(values).reshape(-1).astype(np.int32)
-            # outside of the blocks of packed groups, the weight equals the zero point
+            # outside of a grouped convolution's blocks, the elements are the zero point, and become 0
             weight = float_spec.right.astype(np.int32) - zero if zero.any() else float_spec.right
         else:
-            rights[-1] = _subtract_zero(rights[-1], w_zero.read(values), per_row=False)
-            weight = float_spec.arrange_weight(rights)
-        left_rows = float_spec.left(lefts)
+            right_inputs[-1] = _subtract_zero(right_inputs[-1], w_zero.read(values), per_row=False)
+            weight = float_spec.arrange_weight(right_inputs)
+        left_rows = float_spec.left(left_inputs)
         sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(sum_bias.read(values))
-        size = np.abs(weight.astype(np.int32))
+        magnitudes = np.abs(weight.astype(np.int32))
         bound = (
-            _sum_products(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, size)
+            _sum_products(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, magnitudes)
             if needs_bound
             else None
         )
@@ -231,7 +231,7 @@ def _combine_bias(
 
 
 def _expand_columns(float_spec: ProductSpec, values: Array, output_shape: tuple[int, ...]) -> Array:
-    """Expands numbers per column of each product, (batch, 1, N), to the elements of the output."""
+    """Expands numbers per column of each product, (batch, 1, N), to the elements that the output has."""
     positions = float_spec.arrange_output(np.arange(math.prod(output_shape)).reshape(output_shape))
     output_values = np.zeros(math.prod(output_shape), values.dtype)
     column_values = np.broadcast_to(values, positions.shape)
@@ -254,7 +254,7 @@ _CONVERTED_ELEMENTS = 1 << 21
 
 
 def _sum_products(left_rows: Rows, M: int, right: Array) -> Array:
-    """Computes the sums of products as int64. float64 is exact for products of bytes, and uses BLAS."""
+    """Computes the sums of products as int64. float64 is exact for codes of 16 bits, and uses BLAS."""
     batch, depth, width = right.shape
     sums = np.empty((batch, M, width), np.int64)
     step = max(1, _CONVERTED_ELEMENTS // max(depth, 1))
@@ -288,7 +288,7 @@ def _describe_float_operator(
     """Builds the specification of the float operator `op` with the operands `names` of `node`.
 
     A grouped convolution is a product with a block-diagonal weight. The elements outside of the blocks are
-    the zero point of the weight, so that they add nothing. `zero` is the value name of that zero point.
+    the weight's zero point (value name `zero`), so that they add nothing, or 0 if its zero points differ.
     """
     attributes = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
     float_node = Node(op, names, node.outputs, name=node.name, attributes=attributes)
@@ -331,7 +331,7 @@ def _build_quantized_meaning(op: str, bias: int, output_scale: int, has_alpha: b
     Args:
         op: The float form of the operator.
         bias: Input index of the bias, or 0 without a bias.
-        output_scale: Input index of the scale of Y. The zero point of Y follows it; without it, Y is float32.
+        output_scale: Input index of Y's scale. The next input is Y's zero point; without one, Y is float32.
         has_alpha: Whether the attribute `alpha` scales the product.
     """
 
@@ -359,7 +359,7 @@ def _build_quantized_meaning(op: str, bias: int, output_scale: int, has_alpha: b
 
 
 def _build_dequantized_meaning(op: str) -> Meaning:
-    """Returns the meaning of a float operator on dequantized operands, as a plan may compute it."""
+    """Returns the meaning of a float operator, on the codes of its operands if the plan uses integers."""
     float_meaning = _FLOAT_MEANINGS[op]
 
     def build_original(node: Node, reader: NodeReader) -> Original:
@@ -370,9 +370,9 @@ def _build_dequantized_meaning(op: str) -> Meaning:
         x, w = (producers.get(name) for name in (node.inputs[1::-1] if is_weight_left else node.inputs[:2]))
         if x is None or w is None:
             raise NotTiled(f"the operands of '{node.label}' were not quantized")
-        left_operand, right_operand = _read_quantized_operand(x, reader), _read_quantized_operand(w, reader)
+        data_operand, weight_operand = _read_quantized_operand(x, reader), _read_quantized_operand(w, reader)
         alpha, beta = (np.float32(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
-        scales = np.asarray(left_operand.scale.reshape(()) * right_operand.scale.reshape(-1), np.float32)
+        scales = np.asarray(data_operand.scale.reshape(()) * weight_operand.scale.reshape(-1), np.float32)
         bias: str | Array = ""
         float_bias: Array | None = None
         if _get_input_name(node, 2) and beta:
@@ -384,12 +384,12 @@ def _build_dequantized_meaning(op: str) -> Meaning:
             else:
                 bias = integer_bias
         names = (
-            (right_operand.name, left_operand.name)
+            (weight_operand.name, data_operand.name)
             if is_weight_left
-            else (left_operand.name, right_operand.name)
+            else (data_operand.name, weight_operand.name)
         )
-        base = _describe_float_operator(op, node, names, right_operand.zero, reader)
-        broadcast = partial(_broadcast_channels, node, reader, right_operand, is_weight_left)
+        base = _describe_float_operator(op, node, names, weight_operand.zero, reader)
+        broadcast = partial(_broadcast_channels, node, reader, weight_operand, is_weight_left)
 
         def finish_sums(sums: Array, expand: Callable[[Array], Array]) -> Array:
             y = _make_scaling(broadcast(scales * alpha), None)(sums, expand)
@@ -398,10 +398,10 @@ def _build_dequantized_meaning(op: str) -> Meaning:
         scale = broadcast(np.abs(scales * alpha))
         grids = {
             operand.name: operand.grid
-            for operand in (left_operand, right_operand)
+            for operand in (data_operand, weight_operand)
             if operand.grid is not None
         }
-        zeros = left_operand.zero, right_operand.zero
+        zeros = data_operand.zero, weight_operand.zero
         return _describe_integer_operator(node, reader, base, zeros, bias, finish_sums, scale, grids)
 
     return build_original
@@ -426,7 +426,7 @@ class _QuantizedOperand(Struct, frozen=True):
 
 
 def _read_quantized_operand(producer: Node, reader: NodeReader) -> _QuantizedOperand:
-    """Returns the quantized operand that a DequantizeLinear or a call of IntQuant computes.
+    """Reads the operand that a DequantizeLinear or IntQuant computes; may add its codes to `reader.codes`.
 
     Raises:
         NotTiled: The node is another operator.
