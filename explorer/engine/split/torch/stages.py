@@ -22,7 +22,7 @@ from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.host.optional_packages import format_error
 from explorer.host.output_files import check_disk_space
 
-SCRIPT = "run.py"
+SCRIPT = "run.py"  # in a folder of stages: the script that runs and trains them
 
 
 class StageModule(Struct, frozen=True):
@@ -45,7 +45,7 @@ class CallPattern(Struct, frozen=True):
 
     Attributes:
         signature: Signature of the module's `forward`, without annotations.
-        arguments: Value of each argument by its name, in the order of the stages' inputs. The class
+        arguments: Value of each argument by its name, in the order of `ModuleStages.inputs`. The class
             `torch.Tensor` stands for a tensor.
     """
 
@@ -53,7 +53,7 @@ class CallPattern(Struct, frozen=True):
     arguments: Mapping[str, Any]
 
     def list_tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-        """Lists the tensors of another call, in the order of the stages' inputs.
+        """Lists the tensors of another call, in the order of `ModuleStages.inputs`.
 
         Raises:
             Misuse: An argument that is not a tensor has another value than in the call of the cut.
@@ -104,15 +104,15 @@ def _match(value: Any, expected: Any, tensors: list[torch.Tensor]) -> bool:
 
 
 def _describe_call(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], number: int
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], tensor_count: int
 ) -> CallPattern | None:
-    """Describes a call with a number of tensors, or returns None if an object of a class has some of them."""
+    """Describes a call; None if tuples, lists and dicts contain fewer than its `tensor_count` tensors."""
     signature = inspect.signature(module.forward)
     parameters = [part.replace(annotation=part.empty) for part in signature.parameters.values()]
     signature = inspect.Signature(parameters)
     positional = signature.bind_partial(*args).arguments
     arguments = {name: _mark_tensors(value) for name, value in {**positional, **kwargs}.items()}
-    is_complete = sum(leaf is torch.Tensor for leaf in leaves(arguments)) == number
+    is_complete = sum(leaf is torch.Tensor for leaf in leaves(arguments)) == tensor_count
     return CallPattern(signature, arguments) if is_complete else None
 
 
@@ -191,7 +191,7 @@ def cut_module(
         module: The module in evaluation mode, with its weights.
         args: Positional arguments of one micro-batch.
         kwargs: Keyword arguments of the micro-batch.
-        starts: Names of the calls in the exported program that begin a stage.
+        starts: Names of the calls in the exported program that begin a stage, without the first stage.
         where: Name of the module, for messages.
 
     Raises:
