@@ -56,15 +56,15 @@ def quantize_choice(
     """
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
     with make_current(session.parts.models, state):
-        if not as_graph and _is_quantized_as_module(session, spec, None, on_progress):
+        if not as_graph and _quantizes_as_module(session, spec, None, on_progress):
             return _get_quantizer(session).choice(_adapt_request(request))
         return session.parts.get_part(Quantizer).choice(request, on_progress)
 
 
-def _is_quantized_as_module(
+def _quantizes_as_module(
     session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress
 ) -> bool:
-    """Return whether the current model is quantized as a module; most forms need ONNX."""
+    """Return whether `quantize` works on the current model as a module; most forms need ONNX."""
     opened = session.parts.models.open_state(session.parts.models.current, on_progress)
     if spec.form == "torchao" and not hasattr(opened, "loaded"):
         problem = "torchao is for layers of an nn.Module"
@@ -75,7 +75,7 @@ def _is_quantized_as_module(
 
 
 def _adapt_request(request: QuantizeRequest) -> QuantizeRequest:
-    """Adapt a request to modules, which do not have forms.
+    """Adapt a request to modules, for which the form 'fast' is the same as 'auto'.
 
     Raises:
         Misuse: The request has an option that only an ONNX file supports.
@@ -97,7 +97,7 @@ def quantize_settings(
     Raises:
         Misuse: See `quantize_choice`.
     """
-    if _is_quantized_as_module(session, spec, None, on_progress):
+    if _quantizes_as_module(session, spec, None, on_progress):
         return _get_quantizer(session).settings(_adapt_request(QuantizeRequest(spec)).spec)
     return session.parts.get_part(Quantizer).settings(spec, on_progress)
 
@@ -127,7 +127,7 @@ def quantize(
         spec: Number formats, layers and form.
         state: Index of the state to quantize, which starts a branch of the history. None for the current
             state.
-        onnx: The ONNX export of an nn.Module, and not its modules.
+        onnx: Ignored; use `as_graph` for the ONNX export of an nn.Module.
         output: Path of the file to write, or None to keep the model in the session until `save`.
         overwrite: Whether to replace an existing `output`.
         calibrate: Path of an .npy or .npz file with inputs, or of a folder with such files. None draws random
@@ -135,7 +135,7 @@ def quantize(
         draws: Number of random inputs.
         seed: Seed of the first random input.
         report: Whether to measure errors of weights, layers and outputs, which runs both models.
-        as_graph: Whether to quantize the exported graph of an nn.Module, as `quantize_trial` does.
+        as_graph: Whether to quantize the ONNX export of an nn.Module, as `quantize_trial` does.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled regularly. If it returns True, the job stops and leaves no files.
 
@@ -153,12 +153,12 @@ def _quantize_state(
     session: Facade, request: QuantizeRequest, state: int | None, measured: bool, options: Mapping[str, Any]
 ) -> Quantization:
     with make_current(session.parts.models, state):
-        is_module = not request.as_graph
-        if request.spec.form == "torchao" and _is_quantized_as_module(
+        allows_module = not request.as_graph
+        if request.spec.form == "torchao" and _quantizes_as_module(
             session, request.spec, None, options["on_progress"]
         ):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
-        if is_module and _is_quantized_as_module(
+        if allows_module and _quantizes_as_module(
             session, request.spec, options["output"], options["on_progress"]
         ):
             module_request = _adapt_request(request)
@@ -185,7 +185,7 @@ def quantize_module(
 
     Weights and biases are rounded once and stored as float32. Inputs are rounded at each call by standard
     operators of PyTorch. Layers keep their names, so that a state_dict fits both modules. The operator of a
-    layer is its type: 'Linear', 'Conv2d', 'LSTM'.
+    layer, as in `spec.ops`, is its type: 'Linear', 'Conv2d', 'LSTM'.
 
     Args:
         spec: Number formats and layers. Its `form` is 'auto', or 'torchao' for weight tensors of torchao, if
