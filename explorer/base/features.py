@@ -26,8 +26,8 @@ if TYPE_CHECKING:
             methods: Methods of `Session`: functions whose first argument is the session.
             functions: Functions of `explorer.session` that work on several models or on none.
             changes: Changes, which make states of the history: records of type `session.parts.change.Change`.
-            records: Types of `facts.change.ChangeRecord` that the states of each change keep.
-            fields: Functions that build the fields of a state in the answers, one for each change.
+            records: Subclasses of `facts.change.ChangeRecord`: what a state keeps about each change.
+            fields: Functions that build the fields of a state in `explorer history`, one for each change.
             main_keys: Keys of the main screen: tables of `tui.commands.command_key.CommandKey`.
             keys: Keys of the feature's own screens for the help: tables of `tui.text.keys.Key`.
             layer_lines: Parts of the page of a layer: functions that take a `tui.tabs.layer.LayerParts`.
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
             sections: Sections of the HTML report: records of type `report.html.page.Section`.
             words: Texts for the answer of another feature's verb: functions that build blocks from a fact.
             blocks: Blocks of facts, by the type of the fact: functions that build blocks from a fact.
-            displays: Functions that show a fact where Python runs, see `base.fact`: "html", "frame", "text",
-                "document".
+            displays: Functions that show a fact in Python or in a notebook, see `base.fact`: "html", "frame",
+                "text", "document".
         """
 
         verbs: Targets

@@ -27,7 +27,7 @@ def _write_command_pages(app: Any) -> None:
     for name, command in VERBS.items():
         path, text = folder / f"{name}.md", _build_command_page(name, command)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")  # an unchanged page is not read again
+            path.write_text(text, encoding="utf-8")  # a write makes Sphinx read it again
 
 
 def _build_command_page(name: str, command: Command) -> str:
@@ -41,13 +41,13 @@ def _build_command_page(name: str, command: Command) -> str:
 
 
 def _list_examples(name: str) -> list[tuple[str, str]]:
-    """List the commands of this verb that the manual shows with their output, by the page that shows them."""
+    """List pages of the manual with a command of this verb and its output of two or more lines."""
     examples = []
     for topic in TOPICS:
         for block in re.findall(r"^```console\n(.*?)^```$", page(topic), re.DOTALL | re.MULTILINE):
-            for command in re.split(r"^(?=\$ )", block, flags=re.MULTILINE):
-                if re.match(rf"\$ explorer {name} ", command) and command.count("\n") > 2:
-                    examples.append((topic, command))
+            for example in re.split(r"^(?=\$ )", block, flags=re.MULTILINE):
+                if re.match(rf"\$ explorer {name} ", example) and example.count("\n") > 2:
+                    examples.append((topic, example))
     return examples
 
 

@@ -171,7 +171,7 @@ number. Core ML, OpenVINO and frozen graphs are recognized by the first fields o
 
 
 def find_file_error(probe: SourceProbe, by_ending: bool = True) -> BadModel | None:
-    """Returns the error for a file in one of the unread formats, or None for any other file.
+    """Returns the error for a Python file or a file in an unread format, or None for any other file.
 
     Args:
         probe: File that no readable format recognizes.
@@ -209,7 +209,7 @@ def _build_python_error(path: str) -> BadModel:
 
 
 def find_folder_error(folder: str) -> BadModel | None:
-    """Returns the error for a Core ML package or a folder with a file in an unread format, or None.
+    """Returns the error for a Core ML package or for a file of the folder (see `find_file_error`), or None.
 
     Only the first entries by name are examined, because a folder may have millions of files.
     """

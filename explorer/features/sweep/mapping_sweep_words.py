@@ -17,7 +17,7 @@ MappingColumn = tuple[Column, Callable[[MappingRow], Cell]]
 
 
 def mapping_sweep(fact: MappingSweep) -> list[Block]:
-    """Build the output of `explorer sweep --map`: a row for each combination, with the front marked."""
+    """Build the output of `explorer sweep --map`: a row per combination, with the Pareto front marked."""
     rows = fact.rows
     models = dict.fromkeys(" ".join(filter(None, (row.model, row.opening))) for row in rows)
     objectives = dict.fromkeys(row.objective for row in rows)

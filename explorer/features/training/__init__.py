@@ -1,4 +1,4 @@
-"""Count the cost of a training step, train modules, and score models on data."""
+"""Count the cost of a training step (`training`), train modules (`train`), and score models on data."""
 
 from explorer.base.features import Feature
 

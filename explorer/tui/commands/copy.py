@@ -88,7 +88,7 @@ class CopyAsCommand(ScreenCommand):
             return _format_as_code(self._read_page())
         return f"## {layer.path}\n\n" + _format_blocks(layer_blocks(layer, info.info.totals))
 
-    def _find_command(self) -> str:
+    def _find_command(self) -> str:  # the command of the last action, or the one that prints the layer
         if self.store.last_command:
             return self.store.last_command
         layer, source = self.tree.current_layer, write_path_word(self.store.source)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _run(args: ParsedArgs, progress: object) -> Answer:
-    if args.models:
+    if args.models:  # positional arguments; here the topic
         return Answer(pieces=partial(_print_topic, args.models[0]))
     width, titles = max(map(len, manual.TOPICS)), manual.titles()
     lines = ["explorer help TOPIC shows a page of the manual, or explains a term of the glossary:\n"]
@@ -30,13 +30,13 @@ def _print_topic(topic: str) -> Iterator[str]:
     Raises:
         Misuse: No page, verb or term of the glossary has this name.
     """
-    # imported on demand: the commands import this module, and the help loads argparse
+    # imported on demand: the commands import this module
     from explorer.cli.commands import VERBS
 
     if topic in manual.TOPICS or topic not in VERBS:
         yield from _render(_explain_term(topic) or manual.page(topic))
         return
-    from explorer.cli.arguments.help import help_text
+    from explorer.cli.arguments.help import help_text  # loads argparse
 
     yield help_text(VERBS[topic], VERBS)
 
