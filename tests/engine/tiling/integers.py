@@ -101,10 +101,12 @@ def conv_integer(path: Path, *, computed: bool = False, zero: int = 4, **attribu
     return save_integers(path, node, feeds, stored, (np.int32, _slid(attributes)))
 
 
-def qlinear_conv(path: Path, kind: Any = np.int8, **attributes: Any) -> str:
+def qlinear_conv(path: Path, kind: Any = np.int8, zeros: Any = None, **attributes: Any) -> str:
     """The same, requantized, with a scale for every channel and a bias."""
     groups = attributes.get("group", 1)
     stored = {"w": integers(kind, 8, 6 // groups, 3, 3, seed=1), **_requantisation(kind, kind, 8), "b": _BIAS}
+    if zeros is not None:
+        stored["wz"] = np.array(zeros, kind)
     node = helper.make_node("QLinearConv", [*_Q, "b"], ["y"], name="conv", **attributes)
     return save_integers(path, node, {"x": (kind, (2, 6, 9, 8))}, stored, (kind, _slid(attributes)))
 
@@ -166,6 +168,7 @@ OPERATORS: Mapping[str, Any] = {
     "QLinearConv": lambda p: qlinear_conv(p),
     "QLinearConv, padded": lambda p: qlinear_conv(p, np.uint8, **_PADDED),
     "QLinearConv, strided and dilated": lambda p: qlinear_conv(p, **_SPREAD),
+    "QLinearConv, a zero point a kernel": lambda p: qlinear_conv(p, np.uint8, range(90, 98), **_PADDED),
     "QLinearConv, grouped": lambda p: qlinear_conv(p, group=2, **_PADDED),
     "QGemm": lambda p: qgemm(p),
     "QGemm, turned": lambda p: qgemm(p, turned=1),

@@ -151,10 +151,12 @@ def build_integer_site(
         if isinstance(name, str) and name and name not in input_index:
             input_index[name] = len(site_inputs)
             site_inputs.append(name)
-    if base.weight is not None and base.weight.compute_block is not None and terms.b != 0:
-        if not isinstance(terms.b, int):
+    if base.weight is not None and isinstance(base.weight.compute_block, KernelBlocks) and np.any(terms.b):
+        has_groups = base.weight.compute_block.window.groups.count > 1
+        if isinstance(terms.b, str) or (has_groups and not isinstance(terms.b, int)):
             raise UntiledProduct("its kernels have more than one zero point")
-        base = replace(base, right=_fill_zero(base.weight, terms.b))
+        if isinstance(terms.b, int):
+            base = replace(base, right=_fill_zero(base.weight, terms.b))
     converter = columns or get_default_columns(base, context)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:

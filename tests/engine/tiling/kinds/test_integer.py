@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from explorer import Session, TileSpec
+from explorer import ExplorerError, Session, TileSpec
 from explorer.engine.formats.onnx import reader
 from tests import stock
 from tests.engine.tiling.integers import OPERATORS, integers, matmul_integer, qgemm, save_integers
@@ -334,3 +334,26 @@ def test_a_convolution_between_dequantizers_pads_with_the_zero_point(tmp_path: P
     assert result.plan.sites[0].dtype == "int8"
     kept = onnx.load(tmp_path / "b.onnx").graph.node
     assert not [n for n in kept if n.op_type == "DequantizeLinear"]
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+def test_a_grouped_convolution_with_several_zero_points_is_refused_with_the_reason(
+    tmp_path: Path, groups: int
+) -> None:
+    source = str(tmp_path / "a.onnx")
+    channels = 2 * groups
+    stored = {
+        "w": integers(np.uint8, channels, 2, 3, 3, seed=2),
+        "xs": np.float32(0.1),
+        "xz": np.uint8(7),
+        "ys": np.float32(0.4),
+        "wz": np.arange(60, 60 + channels, dtype=np.uint8),
+        "yz": np.uint8(90),
+        "ws": np.full(channels, 0.02, np.float32),
+    }
+    names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"]
+    node = helper.make_node("QLinearConv", names, ["y"], name="conv", group=groups)
+    shapes = (np.uint8, (1, channels, 7, 7)), (np.uint8, (1, channels, 5, 5))
+    save_integers(source, node, {"x": shapes[0]}, stored, shapes[1])
+    with pytest.raises(ExplorerError, match="its kernels have more than one zero point"):
+        Session(source).tile(TileSpec((4, 4, 4), grouped="pack"), output=str(tmp_path / "b.onnx"))
