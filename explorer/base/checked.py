@@ -196,7 +196,7 @@ def _describe_type(info: Any) -> str:
         return (
             f"{len(item_texts)} values, each {item_texts[0]}"
             if is_uniform
-            else f"values: {', '.join(item_texts)}"
+            else f"a tuple ({'; '.join(item_texts)})"
         )
     if name in ("VarTupleType", "ListType", "CollectionType", "SetType", "FrozenSetType"):
         return f"values, each {_describe_type(info.item_type)}"

@@ -158,7 +158,10 @@ def test_code_that_mixes_sequences_is_counted_as_it_runs_and_what_they_take_apar
     assert found.totals.macs == step
     assert f"{batch} separate sequences take {batch * alone:,} MACs" in found.model.notes[-1]
     one = module_step.analyze_step_with_cache(own, own.step(past), past, 1).info
-    assert (one.totals.macs, one.model.notes) == (alone, ())
+    assert one.totals.macs == alone
+    # RWKV's first call divides its weights, for its number of layers, and sets a flag; later calls do not
+    rescaling = "assumed: the model's calls differ from each other, and the call that costs more is counted"
+    assert one.model.notes == (rescaling,)
 
 
 @pytest.mark.slow

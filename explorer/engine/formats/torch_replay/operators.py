@@ -41,7 +41,14 @@ class NotTraceable(UnknownOperator):
     """Raised for an operator that branches or loops on values. A trace would follow only one path."""
 
 
-def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Any:
+def call(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: torch.device,
+    *,
+    is_shape_run: bool = False,
+) -> Any:
     """Calls an operator.
 
     Args:
@@ -49,9 +56,10 @@ def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torc
         args: Positional arguments: plain values and tensors.
         kwargs: Keyword arguments: plain values and tensors.
         device: Device of new tensors, for operators without tensor arguments.
+        is_shape_run: Whether the model runs on shapes, so that only constants have values.
 
     Raises:
-        UnknownOperator: The operator is unknown or forbidden.
+        UnknownOperator: The operator is unknown or forbidden, or computes too large a constant.
     """
     root, _, operator_name = name.partition(".")
     if operator_name in ("device", "prim.device"):
@@ -61,23 +69,37 @@ def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torc
         library, _, operator_name = operator_name.partition(".")
         if library == "prim":
             return _call_prim(operator_name, args, kwargs)
-        return call_operator(library, operator_name, args, kwargs, device)
+        return call_operator(library, operator_name, args, kwargs, device, is_shape_run=is_shape_run)
     builtin = _VALUES.get(operator_name)
     if builtin is not None:
         return builtin(*args, **kwargs)
     scalar = _NUMBERS.get(operator_name)
     if scalar is not None and not any(isinstance(a, torch.Tensor) for a in args):
         return scalar(*args, **kwargs)
-    return call_operator("aten", operator_name, args, kwargs, device)
+    return call_operator("aten", operator_name, args, kwargs, device, is_shape_run=is_shape_run)
 
 
 def call_operator(
-    library: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+    library: str,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: torch.device,
+    *,
+    is_shape_run: bool = False,
 ) -> Any:
     """Calls an operator of torch by library and name; torch chooses the overload by the arguments.
 
+    Args:
+        library: Operator library, such as 'aten'.
+        name: Name of the operator in its library.
+        args: Positional arguments: plain values and tensors.
+        kwargs: Keyword arguments: plain values and tensors.
+        device: Device of new tensors, for operators without tensor arguments.
+        is_shape_run: Whether the model runs on shapes, so that only constants have values.
+
     Raises:
-        UnknownOperator: The operator is unknown or forbidden.
+        UnknownOperator: The operator is unknown or forbidden, or computes too large a constant.
     """
     name = _BITWISE.get(name, name)
     if library not in LIBRARIES or name in FORBIDDEN or name.startswith("__"):
@@ -91,12 +113,15 @@ def call_operator(
     if packet is None:
         raise UnknownOperator(f"the operator {library}::{name} is not known")
     tensor_arguments = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
-    if tensor_arguments:
-        if device.type == "meta" and all(tensor.device.type == "cpu" for tensor in tensor_arguments):
-            _check_sizes(packet, args, kwargs)
-        return packet(*args, **kwargs)
-    if _takes_device(packet):
+    if not tensor_arguments and _takes_device(packet):
         kwargs = {**kwargs, "device": device}
+    result_device = tensor_arguments[0].device if tensor_arguments else device
+    if (
+        is_shape_run
+        and result_device.type == "cpu"
+        and all(tensor.device == result_device for tensor in tensor_arguments)
+    ):
+        _check_sizes(packet, args, kwargs)
     return packet(*args, **kwargs)
 
 
@@ -110,24 +135,60 @@ def _check_sizes(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """
 
     def drop_values(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device("meta")
         return value.to("meta") if isinstance(value, torch.Tensor) else value
 
     argument_elements = sum(a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
+    count_elements = _VALUE_DEPENDENT_SIZES.get(packet)
     try:
         # without modes, operator counters do not see this call, which is not part of the model
         with hide_from_modes():
-            result = packet(
-                *(drop_values(a) for a in args), **{name: drop_values(a) for name, a in kwargs.items()}
-            )
+            if count_elements is not None:
+                result_elements = count_elements(*args, **kwargs)
+            else:
+                result = packet(
+                    *(drop_values(a) for a in args), **{name: drop_values(a) for name, a in kwargs.items()}
+                )
+                results = result if isinstance(result, (list, tuple)) else [result]
+                result_elements = sum(r.numel() for r in results if isinstance(r, torch.Tensor))
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
-        result = None  # the operator fails, or its sizes depend on values: only its arguments are checked
-    results = result if isinstance(result, (list, tuple)) else [result]
-    if (
-        argument_elements + sum(tensor.numel() for tensor in results if isinstance(tensor, torch.Tensor))
-        > LARGEST_CONSTANT
-    ):
+        result_elements = 0  # the operator fails, or its result has at most as many rows as its arguments
+    if argument_elements + result_elements > LARGEST_CONSTANT:
         raise UnknownOperator("its code computes more constants than a model has")
 
+
+def _count_bins(self: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> int:
+    return max(minlength, int(self.max()) + 1 if self.numel() else 0)
+
+
+def _count_one_hot(self: torch.Tensor, num_classes: int = -1) -> int:
+    classes = int(self.max()) + 1 if num_classes < 0 and self.numel() else num_classes
+    return self.numel() * classes
+
+
+def _count_repeated(
+    self: torch.Tensor,
+    repeats: torch.Tensor | int | None = None,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> int:
+    if repeats is None:  # the overload repeat_interleave(repeats), which returns indices
+        return int(self.sum())
+    if isinstance(repeats, int):
+        return self.numel() * repeats
+    rows = self.numel() if dim is None else self.shape[dim]
+    total_repeats = int(repeats.sum()) * (rows if repeats.numel() == 1 else 1)
+    return total_repeats * (self.numel() // max(rows, 1))
+
+
+_VALUE_DEPENDENT_SIZES: Mapping[Any, Callable[..., int]] = {
+    torch.ops.aten.bincount: _count_bins,
+    torch.ops.aten.one_hot: _count_one_hot,
+    torch.ops.aten.repeat_interleave: _count_repeated,
+}
+"""Number of result elements of the operators whose results can outgrow their arguments by a value."""
 
 LARGEST_CONSTANT = 1 << 26
 """Maximum number of elements in the arguments and results of an operator on constants."""

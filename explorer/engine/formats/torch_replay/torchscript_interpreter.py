@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.compat.torch import buffers_of, children_of, parameters_of
+from explorer.engine.formats.torch_module.modules import collect_tensors
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
@@ -228,6 +229,7 @@ class ScriptInterpreter:
         entry: Name of the method that the next call of a submodule runs, or '' for `forward`.
         steps: Number of steps of the current run.
         loop_depth: Number of loops that contain the current statement.
+        is_shape_run: Whether the current run has tensors without values, so that it computes shapes.
     """
 
     def __init__(self, code: Code, device: torch.device) -> None:
@@ -237,6 +239,7 @@ class ScriptInterpreter:
         self.entry = ""
         self.steps = 0
         self.loop_depth = 0
+        self.is_shape_run = False
 
     def __deepcopy__(self, memo: Any) -> ScriptInterpreter:
         return self
@@ -250,6 +253,9 @@ class ScriptInterpreter:
         if "constants" in twin.file_values:
             # the model itself: a new run starts
             self.steps = self.loop_depth = 0
+            self.is_shape_run = self.device.type == "meta" or any(
+                tensor.is_meta for tensor in collect_tensors([*args, *kwargs.values()])
+            )
             args = _convert_image_lists(kind, args)
         method = kind.methods.get(name) or kind.methods.get("forward__0")
         if method is None:
@@ -555,7 +561,7 @@ class ScriptInterpreter:
         if any(isinstance(a, ScriptObject) and ".torch.classes." in a.qualname for a in args):
             raise ScriptError(_PACKED)
         try:
-            return operators.call(name, args, kwargs, self.device)
+            return operators.call(name, args, kwargs, self.device, is_shape_run=self.is_shape_run)
         except operators.UnknownOperator as error:
             raise ScriptError(str(error)) from None
 

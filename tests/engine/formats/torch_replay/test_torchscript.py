@@ -409,6 +409,49 @@ def test_a_tensor_that_claims_more_than_its_storage_takes_no_memory(small: str, 
         Session(rewritten(small, tmp_path / "large.pt", {"data.pkl": changed})).analysis()
 
 
+class LargeConstant(nn.Module):
+    """Adds a constant whose size, 2.4 GB, is a number in the file."""
+
+    def __init__(self, operator: str) -> None:
+        super().__init__()
+        self.operator = operator
+        self.layer = nn.Linear(3, 5)
+        self.register_buffer("size", torch.tensor([300_000_000]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.operator == "bincount":
+            constant = torch.bincount(self.size)
+        elif self.operator == "one_hot":
+            constant = nn.functional.one_hot(self.size)[0]
+        elif self.operator == "indices":
+            constant = torch.repeat_interleave(self.size)
+        elif self.operator == "repeat":
+            constant = torch.repeat_interleave(torch.ones(1, 1), self.size, 0)[:, 0]
+        else:
+            constant = torch.zeros(int(self.size[0])).cumsum(0)
+        return self.layer(x) + constant[:5]
+
+
+@pytest.mark.parametrize("operator", ["bincount", "one_hot", "indices", "repeat", "zeros"])
+def test_a_constant_that_a_value_makes_large_takes_no_memory(
+    operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved_script(LargeConstant(operator), (), tmp_path / "large.pt", scripted=True)
+    sizes: list[int] = []
+    run = torchscript_interpreter.operators.call_operator
+
+    def run_and_measure(*args: Any, **kwargs: Any) -> Any:
+        result = run(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and not result.is_meta:
+            sizes.append(result.untyped_storage().nbytes())
+        return result
+
+    monkeypatch.setattr(torchscript_interpreter.operators, "call_operator", run_and_measure)
+    info = Session(path, input_shapes={"x": (None, (2, 3))}, cache=False).info()
+    assert info.totals.params == 3 * 5 + 5
+    assert max(sizes, default=0) < 1e9
+
+
 def test_the_command_line_says_it_in_one_line_and_ends_with_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
