@@ -408,6 +408,7 @@ class LayerTable(TableFact, frozen=True):
         overlay: Figures from outside the program, if some were given. `values` holds those of the rows.
         placement: Provider of onnxruntime that runs each layer, if it was requested.
         modules: Modules of the user's own nn.Module by path, or {} for another model. A pickle has none.
+        notes: Remarks on the figures, in words.
     """
 
     ROWS: ClassVar[str] = "layers"
@@ -426,6 +427,7 @@ class LayerTable(TableFact, frozen=True):
     overlay: Overlay | None = None
     placement: Placement | None = None
     modules: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.layers)

@@ -39,7 +39,7 @@ from explorer.base.errors import Misuse, suggest_name, suggest_only_near
 from explorer.base.units import many_text
 from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import MeasuredMachine
-from explorer.facts.roofline import Machine, Machines, NamedMachine, Roofline
+from explorer.facts.roofline import Machine, Machines, NamedMachine
 from explorer.host import input_files, processor
 from explorer.host.system import find_user_folder
 from explorer.settings.machine_presets import PRESETS
@@ -202,13 +202,28 @@ def list_presets() -> Mapping[str, Hardware]:
     }
 
 
-def find_other_peak_type(fact: Roofline) -> str:
-    """Returns the number type of a preset's peak rate if the model multiplies another type, otherwise ''."""
-    machine, row = fact.machine, next((row for row in PRESETS if row.name == fact.machine.name), None)
-    if row is None or not fact.multiplied or list_presets()[row.name].peak_macs != machine.peak_macs:
+def find_other_peak_type(machine: Machine | Hardware, multiplied: str) -> str:
+    """Returns the number type of a preset's peak rate if a model multiplies another type, otherwise ''.
+
+    Args:
+        machine: The machine; its peak may differ from the preset's, and then has no known type.
+        multiplied: Number type that the model multiplies, or '' if it is unknown.
+    """
+    row = next((row for row in PRESETS if row.name == machine.name), None)
+    if row is None or not multiplied or list_presets()[row.name].peak_macs != machine.peak_macs:
         return ""
-    types = {"float16" if dtype == "bfloat16" else dtype for dtype in (row.dtype, fact.multiplied)}
+    types = {"float16" if dtype == "bfloat16" else dtype for dtype in (row.dtype, multiplied)}
     return row.dtype if len(types) > 1 else ""  # both 16-bit types have the same rate
+
+
+def describe_other_peak(machine: Machine | Hardware, multiplied: str) -> str:
+    """Returns a note that the peak rate of a machine is of another type than the model multiplies, or ''."""
+    peak_type = find_other_peak_type(machine, multiplied)
+    return (
+        f"the peak rate of {machine.name} is of {peak_type}, but the model multiplies {multiplied}"
+        if peak_type
+        else ""
+    )
 
 
 def load_hardware(config: str | None = None) -> dict[str, Hardware]:

@@ -26,6 +26,7 @@ from explorer.facts.profile.profile import ProfileSpec
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.settings.budgets import Budget, BudgetUnit, parse_budget
+from explorer.settings.machines import describe_other_peak
 
 if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
@@ -179,6 +180,8 @@ def measure(
     unknown = (
         row.path for row in analysis.layers if row.status == "unknown" and row.counted and not row.group
     )
+    if roofline is not None and (peak_note := describe_other_peak(roofline.machine, roofline.multiplied)):
+        notes.append(peak_note)
     name = "" if roofline is None else roofline.machine.name
     return ModelFigures(figures, seconds, no_seconds, tuple(unknown), inputs, open_sizes, name, tuple(notes))
 

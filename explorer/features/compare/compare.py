@@ -31,7 +31,7 @@ from explorer.features.quantize.quantize import formats_at
 from explorer.features.tiling.tiling import Tiler
 from explorer.session.parts.figures import find_constants
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
-from explorer.settings.machines import find_other_peak_type
+from explorer.settings.machines import describe_other_peak
 
 
 class Comparer:
@@ -194,8 +194,8 @@ class Comparer:
             for state, roofline, proof in zip(states, rooflines, proofs, strict=True)
         ]
         notes = _list_warnings(infos, None if prove is None else names[0])
-        types = dict.fromkeys((find_other_peak_type(r), r.multiplied) for r in rooflines if r is not None)
-        notes += [f"the peak rate is of {peak}; the model multiplies {own}" for peak, own in types if peak]
+        peak_notes = (describe_other_peak(r.machine, r.multiplied) for r in rooflines if r is not None)
+        notes += [note for note in dict.fromkeys(peak_notes) if note]
         if prove is None and any(proofs):
             notes.append("proof and largest error compare each state with the state that it was made from")
         machine_name = "" if hardware is None else hardware.name or "the machine that was given"

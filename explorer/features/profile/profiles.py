@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from explorer.base.checked import Count, PathText
 from explorer.base.errors import Misuse
+from explorer.engine.costs.memory.roofline import find_multiplied_type
 from explorer.engine.costs.training.onnx import choose_batch_sizes
 from explorer.engine.diff import compare_trees
 from explorer.engine.graph.model import Model
@@ -31,7 +32,7 @@ from explorer.facts.roofline import Machine
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.history import amend
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
-from explorer.settings.machines import find_measured
+from explorer.settings.machines import describe_other_peak, find_measured
 
 if TYPE_CHECKING:
     from explorer.engine.costs.value_flow import ValueFlow
@@ -132,7 +133,7 @@ class Profiler:
             on_progress=on_progress,
             cancel=cancel,
         )
-        return self._record(models, state_index, timed_model.profile, find_measured(machine))
+        return self._record(models, state_index, timed_model.profile, machine)
 
     def compare(
         self,
@@ -175,7 +176,7 @@ class Profiler:
             cancel=cancel,
         )
         for (models, index), timed_model in zip(state_pair, timed_models, strict=True):
-            self._record(models, index, timed_model.profile, measured_machine)
+            self._record(models, index, timed_model.profile, machine)
         comparison = compare_timed(timed_models[0], timed_models[1], tree)
         return replace(comparison, names=(state_pair[0][0].label(before), after[0].label(after[1])))
 
@@ -204,10 +205,13 @@ class Profiler:
         graph = prepare_graph(models, state_index, spec, batch, on_progress, cancel)
         return prepare_measurement(graph, spec, measured_machine), graph
 
-    def _record(
-        self, models: Models, state_index: int, profile: Profile, measured_machine: MeasuredMachine | None
-    ) -> Profile:
+    def _record(self, models: Models, state_index: int, profile: Profile, machine: Machine | None) -> Profile:
+        measured_machine = find_measured(machine)
         notes = [] if measured_machine is None else _note_machine(profile, measured_machine)
+        if machine is not None:
+            analysis = models.examine_or_refuse(state_index).analysis
+            peak_note = describe_other_peak(machine, find_multiplied_type(analysis))
+            notes += [peak_note] if peak_note else []
         full_profile = replace(profile, notes=(*models.list_weight_notes(), *profile.notes, *notes))
         without_recording = replace(full_profile, recording=())
         models.history = amend(models.history, state_index, profile=without_recording)

@@ -37,6 +37,7 @@ from explorer.facts.training import MeasuredMemory, Optimizer, StepMemory, Train
 from explorer.session.parts.models import Models
 from explorer.settings import columns as tree_columns
 from explorer.settings import filter
+from explorer.settings.machines import describe_other_peak
 from explorer.settings.overlay import Outside, read, read_figures
 
 Batches = Annotated[Sequence[Count | None], Meta(min_length=1)]
@@ -203,6 +204,7 @@ def table(
         style,
         narrowed_inputs.overlay,
         narrowed_inputs.placement,
+        notes=table_figures.list_notes(analysis) if "time" in [column.name for column in columns] else (),
     )
 
 
@@ -386,6 +388,13 @@ class TableFigures(Struct, frozen=True):
         if self.profile is not None:
             figures |= collect_measured_figures(self.profile)
         return figures
+
+    def list_notes(self, analysis: Analysis) -> tuple[str, ...]:
+        """Returns remarks on the least times."""
+        if self.machine is None:
+            return ()
+        note = describe_other_peak(self.machine, limits.find_multiplied_type(analysis))
+        return (note,) if note else ()
 
     def narrowed(self, layers: Sequence[Layer], kept_layers: Sequence[Layer]) -> TableFigures:
         """Restricts the figures to the rows that a filter kept."""

@@ -442,7 +442,11 @@ def test_a_peak_of_another_number_type_is_named(asked: Asked) -> None:
     assert "number type" not in asked("roofline", "own.py:net", "--machine", "m1")
     assert "number type" not in asked("roofline", "own.py:net", "--peak-macs", "4T", "--bandwidth", "1GB/s")
     answer = asked("compare", "own.py:net", "own.py:net", "--machine", "a100")
-    assert "The peak rate is of bfloat16; the model multiplies float32." in answer
+    note = "The peak rate of a100 is of bfloat16, but the model multiplies float32."
+    assert note in answer
+    assert note in asked("layers", "own.py:net", "--machine", "a100")
+    assert "peak rate" not in asked("layers", "own.py:net", "--machine", "m2")
+    assert note in asked("check", "own.py:net", "--machine", "a100", "--max-seconds", "1s")
 
 
 def test_help_explains_a_term(asked: Asked) -> None:

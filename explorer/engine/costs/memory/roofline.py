@@ -55,11 +55,11 @@ def compute_roofline(analysis: Analysis, machine: Machine) -> Roofline:
         memory_bound=limits.count("memory"),
         unknown=limits.count("unknown"),
         coverage=timed / len(points) if points else 1.0,
-        multiplied=_find_multiplied_type(analysis),
+        multiplied=find_multiplied_type(analysis),
     )
 
 
-def _find_multiplied_type(analysis: Analysis) -> str:
+def find_multiplied_type(analysis: Analysis) -> str:
     """Returns the type of floats in which most MACs are done.
 
     It is '' if integers are multiplied, because a graph does not say whether a machine does so.

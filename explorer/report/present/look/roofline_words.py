@@ -85,7 +85,7 @@ def figures(
 
 def _build_machine_fields(fact: Roofline, *, separate: bool) -> list[Field]:
     machine = fact.machine
-    other_type = find_other_peak_type(fact)
+    other_type = find_other_peak_type(machine, fact.multiplied)
     type_field = Field(
         "Peak's number type",
         Span(f"{other_type}, not {fact.multiplied}", "warning"),

@@ -75,6 +75,7 @@ def build_table_blocks(fact: LayerTable) -> list[Block]:
         rows.table(fact.totals),
         *_build_empty_note(fact),
         *_build_missing_time_note(fact),
+        *_build_table_remarks(fact),
         *(
             _build_summary_totals(fact)
             if style.sums
@@ -237,6 +238,12 @@ def _build_empty_note(fact: LayerTable) -> list[Block]:
         return []
     note = "no layer matches; explorer ops MODEL lists operators, explorer help filter describes the terms"
     return [Line(), Paragraph(note, "warning")]
+
+
+def _build_table_remarks(fact: LayerTable) -> list[Block]:
+    if not fact.notes:
+        return []
+    return [Line(), *(Paragraph(f"{note[0].upper()}{note[1:]}.", "warning") for note in fact.notes)]
 
 
 def _build_missing_time_note(fact: LayerTable) -> list[Block]:
