@@ -407,8 +407,8 @@ class LayerTable(TableFact, frozen=True):
         style: Style of the column headers.
         overlay: Figures from outside the program, if some were given. `values` holds those of the rows.
         placement: Provider of onnxruntime that runs each layer, if it was requested.
-        modules: Modules of the user's own nn.Module by path, or {} for another model. A pickle has none.
         notes: Remarks on the figures, in words.
+        modules: Modules of the user's own nn.Module by path, or {} for another model. A pickle has none.
     """
 
     ROWS: ClassVar[str] = "layers"
@@ -426,8 +426,8 @@ class LayerTable(TableFact, frozen=True):
     style: str = "tree"
     overlay: Overlay | None = None
     placement: Placement | None = None
-    modules: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    modules: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.layers)
