@@ -38,7 +38,8 @@ class ColumnFigures(Struct, frozen=True):
         totals: Totals of the model, for shares.
         seconds: Least seconds of each row on a machine, with groups.
         measured: Measured seconds of each row, with groups.
-        measured_share: Share of the wall time of the profile, with groups.
+        measured_share: Share of the wall time of the profile, or of its kernel time if that is longer, with
+            groups.
         efficiency: Least seconds divided by measured seconds, with groups.
         utilization: Share of the MACs in a row's tiles that its matmuls need. The rest is padding.
         overlay: Figures from outside the program.
@@ -163,7 +164,7 @@ def _compute_bits(layer: Layer, _: ColumnFigures) -> float | None:
 def sum_tensor_bytes(tensors: Iterable[TensorInfo]) -> int | None:
     """Sums the bytes of tensors, each tensor once, or returns None if a shape or element type is unknown.
 
-    The width of a type is the number in its name, in the spelling of numpy and ml_dtypes.
+    The bits of a type are the first number in its name, as numpy and ml_dtypes spell it; bool has 8 bits.
     """
     total = 0
     for tensor in {tensor.name: tensor for tensor in tensors}.values():

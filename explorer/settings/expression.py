@@ -42,7 +42,10 @@ class Word(NamedTuple):
     joints: tuple[tuple[int, int], ...] = ()
 
     def locate(self, fragment: str) -> int:
-        """Finds the position of the last occurrence of a fragment of this term; quotes may hide it."""
+        """Returns the position in the text of the last occurrence of a fragment of this term.
+
+        If quotes inside the fragment hide it, returns the position of the term.
+        """
         offset = max(0, self.text.rfind(fragment))
         start, position = max(
             (joint for joint in self.joints if joint[0] <= offset), default=(0, self.position)

@@ -106,12 +106,14 @@ _UNITS: Mapping[str, tuple[Mapping[str, float], str]] = {
     "share": (_SHARES, "write 5% or 0.05"),
     "": (_COUNTS, "write 1e6, 1k, 1.5M or 2MiB"),
 }
+"""Factors of the suffixes of a number, and a hint for the error, by unit of the column ('' for others)."""
 
 
 def number(text: str, position: int = 0, unit: str = "") -> float:
     """Reads a number with a unit: '1e6', '1,000', '1.5k', '2 MiB'; '5%' for a share, '2ms' for a time.
 
-    SI prefixes (k, M, G) are powers of 1000, and IEC prefixes (Ki, Mi, Gi) are powers of 1024, in any case.
+    SI prefixes (k, M, G) are powers of 1000, and IEC prefixes (Ki, Mi, Gi) are powers of 1024. Case does not
+    matter.
 
     Args:
         text: Number as the user typed it.
@@ -167,9 +169,9 @@ class _EnclosingGroup(NamedTuple):
 
 
 def build_matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bool]:
-    """Builds a function that tests whether a layer matches.
+    """Builds a function that tells whether a layer matches a filter.
 
-    It must be called for all rows in the order of the tree.
+    Call the function for every row in the order of the tree: it tracks the groups around each row.
 
     Raises:
         Misuse: As for `search`.
@@ -238,7 +240,8 @@ class _Terms:
         figures: Figures that the rows do not hold.
 
     Attributes:
-        text_columns: Column of texts of each key before a colon, or None for a key of `TEXTS`.
+        text_columns: Keys that may precede a colon. The value is the column that the key searches, or None
+            for a key of `TEXTS`.
     """
 
     def __init__(self, figures: ColumnFigures) -> None:
@@ -258,7 +261,7 @@ class _Terms:
             if bare
             else _build_word_test(term_text)
         )
-        if bare and (len(term_text) - len(bare)) % 2:
+        if bare and (len(term_text) - len(bare)) % 2:  # two minus signs cancel
             return lambda layer, place: not test(layer, place)
         return test
 
@@ -367,7 +370,16 @@ def _compile_glob(pattern: str) -> Callable[[str], object]:
 
 
 def _build_shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: Word) -> Test:
-    """Builds a test for a shape that any of a layer's tensors in `get` may have: '[1,*,>=64,batch,...]'."""
+    """Builds a test that passes if any tensor of a layer has a shape: '[1,*,>=64,batch,...]'.
+
+    Args:
+        get: Function that returns the tensors of a layer to test.
+        value: Shape in brackets.
+        word: Term that contains the shape, for the position in an error.
+
+    Raises:
+        Misuse: The shape is invalid.
+    """
     if not value.endswith("]"):
         raise build_error(f"'{_shorten(value)}' is not a shape", word.locate(value), "write [1,*,224,224]")
     inner = value[1:-1].strip()
@@ -381,7 +393,7 @@ def _build_shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, 
             pattern.append(lambda size: True)
         elif size is not None:
             pattern.append(_build_size_test(_COMPARE[size[1] or "="], int(size[2])))
-        elif size_text == "?":
+        elif size_text == "?":  # an unknown size
             pattern.append(lambda size: size is None)
         elif size_text and not _SIGN_OR_BRACKET.search(size_text):
             pattern.append(lambda size, name=size_text: size == name)  # type: ignore[misc]
@@ -425,8 +437,8 @@ def _shape_matches(
 def _build_attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> Test:
     """Builds a test of an attribute.
 
-    A list such as '3x3' is compared element by element. A single number must equal all elements; with '>' or
-    '<' it is compared with the largest.
+    A list such as '3x3' is compared element by element. A single number must equal all elements; with '>',
+    '>=', '<' or '<=' it is compared with the largest. A word is a pattern that the attribute's text matches.
     """
     wanted = _parse_numbers(value.strip())
     if wanted is None and (sign not in ("=", "==", "!=") or not value.strip()):

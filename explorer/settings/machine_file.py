@@ -73,7 +73,7 @@ def format_settings(machine: Hardware) -> dict[str, str]:
                 settings[rate if is_cycle_shorter else cycle_rate] = None
     if machine.array and machine.macs_per_cycle == machine.array[0] * machine.array[1]:
         settings["macs_per_cycle"] = None
-    if machine.double_buffered:
+    if machine.double_buffered:  # the default
         settings["double_buffered"] = None
     return {key: _format_setting(key, value) for key, value in settings.items() if value is not None}
 

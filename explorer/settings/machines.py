@@ -1,7 +1,8 @@
 """Machine descriptions of the user: two rates as options, or a named machine in a file.
 
-The command line and the screen accept the same spellings. A roofline needs the two rates. The cost of a
-tiling needs the rates per cycle. Each follows from the other if the clock is known.
+The command line and the screen accept the same spellings. A roofline needs the rates per second: `peak_macs`
+and `bandwidth`. The cost of a tiling needs the rates per cycle: `macs_per_cycle` and `bytes_per_cycle`. The
+clock converts one kind of rate into the other.
 
 The config file is $EXPLORER_CONFIG, otherwise explorer/config.toml in $XDG_CONFIG_HOME or ~/.config:
 
@@ -62,7 +63,11 @@ _MAX_BUFFER = 1 << 62
 
 
 def read_memory_size(value: Any, where: str) -> int:
-    """Reads bytes of memory, in powers of 1024 as for `--memory`."""
+    """Reads a size of memory: a text in powers of 1024 ('512 KiB'), or a number of bytes.
+
+    Raises:
+        Misuse: The value is not a whole number of bytes above 0.
+    """
     hint = "write 512 KiB, 2M or a number of bytes"
     size: float = -1
     if isinstance(value, str):
@@ -284,7 +289,10 @@ def read_measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
 
 
 def find_measured(machine: Machine | None) -> MeasuredMachine | None:
-    """Returns the measurements of a machine of the config file, or None if its rates were changed since."""
+    """Returns the measurements of a machine of the config file.
+
+    Returns None for a machine without measurements, and for one whose rates were changed since.
+    """
     measurement = None if machine is None else read_measurements().get(machine.name)
     if measurement is None or machine is None or find_roofline_hardware(machine).origin != find_config_path():
         return None
@@ -307,7 +315,7 @@ def check_here(name: str | None, config: str | None = None) -> None:
 
 
 def find_roofline_hardware(machine: Machine) -> Hardware:
-    """Finds the complete description of a roofline machine."""
+    """Returns the named machine with the rates of a roofline machine, or a machine with only these rates."""
     try:
         named_hardware = load_hardware().get(machine.name)
     except Misuse:
@@ -344,8 +352,6 @@ def _read_toml(path: str, *, is_own: bool = False) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
     except OSError as error:
-        if is_own and isinstance(error, NotADirectoryError):  # a home that is not a folder has no config file
-            raise FileNotFoundError(path) from None
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
@@ -459,6 +465,11 @@ def _find_named(
     where: str,
     settings: str = "macs_per_cycle, bytes_per_cycle",
 ) -> Hardware:
+    """Returns the machine `name`.
+
+    Raises:
+        Misuse: `machines` has no such machine. The hint names a similar machine, or `settings` to write.
+    """
     if name in machines:
         return machines[name]
     own_machines = {
@@ -488,7 +499,7 @@ def find(
     """Finds the roofline machine that the user typed.
 
     Args:
-        name: Name of a machine in the config file. Typed rates replace its own.
+        name: Name of a machine in the config file or of a preset. Typed rates replace its own.
         peak_macs: Multiply-accumulates per second, as a number or a text.
         bandwidth: Bytes per second, as a number or a text.
         config: Path of the config file, or None for the user's own.

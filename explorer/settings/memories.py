@@ -224,7 +224,7 @@ def _parse_block(value: Any, where: str) -> tuple[int, int]:
 
 
 def _read_by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int]:
-    """Reads a number for all operands, or 'A=2 B=2 C=1'."""
+    """Reads a number for A, B and C, or a text such as 'A=2 B=2 C=1', by operand in `names`."""
     if not isinstance(value, str):
         return dict.fromkeys(names[:3], _read_count(value, where))
     numbers = {}

@@ -114,6 +114,7 @@ def apply_typed(spec: Spec, typed: Mapping[str, Any]) -> Spec:
     has_selection = any(
         option.declared.selects and option.name in typed for option in list_declared_options(type(spec))
     )
+    # a typed selection of sites also replaces the rules' switches
     overridden = {*typed, "on"} if has_selection else set(typed)
     rules = tuple(
         replace(rule, **dict.fromkeys(overridden.intersection(list_rule_values(type(rule)))))
@@ -256,6 +257,7 @@ def _read_percentile(value: Any, where: str) -> float:
 
 
 def _parse_statistics(value: Any, where: str) -> str:
+    """Checks the names of statistics and returns their text."""
     parse_statistics(value, where)
     return str(value)
 
@@ -267,7 +269,7 @@ def _read_token_count(value: Any, where: str) -> int:
     return counts[0]
 
 
-def _read_budget(unit: BudgetUnit) -> Reader:
+def _build_budget_reader(unit: BudgetUnit) -> Reader:
     return lambda value, where: check_budget(value, unit, where)
 
 
@@ -278,9 +280,9 @@ _READERS: Mapping[str, Reader] = {
     "axis": lambda value, where: parse_axis(str(value), where),
     "batch": lambda value, where: parse_batch(str(value), where),
     "block": _read_block,
-    "bytes_budget": _read_budget("bytes"),
-    "count_budget": _read_budget("count"),
-    "coverage_budget": _read_budget("share"),
+    "bytes_budget": _build_budget_reader("bytes"),
+    "count_budget": _build_budget_reader("count"),
+    "coverage_budget": _build_budget_reader("share"),
     "dynamic": parse_dynamic,
     "map_size": lambda value, where: parse_map_size(read_text(value, where), where),
     "memory_size": lambda value, where: parse_card(read_text(value, where), where),
@@ -289,7 +291,7 @@ _READERS: Mapping[str, Reader] = {
     "place": lambda value, where: parse_place(read_text(value, where), where),
     "rate": lambda value, where: parse_rate(read_text(value, where), where=where),
     "seconds": _read_seconds,
-    "seconds_budget": _read_budget("seconds"),
+    "seconds_budget": _build_budget_reader("seconds"),
     "shape": read_shape,
     "share": lambda value, where: parse_share(str(value), where),
     "sizes": lambda value, where: parse_sizes(read_text(value, where), where),

@@ -43,6 +43,7 @@ MAX_LETTERS = 200
 _NAMES = ("layer", "path", "name", "node", "node_name", "module", "op_name")
 """Headers of the column with layer names. In a file without such a header, it is the first column."""
 _BLANK = frozenset({"", "-", "n/a", "na", "nan", "none", "null"})
+"""Cells without a figure, in lower case."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]*)(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,3})?%?", re.I)
 _HEAD = re.compile(r"(.*?)\s*(?:[(\[]([^()\[\]]*)[)\]])?\s*(?::\s*(sum|mean|max|min))?", re.I | re.DOTALL)
 _UNITS: Mapping[str, tuple[OutsideUnit, float]] = {
@@ -127,6 +128,7 @@ def _read_content(path: str) -> bytes:
 
     Raises:
         OSError: The file cannot be read or is too large.
+        Misuse: The file cannot be decompressed, or its decompressed content is too large.
     """
     is_json = path.lower().endswith((".json", ".json.gz"))
     max_bytes = _MAX_TRACE_BYTES if is_json else input_files.MAX_BYTES
@@ -344,7 +346,7 @@ def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[
 
     Args:
         head: Header in the file.
-        percent: Whether cells have a percent sign.
+        percent: Whether any cell ends with a percent sign.
         used_names: Names of other columns.
 
     Returns:

@@ -184,7 +184,7 @@ def parse_axis(text: str, where: str = "--axis") -> int:
     Raises:
         Misuse: The text is not an integer.
     """
-    if not _INTEGER.fullmatch(text.strip().removeprefix("-")):
+    if not _INTEGER.fullmatch(text.strip()):
         raise Misuse(f"'{text}' is not an axis", where=where, hint="0 is the first, -1 the last")
     return int(text)
 
@@ -207,7 +207,7 @@ def parse_place(text: str, where: str = "--at") -> tuple[int, ...]:
     """Parses an index on each of the first axes: '0,3'.
 
     Raises:
-        Misuse: One of them is not an integer.
+        Misuse: One of them is not an integer of 0 or more.
     """
     return tuple(parse_count(index_text, where, 0) for index_text in text.split(","))
 
@@ -216,7 +216,7 @@ def parse_span(text: str, where: str) -> tuple[int, int]:
     """Parses a half-open range: '64:128'.
 
     Raises:
-        Misuse: The text is not a pair of integers.
+        Misuse: The text is not a pair of integers of 0 or more.
     """
     first, colon, last = text.partition(":")
     if not colon:
@@ -225,7 +225,7 @@ def parse_span(text: str, where: str) -> tuple[int, int]:
 
 
 def parse_limit(text: str, where: str) -> float:
-    """Parses a number of 0 or more.
+    """Parses a finite number of 0 or more.
 
     Raises:
         Misuse: The text is not such a number.
@@ -248,7 +248,7 @@ _RANGE_HINT = "write batch, or sequence=1:32k"
 
 
 def parse_share(text: str, where: str) -> float:
-    """Parses a number between 0 and 1.
+    """Parses a number above 0 and below 1.
 
     Raises:
         Misuse: The text is not such a number.
@@ -393,10 +393,10 @@ def parse_bytes(text: str) -> float:
 def parse_capacity(typed: str) -> list[int]:
     """Parses sizes of memory: a range such as '1K:64M', or sizes separated by commas.
 
-    A range has four sizes for each doubling, and its end.
+    A range gives its start, its end, and four sizes for each doubling between them.
 
     Raises:
-        Misuse: The text has neither form.
+        Misuse: The text has neither form, or its sizes do not increase.
     """
     parts = re.split(r"[:,]", typed)
     sizes = [int(parse_bytes(part)) for part in parts]
@@ -605,7 +605,7 @@ def write_opening_words(options: Mapping[str, Any]) -> list[str]:
         value = options.get(keyword)
         if value in (None, "") or value is False:
             continue
-        words += ["--decode"] if keyword == "past" else []
+        words += ["--decode"] if keyword == "past" else []  # --past requires --decode
         words += [flag] if value is True else []
         words += [word for text in write(value) for word in write_option_words(flag, text)]
     return words

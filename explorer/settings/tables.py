@@ -281,7 +281,7 @@ def read_spec(
 
 
 def write_spec(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequence[str] = ()) -> str:
-    """Writes a specification as a file: the values that differ from the defaults, and the rules.
+    """Writes a specification as a file: the values that differ from the defaults, and the rules with values.
 
     Args:
         spec: Specification, as `read_spec` returns it.

@@ -136,7 +136,7 @@ def check_files(
 
 
 def _read_old_baseline(path: str) -> Baseline | None:
-    """Read the baseline that an update replaces, or return None if there is none."""
+    """Read the baseline that an update replaces; None if the file does not exist or is not a baseline."""
     try:
         return read_baseline(path)
     except Misuse:  # there is no file yet, or `overwrite` allows to replace it
@@ -191,6 +191,7 @@ def _build_job(
     options: OpeningKeywords,
     where: str,
 ) -> _Job:
+    """Build a job from the values of the project. Budgets and options of the caller take precedence."""
     values = dict((project.values if entry is None else entry.values) if project is not None else {})
     machine_name = values.pop("machine", None)
     opening: dict[str, Any] = {key: values.pop(key) for key in ("dims", "input_shapes") if key in values}

@@ -155,7 +155,11 @@ def measure(
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> ModelFigures:
-    """Collect the figures of a model. The time is measured only if a budget limits it."""
+    """Collect the figures of a model.
+
+    A time is included only if a budget limits it: the least time on `machine`, or the measured time without a
+    machine.
+    """
     analysis = session.analysis(index, on_progress=on_progress, cancel=cancel)
     is_timed = spec.max_seconds is not None
     roofline = session.roofline(machine, index) if is_timed and machine is not None else None
@@ -227,7 +231,7 @@ def _judge_figure(
     past_entry: BaselineModel | None,
 ) -> BudgetRow:
     figure_name, unit = _BUDGETS[name]
-    if figure_name not in model_figures.figures:
+    if figure_name not in model_figures.figures:  # with a machine, its least time replaces the measured time
         figure_name = "least_seconds"
     figure = model_figures.figures[figure_name]
     interval = model_figures.seconds if figure_name == "seconds" else None
@@ -275,7 +279,10 @@ def _convert_bound(bound: Fraction, unit: BudgetUnit) -> float:
 def _find_limits(
     budget: Budget, unit: BudgetUnit, old: BaselineFigure | None
 ) -> tuple[Interval | None, Fraction | None]:
-    """Return the range in which the limit lies if the baseline is inexact, and the limit for its number."""
+    """Return the interval of possible limits, and the limit for the number that the baseline states.
+
+    The ends of the interval differ if the baseline's figure is inexact. Without the figure, both are None.
+    """
     if not budget.is_change:
         # a coverage is a rounded quotient, so its limit is rounded in the same way
         limit = float(budget.number) if unit == "share" else budget.number
@@ -297,6 +304,7 @@ def _compare(values: Interval, limits: Interval | None, *, is_minimum: bool) -> 
 
 
 def _compute_change(figure: FigureValue, past: FigureValue) -> float | None:
+    """Return the relative change; None if a figure is unknown or inexact, or the change starts from 0."""
     value, old = _get_number(figure), _get_number(past)
     if value is None or old is None or figure.sign or past.sign or (not old and value):
         return None

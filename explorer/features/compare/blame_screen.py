@@ -228,10 +228,11 @@ class Growth(Struct, frozen=True):
     """The figures of a `Blame` in the form that the plot draws.
 
     Attributes:
-        errors, noise: Decimal logarithm of the relative error, and of the rounding error of the original
-            model, by value. Minus infinity stands for 0 and for unknown.
-        guilty: Indices of the values whose layer introduces error; if there are none, of those with a coarser
-            number type.
+        fact: Record with the figures.
+        errors, noise: For each value, the decimal logarithm of its relative error, and of its rounding error
+            in the original model. Minus infinity stands for 0 and for unknown.
+        guilty: Indices of the values whose layer introduces error. If there are none, indices of the values
+            with a coarser number type.
         table: Table with one row for each value.
     """
 
@@ -379,6 +380,7 @@ def _build_legend(margin: int, guilty: str, largest: float) -> Line:
 
 
 def _measure_mark(probe: Probe) -> float:
+    """Return the height of the mark of a value: the larger logarithm of its error and introduced error."""
     return max(_compute_log(probe.relative), _compute_log(probe.introduced))
 
 

@@ -114,7 +114,8 @@ def _describe_method(fact: Blame) -> str:
 def probe_rows(fact: Blame, limit: int) -> list[int]:
     """Select at most `limit` values and return their indices in graph order.
 
-    Layers at fault come first, then outputs, then the largest errors, then the remaining values.
+    In order of priority: the first layer at fault, the largest introduced and the largest total error;
+    outputs; other layers at fault; values with an error, the largest first; remaining values.
     """
     all_indices = range(len(fact.probes))
     relative = [probe.relative or 0.0 for probe in fact.probes]

@@ -41,7 +41,10 @@ class Comparer:
         self._models = models
 
     def diff(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> Diff:
-        """Compare two graphs node by node. Graphs of one session are analyzed at the same sizes."""
+        """Compare two states node by node as graphs, or as modules; see `_diff_modules`.
+
+        Graphs of one session are analyzed at the same sizes.
+        """
         models, (after_models, after_at) = self._models, after
         if (changes := self._diff_modules(before, after, on_progress, cancel)) is not None:
             return changes
@@ -229,6 +232,7 @@ def _find_equal_constants(
 
 
 def _place_on_roofline(state: State, hardware: Hardware | None) -> Roofline | None:
+    """Return the roofline of a state; None without a machine that has both rates, or without operators."""
     models, index = state
     examined, machine = models.examine_or_refuse(index), build_roofline_machine(hardware)
     if machine is None or not examined.info.totals.nodes:

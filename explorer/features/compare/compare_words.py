@@ -175,7 +175,7 @@ def format_both_sides(row: RowPair, field: str) -> str:
 
 
 def format_change(row: RowPair, figure: str, is_bytes: bool) -> Span:
-    """Format the change of a figure between both sides of a row; empty if the figure did not change."""
+    """Format the change of a figure between both sides of a row: '?' if unknown, empty without a change."""
     delta = row.delta(figure)
     if delta is None:
         return Span("?", "warning")

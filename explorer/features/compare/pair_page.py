@@ -92,10 +92,11 @@ def columns(width: int, longest_kind: int = 0, *, exact: bool) -> PairColumns:
     """
     delta = 2 * _DELTA_WIDTH if exact else _DELTA_WIDTH
     has_two_sides = width >= MIN_TWO_COLUMNS
-    reserved = 68 if has_two_sides else 30
+    reserved = 68 if has_two_sides else 30  # cells for the names and kinds
     delta_count = max(1, min(len(FIGURES), (width - reserved) // delta))
     delta_count = min(delta_count, 3 if width < 130 else 4 if width < 180 else len(FIGURES))
     for shown_count in range(delta_count, 0, -1):
+        # four cells: the mark with its blanks on the left, and the scroll bar
         side = (width - 4 - shown_count * delta) // (2 if has_two_sides else 1)
         macs = _MACS_WIDTH if has_two_sides and side >= 42 else 0
         room = max(min(longest_kind + 1, _MAX_KIND), side - macs - _NAME)
@@ -191,7 +192,10 @@ def _format_graph(row: NodeDiff) -> str:
 
 
 def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
-    """Build the title: the names of both models, and the number of layers in each state."""
+    """Build the title: the names of both models, and the number of layers in each state.
+
+    `only` tells whether the list has only rows that differ.
+    """
     room = max(8, (width - 6) // 2)
     before, after = escape_name(fact.before), escape_name(fact.after)
     folder, short_before = after[: after.rfind("/") + 1], shorten_name(before, room, [after])
@@ -275,15 +279,16 @@ class PairRows:
         self.visible = [*self._above, *self._list_visible_between(0, len(self.fact.rows))]
 
     def _list_visible_between(self, index: int, stop: int) -> list[int]:
-        rows, places = self.fact.rows, []
+        """Return the indices of the visible rows from `index` to before `stop`."""
+        rows, visible = self.fact.rows, []
         while index < stop:
             row = rows[index]
             shown_by = self._shown_by.get(index, index)
             is_folded = shown_by != index and shown_by not in self._open_constants
             if not is_folded and (not self.only or row.differs or row.status == "part"):
-                places.append(index)
+                visible.append(index)
             index = index + 1 if index in self.open else row.end
-        return places
+        return visible
 
     def count_folded_constants(self, index: int) -> int:
         """Return the number of constants that row `index` stands for, or 0 for any other row."""
@@ -312,7 +317,10 @@ class PairRows:
         return self._short_names[key]
 
     def find_first_difference(self) -> int:
-        """Return the place of the first difference, with the groups around it open; 0 without differences."""
+        """Return the place of the first difference, with the groups around it open; 0 without differences.
+
+        Differences outside the layer tree come first, at place 0.
+        """
         return self.reveal(self.stops[0]) if self.stops and not self._above else 0
 
     def row(self, place: int) -> RowPair | None:
@@ -321,7 +329,7 @@ class PairRows:
         return None if index < 0 else self.fact.rows[index]
 
     def has_inside(self, place: int) -> bool:
-        """Return whether the row at a place has rows inside it."""
+        """Return whether the row at a place has rows inside it, or stands for several constants."""
         index = self.visible[place]
         return index >= 0 and (self.fact.rows[index].end > index + 1 or index in self._constants)
 

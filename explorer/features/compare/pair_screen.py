@@ -324,16 +324,19 @@ class PairDialog(PickDialog):
 
 
 def _find_files(text: str) -> Iterator[MenuItem]:
-    """Yield models and folders of the typed folder whose names contain the typed name."""
-    folder, prefix = os.path.split(text)
+    """Yield models and folders of the typed folder whose names contain the typed name.
+
+    Yields nothing if the folder cannot be read, and hidden entries only for a name that starts with a dot.
+    """
+    folder, typed_name = os.path.split(text)
     try:
         folder_path = os.path.expanduser(folder) or os.curdir
         confinement.check(folder_path)
         with os.scandir(folder_path) as entries:
             folder_entries = sorted(islice(entries, _MAX_FILES), key=lambda entry: entry.name)
         for entry in folder_entries:
-            is_hidden = entry.name.startswith(".") and not prefix.startswith(".")
-            if prefix.lower() in entry.name.lower() and not is_hidden:
+            is_hidden = entry.name.startswith(".") and not typed_name.startswith(".")
+            if typed_name.lower() in entry.name.lower() and not is_hidden:
                 path = os.path.join(folder, entry.name)
                 if entry.is_dir():
                     yield MenuItem(f"{FOLDER}{path}/", "", f"{path}/", "")

@@ -230,7 +230,8 @@ def beside(
         cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Raises:
-        Misuse: Fewer than two models are named, or a state does not exist.
+        Misuse: Fewer than two models are named, a state does not exist, or `verify` is requested with
+            `others`.
     """
     models = session.parts.models
     indices = [models.resolve_index(s) if isinstance(s, int) else models.history.state(s) for s in states]

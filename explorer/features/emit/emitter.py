@@ -235,7 +235,8 @@ def verify_code(
         cancel: Callback that is polled between sites; the work stops when it returns True.
 
     Raises:
-        Misuse: The folder belongs to another model, holds no code, or the compiler rejects the code.
+        Misuse: The folder belongs to another model or contains no code, a changed C file is not trusted, or
+            the compiler rejects the code.
         BadModel: The manifest is damaged, or onnxruntime cannot run the model.
         Cancelled: `cancel` returned True.
     """
@@ -253,8 +254,8 @@ def verify_code(
             where=folder,
             hint=f"it was emitted from {manifest.model}",
         )
-    products = tuple(site.mapping.site for site in manifest.sites)
-    task = _Task(session, products, manifest.grouped, manifest.machine.unit, on_progress)
+    site_names = tuple(site.mapping.site for site in manifest.sites)
+    task = _Task(session, site_names, manifest.grouped, manifest.machine.unit, on_progress)
     for site in manifest.sites:
         _check_site(site, task.sites[site.mapping.site], folder)
     manifest = replace(
@@ -318,7 +319,7 @@ class _Task:
         Args:
             manifest: Manifest of the code.
             files: Text of each file by name.
-            fused: Epilogues by site.
+            fused: Epilogues by name of the site.
             keep: Function that returns the path of a C file which the compiler rejects.
             seed: Seed of the random values.
             cancel: Callback that is polled between sites.
@@ -404,7 +405,7 @@ def _build_site(
     where: str,
 ) -> CodeSite:
     cost = _compute_plain_cost(mapped, site, machine)
-    cost = cost if epilogue is None else _compute_cost(cost, epilogue, machine)
+    cost = cost if epilogue is None else _compute_fused_cost(cost, epilogue, machine)
     unpacks = mapped.cost.mapping.right != cost.mapping.right
     _check_fit(cost, where, unpacks=unpacks)
     return CodeSite(
@@ -481,7 +482,7 @@ def _name_levels(machine: MemoryMachine) -> tuple[str, ...]:
     return (*(" ".join(memory.name for memory in group) for group in group_memories(machine)[1:]), ARRAY)
 
 
-def _compute_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachine) -> MappingCost:
+def _compute_fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachine) -> MappingCost:
     """Return the cost of a mapping with an epilogue, or without it if the mapping allows none."""
     from explorer.engine.mapping.cost import compute_mapping_cost
 
@@ -513,10 +514,14 @@ _DIRECTIONS: tuple[tuple[Literal["loads", "stores", "reads", "writes"], str], ..
     ("reads", "outside_reads"),
     ("writes", "outside_writes"),
 )
+"""Directions of a counter, each with the field of a move that has its bytes."""
 
 
 def _list_counters(cost: MappingCost) -> tuple[CodeCounter, ...]:
-    """List the bytes that the code of a site must move, by level and operand."""
+    """List the bytes that the code of a site must move, by level and operand.
+
+    The code stores and writes only C. It reads the inputs of an epilogue without loading tiles of them.
+    """
     return tuple(
         CodeCounter(move.level, move.operand, direction, getattr(move, field))
         for move in cost.moves
@@ -560,7 +565,7 @@ def _check_code(files: Mapping[str, str], sources: Mapping[str, str], folder: st
 
 
 def _check_site(code: CodeSite, site: Site, folder: str) -> None:
-    """Refuse code of a matrix product of another size or type.
+    """Refuse code whose matrix product differs from the model's in size or type.
 
     Raises:
         Misuse: The size or a type differs.
@@ -579,7 +584,7 @@ def _check_site(code: CodeSite, site: Site, folder: str) -> None:
 
 
 def _digest_model(session: Facade) -> str:
-    """Return the digest of the opened ONNX file, or '' for a changed model or one that is not such a file."""
+    """Return the digest of the opened ONNX file, or '' if the model was changed or is not an ONNX file."""
     models = session.parts.models
     is_file = models.current == 0 and models.is_graph and os.path.isfile(models.source)
     return _compute_digest(models.source) if is_file else ""

@@ -1,7 +1,7 @@
 """Compact graph page: one line for each box, and the edges as rails on the left.
 
-The boxes stand in execution order. The stem connects a box with the next line. All other edges of a box share
-one rail, which runs from the box to its last reader:
+The boxes are in execution order. The stem is the edge from a box to the box in the next line. All other edges
+of a box share one rail, which runs from the box to its last reader:
 
       ┌ conv1
     ╭─┼ maxpool
@@ -79,6 +79,7 @@ class RailPage:
 
     def __init__(self, drawing: GraphDrawing, marks: Sequence[int] = (), max_rails: int = MAX_RAILS) -> None:
         self.drawing, self._marks, self.max_rails = drawing, marks, max_rails
+        # whether the stem below a line is on the highlighted path, by line
         self._stems = {edge.source: edge.lit for edge in drawing.edges if edge.target == edge.source + 1}
         self.rails, self.missing = _lay_rails(drawing, max_rails)
         self._lanes = 1 + max((rail.lane for rail in self.rails), default=-1)
@@ -89,6 +90,7 @@ class RailPage:
             (escape_name(box.name), *_describe(box), shapes.get(index, ""))
             for index, box in enumerate(drawing.boxes)
         ]
+        # width of the longest text in each column: name, kind, figure, shape
         self._natural = [max((cell_len(row[column]) for row in self._rows), default=0) for column in range(4)]
         self._short_names: tuple[int, Sequence[str]] = (-1, ())
 

@@ -77,7 +77,8 @@ def flame_lines(
         figures: Function that returns the figure of a box and its share of the top box, as text.
         chosen_box: Index of the highlighted box.
         height: Available height, in lines.
-        letters: Whether to mark families by letters and to draw box edges, for terminals with few colors.
+        letters: Whether to mark families by letters and to draw the right edges of boxes, for terminals with
+            few colors.
     """
     tops = level_tops(boxes, height)
     levels: list[list[int]] = [[] for _ in range(1 + max((box.level for box in boxes), default=0))]
@@ -137,7 +138,7 @@ def _name_room(label: FlameLabel, room: int, letters: bool) -> int:
 
 
 def _pad_cells(text: str, width: int, letters: bool) -> str:
-    """Pad a line of a box and add the box edges."""
+    """Pad a line of a box and add its left edge; with `letters`, also its right edge."""
     last = "▕" if letters and width > 1 else ""
     room = width - 1 - len(last)
     return f"▏{fit(text, room)}{last}" if room > 0 else f"▏{last}"[:width]
@@ -288,7 +289,9 @@ class FlameView(SubScreen[int]):
             self._layout_key = layout_key
             self._lay_out(width, height, needs_letters)
             self.call_later(self._show_title)
-        return flame_lines(self._boxes, self._labels, self._list_figures, self.chosen, height, needs_letters)
+        return flame_lines(
+            self._boxes, self._labels, self._format_figures, self.chosen, height, needs_letters
+        )
 
     def _lay_out(self, width: int, height: int, letters: bool) -> None:
         weights, top, target = self.figure.weights, self._top, self._target
@@ -308,7 +311,8 @@ class FlameView(SubScreen[int]):
         ]
         self.chosen = matches[0] if matches else find_box(self._boxes, target.first)
 
-    def _list_figures(self, index: int) -> tuple[str, str]:
+    def _format_figures(self, index: int) -> tuple[str, str]:
+        """Return the figure of a box and its share of the top box; the top box has no share."""
         box, total = self._boxes[index], self._boxes[0].value
         share = share_text(box.value, total) if index and total else ""
         return self.figure.text(box.value, self._exact), share

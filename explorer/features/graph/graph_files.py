@@ -1,4 +1,4 @@
-"""Writes a drawing to a file: SVG, Graphviz's DOT, an HTML page that folds, or node data for Model Explorer.
+"""Writes a drawing as SVG, Graphviz's DOT or an HTML page that folds, and node data for Model Explorer.
 
 The file extension selects the format. The HTML page is self-contained: it contains the layout of every group,
 and the browser only moves boxes when a group opens. Model files are untrusted, so the page inserts all their
@@ -85,8 +85,8 @@ def write_svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
             style, end = ("e p", "b") if edge.lit else ("e u" if has_route else "e", "a")
             yield f'<path class="{style}" d="{draw_curve(edge)}" marker-end="url(#{end})"/>\n'
     names = shorten_box_names(drawing.boxes)
-    for box, name, color_of in zip(drawing.boxes, names, choose_colors(drawing, color), strict=True):
-        yield from _draw_box(box, color_of, box_lines(box, color, name), has_route and not box.lit)
+    for box, name, fill in zip(drawing.boxes, names, choose_colors(drawing, color), strict=True):
+        yield from _draw_box(box, fill, box_lines(box, color, name), has_route and not box.lit)
     yield from _draw_shape_labels(drawing.edges)
     yield "</g>\n</svg>\n"
 
@@ -165,6 +165,7 @@ def _draw_legend(entries: Sequence[tuple[str, str]], y: int) -> Iterator[str]:
 
 
 _SHAPES = {"layer": "box", "group": "box3d", "part": "box3d"}
+"""Graphviz shape by role of the box."""
 
 
 def write_dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
@@ -179,12 +180,12 @@ def write_dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield '  node [style=filled, fontname="Helvetica", fontsize=10];\n'
     yield '  edge [color="#7a7a7a", fontname="Helvetica", fontsize=8];\n'
     names, colors = shorten_box_names(drawing.boxes), choose_colors(drawing, color)
-    for index, (box, name, color_of) in enumerate(zip(drawing.boxes, names, colors, strict=True)):
+    for index, (box, name, fill) in enumerate(zip(drawing.boxes, names, colors, strict=True)):
         shape = _SHAPES.get(box.role, "ellipse")
         lit = f', color="{LIT_COLOR}", penwidth=2.5' if box.lit else ""
         yield (
             f"  n{index} [label={_quote_lines(box_lines(box, color, name))}, shape={shape},"
-            f' fillcolor="{color_of}", fontcolor="{choose_text_color(color_of)}"{lit}];\n'
+            f' fillcolor="{fill}", fontcolor="{choose_text_color(fill)}"{lit}];\n'
         )
     for edge in drawing.edges:
         label = _quote_lines([tensor_text(edge.tensor, edge.tensors)])
@@ -316,7 +317,7 @@ def write(fact: GraphDrawing | NodeFigures, color: str, format: str, path: str) 
     Args:
         fact: Graph or node data to write.
         color: 'family' or the name of a figure.
-        format: File extension of the final file, such as '.svg'.
+        format: File extension of the final file: '.svg', '.dot' or '.html' for a drawing.
         path: Path to write to.
     """
     with output_files.open_text(path) as file:

@@ -80,7 +80,10 @@ def shorten_box_names(boxes: Sequence[GraphBox], rooms: Sequence[int] = ()) -> l
 
 
 def box_lines(box: GraphBox, color: str, name: str) -> list[str]:
-    """Return the lines in a box: `name`, kind, and tiles, the figure `color` (else MACs) or layer count."""
+    """Return two or three lines in a box: name, kind, and tiles, a figure or the number of layers.
+
+    The figure is `color`, or the MACs if `color` is 'family'.
+    """
     lines = [name, shorten_label(box.kind_text)]
     figure = "macs" if color == "family" else color
     if box.tiles and color == "family":
@@ -115,7 +118,7 @@ def _format_overlay_figure(figure: OutsideFigure, value: float) -> str:
 
 
 def box_title(box: GraphBox) -> str:
-    """Return the tooltip of a box: every figure and attribute, one per line."""
+    """Return the tooltip of a box: path, kind, nonzero figures and attributes, one per line."""
     lines = [printable(box.path), printable(box.kind_text)]
     if box.layers > 1:
         lines.append(f"{box.layers:,} layers")

@@ -74,6 +74,7 @@ def _draw_map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[t
     cell_width, cell_height = drawing.width / width, drawing.height / (2 * height)
 
     def cells(box: GraphBox | View) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the columns and the half rows of the map that a box or a view covers."""
         left, top = (box.x, box.y) if isinstance(box, GraphBox) else (box.left, box.top)
         right = min(left + box.width, drawing.width) - 1
         bottom = min(top + box.height, drawing.height) - 1
@@ -127,7 +128,7 @@ CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
 _HEAVY = dict(enumerate(" ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"))
 """Heavy line characters, for highlighted paths."""
 _LIT = str.maketrans("┌─┐│└┘╘═╛", "┏━┓┃┗┛┗━┛")
-"""Frame characters of a box on the highlighted path."""
+"""Replaces the frame characters of a box by heavy ones, for a box on the highlighted path."""
 MARK = "◆"
 """Sign of a layer that the user marked as an end of a path."""
 WORK = frozenset({"layer", "group", "part"})

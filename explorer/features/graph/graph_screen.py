@@ -45,7 +45,11 @@ _Span = tuple[int, int]
 class GraphRequest(NamedTuple):
     """Arguments of `Session.graph`.
 
-    `row` is the group or layer to draw, None for the whole model; `unfold` and `between` are rows or ranges.
+    Attributes:
+        row: Row of the group or layer to draw, or None for the whole model.
+        steps: Number of edges around `row` to draw, or None to draw the contents of `row`.
+        unfold: Groups to open, each as its row or as a range of rows.
+        between: Rows of the two ends of a path to highlight, or None.
     """
 
     row: int | None = None
@@ -153,7 +157,7 @@ class GraphView(SubScreen[int]):
         self._show()
 
     def on_resize(self) -> None:
-        """Show the detail page if there is room for it."""
+        """Show or hide the detail page for the new width."""
         self._lay_out()
 
     def show_keys(self, message: str = "") -> None:
@@ -211,7 +215,7 @@ class GraphView(SubScreen[int]):
         self.query_one("#graph-box", Status).show(lambda width: (text_line(f" {message}"[:width], role),))
 
     def _draw_page(self, width: int, height: int) -> list[Line]:
-        """Return the visible part of the drawing. It scrolls only when the chosen box leaves it."""
+        """Return the visible part of the drawing; scroll only if the chosen box is outside of it."""
         drawing, box = self.drawing, self.box
         if box is None or height < 1:
             return [text_line("no layer to draw in this group", "dim")]
@@ -236,7 +240,7 @@ class GraphView(SubScreen[int]):
         )
 
     def _draw_compact_page(self, width: int, height: int) -> list[Line]:
-        """Return the visible lines of the compact form. It scrolls only when the chosen line leaves it."""
+        """Return the visible lines of the compact form; scroll only if the chosen line is outside of them."""
         count, top = len(self.drawing.boxes), self._corner[1]
         if not top <= self.chosen < top + height:
             top = self.chosen - height // 2
@@ -386,7 +390,7 @@ class GraphView(SubScreen[int]):
         self._redraw()
 
     def action_graph_follow(self) -> None:
-        """Highlight the paths between the two marks, or remove the highlight."""
+        """Highlight the paths between two marks, or between one mark and the chosen box; or stop doing so."""
         if self.request.between is not None:
             self._go(self.request._replace(between=None), self._chosen_row, keeps_place=True)
             return
@@ -399,7 +403,7 @@ class GraphView(SubScreen[int]):
         request = self.request._replace(between=(min(ends), max(ends)))
         group = request.row
         if request.steps is None and not all(self._is_inside(end, group) for end in ends):
-            request = GraphRequest(between=request.between)
+            request = GraphRequest(between=request.between)  # the whole model contains both ends
         self._go(request, min(ends))
 
     @property
@@ -407,6 +411,7 @@ class GraphView(SubScreen[int]):
         return None if self.box is None else self.box.row
 
     def _is_inside(self, row: int | None, group: int | None) -> bool:
+        """Return whether `row` is the row `group` or inside it. Group None is the whole model."""
         while row is not None and row != group:
             row = self._layers[row].parent
         return row == group
@@ -499,7 +504,10 @@ def _is_within(rows: _Span, span: _Span) -> bool:
 
 
 def _find_box(drawing: GraphDrawing, row: int, otherwise: int) -> int:
-    """Return the index of a row's box, else of the smallest box around it, of the next, or `otherwise`."""
+    """Return the index of the box of a row.
+
+    Without its own box, the row gets the smallest box that contains it, else the next box, else `otherwise`.
+    """
     boxes = [
         (box.rows, index) for index, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"
     ]

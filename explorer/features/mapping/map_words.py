@@ -126,7 +126,7 @@ def _build_site_table(fact: ModelMapping) -> list[Block]:
 
 
 def _encode_without_name(site: MappedSite) -> bytes:
-    """Return the content of a row without the name of its site, to compare rows."""
+    """Return the content of a row without the name of its site, to group equal rows."""
     cost = replace(site.cost, mapping=replace(site.cost.mapping, site=""))
     search = site.search and replace(site.search, best=(), front=(), seconds=0.0)
     return msgspec.json.encode(replace(site, name="", layer="", cost=cost, search=search))
@@ -179,7 +179,7 @@ def _describe_search(site: MappedSite) -> str:
 
 
 def _build_loops(fact: ModelMapping, cost: MappingCost) -> list[Block]:
-    """Build the loops, the outermost first, each level below the memories that hold its tiles."""
+    """Build the loops with more than one trip from the outermost in, each level below its memories."""
     lines: list[Block] = []
     indent = 0
     for row in nest_rows(cost.mapping, fact.machine.memories[0].name, level_names(fact.machine, cost)):

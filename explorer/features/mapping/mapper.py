@@ -152,7 +152,7 @@ def _check_sizes(session: Facade, dims: Mapping[str, int]) -> None:
     """
     options = session.parts.models.options if dims else {"dims": {}, "past": None}
     unbound = [name for name in dims if name not in options["dims"]]
-    if unbound and options["past"] is None:  # the user chose the sizes of a decode step
+    if unbound and options["past"] is None:  # `past` sets the sizes of a decode step
         names = ", ".join(printable(name) for name in unbound)
         raise Misuse(
             f"{'sizes are' if len(unbound) > 1 else 'a size is'} open: {names}",
@@ -177,9 +177,10 @@ def _map_sites(
     mapping_file: MappingFile | None,
     fused: Mapping[str, Epilogue],
 ) -> Iterator[MappedSite]:
-    """Yield each site with its mapping. Sites of the same size and types are searched once.
+    """Yield each site with its mapping from the mapping file, or else from a search.
 
-    The Pareto front is found for the site with the most MACs.
+    Sites of the same size and types are searched once. Only the search for the largest sites, by MACs, has a
+    Pareto front.
     """
     from explorer.engine.mapping.cost import compute_mapping_cost
     from explorer.engine.mapping.search import search_mappings
@@ -213,7 +214,7 @@ def _count_windows(
     machine: MemoryMachine,
     on_progress: OnProgress,
 ) -> Iterator[MappedSite]:
-    """Yield each site; a convolution with the elements of its input that each memory loads."""
+    """Yield each site, a convolution with its input bytes that each memory loads without gathered windows."""
     from explorer.engine.mapping.windows import count_window_moves, list_window_elements  # imports numpy
     from explorer.engine.shapes import Inference
 
@@ -281,6 +282,10 @@ def _describe_skipped(skipped: Sequence[SkippedSite]) -> Iterator[str]:
 
 
 def _sum_sites(machine: MemoryMachine, objective: Objective, sites: tuple[MappedSite, ...]) -> ModelMapping:
+    """Return the mapping of the model, with the figures of each site times its calls summed.
+
+    Sites whose number of calls is unknown are in no sum. A sum is None if one of its figures is unknown.
+    """
     counted = [(site.cost, site.calls) for site in sites if site.calls is not None]
 
     def total(amounts: Iterable[tuple[Any, int]]) -> Any:

@@ -53,7 +53,7 @@ def title_lines(
 
     Args:
         sites: Matmuls to page through.
-        index: Index of the current one.
+        index: Index of the displayed matmul.
         machine: Name of the machine, or ''.
         search: Objective and constraints as text.
         state: Origin of the displayed mapping, such as 'the optimum', with its role.
@@ -145,6 +145,7 @@ def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: 
         height: Height in lines. With enough of it, the tiles of each operand are listed.
     """
     pairs = list(zip(machine.memories[1:], cost.memories[1:], strict=True))
+    # a memory with its tiles takes up to five lines, and the gap below it one
     with_tiles = height >= 5 * len(pairs)
     with_gaps = height >= 6 * len(pairs)
     lines: list[Line] = []

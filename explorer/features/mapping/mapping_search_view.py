@@ -1,7 +1,7 @@
 """Base class of the map view: the machine, the matmul, and the mappings that a search finds.
 
-A search runs as a job of the engine. It ends with the view, and its result stays for the matmul while the
-machine stays.
+A search runs as a job of the engine, and is stopped when the view closes. Its result is kept until the
+machine changes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MappingSearchView(SubScreen[None]):
 
     Args:
         sites: Matmuls to page through.
-        start: Index of the first one to show.
+        start: Index of the matmul to show first.
         engine: Engine process that costs and searches mappings.
         store: State of the main screen, whose machine the screen uses and changes.
     """
@@ -82,21 +82,21 @@ class MappingSearchView(SubScreen[None]):
         self._sites, self._index, self._store = tuple(sites), start, store
         self._jobs = Jobs(engine, self._show_status)
         self._machine: MemoryMachine | None = None
-        self._complaint = ""
+        self._complaint = ""  # why there is no machine, or no list of machines
         self._objective: Objective = "cycles"
         self._constrain = ""
         self._mapping: SiteMapping | None = None
         self._cost: MappingCost | None = None
         self._fuse: CodeFusion = ""
-        self._searches: dict[tuple[str, ...], MappedSite] = {}
-        self._opening = False
+        self._searches: dict[tuple[str, ...], MappedSite] = {}  # results by `SearchRequest.key`
+        self._opening = False  # whether a worker opens a site or searches
 
     @property
     def site(self) -> SitePlan:
         """The displayed matmul."""
         return self._sites[self._index]
 
-    # what the screen draws
+    # drawing, which the derived class implements
 
     def _show(self) -> None:
         """Draw the displayed mapping."""
@@ -117,7 +117,10 @@ class MappingSearchView(SubScreen[None]):
     # the machine and the matmul
 
     def _list_names(self) -> list[str]:
-        """Return the names of the machines with memories; none if the config file cannot be read."""
+        """Return the names of the machines with memories.
+
+        If the config file cannot be read, return no names and set `_complaint`.
+        """
         try:
             return list(list_machines_with_memories())
         except ExplorerError as error:
@@ -156,7 +159,7 @@ class MappingSearchView(SubScreen[None]):
             self._opening = False
 
     async def _begin(self) -> None:
-        """Show the smallest tiles at once, then the best mapping."""
+        """Show the best mapping. Unless it is known already, show the smallest tiles until a search ends."""
         request = self._request
         mapped = self._searches.get(request.key)
         if mapped is not None:
@@ -252,7 +255,7 @@ class MappingSearchView(SubScreen[None]):
             self._open_site()
 
     def action_map_best(self) -> None:
-        """Take the best mapping."""
+        """Show the best mapping, searching it if necessary."""
         if self._machine is None:
             self._refuse("no machine with memories is chosen: m lists them")
         else:
@@ -349,6 +352,7 @@ class MappingSearchView(SubScreen[None]):
 
     @property
     def _front_index(self) -> int:
+        """Index of the displayed mapping in the Pareto front, or -1."""
         front = () if self._search is None else self._search.front
         return next((index for index, cost in enumerate(front) if cost.mapping == self._mapping), -1)
 

@@ -77,11 +77,11 @@ class MappingView(MappingSearchView):
 
     Args:
         sites: Matmuls to page through.
-        start: Index of the first one to show.
+        start: Index of the matmul to show first.
         engine: Engine process that costs and searches mappings.
         store: State of the main screen, whose machine the view uses and changes.
-        open_tiles: Function that opens the tile view of a site with an order of its loops and the loops
-            inside its tiles, or None.
+        open_tiles: Function that opens the tile view, or None. Its arguments are a site, the order of its
+            loops, and the name, tile and order of the loops inside its tiles (or None).
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -114,7 +114,7 @@ class MappingView(MappingSearchView):
         super().__init__(sites, start, engine, store)
         self._open_tiles = open_tiles
         self._exact = store.exact
-        self._following = False
+        self._following = False  # whether `_follow` runs
         self._pane: _Pane = "nest"
         self._status_text, self._status_role = "", "text"
         self._files = MappingFiles(self, self._jobs, self._say)
@@ -151,6 +151,7 @@ class MappingView(MappingSearchView):
 
     @property
     def _is_beside(self) -> bool:
+        """Whether the memories fit beside the nest."""
         return self.size.width >= _MIN_BESIDE_WIDTH and self.size.height >= _MIN_BESIDE_HEIGHT
 
     @property
@@ -418,7 +419,7 @@ class MappingView(MappingSearchView):
         if (shown := self._find_emittable_mapping()) is not None:
             self._files.emit(shown)
 
-    # leaving
+    # number format, and leaving
 
     def action_map_exact(self) -> None:
         """Switch between exact and rounded numbers."""
@@ -443,7 +444,7 @@ class MappingCommand(SiteCommand):
     no_site_message = "no matmul here can be mapped: choose a Conv, a Gemm or a MatMul"
 
     def begin(self, name: str) -> None:
-        """Open the map view at the matmul with a name."""
+        """Open the map view at the matmul `name`."""
         self.context.open_view(self.title, self._show((), name))
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:

@@ -55,7 +55,7 @@ def level_names(machine: MemoryMachine, cost: MappingCost) -> list[tuple[str, ..
 
 
 def nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequence[str]]) -> list[NestRow]:
-    """List the rows of a nest from the outermost memory to the array, with the loops of a single trip.
+    """List the rows of a nest from the outermost memory to the array, including loops of a single trip.
 
     Args:
         mapping: The mapping.
@@ -157,7 +157,7 @@ def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
         best = None  # a mapping that does not fit is not compared
     if cost.cycles is not None:
         remark = _compare_with_best(cost.cycles, None if best is None else best.cycles)
-        fields.append(Field("Cycles", _count(cost.cycles, remark)))
+        fields.append(Field("Cycles", _format_count(cost.cycles, remark)))
     if cost.seconds is not None:
         fields.append(Field("Time", seconds(cost.seconds)))
     if cost.pj is not None:
@@ -177,7 +177,7 @@ def _compare_with_best(value: float, best: float | None) -> str:
     return f" {value / best:,.2f} x best" if best and value != best else ""
 
 
-def _count(value: int, remark: str = "") -> Cell:
+def _format_count(value: int, remark: str = "") -> Cell:
     return Span(count_text(value), "figure", exact_text(value), value), Span(remark, "quiet")
 
 
@@ -228,7 +228,7 @@ def cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) 
             has_share = part.cycles is not None and total > 0
             cells += [
                 Span(bar_text((part.cycles or 0) / total) if has_share else "", role),
-                _count(part.cycles) if part.cycles is not None else "",
+                _format_count(part.cycles) if part.cycles is not None else "",
                 Span(share_text(part.cycles, total) if has_share else "", "quiet"),
             ]
         if cost.pj is not None:

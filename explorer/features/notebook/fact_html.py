@@ -86,7 +86,7 @@ def build_fact_blocks(fact: Fact) -> list[Block]:
 
 
 def _list_fields(fact: Struct) -> Fields:
-    """Return the fields of a record that have one value."""
+    """Return the fields of a record that have a single value; None and lists are left out."""
     values = {name: getattr(fact, name) for name in fact.__struct_fields__}
     return Fields(
         [
@@ -190,7 +190,7 @@ def _draw_branch(depth: int, *, is_ascii: bool) -> str:
 
 
 def _widen_columns(table: Block, min_width: int) -> Table:
-    """Return a table whose columns after the first have at least `least` characters."""
+    """Return a table whose columns with a title, except the first, have at least `min_width` characters."""
     assert isinstance(table, Table)
     columns = [
         column._replace(

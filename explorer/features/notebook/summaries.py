@@ -163,7 +163,7 @@ def _open(
     """Open a session with the inputs of the model.
 
     Raises:
-        Misuse: The arguments contradict each other.
+        Misuse: The arguments contradict each other, or a file has arguments that only an nn.Module accepts.
     """
     if input_size is not None and input_data is not None:
         raise Misuse(
@@ -198,7 +198,7 @@ def _read_sizes(
     """Read one shape or a list of shapes, and add the batch.
 
     Raises:
-        Misuse: A size is not a whole number of at least 0.
+        Misuse: A size is not a whole number of at least 0, or a shape is too short for `batch_dim`.
     """
     parts: list[Any] = list(input_size)
     is_nested = bool(parts) and all(isinstance(part, (list, tuple)) for part in parts)
@@ -239,12 +239,13 @@ def _build_unnamed_shape(
 
 
 def _name_shapes_by_argument(model: nn.Module, sizes: Sequence[tuple[int, ...]]) -> InputShapes:
-    """Return the shapes by the names of the arguments of `forward`, or {} if there are fewer arguments.
+    """Return the shapes by the names of the arguments of `forward`.
 
-    The types of these inputs are those that the model needs, such as integers for an embedding.
+    The shapes have no element types, so the session chooses the types that the model needs, such as integers
+    for an embedding. Returns {} if `forward` has too few arguments or does not exist.
     """
     forward = getattr(model, "forward", None)
-    if forward is None:  # not a module, which the session says
+    if forward is None:  # not a module; the session reports the error
         return {}
     parameters = inspect.signature(forward).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -274,7 +275,7 @@ def _check_device(device: torch.device | str) -> None:
 def _build_inputs(
     sizes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype] | None
 ) -> tuple[torch.Tensor, ...]:
-    """Return inputs without values.
+    """Return meta tensors, which have no values, of the shapes and types; float32 without types.
 
     Raises:
         Misuse: An element type is not one of torch, or their number is not the number of shapes.
@@ -329,7 +330,7 @@ def _analyze(session: Session) -> tuple[Analysis, bool]:
 
 
 def _list_parameter_rows(module: nn.Module) -> tuple[Layer, ...]:
-    """Return a row for each module with its parameters; each parameter of a row counts once."""
+    """Return a row for each module; it counts each parameter in the module once, with inner modules."""
     rows: list[Layer] = []
 
     def add(path: str, name: str, part: nn.Module, parent: int | None, depth: int) -> None:

@@ -79,6 +79,7 @@ def _run_events(
         if event.kind == "phase":
             yield _make_slice(event.name, "user_annotation", *position, {})
         elif row is not None:
+            # 'own' is a kernel of a group that belongs to none of its layers
             category = "group" if row.group and event.kind == "module" else "own" if row.group else "layer"
             yield _make_slice(row.path or row.name, category, *position, args_by_layer.get(row.id, {}))
         if event.kind == "kernel":
@@ -143,6 +144,7 @@ def _build_layer_arguments(layer: LayerTime) -> dict[str, Any]:
 def flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:
     """Yield collapsed stacks for flame graphs, one line per kernel: `group;layer;kernel NANOSECONDS`.
 
+    A layer without kernels has a line, too, and so has time outside of layers.
     With several profiles, each stack starts with its batch. Numbers are whole, because speedscope skips lines
     with fractions. Format: stackcollapse of "Flame Graphs", B. Gregg.
     """
@@ -179,7 +181,7 @@ def check_tensorboard(folder: str) -> None:
 def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
     """Context manager that writes times as TensorBoard events: totals as scalars, layers as a histogram.
 
-    The batch is the step. The event file appears in the folder when the block ends without an error. A
+    The batch size is the step. The event file appears in the folder when the block ends without an error. A
     missing folder is created, and its other files stay. The optional package tensorboardX writes the events,
     without TensorFlow.
 

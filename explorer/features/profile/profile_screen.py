@@ -109,7 +109,7 @@ class ProfileRequest(NamedTuple):
         )
 
     def words(self) -> list[str]:
-        """Return the fields as options of `explorer profile`."""
+        """Return the fields except `beside` as options of `explorer profile`, which times one state."""
         train = ["--train", "--optimizer", self.training] if self.training else []
         typed = [(flag, getattr(self, name)) for name, flag in _FLAGS.items()]
         return [*train, *(word for flag, text in typed if text for word in (flag, write_path_word(text)))]
@@ -415,7 +415,7 @@ class ProfileCommand(ScreenCommand):
         await self.context.take_history()
         profile = self.store.profile
         assert profile is not None, "the session keeps what it measured"
-        new_columns = MEASURED if profile.machine is not None else MEASURED[:2]
+        new_columns = MEASURED if profile.machine is not None else MEASURED[:2]  # the last needs a machine
         self.panes.rearrange(lambda model: _show_columns(model, new_columns))
         self.store.notify("history", "found")
         self.store.say(f"{seconds_text(profile.wall_seconds)} a run; % shows where it goes")

@@ -202,7 +202,7 @@ def _describe_overhead(fact: Profile) -> str:
 
 
 def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
-    """Build a table with a row for each layer that has its own time."""
+    """Build a table with a row for each of `layers`."""
     largest = max((layer.share for layer in layers), default=0.0)
 
     def kernel(layer: LayerTime) -> Span:

@@ -145,7 +145,10 @@ class Profiler:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> ProfileComparison:
-        """Time two states in turn and compare their layers."""
+        """Time two states in turn and compare their layers.
+
+        `after` is a state of this session or of another model: its models and its index.
+        """
         check(spec)
         state_pair = (self._models, before), after
         measured_machine = find_measured(machine)
@@ -206,6 +209,7 @@ class Profiler:
         return prepare_measurement(graph, spec, measured_machine), graph
 
     def _record(self, models: Models, state_index: int, profile: Profile, machine: Machine | None) -> Profile:
+        """Store a profile with its state, without the recording. Return the full profile with all notes."""
         measured_machine = find_measured(machine)
         notes = [] if measured_machine is None else _note_machine(profile, measured_machine)
         if machine is not None:

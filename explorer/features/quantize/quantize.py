@@ -67,7 +67,7 @@ _SATURATES = (
 """Note on results that differ between processors."""
 _MIN_FOLD_SNR = 80.0
 """Minimum SNR in dB after folding. Rounding alone, in float32, gives about 120 dB."""
-_IN_MEMORY = 48 << 20
+_MAX_BYTES_IN_MEMORY = 48 << 20
 """Maximum size in bytes of the new weights for a trial in memory, without a file."""
 
 
@@ -91,8 +91,9 @@ class Quantizer:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._original_runs: tuple[object, OriginalRuns] | None = None
+        # result of `_load_graph`, after the state's model and `_folds` that led to it
         self._last_graph: tuple[tuple[Model, bool], Model] | None = None
-        self._folds = False
+        self._folds = False  # whether batch normalizations are folded into weights first
 
     def _load_graph(self, on_progress: OnProgress) -> Model:
         """Return the current model with the functions that contain layers inlined.
@@ -127,7 +128,10 @@ class Quantizer:
     def _resolve_form(
         self, request: QuantizeRequest, on_progress: OnProgress
     ) -> tuple[QuantizeRequest, tuple[str, ...]]:
-        """Replace form `fast` by the form that runs fastest here; return notes with the reasons."""
+        """Replace form `fast` by the form that runs fastest here; return notes with the reasons.
+
+        Also sets `_folds` for the form.
+        """
         self._folds = request.spec.form == "chain"
         if request.spec.form != "fast":
             return request, ()
@@ -251,7 +255,10 @@ class Quantizer:
         rounded = quantize_model(plan.model, plan.choices, grids, self._find_shapes(plan))
         step = partial(report, on_progress, cancel, "comparing")
         tensors = rounded.graph.initializers.values()
-        if sum(tensor.nbytes for tensor in tensors if not isinstance(tensor.payload, FileSpan)) <= _IN_MEMORY:
+        if (
+            sum(tensor.nbytes for tensor in tensors if not isinstance(tensor.payload, FileSpan))
+            <= _MAX_BYTES_IN_MEMORY
+        ):
             # unchanged weights stay in the original's file; the runtime maps them from there
             located = replace(rounded, path=self._load_graph(None).path)
             outputs = original.agreement(located, step)
@@ -288,6 +295,9 @@ class Quantizer:
     def _check_folding(self, feeds: Mapping[str, Any]) -> tuple[str, ...]:
         """Check that folding normalizations into weights only rounds; return a note on the folded nodes.
 
+        Args:
+            feeds: Values of the inputs by name.
+
         Raises:
             BadModel: An output changed by more than rounding.
         """
@@ -318,6 +328,9 @@ class Quantizer:
         """Change the choice for one layer in the request that made the current state.
 
         Returns the new request and the index of the state to quantize.
+
+        Raises:
+            Misuse: The current state was not made by `quantize`, or it has no layer `layer`.
         """
         models = self._models
         history = models.history
@@ -405,7 +418,10 @@ def _count_normalizations(model: Model) -> int:
 def _drop_unusable_layers(
     plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None
 ) -> ModelChoices:
-    """Drop layers whose weights contain NaN; correct biases by `channel_means` unless it is None."""
+    """Remove the formats of layers whose weight or bias contains NaN or infinity.
+
+    Also corrects biases by `channel_means`, unless it is None.
+    """
     choices = exclude_nonfinite(plan.choices, grids)
     return replace(
         plan, choices=choices if channel_means is None else correct_biases(choices, grids, channel_means)

@@ -210,7 +210,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         self._last = replace(self._last, spec=spec)
         layers = self.query_one("#layers", ComboField)
         if spec.ops or spec.sites:
-            layers.set_words([*layers.words[:3], _AS_BEFORE])
+            layers.set_words([*layers.words[:3], _AS_BEFORE])  # three declared words: all, layer, operator
         words = {
             "weight": spec.weight,
             "input": SAME if spec.input == spec.weight else spec.input,
@@ -351,8 +351,8 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def _merge_config(self, values: dict[str, Any]) -> QuantizeSpec:
         """Return the spec of the config file, with the fields that differ from it.
 
-        Without a config file, it is the last spec with the fields. Rules that the user made by hand remain in
-        both cases.
+        Without a config file, return the last spec with the fields, without rules that came from a config
+        file. Rules that the user made by hand remain in both cases.
 
         Args:
             values: Fields of the spec by name, as the dialog shows them.

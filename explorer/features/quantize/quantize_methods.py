@@ -64,7 +64,11 @@ def quantize_choice(
 def _quantizes_as_module(
     session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress
 ) -> bool:
-    """Return whether `quantize` works on the current model as a module; most forms need ONNX."""
+    """Return whether `quantize` works on the current model as a module; most forms need ONNX.
+
+    Raises:
+        Misuse: The form is 'torchao', and the model is not an nn.Module.
+    """
     opened = session.parts.models.open_state(session.parts.models.current, on_progress)
     if spec.form == "torchao" and not hasattr(opened, "loaded"):
         problem = "torchao is for layers of an nn.Module"
@@ -152,6 +156,7 @@ def quantize(
 def _quantize_state(
     session: Facade, request: QuantizeRequest, state: int | None, measured: bool, options: Mapping[str, Any]
 ) -> Quantization:
+    """Quantize a state as an nn.Module if possible, otherwise as a graph; `options` is for both."""
     with make_current(session.parts.models, state):
         allows_module = not request.as_graph
         if request.spec.form == "torchao" and _quantizes_as_module(

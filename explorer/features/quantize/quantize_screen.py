@@ -56,12 +56,15 @@ QUANTIZE_KEYS = key_group(
 
 
 _STAYS = "as it is"
+"""Word of a format field for the part's present format."""
 
 
 class LayerRequest(Struct, frozen=True):
     """Result of a screen about a quantization: go to a layer, change one layer, or quantize anew.
 
     Attributes:
+        action: 'layer' to go to a layer, 'remake' to quantize again with a change to one layer, 'anew' to ask
+            for other settings.
         layer: Name of the layer, for the actions `layer` and `remake`.
         values: Arguments of `Session.requantize`, for the action `remake`.
     """
@@ -72,7 +75,7 @@ class LayerRequest(Struct, frozen=True):
 
 
 def exclude(layer: QuantizedLayer) -> LayerRequest:
-    """Request to quantize again without this layer, or with it if it has no format now."""
+    """Return the request to quantize again without a layer, or with the layer if it has no format now."""
     return LayerRequest("remake", layer.name, {"on": bool(layer.reason)})
 
 
@@ -338,7 +341,7 @@ class QuantizeCommand(ScreenCommand):
     def make(self, state: int | None, request: QuantizeRequest | None) -> None:
         """Quantize a state with a request from the dialog or from another screen."""
         if self.jobs.current is not None:
-            self.jobs.stop()  # the choice that the dialog asked for
+            self.jobs.stop()  # the preview of the dialog
         if request is None:
             return
         self.store.quantize_request = request

@@ -72,7 +72,7 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
 
 
 def build_without_layers(fact: Quantization) -> list[Block]:
-    """Build the same blocks without the table of layers, for the screen that lists them itself."""
+    """Build the figures, kernels, operators and notes, for the screen, which lists the layers itself."""
     return [
         totals(fact),
         *_build_comparison(fact),
@@ -91,12 +91,12 @@ def report_integer_kernels(fact: Quantization) -> list[Block]:
         return []
     blocks: list[Block] = [Line(), Heading("in onnxruntime", _format_machine(fact.kernels))]
     blocks.append(Paragraph(_format_kernels(fact.kernels), "warning" if fact.kernels.problem else ""))
-    bytes_with_float_bias = [
+    byte_layers_with_float_bias = [
         layer
         for layer in fact.layers
         if not layer.reason and {layer.weight, layer.input} <= {"int8", "uint8"} and layer.bias == "float32"
     ]
-    if fact.kernels.integer_layers == 0 and bytes_with_float_bias:
+    if fact.kernels.integer_layers == 0 and byte_layers_with_float_bias:
         blocks.append(Paragraph("a float32 bias keeps these layers on float kernels; add bias=int32 to --to"))
     if fact.times is not None:
         blocks += [run_times(fact.times), Line((Span(_format_rounds(fact.times), "quiet"),), 2)]
@@ -219,7 +219,7 @@ _COLUMNS: Sequence[tuple[Column, Callable[[QuantizedLayer], Cell]]] = (
 
 
 def layers(rows: Sequence[QuantizedLayer]) -> Table:
-    """Build a table with a row for each quantized layer; columns without any value are left out."""
+    """Build a table with a row for each quantized layer; optional columns without values are left out."""
 
     def has_text(cell: Cell) -> bool:
         return (cell.text if isinstance(cell, Span) else cell) not in ("", "-")
@@ -252,7 +252,7 @@ def _format_error(value: float | None) -> Cell:
 
 
 def decibels(value: float | None) -> Cell:
-    """Format an SNR in dB; 'exact' for a lossless value."""
+    """Format an SNR in dB: '-' if unknown, 'exact' for infinity, 'lost' for minus infinity."""
     if value is None:
         return Span("-", "quiet")
     if math.isinf(value):

@@ -97,7 +97,7 @@ class TraceRows(Struct, frozen=True):
 
 
 def read(trace: bytes, path: str) -> TraceRows | None:
-    """Reads a trace, or returns None if the file is not a trace.
+    """Reads a trace, or returns None if the file is not a trace or contains no calls.
 
     Raises:
         Misuse: An event is invalid, or no event has the name of a layer or module.
@@ -159,9 +159,9 @@ def _build_rows(calls: Sequence[TracedCall], path: str) -> TraceRows:
     else:
         layer_calls = [call for call in calls if not call.name.startswith(_STEP)]
         runs = [call for call in calls if call.name.startswith(_STEP)]
-    seconds, notes = _compute_times(layer_calls, runs)
+    times, notes = _compute_times(layer_calls, runs)
     ops = {call.name.removesuffix(_KERNEL): call.op for call in layer_calls if call.op}
-    return TraceRows(tuple(seconds.items()), ops, modules, tuple(notes))
+    return TraceRows(tuple(times.items()), ops, modules, tuple(notes))
 
 
 def _find_torch_calls(
@@ -172,6 +172,9 @@ def _find_torch_calls(
     Returns:
         The calls of modules and user annotations; the runs of the model; and the position of each module
         among the modules of its class, as in `TraceRows.modules`.
+
+    Raises:
+        Misuse: The trace names neither modules nor user annotations.
     """
     steps = [call for call in calls if call.name.startswith(_STEP)]
     module_calls = [call for call in calls if call.name.startswith(MODULE)]
@@ -206,6 +209,8 @@ def _compute_times(
     layer_calls: Sequence[TracedCall], runs: Sequence[TracedCall]
 ) -> tuple[dict[str, float], list[str]]:
     """Computes the microseconds of each layer: the median over the runs, or the sum if runs are unknown.
+
+    If runs overlap, calls cannot be assigned to runs, so the time is the sum divided by the number of runs.
 
     Args:
         layer_calls: Calls of layers.
