@@ -79,7 +79,7 @@ def _parse_number(value: Any) -> Budget | None:
 def _parse_text(text: str, unit: BudgetUnit) -> Budget | None:
     if unit != "share" and (change := _CHANGE.fullmatch(text)):
         share = Fraction(change[2]) / 100
-        if change[1] == "-" and share > 1:
+        if change[1] == "-" and share > 1:  # no figure falls by more than 100 %
             return None
         return Budget(share if change[1] == "+" else -share, is_change=True)
     if unit == "bytes":

@@ -137,7 +137,8 @@ def add_layer_choice(
 
     Args:
         spec: Specification.
-        layer: Name of the layer, not a glob. An earlier choice for it is replaced.
+        layer: Name of the layer, not a glob. An earlier choice for it is replaced, or removed if no value is
+            given.
         weight: Number format of the weight, or None to keep the format in `spec`.
         input: Number format of the input, or None.
         bias: Number format of the bias, or None.
@@ -146,8 +147,8 @@ def add_layer_choice(
     site = glob.escape(layer)
     rule = QuantizeRule(site=site, weight=weight, input=input, bias=bias, on=on, origin=BY_HAND)
     other_rules = [other for other in spec.rules if (other.site, other.origin) != (site, BY_HAND)]
-    sets_format = any(getattr(rule, name) is not None for name in list_rule_values(QuantizeRule))
-    return replace(spec, rules=(*([rule] if sets_format else []), *other_rules))
+    sets_value = any(getattr(rule, name) is not None for name in list_rule_values(QuantizeRule))
+    return replace(spec, rules=(*([rule] if sets_value else []), *other_rules))
 
 
 def read_field(name: str, value: Any, where: str) -> Any:

@@ -45,7 +45,7 @@ def parse_rate(text: str, where: str = "", unit: Unit = "bytes") -> float:
         unit: Unit of the rate.
 
     Raises:
-        Misuse: The text is invalid, has another unit, or is not above 0.
+        Misuse: The text is invalid, has another unit, or is not from `MIN_RATE` to `MAX_RATE`.
     """
     return _parse(text, where, unit, ("s", "sec", "second"), RATE_HINTS[unit])
 
@@ -61,7 +61,7 @@ def _parse(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> 
         hint: Hint of errors.
 
     Raises:
-        Misuse: The text is invalid, has another unit, or is not above 0.
+        Misuse: The text is invalid, has another unit, or is not from `MIN_RATE` to `MAX_RATE`.
     """
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or (match[4] is not None and match[4] not in per):
@@ -90,7 +90,7 @@ def _find_factor(word: str, unit: Unit) -> float | None:
 
 
 def _check_rate(value: float, text: object, where: str, hint: str) -> float:
-    """Returns the rate, or raises `Misuse` if it is not finite or not above 0."""
+    """Returns the rate, or raises `Misuse` if it is not from `MIN_RATE` to `MAX_RATE`."""
     if not math.isfinite(value) or value <= 0:
         raise Misuse(f"'{text}' is not a rate above 0", where=where, hint=hint)
     if not MIN_RATE <= value <= MAX_RATE:

@@ -1,8 +1,8 @@
 """Statistics of a tensor by name: the definition of each, and the parser of `--stat`.
 
 All parts of the program use this table. The engine computes with its formulas, tables, CSV and screen use its
-names as headers, and the manual prints its definitions. It imports no packages, because the command line
-reads it before the engine is loaded.
+names as headers, and the manual prints its definitions. It imports no third-party packages, because the
+command line reads it before the engine is loaded.
 """
 
 from __future__ import annotations

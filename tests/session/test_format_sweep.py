@@ -353,7 +353,7 @@ def test_a_trial_with_a_file_of_its_own_tells_the_same(
     """Many new weights are written before they are run, few are not."""
     spec = FormatSweepSpec(("int8", "mxfp4"), per_layer=True)
     few = sweep_formats(sample("lenet"), spec=spec, workers=1)
-    monkeypatch.setattr("explorer.features.quantize.quantize._IN_MEMORY", -1)
+    monkeypatch.setattr("explorer.features.quantize.quantize._MAX_BYTES_IN_MEMORY", -1)
     many = sweep_formats(sample("lenet"), spec=spec, workers=1)
     assert [(row.key, row.snr_db) for row in few.rows] == [(row.key, row.snr_db) for row in many.rows]
 

@@ -142,7 +142,7 @@ def _format_change(change: float | None) -> Span:
 
 
 def list_rows(fact: Check) -> Iterator[Mapping[str, Any]]:
-    """Return the rows of `--csv`: one for each budget of each model."""
+    """Yield the rows of `--csv`: one for each budget of each model."""
     for model in fact.models:
         for row in model.budgets:
             yield {"model": model.model, **to_json(row)}

@@ -53,7 +53,7 @@ class Project(Struct, frozen=True):
     Attributes:
         path: Path of the file.
         against: Path of the baseline, or None.
-        values: Settings for each model.
+        values: Settings for models whose table does not set them.
         models: Budgets of models by name.
     """
 
@@ -96,6 +96,7 @@ def read_project(path: str | None) -> Project | None:
 
 
 def _find_file() -> str | None:
+    """Return the path of the `pyproject.toml` in the working folder or the nearest folder above, or None."""
     folder = os.path.abspath(os.curdir)
     while True:
         path = os.path.join(folder, FILE)
@@ -160,6 +161,10 @@ class _ProjectReader:
         )
 
     def _find_source(self, name: str, folder: str) -> str:
+        """Return the path of a model relative to the file, or `name` if it is no path of an existing file.
+
+        A path may end with a colon and a name in the file.
+        """
         path = os.path.join(folder, name)
         is_file = os.path.exists(path) or os.path.exists(path.rpartition(":")[0] or path)
         return path if is_file else name

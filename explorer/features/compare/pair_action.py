@@ -194,7 +194,10 @@ class _Pair:
         self._command.context.ask(ProfileComparisonScreen(fact, exact=store.exact), on_closed)
 
     def _find_row(self, change: LayerChange) -> int:
-        """Return the index of a timed layer among the visible rows; open the groups that contain it."""
+        """Return the place of a timed layer among the visible rows; open the groups that contain it.
+
+        Without a row for the layer, return the place of the cursor.
+        """
         for index, row in enumerate(self._fact.rows):
             before_path, after_path = row.before and row.before.path, row.after and row.after.path
             if change.path in (before_path, after_path):

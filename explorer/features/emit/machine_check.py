@@ -44,7 +44,7 @@ def check_manifest_machine(manifest: CodeManifest, folder: str) -> None:
     """Refuse a manifest whose machine is invalid, or is not the one for which the code was emitted.
 
     Raises:
-        Misuse: The machine was changed.
+        Misuse: The machine is invalid or was changed, or counts bytes in another way than the code.
     """
     path = os.path.join(folder, MANIFEST)
     check_machine(manifest.machine, path)

@@ -33,21 +33,20 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             "needs --output", where="graph", hint="add --output FILE.svg (or .html, .txt, .dot, .json)"
         )
     # imported here to keep `--help` fast: these modules load the facts, and help imports every command
-    from explorer.features.graph import graph_files as write
-    from explorer.features.graph import graph_labels as labels
+    from explorer.features.graph import graph_files, graph_labels
 
-    format = write.check(args.output)
+    format = graph_files.check(args.output)
     spec, outside = record_of(args, GraphSpec), args.overlay or None
     color = spec.color
     if outside is None:
-        labels.check_coloring(color, ())
+        graph_labels.check_coloring(color, ())
     between = (spec.start, spec.end) if spec.start and spec.end else None
     if between is None and (spec.start or spec.end):
         flag, missing_flag = ("--to", "--from") if spec.start else ("--from", "--to")
         raise Misuse("a path needs a start and an end", where=missing_flag, hint=f"add {flag} LAYER")
-    if spec.compact and format != write.TEXT:
+    if spec.compact and format != graph_files.TEXT:
         raise Misuse("only text has a compact form", where="--compact", hint="write to FILE.txt")
-    if format == write.NODE_DATA:
+    if format == graph_files.NODE_DATA:
         args.refuse(_PART_OPTIONS, "node data describes the full model", "leave it out")
         color = "macs" if color == "family" else color
 
@@ -55,7 +54,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
     def ask(session: Session, info: Info) -> Any:
         nonlocal warning
-        if format == write.NODE_DATA:
+        if format == graph_files.NODE_DATA:
             node_figures = session.node_figures(color, overlay=outside, on_progress=progress)
             if node_figures.missing:
                 total = node_figures.missing + len(node_figures.values)
@@ -64,7 +63,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             return node_figures
         figures = None if outside is None else session.overlay(outside)
         if figures is not None:
-            labels.check_coloring(color, [column.name for column in figures.columns])
+            graph_labels.check_coloring(color, [column.name for column in figures.columns])
         drawing = session.graph(
             spec.layer,
             depth=spec.depth,
@@ -79,8 +78,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return drawing
 
     def save(info: Info, fact: Any, path: str) -> None:
-        if format != write.TEXT:
-            write.write(fact, color, format, path)
+        if format != graph_files.TEXT:
+            graph_files.write(fact, color, format, path)
             return
         # imported here: only text files need rich
         from explorer.features.graph.compact_page import draw_compact

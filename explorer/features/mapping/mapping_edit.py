@@ -1,8 +1,8 @@
 """Edits of a mapping: another tile, another order of the loops, another operand that a memory keeps whole.
 
-Each edit returns a mapping that is valid for the machine: tiles are multiples of the smallest matmul that the
-machine's matrix unit computes, and no tile is larger than the tile of the level outside of it. A mapping that
-does not fit into a memory is also valid, so that the screen can show how many bytes are missing.
+Each edit returns a mapping that is valid for the machine. Tiles are multiples of the smallest matmul that the
+machine's matrix unit computes, cut to the tile of the level outside. A mapping may need more bytes than a
+memory has, so that the screen can show how many bytes are missing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def reorder(mapping: SiteMapping, level: int, step: int) -> SiteMapping:
 
 
 def keep_next(mapping: SiteMapping, operands: str) -> SiteMapping | None:
-    """Change which operand the outermost memories hold whole: first none, then each of `operands`.
+    """Change which operand the first level on the chip holds whole: none, then each of `operands`, in turn.
 
     Returns:
         The mapping, or None if the level divides its tiles among cores, or is the array.

@@ -133,7 +133,7 @@ class MappingFiles:
         )
         return proof
 
-    def emit(self, displayed: ShownMapping, folder: str = "") -> None:
+    def emit(self, displayed: ShownMapping) -> None:
         """Ask for a folder, and write the proved code into it."""
         site = "".join(letter if letter.isalnum() else "_" for letter in displayed.cost.mapping.site)
 

@@ -55,7 +55,7 @@ def _import_library(name: FrameLibrary, fact_name: str) -> Any:
     """Import a library of data frames.
 
     Raises:
-        MissingExtra: It is not installed or broken.
+        MissingExtra: The library is not installed or cannot be imported.
     """
     try:
         return importlib.import_module(name)

@@ -92,6 +92,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         fact = combine_profiles(sorted_profiles) if has_batches else sorted_profiles[0]
         if paths:
             table_source = document().build_document(info, fact, name_tool(), session.sha256()), rows
+            # in place, because `blocks` lists the written paths
             paths[:] = _write(args, profiles, session.analysis().layers, table_source)
         return info, fact
 
@@ -111,7 +112,7 @@ def _check_files(args: ParsedArgs) -> list[str]:
     """Return the files to write, after checking them before the model is timed.
 
     Raises:
-        Misuse: A file exists, is also an input, or has an extension of another format.
+        Misuse: A file exists, is also an input, has an extension of another format, or is named twice.
         MissingExtra: The package that writes TensorBoard files is not installed.
     """
     input_paths = [path for path in (args.input, args.weights_file, args.rules) if path]

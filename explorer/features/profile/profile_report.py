@@ -80,6 +80,11 @@ def _draw_heading(axes: Axes, info: Info, profile: Profile, subject: str) -> Non
 
 
 def _gather(session: Session, analysis: Analysis, request: PageRequest) -> tuple[Profile, Sequence[float]]:
+    """Measure the model; return the profile and the measured seconds of each row of the layer tree.
+
+    Raises:
+        LeftOut: The report was requested without measured time.
+    """
     if request.measured is None:
         raise LeftOut("the model was not run: --measured")
     profile = session.profile(request.measured, batch=request.batch, machine=request.machine)

@@ -55,7 +55,7 @@ def prepare_module(
     if batch is None and not sizes:
         analysis = models.examine(state_index, on_progress, cancel).analysis
     else:
-        all_sizes = {} if sizes else {**dims}
+        all_sizes = {} if sizes else {**dims}  # an input file sets all sizes itself
         analysis = models.analyze_with(state_index, all_sizes, sizes, on_progress, cancel).analysis
     first_input = tensors[0] if tensors else None
     module = TimedModule(

@@ -87,6 +87,10 @@ class ModuleQuantizer:
         measured: bool,
         cancel: Cancel,
     ) -> QuantizedModule:
+        """Quantize the current state.
+
+        With `from_object`, the opened model is the module that the user passed, instead of a rebuilt copy.
+        """
         job = build_module_job(
             self._models,
             target=output or "",
@@ -135,6 +139,7 @@ class ModuleQuantizer:
         if output is not None and not output.lower().endswith(MODULE_ENDINGS):
             return False
         opened = self._get_opened()
+        # `require_layers` returns None or raises
         return has_layers(opened) or (output is not None and not require_layers(opened, _AS_ONNX))
 
     def command(

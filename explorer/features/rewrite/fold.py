@@ -37,6 +37,9 @@ def _make_steps(options: FoldSpec, work: Work) -> Steps:
     """Make a state for every kind of fold that changes the model, and write the last state.
 
     If nothing can be folded, the output is a copy of the model, with a note.
+
+    Raises:
+        Misuse: Nothing can be folded, and there is no output.
     """
     started = time.perf_counter()
     models = work.models

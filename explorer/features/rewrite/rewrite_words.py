@@ -17,6 +17,7 @@ from explorer.report.present.figures import build_port_table, count, plain, repo
 from explorer.report.present.row_groups import group_rows
 
 _REMOVED_TEXTS = {"identity": "does nothing: its readers now read its input", "constants": "is stored"}
+"""Text about a node that was folded into no other node, by kind of fold."""
 
 
 def fold(source: str, fact: Fold, *, wants_file: bool = True) -> list[Block]:
