@@ -3,16 +3,8 @@
 from explorer.base.features import Feature
 
 FEATURE = Feature(
-    verbs={
-        "check": "check_command.COMMAND",
-    },
-    methods={
-        "check": "check_methods.check",
-    },
-    functions={
-        "check_files": "check_files.check_files",
-    },
-    words={
-        "check": "check_words.check",
-    },
+    verbs={"check": "check_command.COMMAND"},
+    methods={"check": "check_methods.check"},
+    functions={"check_files": "check_files.check_files"},
+    words={"check": "check_words.check"},
 )

@@ -12,12 +12,7 @@ from msgspec.structs import asdict
 from explorer.base.checked import PathText
 from explorer.base.errors import ExplorerError, Misuse, suggest_only_near
 from explorer.facts.check import Baseline, BaselineModel, Check, CheckSpec, ModelCheck, find_worst
-from explorer.features.check.baseline import (
-    check_baseline_target,
-    name_model,
-    read_baseline,
-    write_baseline,
-)
+from explorer.features.check.baseline import check_baseline_target, name_model, read_baseline, write_baseline
 from explorer.features.check.checker import (
     ModelFigures,
     check_needs,

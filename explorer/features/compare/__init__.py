@@ -25,13 +25,8 @@ FEATURE = Feature(
         "tree_diff_files": "compare_files.tree_diff_files",
         "compare_files": "compare_files.compare_files",
     },
-    keys={
-        "pair": "pair_screen.PAIR_KEYS",
-        "blame": "blame_screen.BLAME_KEYS",
-    },
-    main_keys={
-        "compare": "keys.COMMANDS",
-    },
+    keys={"pair": "pair_screen.PAIR_KEYS", "blame": "blame_screen.BLAME_KEYS"},
+    main_keys={"compare": "keys.COMMANDS"},
     blocks={
         "Blame": "blame_words.blame",
         "Comparison": "compare_words.compare",

@@ -136,13 +136,7 @@ def blame(
             )
             labels = models.label(models.current), spec.label
         fact = session.parts.get_part(Prover).blame(
-            *graphs,
-            draws=draws,
-            seed=seed,
-            dims=dims,
-            input=input,
-            on_progress=on_progress,
-            cancel=cancel,
+            *graphs, draws=draws, seed=seed, dims=dims, input=input, on_progress=on_progress, cancel=cancel
         )
     return replace(fact, before=labels[0], after=labels[1])
 

@@ -72,13 +72,7 @@ COMMAND = Command(
         "explorer verify model.onnx code/    (a folder that explorer emit wrote)",
     ),
     _run,
-    exits={
-        "equal": DONE,
-        "parts": DONE,
-        "evidence": DONE,
-        "different": DIFFERENT,
-        "unproven": UNPROVEN,
-    },
+    exits={"equal": DONE, "parts": DONE, "evidence": DONE, "different": DIFFERENT, "unproven": UNPROVEN},
     usage="verify A B",
     manual="a proof that two models compute the same, for each output and each tiled matmul; B may be a"
     " folder that `emit` wrote, whose code is compiled, run and compared again",

@@ -118,13 +118,7 @@ def emit(
     epilogue_by_site = task.epilogues() if fuse else {}
     code_sites = tuple(
         _build_site(
-            number,
-            site,
-            task.sites[site.name],
-            epilogue_by_site.get(site.name),
-            mapped.machine,
-            form,
-            where,
+            number, site, task.sites[site.name], epilogue_by_site.get(site.name), mapped.machine, form, where
         )
         for number, site in enumerate(mapped.sites, 1)
     )
@@ -197,11 +191,7 @@ def _build_manifest(
 
 
 def epilogues(
-    session: Facade,
-    *,
-    grouped: GroupForm = "batch",
-    unit: Sizes = (1, 1, 1),
-    on_progress: OnProgress = None,
+    session: Facade, *, grouped: GroupForm = "batch", unit: Sizes = (1, 1, 1), on_progress: OnProgress = None
 ) -> dict[str, Epilogue]:
     """Find the operators that can be fused into the matrix products of the current model.
 
@@ -274,12 +264,7 @@ class _Task:
     """Sites of a session's model by name, and their proof."""
 
     def __init__(
-        self,
-        session: Facade,
-        names: Sequence[str],
-        grouped: GroupForm,
-        unit: Sizes,
-        on_progress: OnProgress,
+        self, session: Facade, names: Sequence[str], grouped: GroupForm, unit: Sizes, on_progress: OnProgress
     ) -> None:
         self._session, self._on_progress = session, on_progress
         spec = build_products_spec(grouped, unit)

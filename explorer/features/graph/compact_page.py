@@ -22,15 +22,7 @@ from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing
 from explorer.features.graph.graph_labels import box_lines, heading, notes, shorten_box_names, tensor_text
 from explorer.features.graph.graph_page import CORNERS, MARK, WORK, E, N, S, W
-from explorer.tui.text.lines import (
-    Line,
-    Span,
-    escape_name,
-    fit,
-    line_text,
-    line_width,
-    merge_spans,
-)
+from explorer.tui.text.lines import Line, Span, escape_name, fit, line_text, line_width, merge_spans
 
 MAX_RAILS = 40
 """Maximum number of rails side by side. Edges without a rail are counted."""

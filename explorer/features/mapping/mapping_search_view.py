@@ -20,13 +20,7 @@ from explorer.features.mapping.mapping_files import can_emit
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.memories import find_memories, list_machines_with_memories
 from explorer.settings.site_mappings import build_site_mapping
-from explorer.tui.dialogs.dialogs import (
-    EntryDialog,
-    MenuItem,
-    PickDialog,
-    SubScreen,
-    format_without_options,
-)
+from explorer.tui.dialogs.dialogs import EntryDialog, MenuItem, PickDialog, SubScreen, format_without_options
 from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.state.jobs import Jobs

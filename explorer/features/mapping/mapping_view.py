@@ -34,9 +34,7 @@ from explorer.features.mapping.mapping_search_view import MappingSearchView
 from explorer.features.mapping.nest_words import MEMORY_SEPARATOR, NestRow, level_names, nest_rows
 from explorer.tui.commands.key_table import find_command, has_command
 from explorer.tui.commands.site_command import SiteCommand
-from explorer.tui.dialogs.dialogs import (
-    format_without_options,
-)
+from explorer.tui.dialogs.dialogs import format_without_options
 from explorer.tui.text.keys import bindings
 from explorer.tui.text.lines import Line, cut_message, escape_name
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView, PanelView
@@ -84,10 +82,7 @@ class MappingView(MappingSearchView):
             loops, and the name, tile and order of the loops inside its tiles (or None).
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", show=False),
-        *bindings(MAPPING_KEYS),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False), *bindings(MAPPING_KEYS)]
     FOOTER = (
         *(("↑ ↓", "row"), ("← →", "tile, order"), ("b", "best"), ("/", "constrain"), ("c", "figure")),
         *(

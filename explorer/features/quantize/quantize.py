@@ -221,11 +221,7 @@ class Quantizer:
         return facts[0]
 
     def _note_calibrator_loss(
-        self,
-        request: QuantizeRequest,
-        outputs: Mapping[str, Any],
-        on_progress: OnProgress,
-        cancel: Cancel,
+        self, request: QuantizeRequest, outputs: Mapping[str, Any], on_progress: OnProgress, cancel: Cancel
     ) -> tuple[str, ...]:
         """Return a note if the calibrator loses much at an output, relative to minmax."""
         spec = request.spec

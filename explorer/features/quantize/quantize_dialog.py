@@ -21,12 +21,7 @@ from textual.widgets import Input
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
 from explorer.base.options import list_declared_options, list_group
 from explorer.facts import Layer
-from explorer.facts.quantize import (
-    Quantization,
-    QuantizedLayer,
-    QuantizeRequest,
-    QuantizeSpec,
-)
+from explorer.facts.quantize import Quantization, QuantizedLayer, QuantizeRequest, QuantizeSpec
 from explorer.features.quantize.layer_list import QuantizedLayers
 from explorer.features.quantize.quantize_words import layer_summary, totals
 from explorer.report.blocks import Field, Fields

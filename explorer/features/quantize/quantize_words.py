@@ -126,12 +126,7 @@ def _format_kernels(kernels: RuntimeKernels) -> str:
 
 def run_times(times: RunTimes) -> Table:
     """Build a table of the shortest and median run times of both models."""
-    columns = (
-        Column("run"),
-        Column("shortest", "right"),
-        Column("median", "right"),
-        Column("time", "right"),
-    )
+    columns = (Column("run"), Column("shortest", "right"), Column("median", "right"), Column("time", "right"))
     rows: list[tuple[Cell, ...]] = [
         ("original", *map(seconds, (times.before_min, times.before_median)), "1.00 x"),
         ("quantized", *map(seconds, (times.after_min, times.after_median)), _format_ratio(times.ratio)),

@@ -21,18 +21,9 @@ FEATURE = Feature(
         "apply_pass": "apply.apply_pass",
         "rebatch": "rebatch.rebatch",
     },
-    functions={
-        "make_model": "model_from_text.make_model",
-    },
-    main_keys={
-        "rewrite": "keys.COMMANDS",
-    },
-    changes={
-        "fold": "fold.CHANGE",
-        "infer": "infer.CHANGE",
-        "edit": "edit.CHANGE",
-        "apply": "apply.CHANGE",
-    },
+    functions={"make_model": "model_from_text.make_model"},
+    main_keys={"rewrite": "keys.COMMANDS"},
+    changes={"fold": "fold.CHANGE", "infer": "infer.CHANGE", "edit": "edit.CHANGE", "apply": "apply.CHANGE"},
     records={
         "fold": "records.FoldRecord",
         "infer": "records.InferRecord",

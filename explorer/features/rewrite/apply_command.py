@@ -26,11 +26,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     with explorer.Session(args.models[0], **args.opening) as session:
         with suggest_no_verify(args, "applies"):
             fact = session.apply_pass(
-                spec,
-                output=args.output,
-                **args.writing(draws=1),
-                input=args.input,
-                on_progress=progress,
+                spec, output=args.output, **args.writing(draws=1), input=args.input, on_progress=progress
             )
     proof = fact.verification
     return Answer(

@@ -24,11 +24,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         else:
             with suggest_no_verify(args, "folds"):
                 fact = session.fold(
-                    spec,
-                    output=args.output,
-                    **args.writing(draws=1),
-                    input=args.input,
-                    on_progress=progress,
+                    spec, output=args.output, **args.writing(draws=1), input=args.input, on_progress=progress
                 )
     verdicts = [step.verification.verdict_kind for step in fact.steps if step.verification is not None]
     return Answer(
@@ -45,15 +41,7 @@ COMMAND = Command(
     "fold",
     "remove batch normalization, constants and no-ops, with proof",
     ("MODEL",),
-    (
-        "--output",
-        *list_options(FoldSpec),
-        *PROVED,
-        "--shapes",
-        "--input",
-        *OPENING,
-        *TABLE,
-    ),
+    ("--output", *list_options(FoldSpec), *PROVED, "--shapes", "--input", *OPENING, *TABLE),
     (
         "explorer fold model.onnx                     (only what would go, and what stays)",
         "explorer fold model.onnx -o folded.onnx",

@@ -116,11 +116,7 @@ CHANGE = Change("infer", InferSpec, _make_steps, _write_words)
 
 
 def infer_choice(
-    session: Facade,
-    spec: InferSpec | None = None,
-    *,
-    on_progress: OnProgress = None,
-    cancel: Cancel = None,
+    session: Facade, spec: InferSpec | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> InferenceResult:
     """Predict the result of `infer` on the current model, without a new state.
 

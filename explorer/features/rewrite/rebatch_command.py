@@ -30,14 +30,7 @@ COMMAND = Command(
     "rebatch",
     "change the fixed batch size of a model, and check each row",
     ("MODEL", "BATCH"),
-    (
-        "--output",
-        *list_options(RebatchSpec),
-        *PROVED,
-        "--shapes",
-        *OPENING,
-        *TABLE,
-    ),
+    ("--output", *list_options(RebatchSpec), *PROVED, "--shapes", *OPENING, *TABLE),
     (
         "explorer rebatch model.onnx 8 -o model_8.onnx",
         "explorer rebatch model.onnx N -o model_any.onnx            (leaves the batch open)",
