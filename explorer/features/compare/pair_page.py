@@ -191,11 +191,8 @@ def _format_graph(row: NodeDiff) -> str:
     return escape_name(f"{op} {row.before or row.after or ''}: {field_terms(row.what)}")
 
 
-def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
-    """Build the title: the names of both models, and the number of layers in each state.
-
-    `only` tells whether the list has only rows that differ.
-    """
+def draw_title(fact: TreeDiff, only_differences: bool, width: int) -> tuple[Line, ...]:
+    """Build the title: the names of both models, and the number of layers in each state."""
     room = max(8, (width - 6) // 2)
     before, after = escape_name(fact.before), escape_name(fact.after)
     folder, short_before = after[: after.rfind("/") + 1], shorten_name(before, room, [after])
@@ -204,7 +201,7 @@ def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
         short_before = cut_start(before, max(room, width - 6 - cell_len(after)))
     short_after = shorten_name(after, room, [before])
     names: Line = ((f" {short_before}", "strong"), ("  →  ", "dim"), (short_after, "strong"))
-    text = f" {summarize_states(fact)}{' · differences only' * only}"
+    text = f" {summarize_states(fact)}{' · differences only' * only_differences}"
     return names, ((fit(text, width), "good" if fact.equal else "warn"),)
 
 
@@ -317,10 +314,7 @@ class PairRows:
         return self._short_names[key]
 
     def find_first_difference(self) -> int:
-        """Return the place of the first difference, with the groups around it open; 0 without differences.
-
-        Differences outside the layer tree come first, at place 0.
-        """
+        """Return the place of the first difference, with its groups open. Without differences, return 0."""
         return self.reveal(self.stops[0]) if self.stops and not self._above else 0
 
     def row(self, place: int) -> RowPair | None:
