@@ -48,7 +48,7 @@ class DataFile(Struct, frozen=True):
         count: Number of samples.
         parts: Arrays by name.
         labels: Name of the part with the labels, or ''.
-        table: Whether the file is a table, whose numbers have no dtype.
+        is_table: Whether the file is a table, whose numbers have no dtype of their own.
         columns: Input columns of a table.
     """
 
@@ -56,7 +56,7 @@ class DataFile(Struct, frozen=True):
     count: int
     parts: Mapping[str, SampleArray]
     labels: str
-    table: bool = False
+    is_table: bool = False
     columns: tuple[str, ...] = ()
 
     def batches(self, size: int) -> Iterator[dict[str, Array]]:
@@ -68,15 +68,16 @@ class DataFile(Struct, frozen=True):
         iterators = {name: part.iterate() for name, part in self.parts.items()}
         for first in range(0, self.count, size):
             batch = {}
+            count = min(size, self.count - first)
             for name, rows in iterators.items():
-                batch_rows = list(islice(rows, count := min(size, self.count - first)))
+                batch_rows = list(islice(rows, count))
                 if len(batch_rows) < count:
                     raise Misuse("the file is cut short", where=self.path)
                 batch[name] = np.stack(batch_rows)
-                self._check(name, batch[name], first)
+                self._check_finite(name, batch[name], first)
             yield batch
 
-    def _check(self, name: str, values: Array, first: int) -> None:
+    def _check_finite(self, name: str, values: Array, first: int) -> None:
         if values.dtype.kind not in "fc" or (is_finite := np.isfinite(values)).all():
             return
         row = int(np.argwhere(~is_finite)[0][0])
@@ -102,7 +103,7 @@ class DataFile(Struct, frozen=True):
         positional_names = [
             word for word in chosen_parts if word not in pairs and ("=" not in word or word in inputs)
         ]
-        if self.table:
+        if self.is_table:
             part_names = dict.fromkeys(names[:1], TABLE)
         elif chosen_parts:
             free = [name for name in names if name not in pairs]
@@ -129,13 +130,13 @@ class DataFile(Struct, frozen=True):
     def _check_part(self, spec: InputSpec, part: SampleArray, model: str) -> None:
         """Raises Misuse if the samples do not fit the type and shape of the input."""
         name = f"'{printable(spec.name)}'"
-        if spec.dtype is not None and not self.table and not _can_convert(part.dtype, spec.dtype):
+        if spec.dtype is not None and not self.is_table and not _can_convert(part.dtype, spec.dtype):
             message = f"{name} is {part.dtype} there and {spec.dtype} in {model}"
             raise Misuse(message, where=self.path, hint=f"convert it with .astype('{spec.dtype}')")
         if spec.shape is None:
             return
         sample = spec.shape[1:]
-        if self.table and _count_elements(sample) in (None, math.prod(part.shape)):
+        if self.is_table and _count_elements(sample) in (None, math.prod(part.shape)):
             return
         is_match = len(sample) == len(part.shape) and all(
             not isinstance(d, int) or d == size for d, size in zip(sample, part.shape, strict=True)
@@ -156,7 +157,7 @@ def convert_samples(values: Array, spec: InputSpec) -> Array:
 
 
 def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Width = lambda: None) -> DataFile:
-    """Opens a data file; reads only the headers of an .npz.
+    """Opens a data file. Only the headers of arrays are read, but all lines of a table are counted.
 
     Args:
         path: Path of an .npz, .npy or .csv.
@@ -219,7 +220,10 @@ def _choose_reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterato
 
 
 def _can_convert(source: np.dtype[Any], target_name: str) -> bool:
-    """Whether numbers may be converted: floats to floats of any width, integers to wider integers."""
+    """Whether an array fits a dtype: floats fit floats of any width, integers fit integers that hold them all.
+
+    A dtype that numpy lacks, such as bfloat16, counts as float32. Booleans fit every integer type.
+    """
     target = np.dtype(target_name) if target_name in _NUMPY else np.dtype(np.float32)
     if source.kind == "f":
         return target.kind == "f"
@@ -246,7 +250,11 @@ def _count_elements(sample: Sequence[Any]) -> int | None:
 
 
 def _open_table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataFile:
-    """Opens a table and counts its lines; numbers are read on demand."""
+    """Opens a table and counts its lines. The numbers are read when a part is iterated.
+
+    Raises:
+        Misuse: The table is malformed, has no samples, or lacks a named column.
+    """
     lines = _iterate_lines(path)
     _, head = next(lines, (0, []))
     has_no_header = all(map(_is_number, head))
@@ -321,7 +329,11 @@ def _iterate_bounded_lines(file: TextIO, path: str) -> Iterator[str]:
 
 
 def _iterate_numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
-    """Yields the numbers of each line from the index `first` on; `names` are the columns."""
+    """Yields the numbers of each line after the first `first` lines; `names` are the columns.
+
+    Raises:
+        Misuse: A cell is not a number.
+    """
     for number, line in islice(_iterate_lines(path), first, None):
         try:
             yield np.array([float(cell) for cell in line])

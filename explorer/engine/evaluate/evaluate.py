@@ -121,6 +121,11 @@ def _get_output_size(output: Array, labels: Array | None, task: Task) -> int:
 def _add_agreement(
     agreement: Agreement, first: Array, output: Array, labels: Array | None, a: Predictor, b: Predictor
 ) -> None:
+    """Adds a batch of the outputs of model `b` and of the first model `a` to the agreement of both.
+
+    Raises:
+        Misuse: The outputs have different shapes.
+    """
     if first.shape != output.shape:
         texts = shape_text(output.shape[1:]), shape_text(first.shape[1:])
         message = f"its output has shape {texts[0]} for a sample, and that of {a.name} has {texts[1]}"
@@ -131,6 +136,7 @@ def _add_agreement(
 
 
 def _compute_agreement(agreement: Agreement, task: Task) -> ModelAgreement:
+    """Returns the figures of an accumulated agreement; a regression has no top-1 and top-5."""
     is_classification = task != "regression"
     return ModelAgreement(
         agreement.snr_db,

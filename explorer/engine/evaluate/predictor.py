@@ -23,7 +23,7 @@ class Predictor:
     Args:
         name: The user's name for the model.
         inputs: Inputs of the model; the first size of a shape is the batch.
-        run: Function that returns the outputs by name.
+        run: Function from arrays by input name to outputs by name.
         output: Name of the output to score, or '' for the first.
         batch: Fixed batch size of the model, or None for any size.
         fallback: Batch size to use if the model turns out to have a fixed one.
@@ -59,7 +59,7 @@ class Predictor:
         """Returns the output to score, with one row per sample.
 
         Raises:
-            Misuse: There is no output with that name, or its first axis is not the batch.
+            Misuse: There is no such output, it holds no numbers, or its first axis is not the batch.
             BadModel: The model fails.
         """
         feeds = {spec.name: convert_samples(samples[self.parts[spec.name]], spec) for spec in self.inputs}
@@ -76,7 +76,7 @@ class Predictor:
             self.seconds += time.perf_counter() - began
 
     def _predict_in_batches(self, feeds: Mapping[str, Array], rows: int) -> Array:
-        """Runs the model in batches, and returns the scores of all rows."""
+        """Runs the model in batches of its fixed size, or in one batch, and returns the scores of all rows."""
         size = self._batch or rows
         pieces = []
         for first in range(0, rows, size):
@@ -111,7 +111,7 @@ def create_graph_predictor(
 
     Raises:
         BadModel: onnxruntime cannot load the graph.
-        Misuse: Its inputs have different fixed batch sizes.
+        Misuse: Its inputs have different fixed batch sizes, or it has no output called `output`.
     """
     session = RuntimeSession(model, label=f"'{printable(name)}'")
     inputs = [InputSpec(value.name, value.dtype, value.shape) for value in model.graph.required_inputs]

@@ -27,7 +27,10 @@ _PROBABILITY_TOLERANCE = 1e-3
 
 
 def suggest_task(labels: Array, output: Array) -> Task:
-    """Suggests a task for labels and output: integer labels are classes if a sample has several scores."""
+    """Suggests a task for labels and output.
+
+    Integer labels are classes if a sample has more scores than labels, or if its labels are one-hot.
+    """
     if not bool((labels == np.floor(labels)).all()) or math.prod(output.shape[1:]) == 1:
         return "regression"
     if math.prod(labels.shape[1:]) == math.prod(output.shape[1:]):
@@ -61,7 +64,7 @@ class ClassMetrics(Struct):
         hits: Number of rows whose label has the highest score.
         top5_hits: Number of rows whose label is among the five highest scores.
         classes: Number of classes.
-        undefined: Number of rows whose scores contain NaN or Inf.
+        undefined: Number of rows whose largest score is NaN or Inf. They have no loss.
         distributions: Whether every row so far is a distribution.
         logit_loss, probability_loss: Sums of the cross entropy for either meaning of the scores.
         seen, correct: Numbers of rows and of hits by class.
@@ -112,7 +115,7 @@ class ClassMetrics(Struct):
         self._count(scores, truth.astype(np.int64))
 
     def _count(self, scores: Array, truth: Array) -> None:
-        """Adds the scores of a batch, of shape (samples, classes), to the counts."""
+        """Adds the scores of a batch, of shape (rows, classes), and their true classes to the metrics."""
         rank = rank_classes(scores, truth)
         is_undefined = ~np.isfinite(scores.max(axis=1))
         self.rows += len(truth)
@@ -185,10 +188,10 @@ class NumberMetrics(Struct):
     mean: Any = 0.0
 
     def add(self, output: Array, labels: Array, where: str, first: int) -> None:
-        """Adds a batch of numbers whose shapes match, except for trailing axes of size 1.
+        """Adds a batch of outputs and labels with equally many numbers per sample.
 
         Raises:
-            Misuse: The shapes do not match.
+            Misuse: A sample has more or fewer labels than outputs.
         """
         predicted, true = (np.asarray(a, np.float64) for a in (output, labels))
         if predicted.shape != true.shape and math.prod(predicted.shape[1:]) != math.prod(true.shape[1:]):

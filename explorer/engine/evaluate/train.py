@@ -133,8 +133,10 @@ def train(
     """Trains a copy of a model; `arrays_by_input` pairs each input with its array's name in the data file.
 
     Raises:
-        Misuse: The file has no labels, too few samples, or labels that do not fit the model.
+        Misuse: The file has no labels, too few samples, or labels that do not fit the model; or the loss is
+            NaN or Inf.
         BadModel: The model has no trainable parameters, or a run of it fails.
+        Cancelled: The option `cancel` returned true.
     """
     began = time.perf_counter()
     held_out_count = min(max(round(file.count * options.held), 1), file.count - 1)
@@ -170,12 +172,13 @@ def train(
 
 
 def _find_task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: DataFile) -> Task:
-    """Finds the task that the labels imply.
+    """Returns the task of the options, or the task that the labels imply.
 
-    Runs the model on two samples, and checks that the shapes of the labels and of the output match.
+    Runs the model on two samples, and checks that the labels fit the output.
 
     Raises:
-        BadModel: The model fails, or its output does not match the labels.
+        BadModel: The model fails.
+        Misuse: The labels do not fit the output.
     """
     try:
         with torch.no_grad():

@@ -24,13 +24,16 @@ ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
     "Clip": (),
 }
-"""Activations, with the attributes (and defaults) that become parameters of the fused operator."""
+"""Activations, with the attributes (and defaults) that become parameters of the fused operator.
+
+The parameters of a Clip are its inputs instead.
+"""
 
 _GEMM_PARAMETERS = ("activation_alpha", "activation_beta")
 
 
 def fuse(work: FoldingGraph) -> None:
-    """Fuses every activation into the product before it, where possible."""
+    """Fuses every activation into the Conv or Gemm before it, where possible."""
     for index, node in work.iterate_candidates(*ACTIVATIONS):
         producer_index = work.producers.get(node.inputs[0])
         producer = None if producer_index is None else work.nodes[producer_index]
@@ -46,7 +49,7 @@ def fuse(work: FoldingGraph) -> None:
 
 
 def _read_parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
-    """Returns the parameters of an activation; None if one of them is not stored."""
+    """Returns the parameters of an activation; None if a limit of a Clip is absent or not stored."""
     if node.op != "Clip":
         return tuple([float(node.attributes.get(name, default)) for name, default in ACTIVATIONS[node.op]])
     limits = [work.find_constant(name) for name in node.inputs[1:3]]

@@ -83,7 +83,8 @@ def _read_affine(work: FoldingGraph, node: Node) -> Affine:
     """Returns the scale and shift of a BatchNormalization in inference.
 
     Raises:
-        NotFoldable: It runs in training mode, or its parameters are not stored or not finite.
+        NotFoldable: It trains, its parameters are not stored, its scale or shift is not finite, or its opset
+            or `spatial` attribute gives it another meaning.
     """
     get_attribute = node.attributes.get
     if work.model.opset < _INFERENCE_OPSET:
@@ -201,7 +202,11 @@ def _fold_into_rows(
 
 
 def _find_biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
-    """Returns the MatMul whose result an Add reads, its index, and the name of the other operand."""
+    """Returns the MatMul whose result an Add reads, its index, and the name of the other operand.
+
+    Raises:
+        NotFoldable: The Add reads no MatMul, or other nodes read the MatMul's result, too.
+    """
     for slot in (0, 1):
         product, bias = add.inputs[slot], add.inputs[1 - slot]
         index = work.producers.get(product)
@@ -237,6 +242,12 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
 
 
 def _read_weight(work: FoldingGraph, node: Node) -> Tensor:
+    """Returns the stored weight of a product.
+
+    Raises:
+        NotFoldable: The weight is not stored as floats, is empty or has one axis, or the function's caller
+            sets an attribute of the product.
+    """
     if work.uses_call_attribute(node):
         raise NotFoldable(f"the function's caller gives an attribute of {node.op} '{node.label}'")
     tensor = _find_stored_parameter(work, node.inputs[1], f"the weight of {node.op}")
@@ -253,7 +264,11 @@ def _read_bias(work: FoldingGraph, node: Node) -> Array:
 
 
 def _find_stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
-    """Returns a parameter that the file stores as floats and no caller can replace."""
+    """Returns a parameter that the file stores as floats and no caller can replace.
+
+    Raises:
+        NotFoldable: There is no such tensor; the reason names `role`, the parameter's description.
+    """
     tensor = work.find_constant(name)
     if tensor is None:
         raise NotFoldable(work.explain_not_constant(name, role))
@@ -301,6 +316,7 @@ def _check_channels(affine: Affine, count: int) -> None:
 
 
 def _reshape_to_column(values: Array, axis: int, rank: int) -> Array:
+    """Reshapes a vector to `rank` axes, all of size 1 except `axis`."""
     return values.reshape([-1 if index == axis else 1 for index in range(rank)])
 
 

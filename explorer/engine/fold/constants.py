@@ -82,7 +82,7 @@ def store(work: FoldingGraph) -> None:
 
 
 def _is_constant(work: FoldingGraph, node: Node, producers: Mapping[str, int]) -> bool:
-    """Whether a node's result depends on constants only."""
+    """Whether a node's result depends on constants only, or is a shape that inference knows."""
     if node.op == "Shape" and not node.domain:
         # the inputs of a body may have different sizes in each run
         info = None if work.path else work.types.get(node.inputs[0])

@@ -76,9 +76,10 @@ class FoldingGraph:
         """Names of the values that a removed or replaced node read."""
 
     def iterate_candidates(self, *ops: str) -> Iterator[tuple[int, Node]]:
-        """Yields the index and node of each node that the pass may change.
+        """Yields each node of the default domain that the pass may change, after its index.
 
-        A node that the pass removes before it is reached is not yielded.
+        A node that the pass removes before the iteration arrives at it is not yielded. A node whose attribute
+        refers to the function's call is recorded as unfolded, unless all operators are candidates.
 
         Args:
             *ops: Operators of the nodes; none for all operators.
@@ -240,7 +241,7 @@ class FoldingGraph:
             tensor: The new tensor.
             reader: Index of the node that reads it.
             old: Name of the tensor that it replaces, or ''.
-            base: Name to use if `old` is ''.
+            base: Name for a tensor that replaces none; a number is appended if the name is used.
             size: Magnitude of the summed terms, as in `magnitudes`.
 
         Returns:

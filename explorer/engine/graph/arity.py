@@ -1,4 +1,4 @@
-"""Requirements of operators that hold in all their versions: inputs, required attributes and attribute types.
+"""Requirements that all versions of an operator share: inputs, required attributes and attribute types.
 
 Code that reads a graph may use `node.inputs[1]` of a MatMul without a check, because `formats.onnx.validate`
 rejects a model in which a MatMul has one input. A number of inputs is the minimum over the schemas of onnx
@@ -96,7 +96,7 @@ MIN_INPUTS: Mapping[tuple[str, str], int] = {
     for least, operators in table.items()
     for op in operators.split()
 }
-"""Minimum number of inputs by domain and operator; an operator that is not listed may have none."""
+"""Minimum number of inputs by domain and operator; an operator that is not listed has no known minimum."""
 
 _ATTRIBUTES: Mapping[str, str] = {
     "axis": "ConcatFromSequence",
@@ -200,7 +200,10 @@ _ELEMENTS_OF_LISTS: Mapping[str, _Types] = {
 
 
 def has_type(value: object, kind: str) -> bool:
-    """Whether an attribute's value has a type in `ATTRIBUTE_TYPES`. An integer also counts as a float."""
+    """Whether an attribute's value has the type `kind`, in the words of `ATTRIBUTE_TYPES`.
+
+    An integer also counts as a float.
+    """
     if kind in _ELEMENTS:
         exact, base = _ELEMENTS[kind]
         return type(value) in exact or isinstance(value, base)

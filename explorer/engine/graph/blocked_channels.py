@@ -24,7 +24,8 @@ def find_blocked_channels(graph: Graph) -> Mapping[int, int]:
 
     Channels are padded to full blocks of 8 or 16, depending on the processor that wrote the file. The node
     does not store their number. It is the number of input channels of a later convolution that reads them, or
-    of output channels of a convolution whose result is added to them.
+    of output channels of a convolution whose result is added to them. A node without such a convolution is
+    left out.
     """
     if not any(node.domain == NCHWC for node in graph.nodes):
         return {}
@@ -42,7 +43,10 @@ def find_blocked_channels(graph: Graph) -> Mapping[int, int]:
 
 
 def _find_channels(graph: Graph, readers: Mapping[str, list[Node]], start: Node) -> int | None:
-    """Returns the number of channels that a node writes, read from later weights, or None if unknown."""
+    """Returns the number of channels that a node writes, or None if unknown.
+
+    The number comes from the weight of the first later convolution that the search finds.
+    """
     waiting, visited = [*start.outputs], set(start.outputs)
     while waiting:
         name = waiting.pop()

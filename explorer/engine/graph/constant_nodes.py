@@ -15,11 +15,15 @@ _SCALARS: Mapping[str, Callable[[Any], Any]] = {
     "value_int": np.int64,
     "value_ints": lambda values: np.asarray(values, np.int64),
 }
-"""Attributes of a Constant that hold numbers without a tensor."""
+"""Conversions to numpy for the attributes of a Constant that hold numbers without a tensor, by attribute."""
 
 
 def read_constant(node: Node) -> Tensor | None:
-    """Returns the tensor of a Constant node, or None for another node or a value that is not a tensor."""
+    """Returns the tensor of a Constant node, or None.
+
+    None means that the node is no Constant, holds strings or a sparse tensor, or takes its value from the
+    enclosing function's call.
+    """
     if node.op != "Constant" or node.domain:
         return None
     for name, value in node.attributes.items():

@@ -53,7 +53,9 @@ def get_element_type(array: np.ndarray[Any, Any]) -> str:
 
 
 def get_numpy_type(name: str) -> np.dtype[Any]:
-    """Returns the numpy or ml_dtypes type of an element type of at least one byte.
+    """Returns the numpy or ml_dtypes type with the name of an element type.
+
+    A type below 8 bits takes one byte per number there.
 
     Raises:
         AttributeError: Neither library has the type.

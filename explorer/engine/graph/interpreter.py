@@ -66,6 +66,9 @@ class Interpreter:
         semantics: Definition of values and operators.
         functions: Local functions of the model.
         run_body: Callback that runs the nodes of a body in a scope. By default `run` does.
+
+    Attributes:
+        aliases: For each function that only passes its inputs to one operator, that operator's node.
     """
 
     def __init__(
@@ -301,7 +304,7 @@ class Wiring:
 
         Returns:
             The needed nodes in topological order, and the names that these nodes read but do not produce.
-            These names are values in `stop`, inputs of the graph, and unknown values.
+            These names are values in `stop`, inputs of the graph, and unknown values, but no initializers.
         """
         ends = set(stop)
         positions, names = self._search(outputs, ends)

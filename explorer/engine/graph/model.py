@@ -72,10 +72,13 @@ def count_dense_bytes(shape: Sequence[Dim] | None, dtype: str | None) -> int | N
 
 
 class Source:
-    """A file that is mapped read-only and stays open while a payload refers to it.
+    """A file that is mapped read-only and stays mapped while a payload refers to it.
 
     Attributes:
-        spans_read: Offset and size of every span that was read.
+        path: Path of the file.
+        size: Size of the file in bytes.
+        map: Mapped bytes, or b'' for an empty file.
+        spans_read: Offset and size in bytes of every span that was read.
     """
 
     __slots__ = ("map", "path", "size", "spans_read")
@@ -155,7 +158,7 @@ class ComputedPayload(Struct, frozen=True):
     Attributes:
         size: Number of bytes.
         make: Function that yields buffers whose sizes add up to `size`.
-        parts: The same bytes in pieces that can be computed in any order.
+        parts: The same bytes in pieces that can be computed in any order, or () if they are not divided.
         is_independent: Whether this piece can be computed in parallel with others.
     """
 
@@ -174,7 +177,14 @@ class ComputedPayload(Struct, frozen=True):
 
 
 class DerivedPayload(Struct, frozen=True):
-    """Bytes that are computed from another tensor when they are read. The most recent bytes are cached."""
+    """Bytes that are computed from another tensor when they are read.
+
+    Only the bytes of the payload that was read last are cached.
+
+    Attributes:
+        size: Number of bytes.
+        make: Function that computes the bytes.
+    """
 
     size: int
     make: Callable[[], bytes]
@@ -513,10 +523,12 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def list_bodies(node: Node) -> tuple[tuple[str, Graph], ...]:
-    """Returns the graphs of a node (branches of If, bodies of Loop and Scan), with attribute names.
+    """Returns the graphs in a node's attributes (branches of If, bodies of loops), each after its name.
 
-    Only operators that can contain a graph are examined, because decoding the attributes of every Conv would
-    take longer than reading the file.
+    The name is that of the attribute; for an attribute with several graphs, it is followed by '[index]'.
+
+    Of the default domain, only the operators in `CONTROL_FLOW` are examined, because decoding the attributes
+    of every Conv would take longer than reading the file.
     """
     if not node.domain and node.op not in CONTROL_FLOW:
         return ()
@@ -530,7 +542,7 @@ def list_bodies(node: Node) -> tuple[tuple[str, Graph], ...]:
 
 
 def replace_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
-    """Returns a node with other bodies. `changed` has new bodies by the names that `list_bodies` returns."""
+    """Returns a node with the bodies in `changed`, by the names that `list_bodies` returns; others stay."""
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):

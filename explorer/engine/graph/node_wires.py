@@ -1,4 +1,4 @@
-"""Edges between the nodes of a graph: producers and readers of values, and the nodes between values."""
+"""Edges between the nodes of a graph: producers of values, reads of nodes, and the nodes between values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from explorer.engine.graph.model import Node
 
 
 class NodeWires:
-    """Producers and readers of the values of one graph. A node also reads the values that its bodies read.
+    """Producer of each value, and values that each node reads. A node reads what its bodies read, too.
 
     Args:
         nodes: Nodes of the graph.
@@ -34,7 +34,8 @@ class NodeWires:
     def find_nodes_between(self, outputs: Iterable[str], inputs: Collection[str]) -> set[int]:
         """Returns the indices of the nodes that compute `outputs` from the values `inputs`.
 
-        The search goes backward from `outputs`. It passes no value in `inputs` and no constant node.
+        The search goes backward from the producers of `outputs`, which are always included. It stops at the
+        values in `inputs` and at constant nodes.
         """
         indices = {self.producers[value] for value in outputs if value in self.producers}
         pending = [*indices]

@@ -134,7 +134,7 @@ class WeightBundle(Struct, frozen=True):
         dtype: Element type.
         names: Names of the tensors.
         shapes: Shapes of the tensors.
-        single: Function that builds the tensor at an index.
+        build_tensor: Function that builds the tensor at an index.
         data: Function that yields the bytes, one tensor at a time.
         bands: The same bytes in parts that can be computed in parallel. Each part is a number of tensors, and
             a function that yields their bytes.
@@ -143,13 +143,13 @@ class WeightBundle(Struct, frozen=True):
     dtype: str
     names: Sequence[str]
     shapes: Sequence[tuple[int, ...]]
-    single: Callable[[int], Tensor]
+    build_tensor: Callable[[int], Tensor]
     data: Callable[[], Iterator[memoryview]]
     bands: Sequence[tuple[int, Callable[[], Iterator[memoryview]]]] = ()
 
     def build_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Builds the tensors, as pairs of a name and a tensor."""
-        return ((name, self.single(index)) for index, name in enumerate(self.names))
+        return ((name, self.build_tensor(index)) for index, name in enumerate(self.names))
 
 
 class Tensors(Mapping[str, Tensor]):

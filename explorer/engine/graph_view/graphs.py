@@ -40,7 +40,13 @@ class ModelGraphs:
         outside: Overlay | None = None,
         cancel: Cancel = None,
     ) -> GraphDrawing:
-        """Draws a model, a group or the neighborhood of a layer. See `view.draw`."""
+        """Draws a model, a group or the neighborhood of a layer. See `view.draw` for the arguments.
+
+        A row in `unfold` stands for its span. `outside` has figures from a file of the user, or is None.
+
+        Raises:
+            Misuse: `depth` or `steps` is not positive, `steps` has no layer, or the edges are unknown.
+        """
         for flag, value in (("--depth", depth), ("--steps", steps)):
             if value is not None and value < 1:
                 noun = flag.removeprefix("--")
@@ -68,7 +74,7 @@ class ModelGraphs:
         """Returns a figure of every node, by the names that the program Model Explorer uses for nodes.
 
         Raises:
-            Misuse: There is no such figure, or the nodes of such a model have none.
+            Misuse: There is no such figure, or the model's nodes do not have it.
         """
         field = FIGURES.get(figure)
         overlay_column = None if outside is None else outside.figures.get(figure)
@@ -95,6 +101,11 @@ class ModelGraphs:
         )
 
     def _get_tree(self, result: AnalysisResult, source: str) -> TreeRows:
+        """Returns the rows of an analysis, cached for the next call.
+
+        Raises:
+            Misuse: It is unknown which layers read the tensors of each layer.
+        """
         if self._last is None or self._last[0] is not result:
             flow = result.flow
             if flow is None:

@@ -78,7 +78,7 @@ class OpenedGroups:
         return bool(self._shown_spans)
 
     def opens(self, span: Span) -> bool:
-        """Whether a group or part is opened: it is unfolded, or contains a span that must be visible."""
+        """Whether a group or part is opened: it is unfolded, or contains an unfolded or visible span."""
         if span in self._unfolded:
             return True
         index = bisect_left(self._shown_spans, (span[0], 0))
@@ -89,7 +89,7 @@ class OpenedGroups:
         return False
 
     def needs_own_box(self, span: Span) -> bool:
-        """Whether a group must be visible or is opened, so that no run of groups may contain it."""
+        """Whether a group must be visible or is opened. A run of groups must not contain such a group."""
         return span in self._shown_spans or self.opens(span)
 
 
@@ -129,7 +129,10 @@ def draft_siblings(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) ->
 
 
 def _join_sums(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
-    """Combines products with the sum that reads them: a box is then an output column of a tiled layer."""
+    """Combines tile products with the sum that reads them, for example of an output column of a tiled layer.
+
+    Returns `drafts` themselves if all rows would share one box.
+    """
     joined: list[BoxDraft] = []
     products: list[int] = []
     for draft in drafts:
@@ -145,7 +148,6 @@ def _join_sums(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
             joined += [*(BoxDraft((product,)) for product in products), draft]
         products = []
     joined += [BoxDraft((product,)) for product in products]
-    # a single box with all rows would show nothing of them
     return joined if len(joined) > 1 else drafts
 
 

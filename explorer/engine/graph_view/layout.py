@@ -50,7 +50,8 @@ class Layout(Struct, frozen=True):
 
     Attributes:
         places: Position of each box.
-        routes: Points (x, y) of each edge; empty for an edge beyond `MAX_CHAIN`.
+        routes: Points (x, y) of each edge in cells, from source to target; empty for an edge beyond
+            `MAX_CHAIN`.
         width, height: Size of the drawing in cells.
     """
 
@@ -142,9 +143,10 @@ def _compute_ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _choose_chains(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Returns the last rank of the chain of each box with an edge over several ranks, shortest chains first.
+    """Returns the rank of the farthest reader of each box that has a chain, shortest chains first.
 
-    The longest chains are left out if all chains together have more than `MAX_CHAIN` points.
+    A box with an edge over several ranks has a chain, which ends one rank before this reader. The longest
+    chains are left out if all chains together have more than `MAX_CHAIN` points.
     """
     last_rank: dict[int, int] = {}
     for source, target in edges:

@@ -59,7 +59,7 @@ def find_route(tree: TreeRows, start: int, goal: int) -> Route:
         goal: Row of the last layer.
 
     Raises:
-        Misuse: No path leads from one to the other, or one contains the other.
+        Misuse: No path leads from `start` to `goal`, or both contain the same layer.
     """
     names = [tree.layers[at].path for at in (start, goal)]
     quoted = [f"'{printable(name)}'" for name in names]
@@ -157,7 +157,7 @@ def _number_call(tree: TreeRows, row: int, call: int) -> int:
 
 
 def _list_calls(tree: TreeRows, row: int) -> set[int]:
-    """Returns all calls of a layer, or of the layers in a group."""
+    """Returns all calls of a layer, or of a group and the layers in it."""
     all_calls: set[int] = set()
     for leaf in range(row, tree.ends[row]):
         calls = tree.count_calls(leaf)

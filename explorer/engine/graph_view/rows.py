@@ -54,7 +54,7 @@ class TreeRows:
             self.shown.append(total)
 
     def replace_overlay(self, outside: Overlay | None) -> TreeRows:
-        """Returns the same rows with figures from an overlay."""
+        """Returns the same rows with figures from an overlay, or without such figures for None."""
         if outside is self.outside:
             return self
         rows = copy(self)
@@ -79,7 +79,9 @@ class TreeRows:
             row_index = self.ends[row_index]
 
     def sum_figures(self, rows: Sequence[int]) -> dict[str, int | None]:
-        """Returns the summed figures of rows, by the names of `FIGURES`, or None if unknown.
+        """Returns the sums of the known figures of rows, by the names of `FIGURES`.
+
+        A figure that is unknown for all rows is None.
 
         Sums of several rows are cached, because large parts are drawn often.
         """
@@ -149,7 +151,7 @@ def _find_ends(depths: Sequence[int]) -> array[int]:
 
 
 def _sum_known(values: Sequence[int | None]) -> int | None:
-    """Returns the sum of the known values, or None if all are unknown."""
+    """Returns the sum of the known values; None if all are unknown, 0 for no values."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers or not values else None
 

@@ -312,6 +312,8 @@ def _add_edges(
     def find_end_box(row: int, side: str, value: FlowingValue, other_row: int) -> int | None:
         """Returns the index of the box at one end of an edge: the box that contains `row`, or a port.
 
+        The result is None if the row is hidden, or if there are too many ports.
+
         Args:
             row: Row at this end.
             side: 'from' if the edge starts here, 'to' if it ends here.
@@ -378,7 +380,7 @@ def _add_body_edges(
     row: int,
     is_outside: Callable[[int], bool],
     find_end_box: Callable[[int, str, FlowingValue, int], int | None],
-    lit: Callable[[FlowingValue, int], bool],
+    is_highlighted: Callable[[FlowingValue, int], bool],
     bodies: Collection[int],
 ) -> None:
     """Adds the edges between an opened body itself and the rows outside the drawing.
@@ -389,7 +391,7 @@ def _add_body_edges(
         row: Row of the body.
         is_outside: Function that returns whether a row has no box.
         find_end_box: Function that returns the index of the box at one end of an edge.
-        lit: Function that returns whether a tensor on its way to a reader is highlighted.
+        is_highlighted: Function that returns whether the edge of a tensor to a reader is highlighted.
         bodies: Rows of all opened groups with edges of their own.
     """
     for value in tree.flow.read.get(row, ()):
@@ -398,11 +400,13 @@ def _add_body_edges(
             drawing.add(source, find_end_box(row, "to", value, -1), value)
         elif value.maker >= 0 and is_outside(value.maker) and value.maker not in bodies:
             source = find_end_box(value.maker, "from", value, row)
-            drawing.add(source, find_end_box(row, "to", value, value.maker), value, lit(value, row))
+            drawing.add(
+                source, find_end_box(row, "to", value, value.maker), value, is_highlighted(value, row)
+            )
     for value in tree.flow.made.get(row, ()):
         for reader in filter(is_outside, value.readers):
             source, target = find_end_box(row, "from", value, reader), find_end_box(reader, "to", value, row)
-            drawing.add(source, target, value, lit(value, reader))
+            drawing.add(source, target, value, is_highlighted(value, reader))
         if value.is_output:
             source = find_end_box(row, "from", value, -1)
             drawing.add(
@@ -426,7 +430,8 @@ def list_opened_bodies(tree: TreeRows, drafts: Iterable[BoxDraft], scope: int | 
 def _find_body_side(tree: TreeRows, row: int, side: str, *, inside: bool) -> str:
     """Returns the side of an opened body at which an edge is drawn.
 
-    The side is 'into' where values enter the body, and 'out of' where they leave it.
+    The side is 'into' where values enter the body, and 'out of' where they leave it. A body whose rows do not
+    read its values (an If) has only the side 'out of'.
 
     Args:
         tree: Rows and edges of the model.
@@ -529,7 +534,7 @@ def _name_part(tree: TreeRows, draft: BoxDraft, inside: int) -> str:
 
 
 def _set_size(box: GraphBox, height: int) -> GraphBox:
-    """Returns a box with this height, and with the width of its longest line."""
+    """Returns a box with this height, and with the width of its longest line within limits, plus a border."""
     longest = max(len(box.name), len(box.kind_text), len(box.tiles))
     return replace(box, width=min(max(longest, _MIN_TEXT), _MAX_TEXT) + 4, height=height)
 

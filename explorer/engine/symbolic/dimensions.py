@@ -75,20 +75,17 @@ def dim(value: Expression | int | None) -> Dim:
 
 
 def create_name(number: int) -> str:
-    """Returns a name for a data-dependent size, which is at least 0."""
+    """Returns the name of the data-dependent size `number`. Such a size may be 0, unlike other names."""
     return f"'#{number}'"
 
 
 def is_data_dependent(dim: Dim) -> bool:
-    """Whether a dimension contains a name of `create_name`."""
+    """Whether a dimension contains the name of a data-dependent size (see `create_name`)."""
     return isinstance(dim, str) and "'#" in dim
 
 
 def _apply(a: Dim, b: Dim, rule: Callable[[Expression, Expression], Expression]) -> Dim:
-    """Applies a rule to two dimensions.
-
-    The result is None if one is unknown or the result depends on a size.
-    """
+    """Applies a rule to two dimensions; returns None if a dimension is unknown or the rule is undecided."""
     if a is None or b is None:
         return None
     try:
@@ -108,7 +105,7 @@ def subtract(a: Dim, b: Dim) -> Dim:
 
 
 def multiply(a: Dim, b: Dim) -> Dim:
-    """Returns a x b. The result is None if one is unknown and the other is not 0."""
+    """Returns a x b. The result is None if one of them is unknown and the other is not 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     return 0 if a == 0 or b == 0 else _apply(a, b, operator.mul)
@@ -123,19 +120,22 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def floor_div(a: Dim, b: Dim) -> Dim:
-    """Returns floor(a / b) for positive b."""
+    """Returns floor(a / b) for positive b, or None if it is unknown or b is 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b else None
     return None if b == 0 else _apply(a, b, floor)
 
 
 def ceil_div(a: Dim, b: Dim) -> Dim:
-    """Returns ceil(a / b) for positive b."""
+    """Returns ceil(a / b) for positive b, or None if it is unknown or b is 0."""
     return floor_div(add(a, subtract(b, 1)), b)
 
 
 def quotient(a: Dim, b: Dim) -> Dim:
-    """Returns a / b for a quotient that is always an integer, such as the -1 size of a Reshape."""
+    """Returns a / b for a quotient that is always an integer, such as the -1 size of a Reshape.
+
+    The result is None if it is unknown, or if the integer b does not divide the integer a.
+    """
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
     return None if b == 0 else _apply(a, b, _divide_whole)
@@ -143,17 +143,17 @@ def quotient(a: Dim, b: Dim) -> Dim:
 
 def _divide_whole(a: Expression, b: Expression) -> Expression:
     exact = divide_exactly(a, b)
-    # an inexact quotient with integer coefficients needs no floor; otherwise round down
+    # a polynomial with integer coefficients is always an integer; any other quotient needs a floor
     return exact if exact is not None and exact.over == 1 else floor(a, b)
 
 
 def greatest(a: Dim, b: Dim) -> Dim:
-    """Returns the larger of two dimensions. Of dimensions that broadcast, the one above 1 is larger."""
+    """Returns the larger of two dimensions, such as the result of their broadcast; None if unknown."""
     return _apply(a, b, partial(build_extremum, "max"))
 
 
 def find_smaller(a: Dim, b: Dim) -> Dim:
-    """Returns the smaller of two dimensions."""
+    """Returns the smaller of two dimensions, or None if one of them is unknown."""
     return _apply(a, b, partial(build_extremum, "min"))
 
 
@@ -184,7 +184,7 @@ def _collect(value: Expression, symbols: set[str]) -> None:
 
 
 def substitute_sizes(value: Dim, sizes: Mapping[str, Dim]) -> Dim:
-    """Replaces names in a dimension by sizes or other dimensions."""
+    """Replaces names in a dimension by sizes or other dimensions. The result is None if it is undecided."""
     if not isinstance(value, str):
         return value
     try:

@@ -9,7 +9,8 @@ The canonical form is a polynomial with integer coefficients over a common denom
 The expression for a chain of convolutions stays short this way: floor((floor((H+1)/2)+1)/2) is floor((H+3)/4)
 (Graham, Knuth, Patashnik, Concrete Mathematics, 3.11).
 
-Every named dimension is assumed to be at least 1, as `--dim` requires.
+Every named dimension is assumed to be at least 1, as `--dim` requires. A data-dependent size, whose name starts
+with `'#`, is at least 0.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Monomial = tuple[tuple[str, int], ...]
 
 
 class UndecidedSize(ArithmeticError):
-    """The result depends on the size of a name."""
+    """The result depends on the size of a name, or the expression exceeds a limit."""
 
 
 class Expression:
@@ -82,6 +83,7 @@ class Expression:
         return NotImplemented
 
     def __bool__(self) -> bool:
+        """True if the expression is positive for all sizes; any other expression is undecided."""
         least = find_lower_bound(self)
         if least is not None and least > 0:
             return True
@@ -185,11 +187,16 @@ def _divide_monomials(a: Monomial, b: Monomial) -> Monomial | None:
 
 
 def _make_order_key(monomial: Monomial) -> tuple[int, Monomial]:
+    """Returns the key that sorts monomials for display: by descending degree, then by name."""
     return -sum(power for _, power in monomial), monomial
 
 
 def divide_exactly(a: Expression, b: Expression) -> Expression | None:
-    """Divides two expressions exactly, or returns None if the quotient is not a polynomial."""
+    """Divides two expressions exactly, or returns None if the polynomial division leaves a remainder.
+
+    Raises:
+        UndecidedSize: `b` is zero.
+    """
     if not b.terms:
         raise UndecidedSize("a division by zero")
     if set(b.terms) == {()}:
@@ -218,13 +225,17 @@ def divide_exactly(a: Expression, b: Expression) -> Expression | None:
 
 
 def _find_leading(terms: Mapping[Monomial, int]) -> Monomial:
-    """Finds the largest monomial in an order that multiplication preserves: by atom, then by power."""
+    """Returns the largest monomial in lexicographic order, an order that multiplication preserves."""
     atoms = sorted({atom for m in terms for atom, _ in m})
     return max(terms, key=lambda m: tuple(dict(m).get(atom, 0) for atom in atoms))
 
 
 def floor(top: Expression, below: Expression | int = 1) -> Expression:
-    """Returns the largest integer not above `top` / `below`. `below` must be positive."""
+    """Returns the largest integer not above `top` / `below`.
+
+    Raises:
+        UndecidedSize: The division is inexact, and `below` may be zero or negative.
+    """
     divisor = number_expression(below)
     exact = divide_exactly(top, divisor)
     if exact is None:
@@ -300,6 +311,7 @@ def find_lower_bound(value: Expression) -> int | None:
 
 
 def _find_atom_minimum(atom: str) -> int | None:
+    """Returns a lower bound of an atom, or None if none is known."""
     parts = get_parts(atom)
     if parts is None:
         return 0 if atom.startswith("'#") else 1
@@ -315,6 +327,7 @@ def _find_atom_minimum(atom: str) -> int | None:
 
 
 def _find_atom_maximum(atom: str) -> int | None:
+    """Returns an upper bound of an atom, at least 0. Only a `min` with a constant has one, else None."""
     parts = get_parts(atom)
     if parts is not None and parts[0] == "min":
         constants = [v for v in (parts[1].constant, parts[2].constant) if v is not None]
@@ -323,7 +336,7 @@ def _find_atom_maximum(atom: str) -> int | None:
 
 
 def build_extremum(kind: str, a: Expression | int, b: Expression | int) -> Expression:
-    """Returns the maximum or minimum of two expressions."""
+    """Returns the maximum (`kind` 'max') or minimum ('min') of two expressions."""
     a, b = number_expression(a), number_expression(b)
     low, high = find_lower_bound(b - a), find_lower_bound(a - b)
     if low is not None and low >= 0:
@@ -331,7 +344,7 @@ def build_extremum(kind: str, a: Expression | int, b: Expression | int) -> Expre
     if high is not None and high >= 0:
         return a if kind == "max" else b
     for term, other_term in ((a, b), (b, a)):
-        # max(a, min(a, b)) is a
+        # max(a, min(a, b)) and min(a, max(a, b)) are a
         parts = get_parts(other_term.text)
         if parts is not None and parts[0] in ("max", "min") and parts[0] != kind and term in parts[1:]:
             return term
@@ -374,7 +387,7 @@ def divide_truncating(a: Expression | int, b: Expression | int) -> Expression:
     """Divides integers as ONNX does, rounded toward zero.
 
     Raises:
-        UndecidedSize: The sign of an operand is unknown, or the divisor may be zero.
+        UndecidedSize: The division is inexact, and the dividend may be negative or the divisor not positive.
     """
     top, below = number_expression(a), number_expression(b)
     exact = divide_exactly(top, below)

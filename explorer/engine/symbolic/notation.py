@@ -26,7 +26,11 @@ _MAX_DEPTH = 24
 
 @lru_cache(maxsize=8192)
 def parse_expression(text: str) -> Expression:
-    """Returns the expression of a canonical text."""
+    """Returns the expression of a canonical text. A text that cannot be parsed is a single name.
+
+    Raises:
+        UndecidedSize: The text exceeds the limits of an expression.
+    """
     try:
         return _Parser(text).parse()
     except ValueError:  # a name from a file with characters that are not allowed in names
@@ -68,7 +72,8 @@ def format_for_display(text: str) -> str:
 class _Parser:
     """Parses texts of `expressions` and of exporters: `s0 + 1`, `2*s1`, `s0//2`, `Max(1, s0)`.
 
-    Each `parse_` method reads one rule of the grammar at the position, and raises ValueError if it fails.
+    Each `parse_` method reads one rule of the grammar at the position. It raises ValueError if the tokens do
+    not match the rule, and UndecidedSize if the expression cannot be computed.
     """
 
     def __init__(self, text: str) -> None:
@@ -85,7 +90,7 @@ class _Parser:
         self.depth = 0
 
     def peek(self) -> str:
-        """Returns the sign at the position: '' for a token that is no sign, 'end' after the last token."""
+        """Returns the sign at the position, '' if another token is there, or 'end' after the last token."""
         return self.tokens[self.position].group(5) or "" if self.position < len(self.tokens) else "end"
 
     def expect(self, sign: str) -> None:
