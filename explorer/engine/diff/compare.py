@@ -80,18 +80,19 @@ def diff(
         cancel: Callback between steps; the comparison stops when it returns True.
 
     Returns:
-        Rows of differences in this order: opsets, inputs, nodes, outputs, functions. Nodes have the order
-        of `before`; an added node follows its predecessor in `after`. The status of a row is one of:
+        The differences. Their rows have this order: opsets, inputs, folded nodes, nodes, outputs, functions.
+        Nodes have the order of `before`; an added node follows its predecessor in `after`. The status of a
+        row is one of:
 
         - 'changed', 'added', 'removed' or 'renamed'.
         - 'folded': one row for all nodes that one kind of rewrite removed.
         - 'tiled': a site that is tiled in `after`.
         - 'merged': a site that is tiled in `before`.
-        - 'quantized': only number formats differ.
+        - 'quantized': a layer that `after` quantizes without other changes.
 
         The summary counts each node of `before` once, as changed, unchanged or removed. A node of `after`
-        without a counterpart counts as added. All nodes of a tiled site count as one node: the matrix
-        product that they replace. Nodes that only round an input of a layer count as part of the layer.
+        without a counterpart counts as added. The nodes of a site that `after` tiles count as one node: the
+        matrix product that they replace. Nodes that only round an input of a layer count as part of it.
         Graph inputs and outputs are counted as 'Input' and 'Output'.
 
     Raises:
@@ -370,7 +371,7 @@ def _find_outer_values(side: DefUse) -> set[str]:
 
 
 def _add_path(path: tuple[str, ...], name: str | None) -> str | None:
-    """Returns a name in a body with the body's path before it, unless the name has the path already."""
+    """Returns a name in a body with the body's path before it, unless it starts as the path does."""
     return name if name is None or name.startswith(path[0]) else join_path(path, name)
 
 
@@ -558,6 +559,7 @@ def _list_opset_rows(before: Model, after: Model, ignored_domains: Collection[st
 
 
 def _list_domains(model: Model) -> set[str]:
+    """Returns the domains of the nodes in the main graph and in functions, but not in bodies of nodes."""
     bodies = (model.graph.nodes, *(f.nodes for f in model.functions.values()))
     return {node.domain for nodes in bodies for node in nodes}
 

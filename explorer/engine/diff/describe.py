@@ -35,6 +35,7 @@ _WINDOWED = frozenset(
 )
 """Operators with a kernel window, whose schemas lack the defaults in `_WINDOW_DEFAULTS`."""
 _UNFUSED = {fused: op for op, fused in FUSED.items()}
+"""Operators by the names of their forms with a fused activation."""
 
 _WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
 
@@ -337,7 +338,8 @@ class Describer(Struct):
     def has_absorbed_activation(self, va: str, vb: str) -> bool:
         """Whether two values differ only by activations that the quantized graph dropped.
 
-        A quantizer can replace an activation such as Relu by the range of its integers.
+        A quantizer can replace an activation such as Relu by the range of its integers. Only activations of
+        the first graph are skipped.
         """
         while self.rounded is not None:
             producer = self.before.producer.get(va)
@@ -365,9 +367,10 @@ class Describer(Struct):
     ) -> tuple[str, float]:
         """Returns the kind of evidence for a match, and a confidence from 0 to 1.
 
-        Equal names and operators give confidence 1. Otherwise the confidence is a sum: 0.5 for the operator,
-        0.125 for equal attributes, 0.125 for equal weights, and 0.25 times the share of connections that
-        agree. A match that only the order of equal nodes decided loses a tenth.
+        Equal names give confidence 1, or 0.8 for different operators. Equal output names and operators give
+        0.95. Otherwise the confidence is a sum of at most 0.95: 0.5 for equal operators (0.2 for different
+        ones), 0.125 for equal attributes, 0.125 for equal weights, and 0.25 times `agreement`, the share of
+        connections that agree. A match that only the order of equal nodes decided loses a tenth.
         """
         first, second = self.before.nodes[a], self.after.nodes[b]
         has_same_operator = first.key == second.key
@@ -400,8 +403,8 @@ def get_default(model: Model, node: Node, name: str, example: Any) -> Any:
     """Returns the default value of an attribute from the operator's schema, or None if it has no default.
 
     Some exporters write default values such as auto_pad = 'NOTSET', and others omit them; this is not a
-    change. The schemas of window operators lack some defaults, which are in a table here. The length of
-    `example`, a value of the attribute, gives the number of axes.
+    change. The schemas of window operators lack some defaults, which are in `_WINDOW_DEFAULTS`. Such a
+    default has as many elements as `example`, a value of the attribute.
     """
     is_standard = not node.domain or node.op in _UNFUSED
     if node.op in _WINDOWED and name in _WINDOW_DEFAULTS and isinstance(example, tuple) and is_standard:
@@ -441,7 +444,10 @@ def _name_operator(node: Node, counterpart: Node) -> str:
 
 
 def _has_same_record(first: Node, second: Node) -> bool:
-    """Whether two nodes have the same encoded bytes, so that their attributes need no decoding."""
+    """Whether two nodes have equal attributes for sure: the same encoded bytes, or no attributes.
+
+    The comparison of bytes does not decode the attributes.
+    """
     a, b = first.record, second.record
     if not isinstance(a, FileSpan) or not isinstance(b, FileSpan) or a.size != b.size:
         return not first.attributes and not second.attributes

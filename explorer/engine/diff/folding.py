@@ -1,4 +1,4 @@
-"""Folds the nodes of one graph that a diff does not find in the second graph because a tool folded them.
+"""Folds the nodes of one graph that the other graph of a diff lacks because a tool folded them.
 
 If only one graph has a node, `engine.fold` folds the node there, and the diff compares the results. A
 BatchNormalization that another tool folded therefore does not count as removed. Its folded weight is compared
@@ -65,7 +65,7 @@ _CHECK_TEXT = {
 }
 """Text about the checks that every node of a row passed, by kind of rewrite."""
 _INDEPENDENT_KINDS = ("batchnorm", "activation")
-"""Kinds of rewrites whose rows omit the nodes that the other graph rewrote differently."""
+"""Kinds of rewrites that change each node independently. A differing node leaves the others checked."""
 
 
 class SideFolds(Struct, eq=False):
@@ -217,7 +217,10 @@ def _differs_from_expected(
 
 
 def _is_unchanged(folds: SideFolds, describer: Describer, pair: tuple[int, int], is_second: bool) -> bool:
-    """Whether the node in the other graph has the original weight, so that nothing was folded into it."""
+    """Whether the node in the other graph has the original weight, so that nothing was folded into it.
+
+    Also true if either graph does not store this weight.
+    """
     opposite = describer.before if is_second else describer.after
     original, label = folds.original.graph, folds.side.nodes[pair[is_second]].label
     original_node = next((node for node in original.nodes if node.label == label), None)

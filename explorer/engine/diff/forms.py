@@ -39,7 +39,7 @@ class Forms:
         self._functions: dict[tuple[int, tuple[str, str, str]], int] = {}
         self._samples: dict[int, Form] = {}
         self._equal: dict[tuple[int, int], bool] = {}
-        # the keys above are ids of objects; the references here keep these objects alive
+        # three of these caches have ids of objects as keys; the references keep these objects alive
         self._referenced: list[object] = []
 
     def number(self, form: Form) -> int:
@@ -202,7 +202,7 @@ class Forms:
 
 
 def encode_literal(value: Any) -> Form | None:
-    """Returns the form of a number, a string or bytes, or None for other values."""
+    """Returns the form of a number, a string, bytes or a span of a file, or None for other values."""
     if isinstance(value, float):
         return "f", struct.pack("<d", value)  # bytes, so that NaN equals itself and -0.0 differs from 0.0
     if isinstance(value, (int, str, bytes)):
@@ -230,7 +230,10 @@ def list_body_tensors(nodes: Sequence[Node]) -> Iterator[Tensor]:
 
 
 def _read_payload(tensor: Tensor) -> Payload | None:
-    """Returns the bytes of a tensor. Only the protobuf record has the bytes of strings."""
+    """Returns the bytes of a tensor, or None if it has none.
+
+    The bytes of strings are in the protobuf record: its field 6, `string_data`, repeated for each string.
+    """
     record = tensor.record
     if tensor.dtype != "string" or record is None:
         return tensor.payload
@@ -269,7 +272,10 @@ def _sample_bytes(tensor: Tensor) -> bytes:
 
 
 def _iterate_chunks(payload: Payload) -> Iterator[bytes]:
-    """Yields a payload in chunks of equal size, so that differently split payloads can be compared."""
+    """Yields a payload in chunks of `_CHUNK_BYTES`; only the last one may be smaller.
+
+    Payloads whose pieces have different sizes can be compared chunk by chunk.
+    """
     buffer = bytearray()
     for chunk_data in payload.read_pieces():
         chunk = memoryview(chunk_data).cast("B")

@@ -4,8 +4,9 @@
    shifts when a node is inserted. It counts only if the neighboring nodes agree.
 2. Structure: every node gets a color, an integer made from its operator, attributes and weights. The colors
    of the neighbors refine it for a few rounds (Weisfeiler and Lehman, 1968). Two nodes match if no other node
-   of their graph has their color. Matching continues with the neighbors of each match. This is done three
-   times with decreasing requirements: everything equal, weights of equal shape, equal operators.
+   of their graph has their color. Matching continues with the neighbors of each match. This is done with two
+   requirements: everything equal, then weights of equal shape. After that, nodes with equal operators match,
+   but only next to matched nodes.
 3. Remaining nodes: names again, Constants of equal value, and different operators between equal neighbors.
 
 Each step is linear in the number of nodes and edges.
@@ -245,7 +246,7 @@ class _Matcher:
             for color, members in classes[0].items():
                 members_after = classes[1].get(color, ())
                 if len(members) == len(members_after) == 1 and (
-                    depth or self.has_unique_weight(members[0], kind)
+                    depth or self.has_distinctive_weight(members[0], kind)
                 ):
                     pairs.append((members[0], members_after[0]))
             self.add_pairs(pairs)
@@ -265,13 +266,14 @@ class _Matcher:
                 self.propagate(pairs, signatures)
 
     def filter_unmatched(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
+        """Returns the colors of the nodes without a partner."""
         partners = self.get_partners(side)
         return {i: color for i, color in colors.items() if partners[i] is None}
 
     def get_partners(self, side: int) -> Sequence[int | None]:
         return self.matching.after if side else self.matching.before
 
-    def has_unique_weight(self, a: int, kind: str) -> bool:
+    def has_distinctive_weight(self, a: int, kind: str) -> bool:
         """Whether a node has a weight of several elements whose content `kind` compares."""
         if kind != "everything":
             return False

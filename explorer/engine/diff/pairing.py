@@ -243,7 +243,10 @@ def find_helper_nodes(
 
 
 def _pair_values(before: Sequence[Value], after: Sequence[Value]) -> list[ValuePair]:
-    """Pairs inputs or outputs by name, then in order if type and shape agree."""
+    """Pairs inputs or outputs by name, then in order if type and shape agree.
+
+    If a single value remains in each graph, both are paired even if they differ.
+    """
     by_name = {value.name: value for value in after}
     partner: dict[str, Value] = {v.name: by_name[v.name] for v in before if v.name in by_name}
     paired_names = {v.name for v in partner.values()}

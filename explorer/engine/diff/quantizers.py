@@ -24,7 +24,7 @@ def compute_quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array
         tensors: Stored tensors of the graph, by name, including the call's first input.
 
     Returns:
-        The rounded values, or None if an input is not stored or the rounding mode is not supported.
+        The rounded values, or None if an input is not stored or the call is not supported.
 
     Raises:
         BadModel: A tensor cannot be read.

@@ -32,7 +32,7 @@ OPERATORS = (TILES, *QUANTIZERS)
 """Domains of functions whose calls count as one operator and are not inlined."""
 
 MATMUL_NBITS = "MatMulNBits"
-"""Operator for a MatMul or Gemm whose weight is stored in blocks of 2 to 8 bits; a bias is the last input."""
+"""Operator for a MatMul or Gemm with a weight in blocks of codes of 2 to 8 bits; a bias is the last input."""
 
 _FLOAT_OPERATORS = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul", "QGemm": "Gemm"}
 """Float operator of each QOperator layer. These layers read, compute and write integers."""
@@ -43,12 +43,16 @@ _INPUT_POSITIONS: Mapping[str, tuple[int, ...]] = {
     "QLinearMatMul": (0, 3),
     "QGemm": (0, 3, 6),
 }
-"""Positions of the float inputs in a quantized operator. Scale and zero point follow each of them."""
+"""Positions of the float operator's inputs in each quantized operator: two operands, then an optional bias.
+
+In a QOperator layer, a scale and a zero point follow each operand.
+"""
 
 ABSORBED = ("Relu", "Clip")
 """Activations that a quantizer can drop if the range of its integers has the same effect."""
 
 _NARROW_TYPES = ("float16", "bfloat16", "float8", "float4", "float6")
+"""First characters of the names of float types that are narrower than float32."""
 
 _MULTIPLYING = frozenset((
     "Attention", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "GRU", "Gather", "Gemm", "LSTM", "MatMul",
@@ -119,12 +123,12 @@ def fold_rounding(first: DefUse, second: DefUse) -> RoundedSide | None:
         themselves may differ and are compared as nodes.
     """
     roundings = [_find_roundings(side) for side in (first, second)]
-    blocks = [_find_packed_products(side) | _find_integer_layers(side) for side in (first, second)]
-    is_quantized = [bool(roundings[index] or blocks[index]) for index in (0, 1)]
+    quantized_layers = [_find_packed_products(side) | _find_integer_layers(side) for side in (first, second)]
+    is_quantized = [bool(roundings[index] or quantized_layers[index]) for index in (0, 1)]
     if is_quantized[0] == is_quantized[1]:
         return None
     index = is_quantized.index(True)
-    side, rounded, quantized_nodes = (first, second)[index], roundings[index], blocks[index]
+    side, rounded, quantized_nodes = (first, second)[index], roundings[index], quantized_layers[index]
     for i in quantized_nodes:
         input_names = side.input_names[i]
         side.input_names[i] = tuple(
@@ -316,6 +320,7 @@ def _read_quantizer(side: DefUse, node: Node) -> str:
         if bits == 2 and signed and node.attributes.get("narrow", 0):
             return "ternary"
         if scale is not None and scale.elements == 1 and signed and number(2) == 0:
+            # a scale of 2^-n is a fixed-point format with n fraction bits; frexp(2^-n) is (0.5, 1 - n)
             share, exponent = math.frexp(number(1) or 0.0)
             if share == 0.5 and exponent <= 1:
                 return f"fixed{bits:g}.{1 - exponent}"
@@ -423,6 +428,7 @@ def _read_constant(side: DefUse, name: str) -> Any:
 
 def _covers_integer_range(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
     """Whether rounding gives the same integers with and without clipping the value to the limits."""
+    # slot of the output scale, which precedes the output zero point; 0 if the node is no quantizer
     slot = {"QuantizeLinear": 1, "QGemm": 7}.get(node.op, 6 if node.op in _FLOAT_OPERATORS else 0)
     scale, zero = _get_input(node, slot), _get_input(node, slot + 1)
     if (
@@ -469,13 +475,16 @@ def describe_rounding(
 def _find_weight_roundings(
     rounded_node: RoundedNode, side: DefUse
 ) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
-    """Returns the roundings of a layer's stored inputs, and of those that are not biases, by slot."""
+    """Returns the roundings of a layer's stored inputs, and of those with several axes, by slot.
+
+    Biases have one axis. If all stored inputs have one axis, the second mapping contains all of them, too.
+    """
     weights = {slot: r for slot, r in rounded_node.inputs.items() if r.source in side.stored}
     return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
 
 
 def describe_formats(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
-    """Returns the formats of a layer and granularity of its scales: 'int8, per channel'.
+    """Returns the formats of a layer and the granularity of its scales: 'int8, per channel'.
 
     Args:
         node: Layer of the float original.

@@ -123,7 +123,10 @@ def _find_decomposed(original: DefUse, decomposed_graph: DefUse) -> list[tuple[i
 
 
 def _find_origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
-    """Finds the node that a site replaced, by the site's name or else by its output."""
+    """Finds the node that a site replaced, by the site's name or else by its output.
+
+    The result is None if there is no such node, or if the node belongs to another site in `groups`.
+    """
     nodes_with_name = [i for i, node in enumerate(side.nodes) if node.label == site]
     producer = side.producer.get(output)
     origin = nodes_with_name[0] if len(nodes_with_name) == 1 else producer[0] if producer else None
@@ -370,9 +373,9 @@ def _record_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
 def _get_trip_count(
     node: Node, shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]
 ) -> int | None:
-    """Returns the trip count of a Scan, which is the length of its last scanned input, or None if unknown.
+    """Returns the trip count of a Scan, which is the length of its first scanned input, or None if unknown.
 
-    The scanned input may be a weight of an outer graph.
+    The scanned input may be one of `weights`, the initializers of the main graph.
     """
     count = node.attributes.get("num_scan_inputs")
     if node.op != "Scan" or not isinstance(count, int) or not 0 < count <= len(node.inputs):

@@ -126,7 +126,7 @@ class _Tree:
             children.reverse()
 
     def places(self) -> TreePlaces:
-        """Returns the position, the parent and the end of the subtree of each row."""
+        """Returns the row and kind at each path, and the parent and the end of the subtree of each row."""
         rows = {side.path: (row, side.kind) for row, side in enumerate(self.sides)}
         return TreePlaces(rows, self.parent, self.end)
 
@@ -135,8 +135,8 @@ class _Merge:
     """Merges two trees into one list.
 
     Attributes:
-        partner: Row of the second tree by its row of the first tree.
-        partner_before: Row of the first tree by its row of the second tree.
+        partner: Row of the second tree, by the row of the first tree with which it is paired.
+        partner_before: Row of the first tree, by the row of the second tree with which it is paired.
     """
 
     def __init__(self, before: _Tree, after: _Tree, links: RowLinks, cancel: Cancel) -> None:

@@ -220,7 +220,7 @@ def _choose_reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterato
 
 
 def _can_convert(source: np.dtype[Any], target_name: str) -> bool:
-    """Whether an array fits a dtype: floats fit floats of any width, integers fit integers that hold them all.
+    """Whether an array fits a dtype: floats fit floats of any width, integers fit integers of their range.
 
     A dtype that numpy lacks, such as bfloat16, counts as float32. Booleans fit every integer type.
     """

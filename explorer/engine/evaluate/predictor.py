@@ -76,7 +76,7 @@ class Predictor:
             self.seconds += time.perf_counter() - began
 
     def _predict_in_batches(self, feeds: Mapping[str, Array], rows: int) -> Array:
-        """Runs the model in batches of its fixed size, or in one batch, and returns the scores of all rows."""
+        """Returns the scores of all rows, from batches of the model's fixed size or from one batch."""
         size = self._batch or rows
         pieces = []
         for first in range(0, rows, size):

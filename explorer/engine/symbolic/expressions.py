@@ -9,8 +9,8 @@ The canonical form is a polynomial with integer coefficients over a common denom
 The expression for a chain of convolutions stays short this way: floor((floor((H+1)/2)+1)/2) is floor((H+3)/4)
 (Graham, Knuth, Patashnik, Concrete Mathematics, 3.11).
 
-Every named dimension is assumed to be at least 1, as `--dim` requires. A data-dependent size, whose name starts
-with `'#`, is at least 0.
+Every named dimension is assumed to be at least 1, as `--dim` requires. A data-dependent size, whose name
+starts with `'#`, is at least 0.
 """
 
 from __future__ import annotations

@@ -72,12 +72,12 @@ def _make_predictor(
 def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[Any, list[InputSpec]]:
     """Return a module bound to input shapes, and its inputs. The data gives undeclared types and shapes."""
     input_parts = [part for part in data.parts if part != data.labels and (not named or part in named)]
-    dtypes = {part: "float32" if data.table else str(data.parts[part].dtype) for part in input_parts}
+    dtypes = {part: "float32" if data.is_table else str(data.parts[part].dtype) for part in input_parts}
     declarations = {part: (dtypes[part], (2, *data.parts[part].shape)) for part in input_parts}
     bound_module = opened.bind_arrays(declarations)
     # a module accepts any shape that its layers accept; rows of a table are reshaped to the input
     specs = [
-        InputSpec(info.name, info.dtype, ("batch", *info.shape[1:]) if data.table and info.shape else None)
+        InputSpec(info.name, info.dtype, ("batch", *info.shape[1:]) if data.is_table and info.shape else None)
         for info in bound_module.inputs
     ]
     return bound_module, specs
