@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.facts import TileResult, TileSpec
 from explorer.facts.blame import Blame, Probe
-from explorer.features.compare.blame_screen import BlameScreen, growth_of, growth_page, probe_at
+from explorer.features.compare.blame_screen import BlameScreen, build_growth, draw_growth_page, find_probe_at
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.plot_view import PlotView
 from explorer.tui.widgets.strips import Status
@@ -213,21 +213,21 @@ async def test_how_it_was_found_is_told() -> None:
 @pytest.mark.parametrize(("width", "height"), [(60, 11), (80, 20), (140, 36), (200, 60)])
 @pytest.mark.parametrize("count", [1, 2, 20, 3000])
 def test_every_line_fits_and_the_cursor_is_on_the_page(width: int, height: int, count: int) -> None:
-    growth = growth_of(fact(count, min(GUILTY, count - 1)))
+    growth = build_growth(fact(count, min(GUILTY, count - 1)))
     for at in {0, count // 2, count - 1}:
-        lines = growth_page(growth, at, width, height)
+        lines = draw_growth_page(growth, at, width, height)
         assert len(lines) <= height
         assert max(map(line_width, lines)) <= width
         named = [i for i, line in enumerate(lines) if any(role == "strong" for _, role in line)]
         assert len(named) == 1
-        assert probe_at(growth, at, named[0], width, height) == at
-        assert probe_at(growth, at, 0, width, height) is None
+        assert find_probe_at(growth, at, named[0], width, height) == at
+        assert find_probe_at(growth, at, 0, width, height) is None
 
 
 def test_the_plot_is_filled_up_to_each_error_and_its_largest_is_marked() -> None:
-    growth = growth_of(fact(20, GUILTY))
+    growth = build_growth(fact(20, GUILTY))
     largest = max(range(20), key=lambda at: growth.errors[at])
-    page = [line_text(line) for line in growth_page(growth, largest - 3, 140, 36)]
+    page = [line_text(line) for line in draw_growth_page(growth, largest - 3, 140, 36)]
     begin = next(i for i, line in enumerate(page) if "▼ largest" in line) + 1
     plot = page[begin : next(i for i, line in enumerate(page) if "└" in line)]
     top, x = next((y, line.index("▼")) for y, line in enumerate(plot) if "▼" in line)
@@ -242,5 +242,5 @@ def test_a_model_without_any_error_is_drawn_without_a_curve() -> None:
         probes=tuple(replace(p, relative=0.0, noise=None, state="equal") for p in probes()),
         kind="equal",
     )
-    page = growth_page(growth_of(same), 0, 80, 24)
+    page = draw_growth_page(build_growth(same), 0, 80, 24)
     assert any("equal" in line_text(line) for line in page)

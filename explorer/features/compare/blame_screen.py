@@ -17,11 +17,11 @@ from explorer.facts.blame import Blame, Probe
 from explorer.features.compare.blame_words import (
     STATES,
     blame,
+    build_probe_figures,
     claim,
     decades,
     grounds,
     list_unpaired,
-    probe_figures,
     values,
 )
 from explorer.features.quantize.quantization_record import QuantizationRecord
@@ -92,7 +92,7 @@ class BlameScreen(SubScreen[LayerRequest]):
     def __init__(self, fact: Blame, quantized: Sequence[QuantizedLayer] = ()) -> None:
         super().__init__()
         self._quantized = {layer.name: layer for layer in quantized}
-        self.fact, self._growth = fact, growth_of(fact)
+        self.fact, self._growth = fact, build_growth(fact)
 
     def compose(self) -> ComposeResult:
         """Yield the title bar, the plot with its list, and the key line."""
@@ -103,14 +103,14 @@ class BlameScreen(SubScreen[LayerRequest]):
     def on_mount(self) -> None:
         """Show the plot with the cursor on the first layer that introduces error, or on the largest error."""
         fact, growth = self.fact, self._growth
-        self.query_one(TitleBar).show(lambda width: blame_head(fact, width))
+        self.query_one(TitleBar).show(lambda width: draw_blame_head(fact, width))
         self._say("")
         begin = fact.first if fact.first is not None else fact.worst or 0
         self.plot.show_plot(
-            lambda at, width, height: growth_page(growth, at, width, height),
+            lambda at, width, height: draw_growth_page(growth, at, width, height),
             len(fact.probes),
             begin,
-            lambda x, y, width, height: probe_at(growth, self.plot.cursor, y, width, height),
+            lambda x, y, width, height: find_probe_at(growth, self.plot.cursor, y, width, height),
         )
 
     def _say(self, message: str) -> None:
@@ -243,7 +243,7 @@ class Growth(Struct, frozen=True):
     table: Table
 
 
-def growth_of(fact: Blame) -> Growth:
+def build_growth(fact: Blame) -> Growth:
     """Compute the logarithms of the errors and the table of the probes, once for all redraws."""
     guilty = [i for i, p in enumerate(fact.probes) if p.state == "introduced"]
     guilty = guilty or [i for i, p in enumerate(fact.probes) if p.state == "coarser"]
@@ -259,7 +259,7 @@ def _compute_log(value: float | None) -> float:
     return math.log10(value) if value and math.isfinite(value) else _MINUS_INFINITY
 
 
-def blame_head(fact: Blame, width: int) -> tuple[Line, ...]:
+def draw_blame_head(fact: Blame, width: int) -> tuple[Line, ...]:
     """Build the two title lines: the names of both models, and the verdict in a few words."""
     # the label of a state begins with the name of its model
     names = f" {escape_name(fact.before)} → {escape_name(fact.after.removeprefix(f'{fact.before}, '))}"
@@ -267,7 +267,7 @@ def blame_head(fact: Blame, width: int) -> tuple[Line, ...]:
     return ((fit(names, width), "strong"),), ((fit(answer, width), "good" if fact.same else "bad"),)
 
 
-def growth_page(growth: Growth, cursor: int, width: int, height: int) -> list[Line]:
+def draw_growth_page(growth: Growth, cursor: int, width: int, height: int) -> list[Line]:
     """Build the page: the verdict, the plot and the list of values around the cursor.
 
     Args:
@@ -287,8 +287,8 @@ def growth_page(growth: Growth, cursor: int, width: int, height: int) -> list[Li
     return [*lines, *_draw_list(growth, cursor, width, _count_rows(len(lines), height))]
 
 
-def probe_at(growth: Growth, cursor: int, row: int, width: int, height: int) -> int | None:
-    """Return the index of the value listed in line `row` of `growth_page`, or None for any other line."""
+def find_probe_at(growth: Growth, cursor: int, row: int, width: int, height: int) -> int | None:
+    """Return the index of the value that `draw_growth_page` lists in line `row`, or None for other lines."""
     count = len(growth.fact.probes)
     lines_above, rows = _draw_top(growth, width - 1, height)
     list_top = len(lines_above) + rows + _PLOT_EDGE_LINES + (1 if height < _MIN_FULL_HEIGHT else 2)
@@ -388,7 +388,9 @@ def _draw_cursor(growth: Growth, cursor: int, width: int, line_count: int) -> li
     """Return exactly `line_count` lines with the figures of the value under the cursor."""
     probes = growth.fact.probes
     position = Field("value", f"{cursor + 1:,} of {len(probes):,}")
-    lines = draw_side_by_side(Fields([position, *probe_figures(probes[cursor]).rows]), width)[:line_count]
+    lines = draw_side_by_side(Fields([position, *build_probe_figures(probes[cursor]).rows]), width)[
+        :line_count
+    ]
     return [*lines, *[()] * (line_count - len(lines))]
 
 

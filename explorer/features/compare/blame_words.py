@@ -70,7 +70,7 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
         line, axis = curve(fact.probes, _WIDTH)
         growth = Table((Column(""), Column("", role="bar")), [(Span("error growth", "quiet"), line)])
         blocks += [Line(), growth, Paragraph(axis, "quiet")]
-        rows = probe_rows(fact, limit)
+        rows = choose_probe_rows(fact, limit)
         total = len(fact.probes)
         limit_note = (
             [Paragraph(f"{len(rows):,} of {total:,} values: the first, the worst; --csv has all", "warning")]
@@ -111,7 +111,7 @@ def _describe_method(fact: Blame) -> str:
     return "; ".join([*parts, seconds_text(fact.seconds)])
 
 
-def probe_rows(fact: Blame, limit: int) -> list[int]:
+def choose_probe_rows(fact: Blame, limit: int) -> list[int]:
     """Select at most `limit` values and return their indices in graph order.
 
     In order of priority: the first layer at fault, the largest introduced and the largest total error;
@@ -224,7 +224,7 @@ def values(fact: Blame, rows: Sequence[int]) -> Table:
     return Table(_COLUMNS, Rows(lambda i: _build_row(fact.probes[i], i == fact.first, scale), rows))
 
 
-def probe_figures(probe: Probe) -> Fields:
+def build_probe_figures(probe: Probe) -> Fields:
     """Build the fields of one value, the most important first."""
     cells = {
         column.title: cell for column, cell in zip(_COLUMNS, _build_row(probe, False, None), strict=True)

@@ -27,7 +27,7 @@ from explorer.facts.comparison import (
 )
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Roofline
-from explorer.features.quantize.quantize import formats_at
+from explorer.features.quantize.quantize import find_quantized_layers
 from explorer.features.tiling.tiling import Tiler
 from explorer.session.parts.figures import find_constants
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
@@ -76,7 +76,7 @@ class Comparer:
         sides = [
             ModuleSide(
                 module.loaded.materialise(),
-                formats_at(models.history, index),
+                find_quantized_layers(models.history, index),
                 models.examine_or_refuse(index, on_progress, cancel).info,
             )
             for module, index in zip(opened, (before, after_at), strict=True)
@@ -143,7 +143,7 @@ class Comparer:
         prove: Prove | None = None,
         hardware: Hardware | None = None,
     ) -> Comparison:
-        """Compare totals and operators of a state with other states; see `figure_columns`."""
+        """Compare totals and operators of a state with other states; see `build_figure_columns`."""
         states = (self._models, before), *other_states
         examined = [models.examine_or_refuse(index, on_progress, cancel) for models, index in states]
         compared = compare(
@@ -158,10 +158,12 @@ class Comparer:
             for info, (models, index) in models_with_states
         ]
         names = [models.label(index) for models, index in states]
-        figures = self.figure_columns(states, names, on_progress, cancel, prove=prove, hardware=hardware)
+        figures = self.build_figure_columns(
+            states, names, on_progress, cancel, prove=prove, hardware=hardware
+        )
         return replace(compared, models=tuple(infos), figures=figures)
 
-    def figure_columns(
+    def build_figure_columns(
         self,
         states: Sequence[State],
         names: Sequence[str],
@@ -191,7 +193,7 @@ class Comparer:
             else None
             for column, (models, index) in enumerate(states)
         ]
-        rooflines = [_place_on_roofline(state, hardware) for state in states]
+        rooflines = [_compute_roofline(state, hardware) for state in states]
         columns = [
             _build_figures(state, hardware, roofline, proof)
             for state, roofline, proof in zip(states, rooflines, proofs, strict=True)
@@ -231,7 +233,7 @@ def _find_equal_constants(
     )
 
 
-def _place_on_roofline(state: State, hardware: Hardware | None) -> Roofline | None:
+def _compute_roofline(state: State, hardware: Hardware | None) -> Roofline | None:
     """Return the roofline of a state; None without a machine that has both rates, or without operators."""
     models, index = state
     examined, machine = models.examine_or_refuse(index), build_roofline_machine(hardware)

@@ -186,7 +186,7 @@ def format_change(row: RowPair, figure: str, is_bytes: bool) -> Span:
     return Span(f"{sign}{text}", "warning" if delta > 0 else "good", f"{delta:+,}", delta)
 
 
-def pair_blocks(row: RowPair) -> list[Block]:
+def build_pair_blocks(row: RowPair) -> list[Block]:
     """Build the details of a row: layer, kind, output shape and figures of both sides, with differences."""
     sides = row.before, row.after
     shapes = [shape_text(side.output) if side else "" for side in sides]

@@ -194,10 +194,7 @@ class _Pair:
         self._command.context.ask(ProfileComparisonScreen(fact, exact=store.exact), on_closed)
 
     def _find_row(self, change: LayerChange) -> int:
-        """Return the place of a timed layer among the visible rows; open the groups that contain it.
-
-        Without a row for the layer, return the place of the cursor.
-        """
+        """Open the groups of a timed layer and return its place; without a row, return the cursor's place."""
         for index, row in enumerate(self._fact.rows):
             before_path, after_path = row.before and row.before.path, row.after and row.after.path
             if change.path in (before_path, after_path):

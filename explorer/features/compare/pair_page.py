@@ -18,9 +18,9 @@ from explorer.facts.comparison import SAME
 from explorer.features.compare.compare_words import (
     FIGURES,
     STATES,
+    build_pair_blocks,
     format_both_sides,
     format_change,
-    pair_blocks,
     summarize_states,
 )
 from explorer.report.names import shorten_name
@@ -144,7 +144,7 @@ def row_line(row: RowPair, sign: str, widths: PairColumns, shorten: ShortName, *
     return _join_spans(spans)
 
 
-def constants_line(row: RowPair, count: int, widths: PairColumns) -> Line:
+def draw_constants_line(row: RowPair, count: int, widths: PairColumns) -> Line:
     """Build the line that stands for the equal constants of a group; `row` is the first of them."""
     name = fit("  " * row.depth + f"▸ {count:,} constants", widths.name)
     sides = 2 if widths.has_two_sides else 1
@@ -210,7 +210,7 @@ def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list
     if isinstance(row, NodeDiff):
         return wrap_within(((f" {_format_graph(row)}", "warn"),), width, height, 1)
     if height >= 12:
-        return draw(pair_blocks(row), width - 1)[:height]
+        return draw(build_pair_blocks(row), width - 1)[:height]
     mark = ROLES[STATES[row.status][1]] if row.differs else "dim"
     inner_text = f", {row.inside:,} differ in it" if row.inside else ""
     reason = f"  {escape_name(field_terms(row.what))}" if row.what else ""

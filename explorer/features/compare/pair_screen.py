@@ -81,7 +81,7 @@ class _Rows(LineList):
             return page.graph_line(self.pair.fact.graph[-1 - row_index], width)
         count = self.pair.count_folded_constants(row_index)
         if count:
-            return page.constants_line(self.pair.fact.rows[row_index], count, self.columns(width))
+            return page.draw_constants_line(self.pair.fact.rows[row_index], count, self.columns(width))
         sign = "  "
         if self.pair.has_inside(index):
             sign = "▾ " if self.pair.is_open(row_index) else "▸ "

@@ -245,7 +245,7 @@ def beside(
     ]
     other_models = [models.open_other(source) for source in others]
     try:
-        return session.parts.get_part(Comparer).figure_columns(
+        return session.parts.get_part(Comparer).build_figure_columns(
             [*((models, index) for index in indices), *((model, 0) for model in other_models)],
             [*names, *others],
             on_progress,

@@ -40,7 +40,7 @@ from explorer.facts.mapping import (
     build_products_spec,
 )
 from explorer.features.emit import code_folder
-from explorer.features.emit.machine_check import check_counts, check_manifest_machine, machine_digest
+from explorer.features.emit.machine_check import check_counts, check_manifest_machine, compute_machine_digest
 from explorer.features.tiling.tiling import Tiler
 from explorer.host import input_files
 from explorer.session.methods.facade import Facade
@@ -185,7 +185,7 @@ def _build_manifest(
         mapped.machine,
         fuse,
         code_sites,
-        machine_digest(mapped.machine),
+        compute_machine_digest(mapped.machine),
         mapped.grouped,
     )
 

@@ -16,7 +16,7 @@ from explorer.facts.mapping import MemoryMachine
 from explorer.settings.memories import check_machine
 
 
-def machine_digest(machine: MemoryMachine) -> str:
+def compute_machine_digest(machine: MemoryMachine) -> str:
     """Return the SHA-256 digest of a machine's figures; the file that describes it does not count."""
     # the round trip writes numbers as a manifest does: 16 and 16.0 are the same rate
     written = msgspec.json.decode(msgspec.json.encode(machine), type=build_type(MemoryMachine))
@@ -48,7 +48,7 @@ def check_manifest_machine(manifest: CodeManifest, folder: str) -> None:
     """
     path = os.path.join(folder, MANIFEST)
     check_machine(manifest.machine, path)
-    if manifest.machine_sha256 and manifest.machine_sha256 != machine_digest(manifest.machine):
+    if manifest.machine_sha256 and manifest.machine_sha256 != compute_machine_digest(manifest.machine):
         raise Misuse(
             "the machine was changed after the code was emitted",
             where=path,

@@ -8,7 +8,7 @@ from explorer.base.units import printable
 from explorer.facts.graph.module_code import ModuleCode
 
 
-def code_pieces(fact: ModuleCode) -> Iterator[str]:
+def list_code_lines(fact: ModuleCode) -> Iterator[str]:
     """Yield lines: the file, the module and its class, then the text."""
     kind = "TorchScript, the graph in SSA form" if fact.ssa else "TorchScript"
     yield f"{printable(fact.source)}   {kind}\n"

@@ -20,7 +20,13 @@ from rich.cells import cell_len
 
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing
-from explorer.features.graph.graph_labels import box_lines, heading, notes, shorten_box_names, tensor_text
+from explorer.features.graph.graph_labels import (
+    heading,
+    list_box_lines,
+    notes,
+    shorten_box_names,
+    tensor_text,
+)
 from explorer.features.graph.graph_page import CORNERS, MARK, WORK, E, N, S, W
 from explorer.tui.text.lines import Line, Span, escape_name, fit, line_text, line_width, merge_spans
 
@@ -178,7 +184,7 @@ class RailPage:
 
 def _describe(box: GraphBox) -> tuple[str, str]:
     """Return two texts: the kind of a box, and its tiles, MACs or number of layers ('' if none)."""
-    texts = box_lines(box, "family", "")
+    texts = list_box_lines(box, "family", "")
     return texts[1], texts[2] if len(texts) > 2 else ""
 
 
@@ -219,13 +225,13 @@ def _lay_rails(drawing: GraphDrawing, max_rails: int) -> tuple[list[EdgeRail], i
 def draw_compact(drawing: GraphDrawing) -> Iterator[str]:
     """Draw the whole graph as text with one line for each box; yield one line at a time."""
     page = RailPage(drawing)
-    missing = [missing_text(page.missing)] if page.missing else []
+    missing = [describe_missing_edges(page.missing)] if page.missing else []
     yield from (f"{line}\n" for line in (heading(drawing), *notes(drawing), *missing, ""))
     for line in page.lines(None, 0, _TEXT_WIDTH, len(drawing.boxes)):
         yield f"{line_text(line).rstrip()}\n"
 
 
-def missing_text(edges: int) -> str:
+def describe_missing_edges(edges: int) -> str:
     """Say how many edges have no rail."""
     return f"{edges:,} edge{'s' * (edges != 1)} not drawn: too many side by side"
 

@@ -55,13 +55,13 @@ _MIN_NAMED_WIDTH = 3
 """Minimum width of a box with a name in cells."""
 
 
-def level_tops(boxes: Sequence[IcicleBox], height: int) -> list[int]:
+def compute_level_tops(boxes: Sequence[IcicleBox], height: int) -> list[int]:
     """Return the first line of each level, and the line after the last level. The levels share all lines."""
     levels = 1 + max((box.level for box in boxes), default=0)
     return [level * height // levels for level in range(levels + 1)]
 
 
-def flame_lines(
+def draw_flame_lines(
     boxes: Sequence[IcicleBox],
     labels: Sequence[FlameLabel],
     figures: Callable[[int], tuple[str, str]],
@@ -77,10 +77,9 @@ def flame_lines(
         figures: Function that returns the figure of a box and its share of the top box, as text.
         chosen_box: Index of the highlighted box.
         height: Available height, in lines.
-        letters: Whether to mark families by letters and to draw the right edges of boxes, for terminals with
-            few colors.
+        letters: Whether to mark families by letters and draw right edges of boxes, for lack of colors.
     """
-    tops = level_tops(boxes, height)
+    tops = compute_level_tops(boxes, height)
     levels: list[list[int]] = [[] for _ in range(1 + max((box.level for box in boxes), default=0))]
     for index, box in enumerate(boxes):
         levels[box.level].append(index)
@@ -159,7 +158,7 @@ def describe_chosen(
     return ((f" {name}", "strong"), ("  " + fit(summary, max(0, width - cell_len(name) - 3)), "dim"))
 
 
-def rows_text(box: IcicleBox, layers: Sequence[Layer]) -> str:
+def describe_rows(box: IcicleBox, layers: Sequence[Layer]) -> str:
     """Describe a box that stands for several thin rows: how many there are, and the first one."""
     return f"{many_text(box.rows, 'row')} from {layers[box.first].path or '(unnamed)'}"
 
@@ -289,7 +288,7 @@ class FlameView(SubScreen[int]):
             self._layout_key = layout_key
             self._lay_out(width, height, needs_letters)
             self.call_later(self._show_title)
-        return flame_lines(
+        return draw_flame_lines(
             self._boxes, self._labels, self._format_figures, self.chosen, height, needs_letters
         )
 
@@ -325,7 +324,7 @@ class FlameView(SubScreen[int]):
         top = self._boxes[0]
         top_title = escape_name(self._title_of(top))
         height = self.query_one(_Panel).size.height
-        has_more_levels = len(level_tops(self._boxes, height)) > height and self._is_deep()
+        has_more_levels = len(compute_level_tops(self._boxes, height)) > height and self._is_deep()
         folded = sum(thin_box.rows for thin_box in self._boxes if thin_box.rows > 1)
         summary = f" by {figure.title}: {figure.text(top.value, self._exact)}"
         summary += f"; {folded:,} rows are too thin for a box of their own" if folded else ""
@@ -362,7 +361,9 @@ class FlameView(SubScreen[int]):
             return box.name
         if not box.rows:
             return self._model
-        return self._layers[box.row].path or "(unnamed)" if box.rows == 1 else rows_text(box, self._layers)
+        return (
+            self._layers[box.row].path or "(unnamed)" if box.rows == 1 else describe_rows(box, self._layers)
+        )
 
     def _choose(self, index: int | None) -> None:
         if index is not None and index != self.chosen:
@@ -373,7 +374,7 @@ class FlameView(SubScreen[int]):
         """Choose the clicked box, or zoom into it if it is chosen already."""
         if getattr(event.widget, "id", "") != "flame" or not self._boxes:
             return
-        level = bisect_right(level_tops(self._boxes, self.query_one(_Panel).size.height), event.y) - 1
+        level = bisect_right(compute_level_tops(self._boxes, self.query_one(_Panel).size.height), event.y) - 1
         for index, box in enumerate(self._boxes):
             if box.level == level and box.start <= event.x < box.start + box.width:
                 if index == self.chosen:

@@ -101,9 +101,9 @@ def _answer_code(args: ParsedArgs) -> Answer:
         fact = session.module_code(args.layer or "", ssa=True)
     if args.json:
         return Answer(lambda: build_plain_document(fact))
-    from explorer.features.graph.code_words import code_pieces  # loads the facts, as above
+    from explorer.features.graph.code_words import list_code_lines  # loads the facts, as above
 
-    return Answer(pieces=lambda: code_pieces(fact))
+    return Answer(pieces=lambda: list_code_lines(fact))
 
 
 COMMAND = Command(

@@ -23,17 +23,17 @@ from explorer.features.graph.graph_labels import (
     FULL_COLOR,
     LIT_COLOR,
     PALE_COLOR,
-    box_lines,
-    box_title,
+    build_box_title,
     choose_colors,
     choose_text_color,
-    figure_label,
+    find_figure_value,
+    format_figure_label,
     heading,
     legend,
+    list_box_lines,
     notes,
     shorten_box_names,
     tensor_text,
-    value_of,
 )
 from explorer.host import output_files
 from explorer.report.json_text import encode_document
@@ -86,7 +86,7 @@ def write_svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
             yield f'<path class="{style}" d="{draw_curve(edge)}" marker-end="url(#{end})"/>\n'
     names = shorten_box_names(drawing.boxes)
     for box, name, fill in zip(drawing.boxes, names, choose_colors(drawing, color), strict=True):
-        yield from _draw_box(box, fill, box_lines(box, color, name), has_route and not box.lit)
+        yield from _draw_box(box, fill, list_box_lines(box, color, name), has_route and not box.lit)
     yield from _draw_shape_labels(drawing.edges)
     yield "</g>\n</svg>\n"
 
@@ -116,7 +116,7 @@ def _draw_box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> I
     x, y, width, height = box.x * CELL[0], box.y * CELL[1], box.width * CELL[0], box.height * CELL[1]
     radius = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
     style = ' class="u"' if faint else ""
-    yield f"<g{style}><title>{escape(box_title(box))}</title>"
+    yield f"<g{style}><title>{escape(build_box_title(box))}</title>"
     if box.role in ("group", "part"):  # a second outline shows that the box can be opened
         yield _draw_rectangle(x + 5, y + 5, width, height, radius, color)
     yield _draw_rectangle(
@@ -184,7 +184,7 @@ def write_dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
         shape = _SHAPES.get(box.role, "ellipse")
         lit = f', color="{LIT_COLOR}", penwidth=2.5' if box.lit else ""
         yield (
-            f"  n{index} [label={_quote_lines(box_lines(box, color, name))}, shape={shape},"
+            f"  n{index} [label={_quote_lines(list_box_lines(box, color, name))}, shape={shape},"
             f' fillcolor="{fill}", fontcolor="{choose_text_color(fill)}"{lit}];\n'
         )
     for edge in drawing.edges:
@@ -252,11 +252,11 @@ def _build_graph(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any
 def _build_box(box: GraphBox, name: str, figures: Sequence[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "role": box.role,
-        "lines": box_lines(box, "family", name),
-        "about": box_title(box),
+        "lines": list_box_lines(box, "family", name),
+        "about": build_box_title(box),
         "family": box.family,
-        "figures": [value_of(box, name) for name in figures],
-        "said": [figure_label(box, name) for name in figures],
+        "figures": [find_figure_value(box, name) for name in figures],
+        "said": [format_figure_label(box, name) for name in figures],
         "at": [box.x, box.y, box.width, box.height, box.rank],
     }
     if box.lit:

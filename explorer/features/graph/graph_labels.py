@@ -54,7 +54,7 @@ def shorten_label(text: str, max_length: int = _MAX_LABEL_WIDTH) -> str:
     return text if len(text) <= max_length else f"…{text[1 - max_length :].lstrip('./')}"
 
 
-def figure_text(figure: str, value: float | None) -> str:
+def format_figure(figure: str, value: float | None) -> str:
     """Format a figure with its unit, rounded: '70.28 M MACs'."""
     noun = _NOUNS.get(figure, figure)
     value = None if value is None else round(value)
@@ -79,31 +79,28 @@ def shorten_box_names(boxes: Sequence[GraphBox], rooms: Sequence[int] = ()) -> l
     ]
 
 
-def box_lines(box: GraphBox, color: str, name: str) -> list[str]:
-    """Return two or three lines in a box: name, kind, and tiles, a figure or the number of layers.
-
-    The figure is `color`, or the MACs if `color` is 'family'.
-    """
+def list_box_lines(box: GraphBox, color: str, name: str) -> list[str]:
+    """Return the lines in a box: name, kind, and tiles, figure `color` (MACs for 'family') or layer count."""
     lines = [name, shorten_label(box.kind_text)]
     figure = "macs" if color == "family" else color
     if box.tiles and color == "family":
         return [*lines, shorten_label(box.tiles)]
     if figure in box.outside or box.figures.get(figure) or (color != "family" and figure in box.figures):
-        return [*lines, figure_label(box, figure)]
+        return [*lines, format_figure_label(box, figure)]
     return [*lines, f"{box.layers:,} layers"] if box.layers > 1 else lines
 
 
-def value_of(box: GraphBox, figure: str) -> float | None:
+def find_figure_value(box: GraphBox, figure: str) -> float | None:
     """Return a figure of a box, or None if it is unknown or the box does not have it."""
     outside = box.outside.get(figure)
     return box.figures.get(figure) if outside is None else outside.value
 
 
-def figure_label(box: GraphBox, figure: str) -> str:
+def format_figure_label(box: GraphBox, figure: str) -> str:
     """Format a figure of a box with its unit; return '' if the box does not have it."""
     if (outside := box.outside.get(figure)) is not None:
         return _format_overlay_figure(outside, outside.value)
-    return figure_text(figure, box.figures[figure]) if figure in box.figures else ""
+    return format_figure(figure, box.figures[figure]) if figure in box.figures else ""
 
 
 def _format_overlay_figure(figure: OutsideFigure, value: float) -> str:
@@ -117,7 +114,7 @@ def _format_overlay_figure(figure: OutsideFigure, value: float) -> str:
     return f"{text} {figure.head}"
 
 
-def box_title(box: GraphBox) -> str:
+def build_box_title(box: GraphBox) -> str:
     """Return the tooltip of a box: path, kind, nonzero figures and attributes, one per line."""
     lines = [printable(box.path), printable(box.kind_text)]
     if box.layers > 1:
@@ -153,7 +150,7 @@ def choose_colors(drawing: GraphDrawing, color: str) -> list[str]:
             _BLANK if not _is_work(box) else "#ffffff" if _is_plain(box) else _get_tint(box.family)
             for box in drawing.boxes
         ]
-    values = [value_of(box, color) for box in drawing.boxes]
+    values = [find_figure_value(box, color) for box in drawing.boxes]
     largest = max((value for value in values if value), default=0)
     return [
         _BLANK
@@ -176,10 +173,10 @@ def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
         families = {box.family for box in drawing.boxes if _is_work(box) and not _is_plain(box)}
         yield from ((_get_tint(name), name) for name in FAMILIES if name in families)
         return
-    largest = max((value_of(box, color) or 0 for box in drawing.boxes), default=0)
+    largest = max((find_figure_value(box, color) or 0 for box in drawing.boxes), default=0)
     outside = next((box.outside[color] for box in drawing.boxes if color in box.outside), None)
     for share, value in ((0.0, 0), (1.0, largest)) if largest else ((0.0, 0),):
-        label = figure_text(color, value) if outside is None else _format_overlay_figure(outside, value)
+        label = format_figure(color, value) if outside is None else _format_overlay_figure(outside, value)
         yield _mix_colors(PALE_COLOR, FULL_COLOR, share), label
 
 
@@ -187,12 +184,12 @@ def notes(drawing: GraphDrawing) -> list[str]:
     """Return the lines under the title: the highlighted paths, layers of the same name, folded layers."""
     folded = drawing.folded
     fold_note = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
-    route = [] if drawing.route is None else [route_text(drawing.route)]
+    route = [] if drawing.route is None else [describe_route(drawing.route)]
     same_names = describe_same_names(drawing.path, drawing.same_name)
     return [*route, *([same_names] if same_names else []), *(fold_note if folded else []), *drawing.notes]
 
 
-def route_text(route: GraphRoute) -> str:
+def describe_route(route: GraphRoute) -> str:
     """Describe the highlighted paths: '3 paths from conv1 to layer2.0, 24 layers on them'."""
     paths_text = (
         "" if route.paths is None else "1 path" if route.paths == 1 else f"{count_text(route.paths)} paths"

@@ -15,9 +15,9 @@ from rich.cells import cell_len, set_cell_size
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 from explorer.features.graph.graph_labels import (
-    box_lines,
-    figure_text,
+    format_figure,
     heading,
+    list_box_lines,
     notes,
     shorten_box_names,
     shorten_label,
@@ -214,7 +214,7 @@ class GraphCanvas:
             top, sides, low = top.translate(_LIT), sides.translate(_LIT), low.translate(_LIT)
         self._set(box.x, box.y, top, role)
         self._set(box.x, box.y + box.height - 1, low, role)
-        labels = [name, *(shorten_label(line, inner) for line in box_lines(box, "family", name)[1:])]
+        labels = [name, *(shorten_label(line, inner) for line in list_box_lines(box, "family", name)[1:])]
         labels = [line if cell_len(line) <= inner else fit(line, inner) for line in labels[: box.height - 2]]
         for line_index in range(1, box.height - 1):
             self._set(box.x, box.y + line_index, sides, role)
@@ -324,11 +324,11 @@ def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[L
     )
 
 
-def box_line(box: GraphBox, width: int) -> Line:
+def describe_box(box: GraphBox, width: int) -> Line:
     """Describe the chosen box in one line."""
     figures: Mapping[str, int | None] = box.figures
     figure_texts = [
-        figure_text(name, figures[name]) for name in ("macs", "params", "activations") if figures.get(name)
+        format_figure(name, figures[name]) for name in ("macs", "params", "activations") if figures.get(name)
     ]
     summary = " · ".join([escape_name(box.kind_text), *([box.tiles] if box.tiles else []), *figure_texts])
     room = max(10, width - len(summary) - 4)

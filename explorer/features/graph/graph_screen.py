@@ -11,13 +11,13 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from explorer.base.errors import ExplorerError, Misuse
-from explorer.features.graph.compact_page import RailPage, draw_compact, missing_text
+from explorer.features.graph.compact_page import RailPage, describe_missing_edges, draw_compact
 from explorer.features.graph.graph_page import (
     COMPACT_FOOTER,
     GRAPH_FOOTER,
     GraphCanvas,
     View,
-    box_line,
+    describe_box,
     draw_overview,
     draw_plain,
     find_neighbor,
@@ -200,7 +200,7 @@ class GraphView(SubScreen[int]):
         self.has_message = False
         box = self.box
         if box is not None:
-            self.query_one("#graph-box", Status).show(lambda width: (box_line(box, width),))
+            self.query_one("#graph-box", Status).show(lambda width: (describe_box(box, width),))
             row = box.row
             page = () if row is None else lambda width: self._about(row, width)
             self.query_one("#graph-about", LineView).show(page or (lambda width: ()), top=True)
@@ -250,7 +250,7 @@ class GraphView(SubScreen[int]):
         if self._rails is None or self._rails.max_rails != max_rails:
             self._rails = RailPage(self.drawing, self._marks, max_rails)
             if self._rails.missing:
-                self.call_later(self._say, missing_text(self._rails.missing))
+                self.call_later(self._say, describe_missing_edges(self._rails.missing))
         return self._rails.lines(self.chosen, top, width, height)
 
     async def on_click(self, event: events.Click) -> None:
@@ -280,9 +280,8 @@ class GraphView(SubScreen[int]):
         if self._rails is None or not self._is_compact:
             return find_neighbor(self.drawing, self.chosen, direction)
         if direction in ("left", "right"):
-            return (self._rails.find_producer if direction == "left" else self._rails.find_reader)(
-                self.chosen
-            )
+            find = self._rails.find_producer if direction == "left" else self._rails.find_reader
+            return find(self.chosen)
         index = self.chosen + (1 if direction == "down" else -1)
         return index if 0 <= index < len(self.drawing.boxes) else None
 
@@ -504,10 +503,7 @@ def _is_within(rows: _Span, span: _Span) -> bool:
 
 
 def _find_box(drawing: GraphDrawing, row: int, otherwise: int) -> int:
-    """Return the index of the box of a row.
-
-    Without its own box, the row gets the smallest box that contains it, else the next box, else `otherwise`.
-    """
+    """Return the index of a row's box, else of the smallest box around it, of the next, or `otherwise`."""
     boxes = [
         (box.rows, index) for index, box in enumerate(drawing.boxes) if box.rows and box.role != "outside"
     ]

@@ -20,7 +20,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         presenter="nodes_words",
         rows="nodes",
         package=__package__,
-        csv=lambda info, fact: load_presenter("nodes_words", __package__).csv_rows(fact),
+        csv=lambda info, fact: load_presenter("nodes_words", __package__).list_csv_rows(fact),
     )
 
 

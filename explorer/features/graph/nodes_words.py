@@ -89,7 +89,7 @@ def _build_tensor_cells(tensor: NodeTensor) -> tuple[Cell, ...]:
     return tensor.dtype or "?", shape, count(tensor.elements), size(tensor.bytes), values
 
 
-def csv_rows(fact: NodeTable) -> Iterator[dict[str, Any]]:
+def list_csv_rows(fact: NodeTable) -> Iterator[dict[str, Any]]:
     """Yield a record for each tensor of each node. A node without tensors has one record."""
     for node in fact.nodes:
         about = {"node": node.index, "path": node.path, "op": node.op, "domain": node.domain}

@@ -7,5 +7,5 @@ FEATURE = Feature(
     methods={"map": "mapper.map", "mapping_cost": "mapper.mapping_cost"},
     keys={"mapping": "mapping_keys.MAPPING_KEYS"},
     main_keys={"mapping": "keys.COMMANDS"},
-    blocks={"ModelMapping": "map_words.mapping_blocks"},
+    blocks={"ModelMapping": "map_words.build_mapping_blocks"},
 )

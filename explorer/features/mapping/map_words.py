@@ -14,13 +14,13 @@ from explorer.facts.mapping import MappedSite, MappingCost, MemoryMachine, Model
 from explorer.features.mapping.nest_words import (
     bar_text,
     bound_text,
+    compute_occupancy,
     energy_text,
-    held_text,
+    format_held,
+    format_nest_row,
+    format_share_of_bound,
     level_names,
-    nest_rows,
-    occupancy,
-    row_cell,
-    share_of_bound,
+    list_nest_rows,
 )
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.figures import count, size
@@ -40,10 +40,10 @@ def _add_outer_rate(machine: MemoryMachine) -> Hardware:
 
 def model_mapping(info: Info, fact: ModelMapping) -> list[Block]:
     """Build the output of `explorer map`: totals, one row for each kind of site, and the largest site."""
-    return [*title(info.model), *mapping_blocks(fact)]
+    return [*title(info.model), *build_mapping_blocks(fact)]
 
 
-def mapping_blocks(fact: ModelMapping) -> list[Block]:
+def build_mapping_blocks(fact: ModelMapping) -> list[Block]:
     """Build the machine, the totals, one row for each kind of site, and the largest site."""
     largest = max(fact.sites, key=lambda site: site.cost.macs)
     return [
@@ -54,7 +54,7 @@ def mapping_blocks(fact: ModelMapping) -> list[Block]:
         *_build_site_table(fact),
         Line(),
         *_build_choice_note(fact),
-        *site_blocks(fact, largest),
+        *build_site_blocks(fact, largest),
         *_build_window_table(largest),
         *_build_best_mappings(largest),
         *_build_formulas(largest.cost),
@@ -137,13 +137,13 @@ def _format_certainty(site: MappedSite) -> Cell:
         return Span("given", "quiet")
     if site.search.exact:
         return Span("optimum", "good")
-    return Span(share_of_bound(site.search) or "best found", "warning")
+    return Span(format_share_of_bound(site.search) or "best found", "warning")
 
 
 # -- one site
 
 
-def site_blocks(fact: ModelMapping, site: MappedSite) -> list[Block]:
+def build_site_blocks(fact: ModelMapping, site: MappedSite) -> list[Block]:
     """Build the loops of a site, its memories, and the result of the search."""
     return [
         Line((Span(site.title, "strong"), f"  {_format_size(site.cost)}")),
@@ -182,10 +182,10 @@ def _build_loops(fact: ModelMapping, cost: MappingCost) -> list[Block]:
     """Build the loops with more than one trip from the outermost in, each level below its memories."""
     lines: list[Block] = []
     indent = 0
-    for row in nest_rows(cost.mapping, fact.machine.memories[0].name, level_names(fact.machine, cost)):
+    for row in list_nest_rows(cost.mapping, fact.machine.memories[0].name, level_names(fact.machine, cost)):
         if row.kind == "loop" and row.number == 1:
             continue
-        lines.append(Line(("  " * indent, *row_cell(row))))
+        lines.append(Line(("  " * indent, *format_nest_row(row))))
         indent += row.kind == "loop" or row.level < 0
     return lines
 
@@ -198,8 +198,8 @@ def _build_memory_table(cost: MappingCost) -> Table:
         rows.append(
             (
                 Span(memory.name, "kind"),
-                Span(bar_text(occupancy(memory)) if memory.size and memory.held else "", "bar"),
-                Span(held_text(memory), "bad" if memory.missing else ""),
+                Span(bar_text(compute_occupancy(memory)) if memory.size and memory.held else "", "bar"),
+                Span(format_held(memory), "bad" if memory.missing else ""),
                 size(memory.reads),
                 size(memory.writes),
                 count(memory.cycles) if memory.cycles is not None else "",

@@ -9,14 +9,14 @@ from explorer.base.units import bytes_text, count_text, many_text, sizes_text
 from explorer.features.mapping.nest_words import (
     MEMORY_SEPARATOR,
     NestRow,
-    cost_table,
-    cost_totals,
+    build_cost_totals,
+    build_fullest_fields,
+    build_memory_cost_table,
+    compute_occupancy,
     energy_text,
-    fullest_fields,
-    held_text,
-    occupancy,
-    row_cell,
-    share_of_bound,
+    format_held,
+    format_nest_row,
+    format_share_of_bound,
 )
 from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
 from explorer.report.names import shorten_name
@@ -71,7 +71,7 @@ def title_lines(
     )
 
 
-def state_span(search: MappingSearch | None, cost: MappingCost | None, place: int) -> Span:
+def describe_state(search: MappingSearch | None, cost: MappingCost | None, place: int) -> Span:
     """Describe the displayed mapping in a few words.
 
     Args:
@@ -87,21 +87,21 @@ def state_span(search: MappingSearch | None, cost: MappingCost | None, place: in
         count = f"of {count_text(search.count)} mappings"
         if search.exact:
             return f"the optimum {count}", "dim"
-        share = share_of_bound(search)
+        share = format_share_of_bound(search)
         return f"best found {count}" + (f", {share} of the least" if share else ""), "dim"
     return "on the Pareto front" if place >= 0 else "edited; b returns to the best", "dim"
 
 
-def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
+def draw_nest_row(rows: Sequence[NestRow], index: int, width: int) -> Line:
     """Draw a row of the loop nest. Loops with a single trip are dim."""
     row = rows[index]
     depth = sum(before.kind == "loop" and before.number > 1 for before in rows[:index])
     cells_per_loop = 2 if width >= _MIN_WIDE_INDENT else 1
     indent = " " * (1 + cells_per_loop * (depth + (row.level >= 0)))
     if row.kind == "memory":  # the tile stays visible
-        other_cells = line_width(cell_line(row_cell(row)[1:]))
+        other_cells = line_width(cell_line(format_nest_row(row)[1:]))
         row = row._replace(name=_cut_names(row.name, max(8, width - len(indent) - other_cells)))
-    cell = row_cell(row, "  ")
+    cell = format_nest_row(row, "  ")
     if row.kind == "loop" and (width < _MIN_STEP_WIDTH or row.number == 1):
         cell = cell[:1]
     line = cell_line(cell)
@@ -121,7 +121,7 @@ def _cut_names(names: str, width: int) -> str:
     return "+".join(parts)
 
 
-def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:
+def draw_machine_choices(names: Sequence[str], complaint: str, width: int) -> list[Line]:
     """List the machines with memories, and the key that chooses one.
 
     Args:
@@ -135,7 +135,7 @@ def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:
     return [*lines, *(cut_line(((f"   {escape_name(name)}", "text"),), width) for name in names)]
 
 
-def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: int) -> list[Line]:
+def draw_memories(machine: MemoryMachine, cost: MappingCost, width: int, height: int) -> list[Line]:
     """Draw the memories on the chip with their occupancy: what one instance holds at the same time.
 
     Args:
@@ -150,14 +150,16 @@ def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: 
     with_gaps = height >= 6 * len(pairs)
     lines: list[Line] = []
     for memory, use in pairs:
-        use_text = held_text(use) if not use.missing else f"{bytes_text(use.held)} of {bytes_text(use.size)}"
+        use_text = (
+            format_held(use) if not use.missing else f"{bytes_text(use.held)} of {bytes_text(use.size)}"
+        )
         cores = f" x {memory.cores:,}" if memory.cores > 1 else ""
         operands = "" if with_tiles else f"  {' '.join(memory.holds)}"
         name: Line = ((f" {escape_name(memory.name)}{cores}", "strong"), (operands, "dim"))
         gap = width - line_width(name) - len(use_text) - 1
         lines.append(cut_line((*name, (" " * max(gap, 1), "text"), (use_text, "number")), width))
         if use.size:
-            share = occupancy(use)
+            share = compute_occupancy(use)
             text = "too large" if use.missing else share_text(share, 1)
             filled, track = draw_bar(share, width - 12)
             role = "bad" if use.missing else filled[1]
@@ -165,13 +167,13 @@ def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: 
         if use.missing:
             lines.append(cut_line(((f" {use.missing:,} bytes missing", "bad"),), width))
         if with_tiles:
-            lines += flow_pieces(_tile_pieces(memory, use), width)
+            lines += flow_pieces(_format_tiles(memory, use), width)
         if with_gaps:
             lines.append(BLANK)
     return lines
 
 
-def _tile_pieces(memory: MachineMemory, use: MemoryCost) -> list[Line]:
+def _format_tiles(memory: MachineMemory, use: MemoryCost) -> list[Line]:
     """Write the bytes of one tile of each operand, and the number of its buffers."""
     pieces: list[Line] = []
     for operand, size in use.tiles.items():
@@ -182,7 +184,7 @@ def _tile_pieces(memory: MachineMemory, use: MemoryCost) -> list[Line]:
     return pieces
 
 
-def total_lines(
+def draw_totals(
     cost: MappingCost, best: MappingCost | None, width: int, exact: bool, *, with_fullest: bool
 ) -> list[Line]:
     """Draw the totals of a mapping, side by side.
@@ -194,20 +196,20 @@ def total_lines(
         exact: Whether numbers are written out instead of rounded.
         with_fullest: Whether to add the memory that the tiles fill the most.
     """
-    totals = cost_totals(cost, best)
+    totals = build_cost_totals(cost, best)
     if with_fullest:
-        totals = Fields([*totals.rows, *fullest_fields(cost)])
+        totals = Fields([*totals.rows, *build_fullest_fields(cost)])
     return draw([totals], width, exact, beside=True)
 
 
-def figure_lines(
+def draw_figure_table(
     machine: MemoryMachine, cost: MappingCost, width: int, exact: bool, *, occupancies: bool
 ) -> list[Line]:
-    """Draw where the cycles and the energy go. See `cost_table` for the arguments."""
-    return draw([cost_table(machine, cost, occupancies=occupancies)], width, exact)
+    """Draw where the cycles and the energy go. See `build_memory_cost_table` for the arguments."""
+    return draw([build_memory_cost_table(machine, cost, occupancies=occupancies)], width, exact)
 
 
-def front_plot(
+def draw_front(
     front: Sequence[MappingCost], at: int, current: MappingCost | None, width: int, height: int
 ) -> list[Line]:
     """Plot the Pareto front of a search: cycles, or traffic without cycles, over bytes of memory.

@@ -16,22 +16,22 @@ from textual.containers import Container
 
 from explorer.base.errors import ExplorerError
 from explorer.facts.mapping import MappedSite, ModelMapping, SiteMapping, build_products_spec
-from explorer.features.mapping.map_words import site_blocks
+from explorer.features.mapping.map_words import build_site_blocks
 from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, tiled_site
 from explorer.features.mapping.mapping_files import MappingFiles, ShownMapping, can_emit
 from explorer.features.mapping.mapping_keys import MAPPING_KEYS
 from explorer.features.mapping.mapping_page import (
-    empty_lines,
-    figure_lines,
-    front_plot,
-    memory_lines,
-    nest_line,
-    state_span,
+    describe_state,
+    draw_figure_table,
+    draw_front,
+    draw_machine_choices,
+    draw_memories,
+    draw_nest_row,
+    draw_totals,
     title_lines,
-    total_lines,
 )
 from explorer.features.mapping.mapping_search_view import MappingSearchView
-from explorer.features.mapping.nest_words import MEMORY_SEPARATOR, NestRow, level_names, nest_rows
+from explorer.features.mapping.nest_words import MEMORY_SEPARATOR, NestRow, level_names, list_nest_rows
 from explorer.tui.commands.key_table import find_command, has_command
 from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import format_without_options
@@ -67,7 +67,7 @@ class NestList(LineList, inherit_bindings=False):
 
     def row_line(self, index: int, width: int) -> Line:
         """Draw row `index` in `width` cells."""
-        return nest_line(self.rows, index, width)
+        return draw_nest_row(self.rows, index, width)
 
 
 class MappingView(MappingSearchView):
@@ -170,7 +170,7 @@ class MappingView(MappingSearchView):
             nest.rows = ()
         else:
             names = level_names(machine, self._cost)
-            nest.rows = nest_rows(self._mapping, machine.memories[0].name, names)
+            nest.rows = list_nest_rows(self._mapping, machine.memories[0].name, names)
         nest.rows_changed()
         if had_no_rows and nest.rows:
             # start on a loop with several trips, because the arrows change tiles more often than orders
@@ -190,40 +190,40 @@ class MappingView(MappingSearchView):
             self._index,
             "" if machine is None else machine.hardware.name or "typed machine",
             f"least {self._objective}{limits}",
-            state_span(search, self._cost, self._front_index),
+            describe_state(search, self._cost, self._front_index),
             width,
         )
 
     def _draw_side(self, width: int, height: int) -> Sequence[Line]:
         if self._machine is None:
-            return empty_lines(self._list_names(), self._complaint, width)
+            return draw_machine_choices(self._list_names(), self._complaint, width)
         if self._pane == "front":
             front = () if self._search is None else self._search.front
             if not front:
                 return (((" no search yet: b searches the best mapping", "dim"),),)
-            return front_plot(front, self._front_index, self._cost, width, height)
+            return draw_front(front, self._front_index, self._cost, width, height)
         if self._cost is None:
             return ()
         if not self._is_beside:
-            return figure_lines(self._machine, self._cost, width, self._exact, occupancies=True)
-        lines = memory_lines(self._machine, self._cost, width, min(height, _MAX_MEMORY_LINES))
+            return draw_figure_table(self._machine, self._cost, width, self._exact, occupancies=True)
+        lines = draw_memories(self._machine, self._cost, width, min(height, _MAX_MEMORY_LINES))
         room = min(height - len(lines), _MAX_FRONT_LINES)
         front = () if self._search is None else self._search.front
         if len(front) > 1 and room >= _MIN_FRONT_LINES:
-            lines += front_plot(front, self._front_index, self._cost, width, room)
+            lines += draw_front(front, self._front_index, self._cost, width, room)
         return lines
 
     def _draw_cost(self, width: int) -> Sequence[Line]:
         if self._cost is None or self._machine is None:
             return ()
         best = self._search.best[0] if self._search is not None else None
-        totals = total_lines(self._cost, best, width, self._exact, with_fullest=self._is_short)
+        totals = draw_totals(self._cost, best, width, self._exact, with_fullest=self._is_short)
         if self._is_short:
             return totals
         has_occupancies = not self._is_beside
         return [
             *totals,
-            *figure_lines(self._machine, self._cost, width, self._exact, occupancies=has_occupancies),
+            *draw_figure_table(self._machine, self._cost, width, self._exact, occupancies=has_occupancies),
         ]
 
     def _show_status(self) -> None:
@@ -264,7 +264,7 @@ class MappingView(MappingSearchView):
             seconds=self._cost.seconds,
             pj=self._cost.pj,
         )
-        return site_blocks(fact, mapped)
+        return build_site_blocks(fact, mapped)
 
     def verb_words(self, source: str) -> list[str]:
         """Return the command that finds the same mapping; empty for an edited mapping."""

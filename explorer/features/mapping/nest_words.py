@@ -54,7 +54,7 @@ def level_names(machine: MemoryMachine, cost: MappingCost) -> list[tuple[str, ..
     return [tuple(sorted(memory_names, key=order.index)) for memory_names in names]
 
 
-def nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequence[str]]) -> list[NestRow]:
+def list_nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequence[str]]) -> list[NestRow]:
     """List the rows of a nest from the outermost memory to the array, including loops of a single trip.
 
     Args:
@@ -80,7 +80,7 @@ def nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequence[str
     return rows
 
 
-def row_cell(row: NestRow, gap: str = "   ") -> tuple[Span, ...]:
+def format_nest_row(row: NestRow, gap: str = "   ") -> tuple[Span, ...]:
     """Format a row of a nest; `gap` separates a loop from its step."""
     if row.kind == "loop":
         return (
@@ -109,11 +109,11 @@ def bound_text(search: MappingSearch) -> str:
         "energy": energy_text(search.bound),
         "edp": f"{search.bound:,.3g} pJ cycles",
     }[search.objective]
-    share = share_of_bound(search)
+    share = format_share_of_bound(search)
     return f"no mapping goes below {limit_text}" + (f", so it is {share} of the least" if share else "")
 
 
-def share_of_bound(search: MappingSearch) -> str:
+def format_share_of_bound(search: MappingSearch) -> str:
     """Format the maximum distance of the best mapping from the optimum: 'within 1.25 x'; '' if unknown."""
     cost = search.best[0]
     figures = {"cycles": cost.cycles, "traffic": cost.traffic, "energy": cost.pj, "edp": cost.edp}
@@ -123,13 +123,13 @@ def share_of_bound(search: MappingSearch) -> str:
     return f"within {math.ceil(value / search.bound * 100 - 1e-9) / 100:,.2f} x"
 
 
-def held_text(memory: MemoryCost) -> str:
+def format_held(memory: MemoryCost) -> str:
     """Format the used bytes of a memory: '184 KiB of 256 KiB', with the missing bytes."""
     held = f"{bytes_text(memory.held)} of {bytes_text(memory.size)}" if memory.size else ""
     return f"{held}, {exact_text(memory.missing)} bytes missing" if memory.missing else held
 
 
-def occupancy(memory: MemoryCost) -> float:
+def compute_occupancy(memory: MemoryCost) -> float:
     """Compute the share of a memory that the tiles fill; above 1 if they do not fit."""
     return memory.held / memory.size if memory.size else 0.0
 
@@ -140,12 +140,12 @@ def bar_text(share: float, cells: int = _BAR_WIDTH) -> str:
     return "█" * filled + "░" * (cells - filled)
 
 
-def arithmetic_pj(machine: MemoryMachine, cost: MappingCost) -> float | None:
+def compute_arithmetic_pj(machine: MemoryMachine, cost: MappingCost) -> float | None:
     """Compute the energy of the multiply-accumulates in picojoules, or None if it is unknown."""
     return None if machine.mac_pj is None else machine.mac_pj * cost.macs
 
 
-def cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
+def build_cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
     """Build the totals of a mapping.
 
     Args:
@@ -181,15 +181,15 @@ def _format_count(value: int, remark: str = "") -> Cell:
     return Span(count_text(value), "figure", exact_text(value), value), Span(remark, "quiet")
 
 
-def fullest_fields(cost: MappingCost) -> list[Field]:
+def build_fullest_fields(cost: MappingCost) -> list[Field]:
     """Build a figure for the memory that the tiles fill the most; none without a memory of limited size."""
     limited = [memory for memory in cost.memories if memory.size]
     if not limited:
         return []
-    fullest = max(limited, key=occupancy)
+    fullest = max(limited, key=compute_occupancy)
     if fullest.missing:
         return [Field("Too large for", Span(f"{fullest.name}, {exact_text(fullest.missing)} bytes", "bad"))]
-    return [Field("Fullest", f"{fullest.name} {share_text(occupancy(fullest), 1)}")]
+    return [Field("Fullest", f"{fullest.name} {share_text(compute_occupancy(fullest), 1)}")]
 
 
 class _Part(NamedTuple):
@@ -203,10 +203,10 @@ class _Part(NamedTuple):
 
 def _list_parts(machine: MemoryMachine, cost: MappingCost) -> list[_Part]:
     parts = [_Part(memory.name, memory.cycles, memory.pj, memory) for memory in cost.memories]
-    return [*parts, _Part(ARRAY, cost.array_cycles, arithmetic_pj(machine, cost), None)]
+    return [*parts, _Part(ARRAY, cost.array_cycles, compute_arithmetic_pj(machine, cost), None)]
 
 
-def cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) -> Table:
+def build_memory_cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) -> Table:
     """Build a table with the cycles, the energy and the bytes of each memory and of the array.
 
     Args:
@@ -256,6 +256,6 @@ def _format_occupancy(memory: MemoryCost | None) -> tuple[Cell, Cell]:
         return "", ""
     role: Role = "bad" if memory.missing else "bar"
     return (
-        Span(bar_text(occupancy(memory)), role),
-        Span(share_text(occupancy(memory), 1), "bad" if memory.missing else ""),
+        Span(bar_text(compute_occupancy(memory)), role),
+        Span(share_text(compute_occupancy(memory), 1), "bad" if memory.missing else ""),
     )

@@ -150,19 +150,23 @@ def _write(
 ) -> list[str]:
     """Write all files or none; return their paths."""
     # imported here because help imports this file
-    from explorer.features.profile.profile_files import chrome_trace, flame_stacks, tensorboard_events
+    from explorer.features.profile.profile_files import (
+        build_chrome_trace,
+        list_flame_stacks,
+        write_tensorboard_events,
+    )
     from explorer.report import table_file
 
     model, texts = os.path.basename(args.models[0]), dict[str, str]()
     if args.output and args.output.lower().endswith(".folded"):
-        texts[args.output] = "".join(flame_stacks(profiles, rows, model))
+        texts[args.output] = "".join(list_flame_stacks(profiles, rows, model))
     elif args.output:
         texts[args.output] = table_file.format_document(*table_source, args.output)
     if args.trace:
-        texts[args.trace] = chrome_trace(profiles, rows, model)
+        texts[args.trace] = build_chrome_trace(profiles, rows, model)
     with ExitStack() as stack:
         folder = args.tensorboard
-        event_files = [stack.enter_context(tensorboard_events(profiles, folder))] if folder else []
+        event_files = [stack.enter_context(write_tensorboard_events(profiles, folder))] if folder else []
         for path, text in texts.items():
             stack.enter_context(table_file.write_text_file(text, path, args.force))
     return [*event_files, *texts]

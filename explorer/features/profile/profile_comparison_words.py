@@ -18,7 +18,7 @@ def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
     """Build the output of `explorer profile A B`, with the `limit` layers that differ most."""
     largest = sort_largest_first(fact)
     layers = largest[:limit]
-    blocks: list[Block] = [build_wall_table(fact), Line(), change_table(layers)]
+    blocks: list[Block] = [build_wall_table(fact), Line(), build_change_table(layers)]
     if len(largest) > len(layers):
         blocks.append(
             Line(Span(f"{len(layers):,} of {len(largest):,} rows, those that differ most; --top", "quiet"))
@@ -92,7 +92,7 @@ def _format_difference(value: float, significant: bool | None) -> Span:
     return Span(text, "figure" if significant else "quiet", value=value)
 
 
-def change_table(layers: Sequence[LayerChange]) -> Table:
+def build_change_table(layers: Sequence[LayerChange]) -> Table:
     """Build a table with a row for each pair of layers."""
     cell_by_certainty = {True: Span("yes"), False: Span("noise", "quiet"), None: Span("?", "quiet")}
     return table_of(

@@ -25,7 +25,7 @@ from explorer.report.timeline import build_frames, run_title
 _TRACE_NOTE = "runs under the profiler as they were recorded; the pauses between runs are left out"
 
 
-def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> str:
+def build_chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> str:
     """Build a Chrome trace of the recorded runs, for Perfetto and TensorBoard; each profile is a process.
 
     Times are in microseconds. Format: "Trace Event Format" of the Chromium project.
@@ -46,7 +46,7 @@ def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
             prefix, category = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
             args = _describe_run(profile)
             events.append(_make_slice(f"{prefix}{number}", category, pid, 0, start, run.seconds, args))
-            events += _run_events(run, profile, rows, pid, start)
+            events += _list_run_events(run, profile, rows, pid, start)
             start += run.seconds
     metadata = {"tool": f"explorer {__version__}", "model": model, "what": _TRACE_NOTE}
     return json.dumps(
@@ -62,7 +62,7 @@ def _make_slice(
     return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": lane, **times, "args": args}
 
 
-def _run_events(
+def _list_run_events(
     run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, run_start: float
 ) -> Iterator[dict[str, Any]]:
     """Yield the trace events of a run: groups, layers, kernels."""
@@ -141,7 +141,7 @@ def _build_layer_arguments(layer: LayerTime) -> dict[str, Any]:
     }
 
 
-def flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:
+def list_flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:
     """Yield collapsed stacks for flame graphs, one line per kernel: `group;layer;kernel NANOSECONDS`.
 
     A layer without kernels has a line, too, and so has time outside of layers.
@@ -178,7 +178,7 @@ def check_tensorboard(folder: str) -> None:
 
 
 @contextmanager
-def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
+def write_tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
     """Context manager that writes times as TensorBoard events: totals as scalars, layers as a histogram.
 
     The batch size is the step. The event file appears in the folder when the block ends without an error. A

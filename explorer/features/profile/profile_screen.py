@@ -15,8 +15,8 @@ from explorer.base.units import many_text, seconds_text
 from explorer.facts.profile.profile import OptimizeLevel, ProfileSpec, StepOptimizer, sort_times
 from explorer.facts.training import OPTIMIZERS
 from explorer.features.profile.profile_comparison_words import (
+    build_change_table,
     build_wall_table,
-    change_table,
     comparison,
     notes,
     sort_largest_first,
@@ -321,7 +321,7 @@ class ProfileComparisonScreen(ReportScreen[int]):
         super().__init__(exact=exact)
         self._fact = fact
         self._changes = sort_largest_first(fact)[:MAX_LAYERS]
-        self._table = change_table(self._changes)
+        self._table = build_change_table(self._changes)
 
     def head(self) -> tuple[Line, Line]:
         """Build the title lines with the names of the two states."""

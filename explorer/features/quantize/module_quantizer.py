@@ -26,7 +26,7 @@ from explorer.facts import Analysis, HistoryEntry
 from explorer.facts.conversion import ConversionOptions
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
-from explorer.features.quantize.quantize import state_text
+from explorer.features.quantize.quantize import build_state_text
 from explorer.session.headers import MODULE_ENDINGS
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
@@ -68,7 +68,7 @@ class ModuleQuantizer:
         """Quantize the current state as a module, with options as for `quantize`; add it to the history."""
         result, models = self._quantize_module(request, output, None, on_progress, **options), self._models
         fact = replace(result.fact, command=self.command(request, output, {}))
-        text = state_text(request, fact, ranges=result.ranges)
+        text = build_state_text(request, fact, ranges=result.ranges)
         entry = HistoryEntry(
             text.label, None, text.command, saved=output or "", change="quantize", record=text.record
         )

@@ -215,7 +215,7 @@ class Quantizer:
 
         def build_text(written_file: Written) -> StateText:
             facts.append(build_fact(written_file))
-            return state_text(request, facts[0])
+            return build_state_text(request, facts[0])
 
         yield ChangeStep(rounded, build_text, measure)
         return facts[0]
@@ -443,7 +443,7 @@ def _stamp_files(path: str) -> tuple[tuple[str, int, int], ...]:
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
 
-def state_text(request: QuantizeRequest, fact: Quantization, **more: Any) -> StateText:
+def build_state_text(request: QuantizeRequest, fact: Quantization, **more: Any) -> StateText:
     """Return label, record and command of a quantized state; `more` has further fields of the record."""
     return StateText(
         f"quantize {_format_label(request.spec)}", QuantizationRecord(request, fact, **more), fact.command
@@ -459,7 +459,7 @@ def _format_label(spec: QuantizeSpec) -> str:
     return (spec.weight if spec.weight == spec.input else parts_text) + hand_text
 
 
-def formats_at(history: History, state_index: int) -> dict[str, QuantizedLayer]:
+def find_quantized_layers(history: History, state_index: int) -> dict[str, QuantizedLayer]:
     """Return the quantized layers of a state by name, from all quantizations that led to it."""
     layers: dict[str, QuantizedLayer] = {}
     for index in history.line_to(state_index):

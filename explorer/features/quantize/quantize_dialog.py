@@ -23,7 +23,7 @@ from explorer.base.options import list_declared_options, list_group
 from explorer.facts import Layer
 from explorer.facts.quantize import Quantization, QuantizedLayer, QuantizeRequest, QuantizeSpec
 from explorer.features.quantize.layer_list import QuantizedLayers
-from explorer.features.quantize.quantize_words import layer_summary, totals
+from explorer.features.quantize.quantize_words import summarize_layer, totals
 from explorer.report.blocks import Field, Fields
 from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, build_spec, read_field
@@ -270,7 +270,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def _show_layer(self) -> None:
         """Show the line about the layer under the list's cursor."""
         layer = self.query_one(QuantizedLayers).current
-        text = "" if layer is None else layer.reason or layer_summary(layer)
+        text = "" if layer is None else layer.reason or summarize_layer(layer)
         role = "warn" if layer is not None and layer.reason else "dim"
         self.query_one("#about", LineView).show(
             lambda width: [cut_line(((f" {escape_name(text)}", role),), width)]

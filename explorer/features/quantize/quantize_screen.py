@@ -21,7 +21,7 @@ from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.features.quantize.layer_list import QuantizedLayers, sort_by_loss
 from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.features.quantize.quantize_dialog import QuantizeDialog
-from explorer.features.quantize.quantize_words import build_without_layers, layer_summary, quantize_blocks
+from explorer.features.quantize.quantize_words import build_without_layers, quantize_blocks, summarize_layer
 from explorer.report.present.shell.history_words import state_name
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
@@ -119,7 +119,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
 
     def meaning(self) -> list[tuple[str, str]]:
         """Describe the layer and the effect of the dialog."""
-        text = f"{self._layer.name}: {self._layer.reason or layer_summary(self._layer)}"
+        text = f"{self._layer.name}: {self._layer.reason or summarize_layer(self._layer)}"
         return [(text, "text"), ("The state before is quantized again, as a branch of the history.", "dim")]
 
     def answer(self) -> dict[str, str]:
@@ -215,7 +215,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         layer, about = self.rows.current, self._fact
         if layer is None:
             return draw(build_without_layers(about), width - 1, self._exact)
-        summary = layer.reason or layer_summary(layer)
+        summary = layer.reason or summarize_layer(layer)
         line = (
             (f" {escape_name(layer.name)}", "strong"),
             (f"   {escape_name(summary)}", "warn" if layer.reason else "text"),

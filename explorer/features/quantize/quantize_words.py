@@ -227,7 +227,7 @@ def layers(rows: Sequence[QuantizedLayer]) -> Table:
     return table_of(rows, columns, what="layers")
 
 
-def layer_summary(layer: QuantizedLayer) -> str:
+def summarize_layer(layer: QuantizedLayer) -> str:
     """Summarize a layer in one line: 'Gemm -> int8, per channel, 38.2 dB'."""
     snr = layer.output_snr_db if layer.output_snr_db is not None else layer.weight_snr_db
     text = f"{layer.op} -> {layer.described}"
@@ -282,7 +282,7 @@ def _name_worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[B
     worst = next((layer for layer in changed if layer.name == fact.worst), None)
     if worst is None or len(changed) < 2:
         return []
-    spans = (Span("worst  ", "quiet"), Span(printable(worst.name), "strong"), f"   {layer_summary(worst)}")
+    spans = (Span("worst  ", "quiet"), Span(printable(worst.name), "strong"), f"   {summarize_layer(worst)}")
     return [Line(), Line(spans, 2)]
 
 

@@ -31,8 +31,8 @@ FEATURE = Feature(
         "apply": "records.PassRecord",
     },
     blocks={
-        "Edit": "rewrite_words.edit_blocks",
-        "Fold": "rewrite_words.fold_blocks",
+        "Edit": "rewrite_words.build_edit_blocks",
+        "Fold": "rewrite_words.build_fold_blocks",
         "MadeModel": "rewrite_words.build_made_model",
     },
 )

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 
 from explorer.base.errors import Misuse
 from explorer.facts.user_pass import PassSpec
-from explorer.features.rewrite.apply_words import applied_blocks
+from explorer.features.rewrite.apply_words import build_applied_pass
 from explorer.features.rewrite.result_view import show_result
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.dialogs.record_form import RecordForm
@@ -62,5 +62,5 @@ async def _apply(context: CommandContext, spec: PassSpec) -> None:
     is_kept = proof is None or proof.passed
     tone = "" if proof is None else verdict_tone(proof.verdict_kind)
     title = f"Pass {fact.name}" if is_kept else f"Pass {fact.name} refused"
-    page = PageDialog(title, lambda width: draw(applied_blocks(fact), width - 1), tone=tone)
+    page = PageDialog(title, lambda width: draw(build_applied_pass(fact), width - 1), tone=tone)
     await show_result(context, previous_state, fact.command, page)

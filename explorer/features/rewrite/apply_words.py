@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from explorer.base.units import printable
 from explorer.facts.user_pass import AppliedPass, UserPass
-from explorer.features.rewrite.rewrite_words import end_blocks
+from explorer.features.rewrite.rewrite_words import build_ending
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import plain
@@ -15,10 +15,10 @@ from explorer.report.present.figures import plain
 def applied(source: str, fact: AppliedPass) -> list[Block]:
     """Build the output of `explorer apply`."""
     title = (Span("pass ", "quiet"), Span(fact.name, "strong"), Span(" on ", "quiet"), Span(source, "strong"))
-    return [Line(title), Line(), *applied_blocks(fact), *end_blocks(fact.output, fact.seconds)]
+    return [Line(title), Line(), *build_applied_pass(fact), *build_ending(fact.output, fact.seconds)]
 
 
-def applied_blocks(fact: AppliedPass) -> list[Block]:
+def build_applied_pass(fact: AppliedPass) -> list[Block]:
     """Build the summary, the changed operators, the proof, and the first layer that differs."""
     changes = ", ".join(f"{op} {change:+,}" for op, change in fact.operators.items())
     fields = [Field("Nodes", plain(fact.nodes), f"of {fact.nodes_before:,}")]

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 
 from explorer.base.errors import Misuse
 from explorer.facts.split.edit import EditKind, EditStep
-from explorer.features.rewrite.rewrite_words import edit_blocks
+from explorer.features.rewrite.rewrite_words import build_edit_blocks
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, PageDialog
 from explorer.tui.text.drawing import draw
@@ -124,7 +124,7 @@ class EditCommand(ScreenCommand):
         await self.context.show_made("undo", command=fact.command)
         page = PageDialog(
             "Edited",
-            lambda width: draw(edit_blocks(fact), width - 1),
+            lambda width: draw(build_edit_blocks(fact), width - 1),
             hint="Enter diff · y copy command · Esc close",
             copy=fact.command,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.features.rewrite.result_view import show_result
-from explorer.features.rewrite.rewrite_words import fold_blocks
+from explorer.features.rewrite.rewrite_words import build_fold_blocks
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.verdict import verdict_tone
 from explorer.tui.text.drawing import draw
@@ -43,4 +43,4 @@ async def _fold(context: CommandContext) -> None:
 
 
 def _build_page(title: str, fact: Fold, *, hint: str = "", tone: str = "") -> PageDialog:
-    return PageDialog(title, lambda width: draw(fold_blocks(fact), width - 1), hint=hint, tone=tone)
+    return PageDialog(title, lambda width: draw(build_fold_blocks(fact), width - 1), hint=hint, tone=tone)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.features.rewrite.infer_words import inference_blocks
+from explorer.features.rewrite.infer_words import build_inference
 from explorer.features.rewrite.result_view import show_result
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.text.drawing import draw
@@ -37,4 +37,4 @@ async def _declare(context: CommandContext) -> None:
 
 
 def _build_page(title: str, fact: InferenceResult, *, hint: str = "") -> PageDialog:
-    return PageDialog(title, lambda width: draw(inference_blocks(fact), width - 1), hint=hint)
+    return PageDialog(title, lambda width: draw(build_inference(fact), width - 1), hint=hint)

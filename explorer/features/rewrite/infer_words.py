@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from explorer.base.units import printable
 from explorer.facts.split.infer import DeclarationStatus, InferenceResult, ValueDeclaration
-from explorer.features.rewrite.rewrite_words import end_blocks
+from explorer.features.rewrite.rewrite_words import build_ending
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.figures import plain
 
@@ -25,10 +25,10 @@ _LISTED: tuple[DeclarationStatus, ...] = ("corrected", "unknown")
 def infer(source: str, fact: InferenceResult) -> list[Block]:
     """Build the output of `explorer infer`."""
     title = Line((Span("shapes of ", "quiet"), Span(source, "strong")))
-    return [title, Line(), *inference_blocks(fact), *end_blocks(fact.output, fact.seconds, wants_file=False)]
+    return [title, Line(), *build_inference(fact), *build_ending(fact.output, fact.seconds, wants_file=False)]
 
 
-def inference_blocks(fact: InferenceResult) -> list[Block]:
+def build_inference(fact: InferenceResult) -> list[Block]:
     """Build the counts of declarations, the corrected and unknown values, and the notes."""
     counts = Counter(value.status for value in fact.values)
     total = f"of {len(fact.values):,} values"

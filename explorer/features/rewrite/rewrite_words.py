@@ -29,11 +29,13 @@ def fold(source: str, fact: Fold, *, wants_file: bool = True) -> list[Block]:
         wants_file: Whether the user requested a file.
     """
     blocks: list[Block] = [Line((Span("fold of ", "quiet"), Span(source, "strong"))), Line()]
-    ending = end_blocks(fact.output, fact.seconds, wants_file=wants_file) if fact.steps or wants_file else []
-    return [*blocks, *fold_blocks(fact), *ending]
+    ending = (
+        build_ending(fact.output, fact.seconds, wants_file=wants_file) if fact.steps or wants_file else []
+    )
+    return [*blocks, *build_fold_blocks(fact), *ending]
 
 
-def end_blocks(output: str, seconds: float, *, wants_file: bool = True) -> list[Block]:
+def build_ending(output: str, seconds: float, *, wants_file: bool = True) -> list[Block]:
     """Build the last lines of a change: the written file, or why there is none.
 
     Args:
@@ -48,7 +50,7 @@ def end_blocks(output: str, seconds: float, *, wants_file: bool = True) -> list[
     return [Line(), Paragraph("Nothing is written without -o FILE.", "quiet")]
 
 
-def fold_blocks(fact: Fold) -> list[Block]:
+def build_fold_blocks(fact: Fold) -> list[Block]:
     """Build, for each kind of fold, the folded nodes, the proof, and the nodes that stay."""
     blocks: list[Block] = []
     for step in fact.steps:
@@ -145,7 +147,7 @@ def _build_remaining_table(nodes: Sequence[NodeLeft]) -> Table:
 
 def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
     """Build the output of `explorer edit`."""
-    blocks: list[Block] = [Line(Span(source, "strong")), Line(), *edit_blocks(fact)]
+    blocks: list[Block] = [Line(Span(source, "strong")), Line(), *build_edit_blocks(fact)]
     if change is not None:
         blocks += [Line(), *build_changes(change)]
     if not fact.output:
@@ -153,7 +155,7 @@ def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
     return [*blocks, Line(), *report_written(fact.output, seconds_text(fact.seconds))]
 
 
-def edit_blocks(fact: Edit) -> list[Block]:
+def build_edit_blocks(fact: Edit) -> list[Block]:
     """Describe the effect of each step, and the changes to the model's outputs."""
     blocks: list[Block] = [
         Paragraph(f"{number}. {printable(text)}") for number, text in enumerate(fact.done, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from explorer.cli.main import main
 from explorer.facts.profile.comparison import LayerChange
-from explorer.features.profile.profile_comparison_words import change_table
+from explorer.features.profile.profile_comparison_words import build_change_table
 from explorer.report.blocks import Span
 
 SAMPLES = Path(__file__).parent.parent.parent.parent / "sample_models"
@@ -106,7 +106,7 @@ def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 def test_a_difference_of_rounded_numbers_is_none() -> None:
     change = LayerChange("conv", "conv", "conv", "Conv", "same", None, None, -1.7e-21, False)
-    told = change_table([change]).rows[0][5]
+    told = build_change_table([change]).rows[0][5]
     assert isinstance(told, Span)
     assert told.text == "0 ms"
 

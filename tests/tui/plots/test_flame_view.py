@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from explorer.base.families import FAMILIES
 from explorer.facts import Layer
-from explorer.features.graph.flame_screen import FILL, FlameView, flame_lines
+from explorer.features.graph.flame_screen import FILL, FlameView, draw_flame_lines
 from explorer.report.flame_layout import FlameLabel, IcicleBox
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.text.theme import ALL_THEMES
@@ -184,14 +184,14 @@ def test_families_have_letters_where_there_are_no_colours_and_a_colour_in_every_
     ]
     labels = [FlameLabel("m", "other"), FlameLabel("conv1", "conv"), FlameLabel("fc", "matmul")]
     figures = lambda at: ("9", "")  # noqa: E731
-    lettered = flame_lines(boxes, labels, figures, 0, 4, True)
+    lettered = draw_flame_lines(boxes, labels, figures, 0, 4, True)
     assert [line_text(line) for line in lettered] == [
         "▏m                 ▕",
         "▏9                 ▕",
         "▏C conv1   ▕▏▕",
         "▏9         ▕▏▕",
     ]
-    filled = flame_lines(boxes, labels, figures, 0, 4, False)
+    filled = draw_flame_lines(boxes, labels, figures, 0, 4, False)
     assert [role for _, role in filled[2]] == [f"{FILL}conv", f"{FILL}matmul"]
     # the chosen one stands out
     assert (filled[0][0][1], lettered[0][0][1]) == (f"{FILL}chosen", "mark")
