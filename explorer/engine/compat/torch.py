@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
@@ -1139,20 +1140,21 @@ def changes_saved_tensors() -> bool:
 
 _HOOKS = torch.autograd.graph.saved_tensors_hooks
 _push_hooks = _HOOKS.__enter__
+_apply_backward = BackwardCFunction.apply
 
 
-class _HookMode(threading.local):
-    """Creates the function mode in which hooks run in this thread, or None."""
+class _AutogradMode(threading.local):
+    """Creates the function mode in which autograd calls Python code in this thread, or None."""
 
     create: Callable[[], AbstractContextManager[Any]] | None = None
 
 
-_HOOK_MODE = _HookMode()
+_AUTOGRAD_MODE = _AutogradMode()
 
 
 def _enter_hooks(self: Any) -> None:
-    """Registers hooks of saved tensors so that they run in the mode of `_HOOK_MODE`, if one is set."""
-    create = _HOOK_MODE.create
+    """Registers hooks of saved tensors so that they run in the mode of `_AUTOGRAD_MODE`, if one is set."""
+    create = _AUTOGRAD_MODE.create
     if create is None:
         return _push_hooks(self)
 
@@ -1172,24 +1174,43 @@ def _enter_hooks(self: Any) -> None:
         self.pack_hook, self.unpack_hook = hooks
 
 
-_HOOKS_IN_MODE = Replacement(lambda: [(_HOOKS, "__enter__", _enter_hooks)])
+def _apply_backward_in_mode(self: Any, *gradients: Any) -> Any:
+    """Runs `backward` of an `autograd.Function` in the mode of `_AUTOGRAD_MODE`, if one is set."""
+    with contextlib.nullcontext() if _AUTOGRAD_MODE.create is None else _AUTOGRAD_MODE.create():
+        return _apply_backward(self, *gradients)
+
+
+_CALLS_IN_MODE = Replacement(
+    lambda: [
+        (_HOOKS, "__enter__", _enter_hooks),
+        (BackwardCFunction, "apply", _apply_backward_in_mode),
+    ]
+)
 
 
 @contextmanager
-def saved_tensors_hooks_in(create_mode: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Runs the hooks for saved tensors that code in this thread sets in a mode. Autograd calls them outside.
+def autograd_calls_in(create_mode: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Runs the Python code that autograd calls in this thread in a mode. Autograd calls it outside of modes.
 
-    Assumes: `saved_tensors_hooks.__enter__` hands the attributes `pack_hook` and `unpack_hook` to autograd.
+    The code is that of hooks for saved tensors, and `backward` of each `autograd.Function`, such as that of
+    reentrant checkpointing.
+
+    Args:
+        create_mode: Creates the mode for one call.
+
+    Assumes: `saved_tensors_hooks.__enter__` hands the attributes `pack_hook` and `unpack_hook` to autograd,
+    and autograd calls `BackwardCFunction.apply`.
     Seen: torch 2.15.
-    Otherwise: a hook that moves a tensor to the CPU copies it, so more memory is counted than is needed.
+    Otherwise: a hook that moves a tensor to the CPU copies it, so more memory is counted than is needed, and
+    code that computes again in the backward pass keeps other tensors than on a CPU.
     """
-    previous = _HOOK_MODE.create
-    with _HOOKS_IN_MODE.replaced():
-        _HOOK_MODE.create = create_mode
+    previous = _AUTOGRAD_MODE.create
+    with _CALLS_IN_MODE.replaced():
+        _AUTOGRAD_MODE.create = create_mode
         try:
             yield
         finally:
-            _HOOK_MODE.create = previous
+            _AUTOGRAD_MODE.create = previous
 
 
 # -- sparse tensors

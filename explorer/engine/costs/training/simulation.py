@@ -28,6 +28,7 @@ from explorer.base.errors import ExplorerError, Misuse, suggest_name
 from explorer.engine.compat.torch import (
     DispatchMode,
     attention_by,
+    autograd_calls_in,
     buffers_of,
     find_running_compiled_function,
     find_running_step,
@@ -35,7 +36,6 @@ from explorer.engine.compat.torch import (
     is_compiled,
     parameters_of,
     read_sparse_parts,
-    saved_tensors_hooks_in,
     step_number,
     storage_key,
 )
@@ -285,7 +285,7 @@ def _simulate(
         stack.enter_context(_observe_modules(model, watch, checkpoints))
         stack.enter_context(storages.watch_storages(lambda method: None))
         stack.enter_context(kernels.keep_casts())
-        stack.enter_context(saved_tensors_hooks_in(_CpuKernels))
+        stack.enter_context(autograd_calls_in(_CpuKernels))
         stack.enter_context(_CpuKernels())
         stack.enter_context(attention_by(_run_attention))
         stack.enter_context(watch)
