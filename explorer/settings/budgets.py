@@ -77,6 +77,7 @@ def _parse_number(value: Any) -> Budget | None:
 
 
 def _parse_text(text: str, unit: BudgetUnit) -> Budget | None:
+    """Parses a typed limit, or returns None if it is invalid."""
     if unit != "share" and (change := _CHANGE.fullmatch(text)):
         share = Fraction(change[2]) / 100
         if change[1] == "-" and share > 1:  # no figure falls by more than 100 %

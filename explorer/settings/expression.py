@@ -185,6 +185,7 @@ class _Parser:
         return tests[0] if len(tests) == 1 else lambda row, place: any(test(row, place) for test in tests)
 
     def _parse_conjunction(self, depth: int) -> Test:
+        """Parses terms that are adjacent or between AND, up to OR, a closing parenthesis or the end."""
         tests_by_words: dict[tuple[str, ...], Test] = {}  # a repeated term is tested once
         while True:
             start = self._at
@@ -196,6 +197,7 @@ class _Parser:
         return tests[0] if len(tests) == 1 else lambda row, place: all(test(row, place) for test in tests)
 
     def _parse_factor(self, depth: int) -> Test:
+        """Parses a term or an expression in parentheses, with any NOT before it."""
         is_negated = False
         while self._accept("NOT"):
             is_negated = not is_negated

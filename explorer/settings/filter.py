@@ -266,6 +266,7 @@ class _Terms:
         return test
 
     def _parse_term(self, text: str, quoted: bool, word: Word) -> Test:
+        """Builds the test of a term without minus signs; a `quoted` term is a plain word."""
         if quoted:
             return _build_word_test(text)
         comparison = _COMPARISON.match(text)
@@ -277,6 +278,7 @@ class _Terms:
         return _build_word_test(text)
 
     def _build_comparison_test(self, key: str, sign: str, value: str, word: Word) -> Test:
+        """Builds the test of a term such as 'macs>1e6' or 'kernel=3x3'."""
         column = self._columns.get(key)
         if column is not None and column.is_number:
             return self._build_figure_test(column, sign, value, word)
@@ -307,6 +309,7 @@ class _Terms:
         return test
 
     def _build_keyed_test(self, key: str, value: str, word: Word) -> Test:
+        """Builds the test of a term such as 'op:Conv', 'in:[1,...]' or 'attr:alpha=0.5'."""
         get = TEXTS.get(key)
         if get is None and (column := self.text_columns.get(key)) is not None:
             if lacking := describe_missing_figures(column, self._column_figures):
@@ -468,6 +471,7 @@ def _parse_numbers(value: str) -> list[float] | None:
 
 
 def _matches_attribute(actual: Any, sign: str, wanted: Sequence[float]) -> bool:
+    """Whether the value of an attribute compares with numbers; a single number counts for each axis."""
     items = list(actual) if isinstance(actual, (list, tuple)) else [actual] * len(wanted)
     if not items or not all(isinstance(member, (int, float)) for member in items):
         return sign == "!="

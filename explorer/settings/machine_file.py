@@ -79,6 +79,7 @@ def format_settings(machine: Hardware) -> dict[str, str]:
 
 
 def _format_setting(key: str, value: Any) -> str:
+    """Writes the value of a setting as a short text that reads back as the same value."""
     if key == "array":
         return sizes_text(value)
     if key == "double_buffered":

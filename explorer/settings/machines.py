@@ -347,6 +347,12 @@ def read_hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
 
 
 def _read_toml(path: str, *, is_own: bool = False) -> dict[str, Any]:
+    """Reads a TOML file; `is_own` tells whether it is the config file, which confinement never refuses.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        Misuse: The file cannot be read, or is not TOML.
+    """
     try:
         return input_files.parse_toml(input_files.read_content(path, internal=is_own), path)[1]
     except (FileNotFoundError, NotADirectoryError):
@@ -356,6 +362,7 @@ def _read_toml(path: str, *, is_own: bool = False) -> dict[str, Any]:
 
 
 def _read_machines(content: Mapping[str, Any], path: str) -> dict[str, Hardware]:
+    """Reads the tables `[machine.NAME]` of the file `path`, by name."""
     entries = content.get("machine", {})
     if not isinstance(entries, dict):
         raise Misuse("'machine' holds no machines", where=path, hint="write [machine.NAME]")

@@ -165,6 +165,7 @@ def _describe_buffer(hardware: Hardware, where: str) -> tuple[MachineMemory, ...
 
 
 def _read_unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tuple[int, int, int]:
+    """Reads M, K and N of the unit; by default the array's rows, rows and columns, or 1 without an array."""
     if "unit" not in table:
         if hardware.array is None:
             return 1, 1, 1
@@ -373,6 +374,12 @@ def check_machine(machine: MemoryMachine, where: str) -> None:
 
 
 def _check_memories(memories: tuple[MachineMemory, ...], where: str) -> None:
+    """Refuses memories that contradict each other.
+
+    Raises:
+        Misuse: A name is reserved or repeated, two memories multiply the cores, or the outermost memory does
+            not hold all operands for all cores.
+    """
     names = [memory.name for memory in memories]
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if "array" in names:

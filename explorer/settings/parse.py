@@ -367,6 +367,7 @@ def parse_input_shapes(texts: Iterable[str], where: str = "--input-shape") -> di
 
 
 def _parse_shape(sizes: str, text: str, where: str) -> tuple[int, ...]:
+    """Parses sizes with or without brackets; `text` is the complete typed text, for errors."""
     inner = sizes[1:-1].strip() if sizes[:1] + sizes[-1:] in ("[]", "()") else sizes
     if not inner and sizes:
         return ()

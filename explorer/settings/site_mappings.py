@@ -75,6 +75,7 @@ def check_sites(file: MappingFile, sites: Sequence[SitePlan]) -> None:
 
 
 def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
+    """Refuses an entry of another size or of other number types than the site; `place` is its line."""
     size = (site.M, site.K, site.N, site.batch)
     if (*entry.size, entry.batch) != size:
         theirs, ours = (

@@ -113,6 +113,7 @@ def parse_statistics(text: str, where: str = "--stat") -> tuple[Choice, ...]:
 
 
 def _expand_shorthand(word: str) -> tuple[str, ...]:
+    """Returns the statistics of a shorthand such as 'range:3sigma', or the word itself if it is none."""
     name, colon, argument = word.partition(":")
     return tuple(full_name + argument for full_name in SHORTHANDS.get(name + colon, ())) or (word,)
 

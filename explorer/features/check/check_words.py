@@ -56,6 +56,7 @@ def summarize(rows: Sequence[BudgetRow]) -> str:
 
 
 def _build_model(model: ModelCheck) -> Iterator[Block]:
+    """Yield the table of a model's budgets, a sentence for each budget that is not met, and the notes."""
     yield Line(Span(printable(model.model), "strong"))
     columns = (
         Column("budget", shrink=True),

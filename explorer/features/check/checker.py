@@ -230,6 +230,7 @@ def _judge_figure(
     before: BaselineModel | None,
     past_entry: BaselineModel | None,
 ) -> BudgetRow:
+    """Compare a figure with the budget `name`, which the user wrote as `limit`; see `judge`."""
     figure_name, unit = _BUDGETS[name]
     if figure_name not in model_figures.figures:  # with a machine, its least time replaces the measured time
         figure_name = "least_seconds"
@@ -348,6 +349,7 @@ def _explain_unknown(
 def _build_unknown_row(
     model_figures: ModelFigures, new_unknown: tuple[str, ...], past_entry: BaselineModel | None
 ) -> BudgetRow:
+    """Build the row of the budget that allows no layer with a newly unknown figure."""
     figure = FigureValue(len(model_figures.unknown))
     past = FigureValue(None if past_entry is None else len(past_entry.unknown))
     return BudgetRow(

@@ -62,8 +62,9 @@ class Comparer:
     def _diff_modules(
         self, before: int, after: State, on_progress: OnProgress, cancel: Cancel
     ) -> Diff | None:
-        """Compare two torch modules of this session. Return None if either state is not a module of this
-        session.
+        """Compare two states of this session as torch modules.
+
+        Return None unless both are torch modules and at least one was made in this session without a file.
         """
         models, (after_models, after_at) = self._models, after
         if after_models is not models or not (models.is_module(before) or models.is_module(after_at)):

@@ -78,6 +78,7 @@ def _build_fields(fact: CodeProof) -> Fields:
 
 
 def _build_site_table(sites: Sequence[CodeEvidence]) -> Table:
+    """Build a table with a row for each group of sites that differ only in name, file, time and error."""
     groups = group_rows(
         sites, lambda site: replace(site, name="", file="", seconds=0.0, error=None, limit=None)
     )

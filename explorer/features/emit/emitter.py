@@ -389,6 +389,11 @@ def _build_site(
     form: CodeForm,
     where: str,
 ) -> CodeSite:
+    """Return the description of a site's code: its file, mapping, types, memories and counters.
+
+    Raises:
+        Misuse: The tiles do not fit a memory.
+    """
     cost = _compute_plain_cost(mapped, site, machine)
     cost = cost if epilogue is None else _compute_fused_cost(cost, epilogue, machine)
     unpacks = mapped.cost.mapping.right != cost.mapping.right

@@ -87,6 +87,7 @@ def _build_totals(fact: ModelMapping) -> Fields:
 
 
 def _build_site_table(fact: ModelMapping) -> list[Block]:
+    """Build a table with a row for each group of sites that differ only in their names."""
     groups = group_rows(fact.sites, _encode_without_name)
 
     def name(group: Sequence[MappedSite]) -> Cell:
@@ -191,6 +192,7 @@ def _build_loops(fact: ModelMapping, cost: MappingCost) -> list[Block]:
 
 
 def _build_memory_table(cost: MappingCost) -> Table:
+    """Build a table with the used and moved bytes, the cycles and the energy of each memory."""
     has_cycles = any(memory.cycles is not None for memory in cost.memories)
     has_energy = any(memory.pj is not None for memory in cost.memories)
     rows: list[tuple[Cell, ...]] = []

@@ -195,6 +195,7 @@ class MappingView(MappingSearchView):
         )
 
     def _draw_side(self, width: int, height: int) -> Sequence[Line]:
+        """Draw the pane beside the nest: machines to choose from, memories, figures or the front."""
         if self._machine is None:
             return draw_machine_choices(self._list_names(), self._complaint, width)
         if self._pane == "front":

@@ -399,6 +399,7 @@ class ProfileCommand(ScreenCommand):
             self.context.start("Profile", self._time(request))
 
     async def _time(self, request: ProfileRequest) -> None:
+        """Time the current state, alone or in turn with another state, and show the result."""
         options = {"spec": request.spec, "machine": find_machine(self.store)}
         answers, other_state = self.store.on_demand.answers, request.state
         if other_state is None:

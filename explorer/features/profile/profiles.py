@@ -294,6 +294,11 @@ def prepare_graph(
 def _draw_inputs(
     model: Model, dims: dict[str, int], shapes: InputShapes, batch: int | None
 ) -> tuple[RandomInput, ...]:
+    """Choose random inputs of these sizes.
+
+    Raises:
+        Misuse: The model declares another batch than `batch`.
+    """
     try:
         return plan_inputs(model, dims, shapes)
     except ContradictsDeclaration as error:

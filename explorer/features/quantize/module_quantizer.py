@@ -89,7 +89,7 @@ class ModuleQuantizer:
     ) -> QuantizedModule:
         """Quantize the current state.
 
-        With `from_object`, the opened model is the module that the user passed, instead of a rebuilt copy.
+        With `from_object`, the result does not share tensors with the module that the user passed.
         """
         job = build_module_job(
             self._models,
@@ -139,7 +139,7 @@ class ModuleQuantizer:
         if output is not None and not output.lower().endswith(MODULE_ENDINGS):
             return False
         opened = self._get_opened()
-        # `require_layers` returns None or raises
+        # without layers, `require_layers` raises
         return has_layers(opened) or (output is not None and not require_layers(opened, _AS_ONNX))
 
     def command(

@@ -75,8 +75,8 @@ class ModelChoices(Struct, frozen=True):
     """The result of applying a spec to a model.
 
     Attributes:
-        model: Model, converted to an operator set that can express the choices.
-        shapes: Shapes of the values of the main graph, by value name.
+        model: Model to which the spec was applied.
+        shapes: Types and shapes of the values of the main graph, by value name.
         choices: Choice for each layer.
     """
 
@@ -170,7 +170,7 @@ class Quantizer:
                 plan.model, uses, samples, spec.calibrator, spec.percentile, report_progress, channel_means
             )
         grids = Grids(ranges)
-        plan = _drop_unusable_layers(plan, grids, channel_means)
+        plan = _finish_choices(plan, grids, channel_means)
         rounded = quantize_model(plan.model, plan.choices, grids, self._find_shapes(plan))
 
         errors: dict[str, Any] = {}
@@ -189,7 +189,7 @@ class Quantizer:
             errors.update(layers=layers, outputs=outputs)
             check = partial(report, on_progress, cancel, "timing", 0, 1)
             times = stock_runtime.run_times(plan.model, written_model, next(iter(samples)), check)
-            in_runtime["untimed" if isinstance(times, str) else "times"] = times
+            in_runtime["untimed" if isinstance(times, str) else "times"] = times  # a text is a reason
 
         def build_fact(written_file: Written) -> Quantization:
             measures_weights = measured or bool(spec.accumulator)
@@ -247,7 +247,7 @@ class Quantizer:
         uses = list_range_uses(plan.choices)
         ranges = original.ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(ranges)
-        plan = _drop_unusable_layers(plan, grids, original.means if spec.bias_correction else None)
+        plan = _finish_choices(plan, grids, original.means if spec.bias_correction else None)
         rounded = quantize_model(plan.model, plan.choices, grids, self._find_shapes(plan))
         step = partial(report, on_progress, cancel, "comparing")
         tensors = rounded.graph.initializers.values()
@@ -411,9 +411,7 @@ def _count_normalizations(model: Model) -> int:
     return sum(node.op == "BatchNormalization" for node in list_stored_nodes(model.graph.nodes))
 
 
-def _drop_unusable_layers(
-    plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None
-) -> ModelChoices:
+def _finish_choices(plan: ModelChoices, grids: Grids, channel_means: ChannelMeans | None) -> ModelChoices:
     """Remove the formats of layers whose weight or bias contains NaN or infinity.
 
     Also corrects biases by `channel_means`, unless it is None.

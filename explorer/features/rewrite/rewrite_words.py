@@ -108,6 +108,8 @@ def fold_rows(fact: Fold) -> list[dict[str, Any]]:
 
 
 def _build_folded_table(step: FoldStep) -> Table:
+    """Build a table with a row for each folded operator and the operator that it was folded into."""
+
     def describe_result(node: FoldedNode) -> str:
         return _format_target(node) or _REMOVED_TEXTS.get(step.kind, "")
 
