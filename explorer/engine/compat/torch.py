@@ -1140,7 +1140,7 @@ def changes_saved_tensors() -> bool:
 
 _HOOKS = torch.autograd.graph.saved_tensors_hooks
 _push_hooks = _HOOKS.__enter__
-_apply_backward = BackwardCFunction.apply
+_apply_backward: Any = BackwardCFunction.apply
 
 
 class _AutogradMode(threading.local):
