@@ -25,8 +25,9 @@ _SLACK = 4.0
 magnitude."""
 
 _SAMPLE_SLACK = 256.0
-"""Increase of the slack, divided by the number of elements, because few elements differ more by chance. The
-RMS of three elements exceeds that of three others by a factor of 89 in less than one of 10,000 cases."""
+"""Increase of the slack, divided by the number of independent errors, because few errors differ more by
+chance. The RMS of three errors exceeds that of three others by a factor of 89 in less than one of 10,000
+cases."""
 
 SLAB = 1 << 13
 """Number of elements that are compared at a time.
@@ -70,7 +71,10 @@ rounding errors."""
 
 
 def get_unit_roundoff(dtype: str) -> float:
-    """Returns the unit roundoff u of a float type: the largest relative error of one rounding."""
+    """Returns the unit roundoff u of a float type: the largest relative error of one rounding.
+
+    An unknown type has that of float32.
+    """
     return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}.get(dtype, 2.0**-24)
 
 
@@ -98,7 +102,8 @@ class OutputComparison(Struct):
         elements: Number of compared elements that are finite in both results.
         judged: Number of compared elements with a float64 result.
         nonfinite: Number of NaN or Inf in `after` where `before` is finite or has another value.
-        missing_nonfinite: Number of NaN or Inf in `before` where `after` is finite and float64 is not.
+        missing_nonfinite: Number of NaN or Inf in `before` where `after` is finite and float64 is not finite
+            or not available.
         size: Number of elements in all draws.
         shared: Number of elements that are NaN or Inf in both results.
         shared_nan: Number of elements that are NaN in both results.
@@ -249,17 +254,17 @@ class OutputComparison(Struct):
 
     @property
     def scale(self) -> float | None:
-        """RMS of `before`."""
+        """RMS of `before`, or None if nothing was compared."""
         return self._compute_rms("old")
 
     @property
     def rms_before(self) -> float | None:
-        """RMS error of `before` against float64."""
+        """RMS error of `before` against float64, or None without a float64 result."""
         return self._compute_rms("error old")
 
     @property
     def rms_after(self) -> float | None:
-        """RMS error of `after` against float64."""
+        """RMS error of `after` against float64, or None without a float64 result."""
         return self._compute_rms("error new")
 
     def list_evidence_fields(self) -> dict[str, Any]:
@@ -416,7 +421,7 @@ class OutputComparison(Struct):
 
     @property
     def is_inconclusive(self) -> bool:
-        """Whether the comparison is inconclusive because both results contain only NaN or Inf."""
+        """Whether nothing can be concluded: both results are NaN or Inf everywhere, and NaN in places."""
         return (
             not self.nonfinite
             and not self.missing_nonfinite
@@ -438,6 +443,7 @@ class OutputComparison(Struct):
 
 
 def _subtract_absolutely(first: Array, second: Array) -> Array:
+    """Returns |first - second|, with one temporary array fewer than numpy's expression."""
     difference: Array = first - second
     np.abs(difference, out=difference)
     return difference

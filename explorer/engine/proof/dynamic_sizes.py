@@ -42,6 +42,7 @@ _MAX_LIMITS = 8
 """Maximum number of limits in the graphs around which sizes are tested; the smallest limits are used."""
 
 _BATCH = re.compile(r"n|bsz?|.*batch.*", re.IGNORECASE)
+"""Usual names of a batch dimension."""
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
@@ -187,7 +188,11 @@ def _collect_tile_sizes(model: Model, plan: Plan, name: str) -> set[int]:
 
 
 def _estimate_macs(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:
-    """Returns the approximate number of multiply-accumulates at the base sizes."""
+    """Returns the approximate number of multiply-accumulates at the base sizes.
+
+    A model without multiply-accumulates gets its number of parameters. A single row of sizes (`tries` is 1)
+    gets 0, because its cost is not limited.
+    """
     if plan is not None:
         return sum(site.batch * site.M * site.K * site.N for site in plan.sites)
     if tries == 1:
@@ -241,6 +246,10 @@ def _try_rows(
 
     Returns:
         The sizes at which the model runs, and the rows at which it does not.
+
+    Raises:
+        Misuse: The model does not run at a row, and `may_refuse` is false because the user chose all sizes.
+        BadModel: The model runs at none of the rows.
     """
     session = RuntimeSession(model, label="the original", optimize=False)
     tried: list[dict[str, int]] = []

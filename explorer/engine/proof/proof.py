@@ -191,7 +191,8 @@ class ProofInputs(Struct, frozen=True):
     Attributes:
         declared: Shapes and types by input name, from the user or from the models.
         sizes: Sizes of the open (symbolic) dimensions to try.
-        tried: Random inputs for each of these sizes. The complete models run at the first.
+        tried: Inputs for each of these sizes, from a file or planned at random. The complete models run at
+            the first.
         is_random: Whether the inputs are random.
     """
 
@@ -367,7 +368,10 @@ def _add_runs(
     tried_inputs: Sequence[tuple[random_inputs.RandomInput, ...]],
     seed: int,
 ) -> Grounds:
-    """Runs the complete models and the changed regions, and adds the results to the grounds."""
+    """Runs the complete models and the changed regions, and adds the results to the grounds.
+
+    The regions do not run if the models are proved already, or if a site or an output fails.
+    """
     is_proved = grounds.structural and all(site.passed for site in grounds.sites)
     try:
         outputs, remarks = whole_run.compare_whole(runs, proved=is_proved)

@@ -155,6 +155,16 @@ def _build_evidence(
     structure: str,
     reason: str,
 ) -> SiteEvidence:
+    """Builds the evidence of a site.
+
+    Args:
+        site: Plan of the site.
+        comparison: Comparison with the original's output.
+        ratio: Largest error ratio (see `find_largest_ratio`), or None if no numbers were compared.
+        limit: Limit of the ratio.
+        structure: Fault of the weights or of the tile products, or ''.
+        reason: Fault of the numbers, or ''.
+    """
     products = 0 if structure or ratio is None else site.products
     return SiteEvidence(
         name=site.name,
@@ -165,7 +175,7 @@ def _build_evidence(
         structure=structure,
         bound_ratio=ratio,
         limit=limit,
-        rows=2 * site.M if ratio is not None else 0,
+        rows=2 * site.M if ratio is not None else 0,  # the actual and the dense input
         **comparison.list_evidence_fields(),
         passed=not structure and not reason,
         reason=structure or reason,

@@ -33,8 +33,8 @@ class Grounds(Struct, frozen=True):
         nodes: Number of nodes that are equal by construction, or None if only runs were compared.
         structural: Whether the outputs are equal by construction, except for the sites.
         not_run: Reason why the models did not run, or ''.
-        remarks: Remarks on how the models ran.
-        nonfinite: Description of an output that differs where an input is NaN, or ''.
+        remarks: Further remarks for the verdict, for example on how the models ran.
+        nonfinite: Description of an output that differs where an input is NaN or infinite, or ''.
     """
 
     sites: Sequence[SiteEvidence] = ()
@@ -229,6 +229,10 @@ def _list_remarks(grounds: Grounds) -> Iterator[str]:
 
 
 def _describe_accuracy(outputs: Sequence[OutputEvidence]) -> str:
+    """Describes the errors of the output with the largest error in relation to the original's error.
+
+    Without errors against float64, it describes the largest differences instead.
+    """
     measured = [e for e in outputs if e.rms_before is not None and e.rms_after is not None and not e.equal]
     if not measured:
         relative = max(e.relative_rms or 0.0 for e in outputs)

@@ -62,7 +62,7 @@ def run(
             and underflow between operators as ONNX defines them, without the approximations of a kernel.
 
     Raises:
-        NoReference: An operator cannot run in float64 (custom, random, or unknown to onnx).
+        NoReference: An operator cannot run in float64 (custom, random, unknown to onnx, or failing).
         Cancelled: `cancel` returned True.
     """
     for node in model.graph.nodes:
@@ -130,7 +130,7 @@ def _multiply(matrix: Array, weight: Array) -> Array:
 
 
 def _iterate_slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
-    """Yields slices that cut a matrix along its stored rows."""
+    """Yields slices of rows and columns that cut a matrix into slabs of contiguous memory."""
     depth, width = weight.shape
     full_axis = slice(None)
     if weight.strides[0] < weight.strides[1]:
@@ -142,7 +142,7 @@ def _iterate_slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
 
 
 def _convert_to_float64(value: Any) -> Any:
-    """Converts float arrays to float64. All other values stay as they are."""
+    """Converts arrays of floats, bfloat16 and float8 included, to float64. Other values are unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind == "f" or value.dtype.name in ("bfloat16",) or "float8" in value.dtype.name:
@@ -226,10 +226,12 @@ Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 
 def _make_elementwise_rule(function: Callable[..., Any]) -> Rule:
+    """Returns the rule that applies a numpy function to the inputs in float64."""
     return lambda attributes, args: np.asarray(function(*(_convert_to_float64(a) for a in args)))
 
 
 def _make_widening_rule(rule: Rule) -> Rule:
+    """Returns a rule that gets its inputs in float64."""
     return lambda attributes, args: rule(attributes, [_convert_to_float64(a) for a in args])
 
 
@@ -361,6 +363,8 @@ _RULES: Mapping[str, Rule] = {
 
 
 def _make_rounding_rule(rule: Rule) -> Rule:
+    """Returns a rule that rounds a float64 result to the type of the first input."""
+
     def compute(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
         output = rule(attributes, args)
         is_wide = isinstance(output, np.ndarray) and output.dtype == np.float64
@@ -372,4 +376,5 @@ def _make_rounding_rule(rule: Rule) -> Rule:
 _ROUNDED_RULES: Mapping[str, Rule] = {
     op: _make_rounding_rule(rule) for op, rule in _RULES.items() if op != "Cast"
 }
-"""Rules whose results have the type of the first input, as ONNX says of all these operators but Cast."""
+"""Rules whose results have the type of the first input, as ONNX specifies for these operators. Cast is left
+out, because its attribute gives the type."""

@@ -1,8 +1,8 @@
 """Computes convolution and pooling in float64.
 
-onnxruntime has no float64 kernels for them, and onnx's own evaluator goes element by element. A convolution
-becomes matrix products over bands of output rows. A depthwise convolution and a pool loop over the kernel
-positions instead. If a function returns None, onnx's evaluator computes the result.
+onnxruntime has no float64 kernels for these operators, and onnx's own evaluator computes them element by
+element. A convolution becomes matrix products over bands of output rows. A depthwise convolution and a pool
+loop over the kernel positions instead. If a function returns None, onnx's evaluator computes the result.
 """
 
 from __future__ import annotations

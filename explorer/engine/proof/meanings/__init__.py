@@ -1,8 +1,8 @@
 """Specifies operators as products for the proof, independently of the code that tiles.
 
 The meaning of an operator determines which elements of its inputs are multiplied in every term of the output.
-The structural walk compares it with the tiled graph, and the float64 reference is computed from it. Each
-module here lists its operators in MEANINGS; no operator is in two modules.
+The structural walk compares it with the tiled graph, and the float64 reference is computed from it. Some of
+the modules here list operators in MEANINGS; no operator is in two of these lists.
 """
 
 from __future__ import annotations

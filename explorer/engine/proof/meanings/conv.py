@@ -83,6 +83,11 @@ def _compute_taps(
     kernel: tuple[int, ...],
     output_shape: tuple[int, ...],
 ) -> _Taps:
+    """Returns the taps of a Conv, which has a single phase.
+
+    Raises:
+        NotTiled: The attributes give another output shape.
+    """
     window = Window(attributes, shape[2:], kernel[2:])
     if window.out != output_shape[2:]:
         raise NotTiled(

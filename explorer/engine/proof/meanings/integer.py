@@ -484,7 +484,7 @@ def _broadcast_channels(
 ) -> Array:
     """Reshapes numbers per channel of the weight so that they broadcast to the output.
 
-    For Conv, the result has one number per channel.
+    For convolutions, the result has one number per output channel.
     """
     if values.size == 1 or node.op == "Conv":
         return values

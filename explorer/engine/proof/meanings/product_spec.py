@@ -136,9 +136,10 @@ class NodeReader:
             return self.codes[name]
         graph = self.model.graph
         nodes, open_inputs = self.wiring.find_needed_nodes([name])
+        # symbols reject a product of constants, so do not run the nodes before it
         if open_inputs or any(n.op in ("Gemm", "MatMul") for n in nodes):
             return None
-        symbols = Symbols("float16")
+        symbols = Symbols("float16")  # the narrowest type, for which no Cast to float16 or wider is rejected
         interpreter = Interpreter(symbols, self.model.functions)
         scope = interpreter.create_scope(graph.initializers, {})
         try:

@@ -23,7 +23,7 @@ _EXACT = frozenset(
         *("Reshape", "Shape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     )
 )
-"""Operators that do not round."""
+"""Operators that do not round, for this estimate; an operator that is not listed counts as rounding."""
 
 _FLOATS = frozenset(d.name for d in DTYPES.values() if "float" in d.name)
 
@@ -60,7 +60,10 @@ def count_independent(model: Model, inputs: Sequence[RandomInput]) -> dict[str, 
 def _find_fewest_elements(
     model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]
 ) -> int:
-    """Finds the smallest number of elements that are alive between two nodes, or 0 if unknown."""
+    """Finds the smallest number of elements that are alive after a node of `nodes`, or 0 if unknown.
+
+    A value is alive if later nodes read it. Only nodes after half of the roundings count.
+    """
     initializers = model.graph.initializers
     last_use = {name: index for index, node in enumerate(nodes) for name in list_reads(node)}
     last_use[output] = len(nodes)

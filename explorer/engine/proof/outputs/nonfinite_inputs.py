@@ -48,7 +48,7 @@ _CLOSE = 1e-2
 """Difference, relative to the largest magnitudes, up to which a result is close to the float64 result."""
 
 _SHARE = 20
-"""At least one of this many results must differ; a sine of huge numbers, for example, is close by chance."""
+"""At least one of this many elements must differ; a sine of huge numbers, for example, is close by chance."""
 
 _UNDEFINED = ("unordered",)
 """Kinds for which ONNX defines no result: it does not say where NaN is in an order, as in a TopK."""
@@ -97,7 +97,10 @@ class NonfiniteDifference(Struct, frozen=True):
 
 
 def insert_nonfinite(feeds: Feeds, number: float, seed: int) -> Iterator[dict[str, Array]]:
-    """Replaces one of eight floats by a number that is not finite: in all inputs, then in one at a time."""
+    """Replaces about one of eight floats by `number`: in all inputs, then in one input at a time.
+
+    Of many inputs, only the first `_MAX_ALONE` are changed one at a time.
+    """
     names = [name for name, value in feeds.items() if value.dtype.name in _FLOATS and value.size]
     groups = [names] if names else []
     if len(names) > 1:
@@ -113,7 +116,11 @@ def insert_nonfinite(feeds: Feeds, number: float, seed: int) -> Iterator[dict[st
 
 
 def count_nonfinite_differences(first: Array, second: Array) -> int:
-    """Counts the elements that are NaN, or a certain infinity, in only one of two results."""
+    """Counts the elements that are NaN, or a certain infinity, in only one of two results.
+
+    Of results that are not floats, all differing elements count; of results with different shapes, all
+    elements.
+    """
     if first.shape != second.shape:
         return max(first.size, second.size)
     if first.dtype.name not in _FLOATS or second.dtype.name not in _FLOATS:
@@ -176,6 +183,7 @@ def count_extreme_differences(
 
 
 def _is_close(value: Array, reference: Array) -> Array:
+    """Returns for each element whether it is close to the reference, relative to the element or the RMS."""
     finite = np.abs(reference[np.isfinite(reference)]).astype(np.float64)
     largest = float(finite.max(initial=0.0))
     scale = largest * float(np.sqrt(np.mean((finite / largest) ** 2))) if largest else 0.0
@@ -200,7 +208,7 @@ def compare_nonfinite(
     kinds: Collection[str],
     seed: int,
 ) -> Iterator[NonfiniteDifference]:
-    """Runs two models on unusual numbers, and yields one output that differs for each kind.
+    """Runs two models on unusual numbers, and yields at most one output that differs for each kind.
 
     Args:
         models: Original, and the model to compare with it.

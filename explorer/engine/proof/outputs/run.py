@@ -84,7 +84,8 @@ class Noise(Struct, frozen=True):
         proved: Whether all parts that the outputs depend on are proved. Then only a difference beyond all
             rounding fails.
         tolerance: Difference that the user allows, or None. It replaces all other criteria.
-        drawn: Names of the outputs that depend on random numbers, of the original and of the other model.
+        drawn: Names of the outputs that depend on random numbers ("drawn"), of the original and of the other
+            model.
         steps: Whether a rounding may move a value across a threshold (see `has_steps`).
     """
 
@@ -101,7 +102,7 @@ class Noise(Struct, frozen=True):
 
 
 def pair_inputs(before: Model, after: Model, interchangeable: Collection[str] = ()) -> dict[str, str]:
-    """Maps inputs of `before` to inputs of `after`, by name, or by position if the names differ.
+    """Returns the input name of `after` for each input name of `before`, paired by name or else by position.
 
     Args:
         before: First model.
@@ -146,7 +147,7 @@ def check_interface(before: Model, after: Model) -> None:
 
 
 def pair_outputs(before: Model, after: Model) -> list[Pair]:
-    """Pairs the outputs by name, or by position if the names differ.
+    """Pairs the outputs by position.
 
     Raises:
         InputMismatch: The models have different numbers of outputs, or another order of the same outputs.
@@ -214,9 +215,9 @@ def run_all(
         perturb = shift_by_one_ulp if measure_sensitivity else None
         outputs = run_each(call, session.outputs, feeds, step, perturb=perturb)
         return replace(outputs, level=session.level)
-    # a rounding of 1e-7 sometimes decides between two integers. An input change of that size seldom
-    # passes the first quantizer. So the input changes by more, and an unoptimized run adds another order
-    # of additions.
+    # A rounding of 1e-7 sometimes decides between two integers, but an input change of that size seldom
+    # passes the first quantizer. So the input changes by more, and an unoptimized run, which adds in another
+    # order, counts, too.
     outputs = run_each(call, session.outputs, feeds, step, perturb=_shift_slightly)
     unoptimized = RuntimeSession(model, label=label, optimize=False, threads=threads).run(feeds[0])
     changes = (
@@ -232,7 +233,7 @@ _SMALL_CHANGE = 2.0**-14
 
 
 def _shift_slightly(feeds: Feeds) -> Feeds:
-    """Changes float inputs by `_SMALL_CHANGE`."""
+    """Changes float inputs by the relative amount `_SMALL_CHANGE`."""
     return {
         name: value if value.dtype.kind != "f" else (value * (1 + _SMALL_CHANGE)).astype(value.dtype)
         for name, value in feeds.items()
@@ -291,7 +292,7 @@ def run_each(
 
 
 def is_judged_by_float64(evidence: OutputEvidence) -> bool:
-    """Whether an output was judged by its float64 result alone, so that its sensitivity does not matter.
+    """Whether a float32 output was judged by its float64 result alone, without its sensitivity.
 
     For types narrower than float32, the sensitivity is the minimum noise floor (see `OutputComparison`).
     """
@@ -403,7 +404,7 @@ def _pair_positions(names: Sequence[str], other_names: Sequence[str]) -> Sequenc
 
 
 def is_within_rounding(evidence: OutputEvidence, noise: Noise) -> bool:
-    """Whether the depth of the model explains the difference between two outputs."""
+    """Whether the roundings on a path through the model (`noise.depth`) explain the outputs' difference."""
     limit = compute_limit(get_unit_roundoff(evidence.dtype), noise.depth, noise.growth)
     return evidence.relative_rms is not None and evidence.relative_rms <= limit
 
@@ -627,7 +628,10 @@ def is_identical(a: Any, b: Any) -> bool:
 
 
 def estimate_depth(model: Model) -> int:
-    """Estimates the roundings on a path through the model: one per node, plus the depth of every weight."""
+    """Estimates the roundings on a path through the model.
+
+    The estimate is one for each node, plus the longest axis of each float weight.
+    """
     floats = {d.name for d in DTYPES.values() if "float" in d.name}
     depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
     return len(model.graph.nodes) + sum(depths)

@@ -154,7 +154,10 @@ class Runs:
         )
 
     def run_other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
-        """Runs the other model on all inputs, at most once. Also returns a note on how it ran."""
+        """Returns the outputs of the other model for all inputs, and a note on how it ran.
+
+        The model runs at the first call only.
+        """
         if self._other_result is None and self._background_run is not None:
             self._other_result = wait_for(self._background_run, share.stopped), ""
             self.step()
@@ -254,7 +257,7 @@ def judge_by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
 
 
 def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
-    """Compares the outputs of the two models by a tolerance."""
+    """Compares the outputs of the two models by a tolerance, without a float64 run."""
     runs.report_progress("loading the models", 0, 2 * len(runs.pairing.feeds))
     before, (after, note) = runs.run_in_parallel(runs.run_original, runs.run_other)
     noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
@@ -268,6 +271,9 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
         runs: Runs of the models.
         torch_run: Function that runs the torch model, with inputs and outputs in the order of the graph.
         inputs: Names of the inputs in the order that `torch_run` takes.
+
+    Raises:
+        Misuse: The torch model returns another number of outputs than the graph.
     """
     pairing = runs.pairing
     ((after, note),) = runs.run_in_parallel(runs.run_other)
@@ -368,7 +374,10 @@ def _reject_irreproducible(evidence: Evidence, noise: Noise, runs: Runs) -> Evid
 
 @contextlib.contextmanager
 def _make_runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
-    """Yields the other model, or its scan variant if it has too many nodes for a session."""
+    """Yields the other model or, if it has too many nodes for a session, its scan variant; and a note.
+
+    The note is '' unless the model is the scan variant.
+    """
     model: Model | None = None
     plan = pair.plan
     if plan is not None and _count_unrolled(plan) > _MAX_UNROLLED and pair.decomposed.opset >= 9:

@@ -153,7 +153,11 @@ class SiteProof:
             background_run: Work that runs at the same time. Large sites wait until it ends, to save memory.
 
         Returns:
-            The evidence for each site.
+            The evidence for each site, and for the sites in `unresolved`.
+
+        Raises:
+            BadModel: The original does not run on its first inputs.
+            Cancelled: The user canceled.
         """
         planned = [s for s in plan.sites if make_site_key(s) in originals]
         evidence_by_site: dict[str, SiteEvidence] = {}
@@ -162,6 +166,7 @@ class SiteProof:
             tested_sites = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
             tasks: list[SiteTask] = []
 
+            # each site has two jobs
             def report_site(completed_jobs: int, before: int = completed) -> None:
                 self.report_progress("proving matmuls", before + completed_jobs // 2, total)
 
@@ -267,9 +272,10 @@ class SiteProof:
             self.outputs = {v.name: final_values[v.name] for v in self.before.graph.outputs}
 
     def _is_proved(self, site: SitePlan, original: Original, values: Mapping[str, Array]) -> bool:
-        """Whether only the number of products in the batch differs from earlier proofs of the site.
+        """Whether earlier proofs of the site suffice for these sizes; if not, records that a proof follows.
 
-        Each M, K and N is proved at least once, and the site at `_MIN_BATCH_COUNTS` batch counts or more.
+        They suffice if they had the same M, K and N, and the same batch count (products in a batch) or
+        `_MIN_BATCH_COUNTS` other ones.
         """
         shapes = [values[name].shape for name in original.inputs]
         try:
@@ -358,7 +364,7 @@ def find_original(
         model: Original model.
         output: Name of the output value.
         planned: Plan of the site.
-        wiring: Producers and consumers of the original's values, or None to compute them.
+        wiring: Index of the original's nodes by the values that they produce, or None to build it.
 
     Returns:
         The product, or None if no product computes `output`.

@@ -1,4 +1,6 @@
-"""Runs each tiled site alone and compares every element with float64 (layer 2 of `sites.proof`).
+"""Runs each tiled site alone and compares its output with float64 (layer 2 of `sites.proof`).
+
+Of a large product, some rows are compared with float64, and the other rows with the original's output.
 
 The site is cut out of the tiled graph with its functions unchanged, so a wrong operator body is detected. It
 runs on the original's activations and on dense random rows. The dense rows matter because a ReLU multiplies
@@ -48,9 +50,10 @@ class SiteRun(Struct, frozen=True):
 
     Attributes:
         comparison: Comparison with the original's output.
-        bound_ratio: Largest |error| / (u |x| |W|) in relation to its limit, where u is the unit roundoff.
+        bound_ratio: |error| / (u |x| |W|) of the element that is closest to its limit, where u is the unit
+            roundoff. None if the output is compared exactly or has another shape or type.
         limit: Limit of `bound_ratio`.
-        rows: Number of input rows that ran.
+        rows: Number of rows of X: all of the original's activations, and the compared rows of the dense draw.
         reason: The fault, or '' if the site passes.
         note: A remark on the original, or ''.
         exact: Whether the output was compared bit for bit with exact integer arithmetic.
@@ -90,7 +93,7 @@ def run_site(
         y: Output of the original for `inputs`.
         seed: Seed of the dense inputs.
         share: Threads for the sessions, with a stop signal that is checked between sessions.
-        wiring: Producers and consumers of the tiled graph's values.
+        wiring: Index of the tiled graph's nodes by the values that they produce.
         sessions: Sessions of earlier runs of this site at other sizes. New sessions are added to them.
 
     Returns:

@@ -27,7 +27,7 @@ Each run needs several times that memory.
 """
 
 _MAX_SINGLE_THREAD_MACS = 1 << 20
-"""Number of multiplications up to which a product runs in one thread. It ends before another starts."""
+"""Number of multiplications up to which a product runs in one thread: another thread would start too late."""
 
 _MAX_SESSION_NODES = 1024
 """Largest number of nodes in one session. Creation time is quadratic in the nodes that are ready at once."""
@@ -45,7 +45,7 @@ class Runner:
         site: Plan of the site.
         original: Product in the original model, which names the inputs.
         share: Threads for the sessions, with a stop signal.
-        wiring: Producers and consumers of the tiled graph's values.
+        wiring: Index of the tiled graph's nodes by the values that they produce.
         sessions: Sessions of earlier runs at other sizes, or None. New sessions are added.
     """
 
@@ -81,7 +81,7 @@ class Runner:
         return [draw_values[self.site.output] for draw_values in values]
 
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
-        """Computes the site's output with replacement nodes."""
+        """Computes the site's output with `nodes` instead of its own nodes."""
         inputs = tuple(Value(name, get_element_type(value), value.shape) for name, value in feeds.items())
         return self._get_session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
 

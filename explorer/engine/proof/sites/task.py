@@ -33,7 +33,7 @@ class SiteSubject(Struct, frozen=True):
 
     Attributes:
         after: Tiled graph.
-        wiring: Producers and consumers of the values of `after`.
+        wiring: Index of the nodes of `after` by the values that they produce.
         site: Plan of the site.
         meaning: Product that the site computes.
         inputs: Input arrays of the product, from a run of the original.
@@ -90,7 +90,7 @@ class SiteTask:
             self._unrunnable = str(error)
 
     def walk(self, share: ThreadShare) -> None:
-        """Checks the site's graph without running it."""
+        """Runs the site's graph on symbols, without onnxruntime."""
         subject = self._take_subject(share)
         if subject is None:
             return

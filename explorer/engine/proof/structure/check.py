@@ -65,6 +65,8 @@ class _Band(Struct, frozen=True):
 class TileCheck:
     """Compares parts of the output with the original's computation.
 
+    The methods whose names begin with `check` or `_check` raise NotTiled if they find a difference.
+
     Args:
         inputs: Symbols of the site's inputs.
         meaning: The original product.
@@ -130,6 +132,9 @@ class TileCheck:
 
         Returns:
             True if the row is a correct repetition. False if it must be checked tile by tile.
+
+        Raises:
+            NotTiled: An operand of the repetition or an added number is wrong.
         """
         checked_band = self.checked_bands.get((band.b, band.rows, repeated.repeat.first))
         if checked_band is None or not np.array_equal(checked_band.codes, repeated.earlier_codes):
@@ -241,7 +246,7 @@ class TileCheck:
             raise NotTiled(f"a part of the tile {location} is from another place")
 
     def count_omitted_products(self) -> int:
-        """Returns the number of products of tiles that the output does not contain."""
+        """Returns the number of products of those tiles of which the output contains no element."""
         contained = self.meaning.contained
         if contained is None:
             return 0
@@ -531,6 +536,7 @@ class TileCheck:
             raise NotTiled(f"the bias is added {bias_count} times {location}")
 
     def _check_beta(self, factor: float, location: str) -> None:
+        """Checks that the factor of the bias is beta, or beta rounded to float32."""
         beta = self.meaning.beta
         if factor not in _list_rounded_factors(beta):
             raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {location}")

@@ -44,7 +44,7 @@ _MAX_EXACT = 1 << 52
 
 
 def compute_result(node: NormalNode) -> Tensor | None:
-    """Returns the output of a node with one output, or None if its inputs do not decide it.
+    """Returns the output of a node with one output, or None if it cannot be computed exactly before a run.
 
     Args:
         node: Node of a standard operator before normalization.
@@ -80,7 +80,7 @@ def _compute_sizes(node: NormalNode) -> Array | None:
 
 
 def _count_elements(node: NormalNode) -> Array | None:
-    """Computes the length of a sequence of known length."""
+    """Computes the SequenceLength of a sequence of known length."""
     elements = node.sources.sequences.get(node.inputs[0])
     return None if elements is None else np.asarray(len(elements), np.int64)
 
@@ -95,7 +95,7 @@ def _compute_constant_fill(node: NormalNode) -> Array | None:
 
 
 def _compute_cast(node: NormalNode) -> Array | None:
-    """Computes a Cast to a type that represents every number exactly."""
+    """Computes a Cast of integers or truth values to bool, or to a type that represents them exactly."""
     number = node.read_numbers(0)
     if number is None or number.dtype.kind not in "iub":
         return None

@@ -164,7 +164,11 @@ def _get_elements(node: NormalNode) -> tuple[int | None, ...] | None:
 
 
 def find_elements(node: NormalNode) -> tuple[int | None, ...] | None:
-    """Returns the elements of the sequence that a node computes, or None if its length is unknown."""
+    """Returns the value numbers of the elements of the sequence that a node computes, or None.
+
+    None instead of a number is an unknown element. The result is None for another node and for a sequence of
+    unknown length.
+    """
     find = _SEQUENCES.get(node.op) if not node.domain else None
     return None if find is None else find(node)
 
@@ -181,6 +185,7 @@ def _find_split_elements(node: NormalNode) -> tuple[None, ...] | None:
 
 
 def _find_elements_after_insertion(node: NormalNode) -> tuple[int | None, ...] | None:
+    """Returns the elements after a SequenceInsert, or None if the length or the position is unknown."""
     elements = _get_elements(node)
     if elements is None:
         return None
@@ -190,6 +195,7 @@ def _find_elements_after_insertion(node: NormalNode) -> tuple[int | None, ...] |
 
 
 def _find_elements_after_erasure(node: NormalNode) -> tuple[int | None, ...] | None:
+    """Returns the elements after a SequenceErase, or None if the length or the position is unknown."""
     elements = _get_elements(node)
     if not elements:
         return None

@@ -131,7 +131,7 @@ RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def _skip_earlier_reshape(node: NormalNode) -> None:
-    """Skips a reshape before another reshape."""
+    """Skips a reshape before a Reshape to stored sizes without 0, which would copy a size of its input."""
     shape = node.read_integers(1)
     if shape is None or 0 in shape:
         return
@@ -235,7 +235,10 @@ def _store_floats(node: NormalNode, index: int, values: np.ndarray[Any, Any]) ->
 
 
 def _replace_subtraction(node: NormalNode) -> None:
-    """Replaces the subtraction of a stored number by the addition of its negation."""
+    """Replaces the subtraction of a stored number by the addition of its negation.
+
+    The stored number of an Add gets the same form, so that both are equal.
+    """
     for index, values in _read_scalars(node):
         if node.op == "Add" or index == 1:
             _store_floats(node, index, values if node.op == "Add" else -values)
@@ -243,7 +246,10 @@ def _replace_subtraction(node: NormalNode) -> None:
 
 
 def _replace_division(node: NormalNode) -> None:
-    """Replaces a division by a power of two by a multiplication with its exact inverse."""
+    """Replaces a division by a stored power of two by a multiplication with its exact inverse.
+
+    The stored power of two of a Mul gets the same form, so that both are equal.
+    """
     for index, values in _read_scalars(node):
         fractions, _ = np.frexp(values)
         with np.errstate(all="ignore"):

@@ -67,6 +67,8 @@ def _normalize_axis(name: str, extra_axes: int = 0) -> Rule:
 
 
 def _normalize_axes(name: str) -> Rule:
+    """Makes a rule that counts a list of axes of the first input from the front."""
+
     def rule(node: NormalNode) -> None:
         rank, axes = node.rank(0), node.attributes.get(name)
         if rank is not None and isinstance(axes, tuple):
@@ -188,6 +190,7 @@ def _normalize_kernel_shape(index: int) -> Rule:
 
 
 def _normalize_pool_padding(node: NormalNode) -> None:
+    """Makes SAME_UPPER explicit for a MaxPool."""
     kernel = node.attributes.get("kernel_shape")
     if node.op == "MaxPool" and isinstance(kernel, tuple):
         _make_same_pads_explicit(node, kernel)
@@ -207,7 +210,10 @@ def _make_same_pads_explicit(node: NormalNode, kernel: Ints) -> None:
 
 
 def _normalize_window(node: NormalNode) -> None:
-    """Removes strides and dilations of 1 and pads of 0, which are the defaults."""
+    """Removes strides and dilations of 1 and pads of 0, which are the defaults.
+
+    VALID becomes NOTSET without pads, which has the same meaning unless an option affects the output's size.
+    """
     attributes = node.attributes
     has_no_options = not attributes.get("ceil_mode", 0) and not attributes.get("output_shape")
     if (
@@ -240,6 +246,7 @@ def _normalize_max_pool(node: NormalNode) -> None:
 
 
 def _sort_operands(node: NormalNode) -> None:
+    """Sorts the two operands of a commutative operator."""
     if len(node.inputs) == 2:
         # value numbers first, then tuples such as ("axes", (0, 1))
         node.inputs.sort(key=lambda value: (isinstance(value, tuple), value))
@@ -259,7 +266,7 @@ def _swap_operands(op: str) -> Rule:
 
 
 def _normalize_einsum(node: NormalNode) -> None:
-    """Renames the letters of the equation in alphabetical order and makes the output explicit."""
+    """Renames the letters of the equation in order of appearance and makes the output explicit."""
     equation = node.attributes.get("equation")
     if isinstance(equation, bytes):
         equation = equation.decode("latin-1")
@@ -288,6 +295,7 @@ def normalize_equation(equation: str) -> str:
 
 
 _ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+"""Default activations of one direction, by operator."""
 
 
 def _normalize_recurrent(node: NormalNode) -> None:
@@ -363,6 +371,7 @@ def _normalize_trilu(node: NormalNode) -> None:
 
 
 def _normalize_batch_normalization(node: NormalNode) -> None:
+    """Removes the momentum, which only the further outputs of training depend on."""
     if node.outputs == 1:
         node.attributes.pop("momentum", None)
 

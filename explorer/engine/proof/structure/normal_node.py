@@ -127,7 +127,7 @@ class Sources(Struct):
         dtypes: Element types that follow from the numbers alone.
         casts: Input and input type of each Cast.
         transposes: Input and permutation of each Transpose.
-        reshaped: Input of each reshape.
+        reshaped: Input of each reshape; of several reshapes in a row, the input of the first.
         involutions: Input of each operator that is its own inverse, by (operator, output).
         idempotent: (operator, output) of operators that have no effect when applied again.
         concatenated: Axis and parts of each Concat.

@@ -39,13 +39,13 @@ CHANGED: Mapping[str, Sequence[int]] = {
     "Selu": (6,),
     "Tile": (6,),
 }
-"""Opset versions in which an ONNX operator changed its meaning, by operator."""
+"""Opset versions in which an ONNX operator changed its meaning, without a rule that covers the change."""
 
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def find_changed_version(op: str, opset: int) -> int:
-    """Returns the version in which an ONNX operator last changed its meaning, or 0 if it never did.
+    """Returns the last version in `CHANGED` of an ONNX operator up to `opset`, or 0 if there is none.
 
     Args:
         op: Operator.
@@ -79,7 +79,7 @@ def _read_float(node: NormalNode, index: int) -> float | None:
 
 
 def _normalize_clip(node: NormalNode) -> None:
-    """Stores the limits as numbers, and removes a limit equal to the largest float32."""
+    """Stores the limits as numbers, and removes a limit that no float32 exceeds."""
     for index, name, widest in ((1, "min", -_LARGEST_FLOAT32), (2, "max", _LARGEST_FLOAT32)):
         value = node.attributes.pop(name, widest) if node.opset < 11 else _read_float(node, index)
         if value is None:
@@ -116,7 +116,7 @@ def _normalize_pad(node: NormalNode) -> None:
 
 
 def _normalize_split(node: NormalNode) -> None:
-    """Removes a list of equal parts if the size of the axis is known."""
+    """Removes a list of equal parts, or a number of equal parts, if the size of the axis is known."""
     parts, axis = node.read_integer_list("split", 1), node.attributes.get("axis", 0)
     size = node.size(0, axis) if isinstance(axis, int) else None
     count = node.attributes.get("num_outputs")
@@ -132,7 +132,11 @@ def _normalize_split(node: NormalNode) -> None:
 
 
 def _normalize_resize(node: NormalNode) -> None:
-    """Stores the scales of every axis. Before opset 11, coordinates are `asymmetric`."""
+    """Stores the scales of every axis, and replaces an Upsample or older Resize by a Resize of opset 11.
+
+    The older operators have the coordinates `asymmetric`. If they have another mode than nearest or linear,
+    or a scale below 1 or a computed scale, they are marked with `before` instead.
+    """
     is_old = node.op == "Upsample" or node.opset < 11
     scales = _read_scales(node, 1 if is_old else 2)
     if not is_old:
@@ -220,7 +224,8 @@ def _drop_attribute(name: str, *trivial: Any) -> Rule:
 def _mark_older_nodes(version: int, attribute: str, *trivial: Any) -> Rule:
     """Makes a rule that marks nodes before a version in which an attribute changed its meaning.
 
-    Nodes with a `trivial` value of the attribute are not marked.
+    Nodes with a `trivial` value of the attribute are not marked. The first `trivial` value also stands for an
+    absent attribute.
     """
 
     def mark_older_node(node: NormalNode) -> None:

@@ -222,6 +222,7 @@ def _skip_folded_normalizations(
 
 
 def _is_reliable(before: GraphProducers, after: GraphProducers, name: str) -> bool:
+    """Whether values of both graphs with the same name probably correspond; see `pair_values`."""
     first, second = before.nodes[before.producer[name]], after.nodes[after.producer[name]]
     if first.key == second.key or SITE_KEY in first.metadata or SITE_KEY in second.metadata:
         return True

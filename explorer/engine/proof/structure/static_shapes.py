@@ -197,7 +197,7 @@ _NEAREST: Mapping[str, Callable[[Fraction], int]] = {
 
 
 def _list_nearest(old: int, new: int, mode: str, rounding: str) -> Ints | None:
-    """Lists the index in the input of each element of an axis, or returns None if rounding decides it.
+    """Lists the index in the input of each element of an axis, or returns None if a runtime may differ.
 
     A runtime computes places in float32. These are exact if the scale is a power of 2.
     """

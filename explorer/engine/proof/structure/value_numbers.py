@@ -36,6 +36,7 @@ from explorer.engine.shapes.subgraphs import name_body, name_function
 from explorer.facts import TensorInfo
 
 Types = Callable[[tuple[str, ...], str], TensorInfo | None]
+"""Function from the path of a graph and a value name to the inferred type, or None if it is unknown."""
 
 _ABSENT = 0
 """Number of an absent input."""
@@ -239,7 +240,10 @@ class GraphNumbers:
         return [numbers[name] for name in names]
 
     def _find_outer_number(self, name: str, scope: _Scope) -> int:
-        """Returns the number of a value that is stored or belongs to an outer graph."""
+        """Returns the number of a value that no node of the scope computes.
+
+        The value is absent, stored, or from an outer graph. An undefined value gets a number of its own.
+        """
         if not name:
             return _ABSENT
         if name in scope.stored:
@@ -291,7 +295,7 @@ class GraphNumbers:
                 for slot in range(len(node.outputs))
             ]
         if function is not None:
-            return self._call_outputs(function, node, input_numbers, scope)
+            return self._number_call(function, node, input_numbers, scope)
         if not node.domain and node.op == "Identity" and len(input_numbers) == 1:
             return input_numbers
         attributes, from_caller = self._resolve_attributes(node, scope)
@@ -307,7 +311,7 @@ class GraphNumbers:
         if normal.equal_value is not None:
             return [
                 normal.equal_value,
-                *(self.table.get_number("other output", id(node), slot) for slot in node.outputs[1:]),
+                *(self.table.get_number("other output", id(node), name) for name in node.outputs[1:]),
             ]
         endless_form = self._number_endless_body(node, input_numbers, attributes.get("body"), scope)
         if endless_form is not None:
@@ -429,7 +433,7 @@ class GraphNumbers:
             else self._number_attribute(node, name, value, scope)
         )
 
-    def _call_outputs(
+    def _number_call(
         self, function: Function, node: Node, input_numbers: list[int], scope: _Scope
     ) -> list[int]:
         """Returns the numbers of a call's outputs, which are the numbers of the function's outputs."""

@@ -217,8 +217,8 @@ class BlockTable:
         """Groups a 1-D array of codes by block.
 
         Yields:
-            A block and the positions of its codes. None instead of a block stands for zeros, and None instead
-            of positions stands for all positions.
+            A block and the positions of its codes in the array. The block is None for codes below 1, such as
+            the zero; the positions are None if all codes are in one group.
         """
         if (block := self.find_block(codes)) is not None or not codes.any():
             yield block, None

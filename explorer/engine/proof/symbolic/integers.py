@@ -110,6 +110,7 @@ class IntegerRules:
             if isinstance(args[0], _CodesSymbol):
                 return [Symbol(args[0].codes)]
             if isinstance(args[0], Symbol):
+                # a wide type, or the type of an operand to which a number was added, represents every element
                 keeps_codes = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
                 if not self._is_sum(args[0]) and DTYPES[int(attributes["to"])].bits == 16:
                     return [args[0]]  # a cast back to the unpadded type
@@ -133,6 +134,7 @@ class IntegerRules:
     def _apply_elementwise(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
     ) -> Sequence[Value] | None:
+        """Returns the outputs of an elementwise operator or ReduceSum; None if the general rule applies."""
         symbols = [a for a in args if isinstance(a, Symbol)]
         if not symbols:
             return [_sum_numbers(attributes, args)] if node.op == "ReduceSum" else None
@@ -166,6 +168,11 @@ class IntegerRules:
         return Symbol(np.where(codes <= _CHANGED_ZERO, codes, _CHANGED_ZERO - codes))
 
     def _apply_pad(self, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value] | None:
+        """Returns the output of a Pad with the zero point or the number 0, or None for stored numbers.
+
+        Raises:
+            ValueError: The Pad uses another number or a negative pad.
+        """
         if not isinstance(args[0], Symbol):
             return None
         fill = args[2] if len(args) > 2 and args[2] is not None else np.zeros((), np.int8)
@@ -195,6 +202,13 @@ class IntegerRules:
         ]
 
     def _apply_product(self, args: Sequence[Any], product: Product) -> Sequence[Value]:
+        """Returns the output of a MatMulInteger.
+
+        Its zero point of the right operand may only undo an offset that was added to this operand.
+
+        Raises:
+            ValueError: An operand has another zero point.
+        """
         activation, weight = args[0], args[1]
         zeros = [args[i] if len(args) > i and args[i] is not None else np.zeros((), np.int64) for i in (2, 3)]
         if any(isinstance(zero, Symbol) for zero in zeros) or np.any(zeros[0]) or zeros[1].size != 1:

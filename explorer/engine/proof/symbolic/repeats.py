@@ -96,6 +96,7 @@ class BodyRepeats:
         results = [scope[name] for name in split_body.output_names]
         input_ids = {id(v) for v in values if isinstance(v, Symbol)}
         new_blocks, size = self.table.blocks[block_count:], self.table.next - first
+        # a body that has run with another key (other shapes or weights) is never repeated
         can_repeat = (
             template is None
             and _are_products(new_blocks, input_ids, first)

@@ -117,6 +117,7 @@ class Symbols:
 
 
 def _rearrange(value: Value, move: Callable[[Array], Array]) -> Value:
+    """Applies `move`, which only moves elements, to the codes of a symbol or to numbers."""
     return Symbol(move(value.codes)) if isinstance(value, Symbol) else move(value)
 
 
@@ -278,9 +279,8 @@ def _gather(use: OperatorUse) -> Sequence[Value]:
 def _gather_codes(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
     """Computes the codes of a Gather's output.
 
-    `recent` caches them, because consecutive slices need them again.
-
-    The cache contains no symbol, because a reference cycle would delay freeing the codes.
+    `recent` caches them, because consecutive slices need them again. `key` identifies the Gather in the
+    cache. It is no symbol, because a reference cycle would delay freeing the codes.
     """
     if recent[0] is not key:
         recent[:] = key, np.take(x.codes, index, axis)
@@ -333,6 +333,11 @@ def _make_size_rule(operation: Callable[[Array, Array], Array]) -> Rule:
 
 
 def _matmul(use: OperatorUse) -> Sequence[Value]:
+    """Creates the product of two matrices, or the products of two batches of matrices.
+
+    Raises:
+        ValueError: The left operand is constant, or the operands are not matrices with matching sizes.
+    """
     first, second = use.args
     if not isinstance(first, Symbol) and not isinstance(second, Symbol):
         raise ValueError("both operands are constant")
@@ -419,7 +424,7 @@ def _sum_batch(symbols: Symbols, batch: Batch, axis: int, keeps_axis: bool) -> S
 
 
 def _dequantize(use: OperatorUse) -> Sequence[Value]:
-    """Dequantizes stored integers."""
+    """Dequantizes stored codes, with the rounding of the runtime's kernels."""
     x, scale = use.args[0], use.args[1]
     zero = use.args[2] if len(use.args) > 2 and use.args[2] is not None else np.zeros((), np.int8)
     if any(isinstance(value, Symbol) for value in (x, scale, zero)):
