@@ -30,7 +30,7 @@ _KEY_OF_LIST = re.compile(r"-*(?:(?:in|out|weight):|(?:attr:)?[a-z_0-9]+(?:[<>=!
 
 
 class Word(NamedTuple):
-    """A piece of the text with its position. `sign` is true for an operator or a parenthesis.
+    """A piece of the text with its position. `is_sign` is true for an operator or a parenthesis.
 
     A term such as 'macs > 1 k' is joined from pieces. `joints` has the offset and the position of each
     piece after the first.
@@ -38,7 +38,7 @@ class Word(NamedTuple):
 
     text: str
     position: int
-    sign: bool = False
+    is_sign: bool = False
     joints: tuple[tuple[int, int], ...] = ()
 
     def locate(self, fragment: str) -> int:
@@ -91,7 +91,7 @@ def split_words(text: str, is_key: Callable[[str], bool], is_unit: Callable[[str
             opened.append(position + minus)
             position += minus + 1
             continue
-        previous = words[-1] if words and not words[-1].sign else None
+        previous = words[-1] if words and not words[-1].is_sign else None
         follows_key = previous is not None and bool(_KEY_OF_LIST.fullmatch(previous.text))
         stop = _find_word_end(text, position, follows_key)
         word = text[position:stop]
@@ -206,7 +206,7 @@ class _Parser:
             self._raise_missing_term(sign)
         word = self._words[self._at]
         self._at += 1
-        if word.sign:
+        if word.is_sign:
             if depth >= _MAX_NESTING:
                 raise build_error(f"parentheses are nested deeper than {_MAX_NESTING}", word.position)
             test = self.parse_alternatives(depth + 1)
@@ -232,7 +232,7 @@ class _Parser:
         if self._at == len(self._words):
             return "end"
         word = self._words[self._at]
-        return word.text if word.sign else ""
+        return word.text if word.is_sign else ""
 
     def _accept(self, sign: str) -> bool:
         is_next = self._peek_sign() == sign

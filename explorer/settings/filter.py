@@ -265,9 +265,9 @@ class _Terms:
             return lambda layer, place: not test(layer, place)
         return test
 
-    def _parse_term(self, text: str, quoted: bool, word: Word) -> Test:
-        """Builds the test of a term without minus signs; a `quoted` term is a plain word."""
-        if quoted:
+    def _parse_term(self, text: str, is_quoted: bool, word: Word) -> Test:
+        """Builds the test of a term without minus signs; with `is_quoted`, a word in names."""
+        if is_quoted:
             return _build_word_test(text)
         comparison = _COMPARISON.match(text)
         if comparison and _is_key(comparison[1], self._columns):

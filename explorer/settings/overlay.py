@@ -341,12 +341,12 @@ def _limit_figure(value: float) -> float:
     return value if abs(value) <= _MAX_FIGURE else _NOT_A_NUMBER
 
 
-def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[OverlayColumn, float]:
+def _build_column(head: str, is_percent: bool, used_names: Iterable[str]) -> tuple[OverlayColumn, float]:
     """Builds a column from its header.
 
     Args:
         head: Header in the file.
-        percent: Whether any cell ends with a percent sign.
+        is_percent: Whether any cell ends with a percent sign.
         used_names: Names of other columns.
 
     Returns:
@@ -354,11 +354,11 @@ def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[
     """
     match = _HEAD.fullmatch(head)
     title, unit_text = (match[1], (match[2] or "").strip()) if match else (head, "")
-    unit, factor = _UNITS["%"] if percent else _UNITS.get(unit_text.casefold(), ("number", 1.0))
+    unit, factor = _UNITS["%"] if is_percent else _UNITS.get(unit_text.casefold(), ("number", 1.0))
     stem, _, last = title.rpartition("_")
     if (
         not unit_text
-        and not percent
+        and not is_percent
         and stem
         and last.casefold() in _UNITS
         and last.casefold() not in _PARENTHESIZED_UNITS

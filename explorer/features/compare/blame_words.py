@@ -235,13 +235,13 @@ def build_probe_figures(probe: Probe) -> Fields:
 _CURSOR_TITLES = ("relative", "introduced", "noise", "max error", "SNR dB", "cosine", "operator", "shape")
 
 
-def _build_row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
+def _build_row(probe: Probe, is_first: bool, scale: tuple[int, int] | None) -> tuple[Cell, ...]:
     state, role = STATES[probe.state]
     if probe.formats and probe.state == "coarser":
         state = _format_number_formats(probe)
     return (
         exact_text(probe.step),
-        Span(format_site(probe.layer, probe.module), "strong" if first else ""),
+        Span(format_site(probe.layer, probe.module), "strong" if is_first else ""),
         Span(probe.op, "quiet"),
         Span(shape_text(probe.shape), "quiet"),
         _format_error(probe.max_abs),

@@ -171,7 +171,7 @@ class _Pair:
             context.start("Profile", self._time(request), self.show)
 
         last = ProfileRequest(*store.profiled)._replace(beside="")
-        context.ask(ProfileDialog(last, graph=store.is_graph, states={}), on_answer)
+        context.ask(ProfileDialog(last, is_graph=store.is_graph, states={}), on_answer)
 
     async def _time(self, request: ProfileRequest) -> None:
         """Time both models in turn; Enter on a layer of the result goes to its row."""

@@ -67,7 +67,7 @@ def draw_flame_lines(
     figures: Callable[[int], tuple[str, str]],
     chosen_box: int,
     height: int,
-    letters: bool,
+    uses_letters: bool,
 ) -> list[Line]:
     """Draw the boxes as lines, one level below the other, with the chosen box highlighted.
 
@@ -77,7 +77,7 @@ def draw_flame_lines(
         figures: Function that returns the figure of a box and its share of the top box, as text.
         chosen_box: Index of the highlighted box.
         height: Available height, in lines.
-        letters: Whether to mark families by letters and draw right edges of boxes, for lack of colors.
+        uses_letters: Whether to mark families by letters and draw right edges of boxes, for lack of colors.
     """
     tops = compute_level_tops(boxes, height)
     levels: list[list[int]] = [[] for _ in range(1 + max((box.level for box in boxes), default=0))]
@@ -92,20 +92,20 @@ def draw_flame_lines(
                 box, label = boxes[index], labels[index]
                 if box.start > x:
                     line.append((" " * (box.start - x), "text"))
-                room = box.width - 1 - letters
-                text = _format_box(y, label, figures(index), room, letters) if room > 0 else ""
+                room = box.width - 1 - uses_letters
+                text = _format_box(y, label, figures(index), room, uses_letters) if room > 0 else ""
                 filled = FILL + (CHOSEN if index == chosen_box else label.family)
-                role = filled if not letters else "mark" if index == chosen_box else label.family
-                line.append((_pad_cells(text, box.width, letters), role))
+                role = filled if not uses_letters else "mark" if index == chosen_box else label.family
+                line.append((_pad_cells(text, box.width, uses_letters), role))
                 x = box.start + box.width
             lines.append(tuple(line))
     return lines[:height]
 
 
-def _format_box(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
+def _format_box(y: int, label: FlameLabel, figures: tuple[str, str], room: int, uses_letters: bool) -> str:
     """Return line `y` of a box: its name, its figure, or its operator."""
     if y == 0:
-        return _format_name(label, room, letters)
+        return _format_name(label, room, uses_letters)
     return (
         _format_figure(figures, room) if y == 1 else label.kind if y == 2 and room >= _MIN_NAMED_WIDTH else ""
     )
@@ -119,26 +119,26 @@ def _format_figure(texts: tuple[str, str], room: int) -> str:
     return share if share and len(share) <= room else ""
 
 
-def _format_name(label: FlameLabel, room: int, letters: bool) -> str:
+def _format_name(label: FlameLabel, room: int, uses_letters: bool) -> str:
     """Return the name of a box after the letter of its family, or only the letter in a narrow box."""
-    mark = _find_mark(label, letters)
+    mark = _find_mark(label, uses_letters)
     if room < _MIN_NAMED_WIDTH + 2 * bool(mark):
         return mark
     return f"{mark} {escape_name(label.name)}".lstrip()
 
 
-def _find_mark(label: FlameLabel, letters: bool) -> str:
-    return FAMILIES[label.family].letter if letters and label.family != "other" else ""
+def _find_mark(label: FlameLabel, uses_letters: bool) -> str:
+    return FAMILIES[label.family].letter if uses_letters and label.family != "other" else ""
 
 
-def _name_room(label: FlameLabel, room: int, letters: bool) -> int:
+def _name_room(label: FlameLabel, room: int, uses_letters: bool) -> int:
     """Return the cells for a name in a box with `room` cells for text."""
-    return room - 2 * bool(_find_mark(label, letters))
+    return room - 2 * bool(_find_mark(label, uses_letters))
 
 
-def _pad_cells(text: str, width: int, letters: bool) -> str:
-    """Pad a line of a box and add its left edge; with `letters`, also its right edge."""
-    last = "▕" if letters and width > 1 else ""
+def _pad_cells(text: str, width: int, uses_letters: bool) -> str:
+    """Pad a line of a box and add its left edge; with `uses_letters`, also its right edge."""
+    last = "▕" if uses_letters and width > 1 else ""
     room = width - 1 - len(last)
     return f"▏{fit(text, room)}{last}" if room > 0 else f"▏{last}"[:width]
 
@@ -292,13 +292,13 @@ class FlameView(SubScreen[int]):
             self._boxes, self._labels, self._format_figures, self.chosen, height, needs_letters
         )
 
-    def _lay_out(self, width: int, height: int, letters: bool) -> None:
+    def _lay_out(self, width: int, height: int, uses_letters: bool) -> None:
         weights, top, target = self.figure.weights, self._top, self._target
         span, rows = (None, 1) if top is None else (top[:2], top[2])
         self._boxes = icicle(weights, span, width, height, rows=rows)
         labels = [label_of(box, self._layers, self._model) for box in self._boxes]
         rooms = [
-            _name_room(label, box.width - 1 - letters, letters)
+            _name_room(label, box.width - 1 - uses_letters, uses_letters)
             for box, label in zip(self._boxes, labels, strict=True)
         ]
         self._labels = shorten_labels(self._boxes, labels, rooms)

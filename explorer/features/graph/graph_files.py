@@ -111,11 +111,11 @@ def draw_curve(edge: GraphEdge) -> str:
     return "".join(words)
 
 
-def _draw_box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> Iterator[str]:
-    """Draw a box with its lines of text. `faint` draws it half transparent."""
+def _draw_box(box: GraphBox, color: str, lines: Sequence[str], is_faint: bool) -> Iterator[str]:
+    """Draw a box with its lines of text. `is_faint` draws it half transparent."""
     x, y, width, height = box.x * CELL[0], box.y * CELL[1], box.width * CELL[0], box.height * CELL[1]
     radius = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
-    style = ' class="u"' if faint else ""
+    style = ' class="u"' if is_faint else ""
     yield f"<g{style}><title>{escape(build_box_title(box))}</title>"
     if box.role in ("group", "part"):  # a second outline shows that the box can be opened
         yield _draw_rectangle(x + 5, y + 5, width, height, radius, color)

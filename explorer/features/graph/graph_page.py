@@ -157,12 +157,12 @@ class GraphCanvas:
             for edge in edges:
                 _route(edge, lines)
             for (x, y), sides in lines.items():
-                self._set(x, y, corners[sides], role)
+                self._write_text(x, y, corners[sides], role)
         self._label(drawing.edges)
         for edge in (*drawing.edges, *lit):
             if edge.points:
                 x, y = edge.points[-1]
-                self._set(x, y, "▲" if edge.back else "▼", "accent" if edge.lit else "dim")
+                self._write_text(x, y, "▲" if edge.back else "▼", "accent" if edge.lit else "dim")
         names = shorten_box_names(drawing.boxes, [box.width - 2 for box in drawing.boxes])
         for box, name in zip(drawing.boxes, names, strict=True):
             self._draw(box, name)
@@ -175,20 +175,20 @@ class GraphCanvas:
 
     def _draw_line(self, y: int, box: GraphBox | None, left: int, width: int) -> Line:
         row = self._rows.get(y, {})
-        marked = range(0)
+        chosen_columns = range(0)
         if box is not None and box.y <= y < box.y + box.height:
-            marked = range(box.x, box.x + box.width)
+            chosen_columns = range(box.x, box.x + box.width)
         spans: list[tuple[str, str]] = []
         for x in range(left, left + width):
             char, role = row.get(x, (" ", "text"))
             if (not char and x == left) or (x == left + width - 1 and cell_len(char) > 1):
                 char = " "  # half of a wide character
-            if x in marked:
+            if x in chosen_columns:
                 role = "mark"
             spans.append((char, role))
         return merge_spans(spans)
 
-    def _set(self, x: int, y: int, text: str, role: str) -> None:
+    def _write_text(self, x: int, y: int, text: str, role: str) -> None:
         row = self._rows.setdefault(y, {})
         for char in text:
             cells = cell_len(char)
@@ -201,33 +201,29 @@ class GraphCanvas:
     def _draw(self, box: GraphBox, name: str) -> None:
         """Draw a box: square corners if it computes, a double bottom line if it can be opened."""
         inner, role = box.width - 2, box.family if box.role in WORK else "dim"
-        faint = self.drawing.route is not None and not box.lit
-        if box.lit or faint:
+        is_faint = self.drawing.route is not None and not box.lit
+        if box.lit or is_faint:
             role = "accent" if box.lit else "track"
         letter = FAMILIES[box.family].letter if box.role in WORK else ""
         mark = MARK if box.role in _MARKED and box.row in self._marks else ""
         corners = "┌┐" if box.role in WORK else "╭╮"
         bottom = "╘╛═" if box.unfolds else "└┘─" if box.role in WORK else "╰╯─"
         top = f"{corners[0]}{letter}{'─' * (inner - len(letter + mark))}{mark}{corners[1]}"
-        sides, low = f"│{' ' * inner}│", bottom[0] + bottom[2] * inner + bottom[1]
+        sides, bottom_line = f"│{' ' * inner}│", bottom[0] + bottom[2] * inner + bottom[1]
         if box.lit:
-            top, sides, low = top.translate(_LIT), sides.translate(_LIT), low.translate(_LIT)
-        self._set(box.x, box.y, top, role)
-        self._set(box.x, box.y + box.height - 1, low, role)
+            top, sides, bottom_line = (text.translate(_LIT) for text in (top, sides, bottom_line))
+        self._write_text(box.x, box.y, top, role)
+        self._write_text(box.x, box.y + box.height - 1, bottom_line, role)
         labels = [name, *(shorten_label(line, inner) for line in list_box_lines(box, "family", name)[1:])]
         labels = [line if cell_len(line) <= inner else fit(line, inner) for line in labels[: box.height - 2]]
+        name_role = "dim" if is_faint else "strong"
+        text_role = "text" if box.role in WORK and not is_faint else "dim"
         for line_index in range(1, box.height - 1):
-            self._set(box.x, box.y + line_index, sides, role)
+            self._write_text(box.x, box.y + line_index, sides, role)
             if line_index <= len(labels):
-                style = (
-                    "dim" if faint else "strong" if line_index == 1 else "text" if box.role in WORK else "dim"
-                )
-                self._set(
-                    box.x + 1 + (inner - cell_len(labels[line_index - 1])) // 2,
-                    box.y + line_index,
-                    labels[line_index - 1],
-                    style,
-                )
+                label = labels[line_index - 1]
+                x = box.x + 1 + (inner - cell_len(label)) // 2
+                self._write_text(x, box.y + line_index, label, name_role if line_index == 1 else text_role)
 
     def _label(self, edges: Sequence[GraphEdge]) -> None:
         """Write tensor shapes next to edges if there is room; equal shapes from one box are written once."""
@@ -240,7 +236,7 @@ class GraphCanvas:
             x, y = edge.points[0]
             row = self._rows.get(y, {})
             if not any(column in row for column in range(x + 1, x + 3 + len(text))):
-                self._set(x + 2, y, text, "dim")
+                self._write_text(x + 2, y, text, "dim")
 
 
 def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:

@@ -126,7 +126,8 @@ def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMac
     """Count the cost of one mapping on a machine, without a search.
 
     Args:
-        mapping: Mapping of one matrix product. Without levels, each tile is one unit of the machine.
+        mapping: Mapping of one matrix product. Without levels, each tile is one unit of the machine, cut to
+            the size of the product.
         machine: Name or file of a machine as for `--machine`, or a machine.
 
     Raises:
@@ -257,18 +258,18 @@ def _list_assumptions(
     else:
         yield "Bias, activation functions and the operators between the matmuls are not counted."
         yield "Outputs leave in the type of the sums."
-    preset = next((row.dtype for row in PRESETS if row.name == machine.hardware.name), None)
+    preset_type = next((row.dtype for row in PRESETS if row.name == machine.hardware.name), None)
     dtypes = {site.cost.mapping.dtype for site in sites} - set(machine.rates)
     for dtype in sorted(dtypes):
-        if preset not in (None, dtype):
-            yield f"{machine.hardware.name} is described for {preset}; its rate is used for {dtype} as well."
+        if preset_type not in (None, dtype):
+            yield f"{machine.hardware.name} is described for {preset_type}; its rate is used for {dtype} as well."
     if any("Conv" in site.op for site in sites):
         yield "The left operand of a convolution is counted as in im2col: all elements of every window."
     if any(site.cost.mapping.right for site in sites):
         yield "Weights are counted in the type in which they are stored, without their scales."
-    unknown = [site.name for site in sites if site.calls is None]
-    if unknown:
-        yield f"The number of runs depends on the data, so these are in no sum: {', '.join(unknown[:3])}."
+    uncounted = [site.name for site in sites if site.calls is None]
+    if uncounted:
+        yield f"The number of runs depends on the data, so these are in no sum: {', '.join(uncounted[:3])}."
 
 
 def _describe_skipped(skipped: Sequence[SkippedSite]) -> Iterator[str]:

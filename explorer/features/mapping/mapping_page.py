@@ -203,10 +203,10 @@ def draw_totals(
 
 
 def draw_figure_table(
-    machine: MemoryMachine, cost: MappingCost, width: int, exact: bool, *, occupancies: bool
+    machine: MemoryMachine, cost: MappingCost, width: int, exact: bool, *, with_occupancies: bool
 ) -> list[Line]:
     """Draw where the cycles and the energy go. See `build_memory_cost_table` for the arguments."""
-    return draw([build_memory_cost_table(machine, cost, occupancies=occupancies)], width, exact)
+    return draw([build_memory_cost_table(machine, cost, with_occupancies=with_occupancies)], width, exact)
 
 
 def draw_front(

@@ -206,7 +206,7 @@ class MappingView(MappingSearchView):
         if self._cost is None:
             return ()
         if not self._is_beside:
-            return draw_figure_table(self._machine, self._cost, width, self._exact, occupancies=True)
+            return draw_figure_table(self._machine, self._cost, width, self._exact, with_occupancies=True)
         lines = draw_memories(self._machine, self._cost, width, min(height, _MAX_MEMORY_LINES))
         room = min(height - len(lines), _MAX_FRONT_LINES)
         front = () if self._search is None else self._search.front
@@ -221,10 +221,12 @@ class MappingView(MappingSearchView):
         totals = draw_totals(self._cost, best, width, self._exact, with_fullest=self._is_short)
         if self._is_short:
             return totals
-        has_occupancies = not self._is_beside
+        with_occupancies = not self._is_beside
         return [
             *totals,
-            *draw_figure_table(self._machine, self._cost, width, self._exact, occupancies=has_occupancies),
+            *draw_figure_table(
+                self._machine, self._cost, width, self._exact, with_occupancies=with_occupancies
+            ),
         ]
 
     def _show_status(self) -> None:

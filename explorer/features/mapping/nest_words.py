@@ -206,13 +206,13 @@ def _list_parts(machine: MemoryMachine, cost: MappingCost) -> list[_Part]:
     return [*parts, _Part(ARRAY, cost.array_cycles, compute_arithmetic_pj(machine, cost), None)]
 
 
-def build_memory_cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) -> Table:
+def build_memory_cost_table(machine: MemoryMachine, cost: MappingCost, *, with_occupancies: bool) -> Table:
     """Build a table with the cycles, the energy and the bytes of each memory and of the array.
 
     Args:
         machine: The machine.
         cost: The mapping.
-        occupancies: Whether the table shows the used share of each memory instead of the moved bytes.
+        with_occupancies: Whether the table shows the used share of each memory instead of the moved bytes.
     """
     parts = _list_parts(machine, cost)
     total = cost.cycles or max((part.cycles or 0 for part in parts), default=0)
@@ -222,7 +222,7 @@ def build_memory_cost_table(machine: MemoryMachine, cost: MappingCost, *, occupa
         role: Role = "warning" if part.name == cost.bound else "bar"
         limit = Span("  limit" if part.name == cost.bound else "", "warning")
         cells: list[Cell] = [(Span(part.name, "strong"), limit)]
-        if occupancies:
+        if with_occupancies:
             cells += list(_format_occupancy(part.memory))
         if cost.cycles is not None:
             has_share = part.cycles is not None and total > 0
@@ -236,17 +236,17 @@ def build_memory_cost_table(machine: MemoryMachine, cost: MappingCost, *, occupa
                 Span(bar_text((part.pj or 0) / energy) if energy else "", "bar"),
                 energy_text(part.pj) if part.pj is not None else "",
             ]
-        if not occupancies:
+        if not with_occupancies:
             cells += [size(part.memory.reads), size(part.memory.writes)] if part.memory is not None else []
         rows.append(tuple(cells))
     columns = [Column("memory")]
-    if occupancies:
+    if with_occupancies:
         columns += [Column(""), Column("held")]
     if cost.cycles is not None:
         columns += [Column("", drop=3), Column("cycles", "right"), Column("of all", "right", drop=1)]
     if cost.pj is not None:
         columns += [Column("", drop=4), Column("energy", "right")]
-    if not occupancies:
+    if not with_occupancies:
         columns += [Column("read", "right", drop=5), Column("written", "right", drop=6)]
     return Table(columns, rows, indent=1)
 

@@ -80,16 +80,16 @@ def _run_text(profile: Profile) -> str:
     return f"{batch}{sure}{many_text(profile.runs, 'run')}, {profile.device}, {threads}"
 
 
-def _format_noise(significant: bool | None) -> str:
-    if significant is None:
+def _format_noise(is_significant: bool | None) -> str:
+    if is_significant is None:
         return "; to tell this from noise, each needs at least six runs"
-    return "" if significant else "; within noise"
+    return "" if is_significant else "; within noise"
 
 
-def _format_difference(value: float, significant: bool | None) -> Span:
+def _format_difference(value: float, is_significant: bool | None) -> Span:
     value = value if abs(value) > _ROUNDING else 0.0
     text = f"{'+' if value > 0 else '-' if value < 0 else ''}{seconds_text(abs(value))}"
-    return Span(text, "figure" if significant else "quiet", value=value)
+    return Span(text, "figure" if is_significant else "quiet", value=value)
 
 
 def build_change_table(layers: Sequence[LayerChange]) -> Table:

@@ -137,7 +137,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
 
     Args:
         last: Initial content of the fields.
-        graph: Whether the model is an ONNX graph, which has optimization levels. A module can be trained
+        is_graph: Whether the model is an ONNX graph, which has optimization levels. A module can be trained
             instead.
         states: Names of the other states of the history, by index.
     """
@@ -145,16 +145,16 @@ class ProfileDialog(FormDialog[ProfileRequest]):
     TITLE_TEXT = "Profile on this machine"
     HINT = "↑↓←→ choose · Enter start · Esc cancel"
 
-    def __init__(self, last: ProfileRequest, *, graph: bool = True, states: Mapping[int, str]) -> None:
+    def __init__(self, last: ProfileRequest, *, is_graph: bool = True, states: Mapping[int, str]) -> None:
         super().__init__()
-        self._last, self._graph = last, graph
+        self._last, self._is_graph = last, is_graph
         self._states = {"": _NOT_COMPARED, **{str(index): f"beside {name}" for index, name in states.items()}}
 
     def fields(self) -> ComposeResult:
         """Yield the option fields and the text fields."""
         label, words, current = (
             ("optimize", _OPTIMIZE_WORDS, self._last.level)
-            if self._graph
+            if self._is_graph
             else ("training", _OPTIMIZER_WORDS, self._last.training)
         )
         yield OptionField(label, words, current, id="choice")
@@ -185,8 +185,8 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
         state_indexes = [field.index for field in self.query("#beside").results(OptionField)]
         return ProfileRequest(
-            level=chosen_word if self._graph else "",
-            training="" if self._graph else chosen_word,
+            level=chosen_word if self._is_graph else "",
+            training="" if self._is_graph else chosen_word,
             beside=[*self._states][state_indexes[0]] if state_indexes else "",
             **typed,
         )
@@ -385,7 +385,7 @@ class ProfileCommand(ScreenCommand):
             if self.store.profile is None and parent is not None and history.entries[parent].profile:
                 # after a change, offer to compare with the state before it
                 last = last._replace(beside=str(parent))
-        dialog = ProfileDialog(last, graph=self.store.is_graph, states=states)
+        dialog = ProfileDialog(last, is_graph=self.store.is_graph, states=states)
         self.context.ask(dialog, self._start)
 
     def _name_state(self, index: int) -> str:

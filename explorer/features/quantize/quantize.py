@@ -123,7 +123,7 @@ class Quantizer:
             self._read_samples(plan.model, request).check()
         grids = Grids({})
         plan = replace(plan, choices=exclude_nonfinite(plan.choices, grids))
-        return replace(self._answer(plan, grids, {}, request, None, weights=False), notes=notes)
+        return replace(self._answer(plan, grids, {}, request, None, measures_weights=False), notes=notes)
 
     def _resolve_form(
         self, request: QuantizeRequest, on_progress: OnProgress
@@ -149,7 +149,10 @@ class Quantizer:
         model = self._load_graph(on_progress)
         spec = self._resolve_form(QuantizeRequest(spec), on_progress)[0].spec
         return find_settings(
-            spec, exclude_nonfinite(self._apply_spec(model, spec, sized=True).choices, Grids({}), ("weight",))
+            spec,
+            exclude_nonfinite(
+                self._apply_spec(model, spec, needs_sizes=True).choices, Grids({}), ("weight",)
+            ),
         )
 
     def steps(self, request: QuantizeRequest, work: Work) -> Steps:
@@ -193,7 +196,7 @@ class Quantizer:
 
         def build_fact(written_file: Written) -> Quantization:
             measures_weights = measured or bool(spec.accumulator)
-            fact = self._answer(plan, grids, errors, request, work.output, weights=measures_weights)
+            fact = self._answer(plan, grids, errors, request, work.output, measures_weights=measures_weights)
             lost = self._note_calibrator_loss(request, errors.get("outputs") or {}, on_progress, cancel)
             return replace(
                 fact,
@@ -263,7 +266,7 @@ class Quantizer:
                 path = os.path.join(folder, "trial.onnx")
                 writer.write(rounded, path, cancel=cancel)
                 outputs = original.agreement(validate(reader.read(path)), step)
-        fact = self._answer(plan, grids, {"outputs": outputs}, request, None, weights=False)
+        fact = self._answer(plan, grids, {"outputs": outputs}, request, None, measures_weights=False)
         seconds = time.perf_counter() - started
         return replace(fact, calibration=original.samples.text, seconds=seconds, notes=notes)
 
@@ -360,7 +363,7 @@ class Quantizer:
         request: QuantizeRequest,
         output: str | None,
         *,
-        weights: bool,
+        measures_weights: bool,
     ) -> Quantization:
         analysis = self._analyze(self._read_samples(plan.model, request).sizes(plan.model))
         weight_bytes = analysis.info.totals.weight_bytes
@@ -371,7 +374,7 @@ class Quantizer:
             analysis.layers,
             weight_bytes,
             **errors,
-            weights=weights,
+            weights=measures_weights,
             accumulator_bits=bits,
             unchanged=collect_kept_names(plan.model, plan.choices),
         )
@@ -394,12 +397,12 @@ class Quantizer:
         needed = find_lowest_opset(plan.choices)
         return plan if needed <= model.opset else self._apply_spec(raise_opset(model, needed), spec)
 
-    def _apply_spec(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
+    def _apply_spec(self, model: Model, spec: QuantizeSpec, *, needs_sizes: bool = False) -> ModelChoices:
         models = self._models
         dims, input_shapes = models.find_sizes(models.current, model)
         types = shapes.infer(model, dims, input_shapes).values
         sizes: dict[str, Sizes] = {}
-        if sized or any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):
+        if needs_sizes or any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):
             products = find_products(model, dims, input_shapes, models.rules, decomposable=())
             sizes = {site.name: (site.M, site.K, site.N) for site in products.sites}
         layers = find_layers(model, types, sizes)
