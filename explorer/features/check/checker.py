@@ -57,7 +57,7 @@ class ModelFigures(Struct, frozen=True):
 
     Attributes:
         figures: Figures by name.
-        seconds: Interval of the measured time, or None without a measurement.
+        seconds: Interval of the measured time; None without a measurement, or if input sizes are open.
         no_seconds: Reason why the time could not be measured, or ''.
         unknown: Paths of the layers with an unknown figure.
         inputs: Shape of each input by name, as text.
@@ -134,7 +134,7 @@ def check_needs(
 
 
 def find_entry(baseline: Baseline | None, name: str, path: str, *, is_needed: bool) -> BaselineModel | None:
-    """Return the figures of a model in a baseline, or None if it lacks the model.
+    """Return the figures of a model in a baseline; None without a baseline, or if it lacks the model.
 
     Raises:
         Misuse: The baseline lacks the model, and a budget needs its figures.

@@ -85,7 +85,7 @@ class PairColumns(Struct, frozen=True):
         return self.name + self.kind + self.macs
 
 
-def columns(width: int, longest_kind: int = 0, *, exact: bool) -> PairColumns:
+def choose_columns(width: int, longest_kind: int = 0, *, exact: bool) -> PairColumns:
     """Choose the columns that fit in `width` cells. `longest_kind` is the width of the longest kind.
 
     Where names would get too narrow, the last differences are left out.

@@ -91,7 +91,7 @@ class _Rows(LineList):
 
     def columns(self, width: int) -> page.PairColumns:
         """Return the columns that fit in `width` cells."""
-        return page.columns(width, self.pair.longest_kind, exact=self.exact)
+        return page.choose_columns(width, self.pair.longest_kind, exact=self.exact)
 
     def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
         """Open or close a row."""

@@ -131,7 +131,7 @@ def _find_mark(label: FlameLabel, uses_letters: bool) -> str:
     return FAMILIES[label.family].letter if uses_letters and label.family != "other" else ""
 
 
-def _name_room(label: FlameLabel, room: int, uses_letters: bool) -> int:
+def _count_name_cells(label: FlameLabel, room: int, uses_letters: bool) -> int:
     """Return the cells for a name in a box with `room` cells for text."""
     return room - 2 * bool(_find_mark(label, uses_letters))
 
@@ -298,7 +298,7 @@ class FlameView(SubScreen[int]):
         self._boxes = icicle(weights, span, width, height, rows=rows)
         labels = [label_of(box, self._layers, self._model) for box in self._boxes]
         rooms = [
-            _name_room(label, box.width - 1 - uses_letters, uses_letters)
+            _count_name_cells(label, box.width - 1 - uses_letters, uses_letters)
             for box, label in zip(self._boxes, labels, strict=True)
         ]
         self._labels = shorten_labels(self._boxes, labels, rooms)

@@ -262,7 +262,8 @@ def _list_assumptions(
     dtypes = {site.cost.mapping.dtype for site in sites} - set(machine.rates)
     for dtype in sorted(dtypes):
         if preset_type not in (None, dtype):
-            yield f"{machine.hardware.name} is described for {preset_type}; its rate is used for {dtype} as well."
+            name = machine.hardware.name
+            yield f"{name} is described for {preset_type}; its rate is used for {dtype} as well."
     if any("Conv" in site.op for site in sites):
         yield "The left operand of a convolution is counted as in im2col: all elements of every window."
     if any(site.cost.mapping.right for site in sites):
