@@ -16,7 +16,13 @@ from explorer.base.errors import BadModel
 from explorer.engine.diff import compare_trees
 from explorer.facts import Analysis, Diff, NodeDiff, Verification
 from explorer.facts.comparison import Comparison, TreeDiff
-from explorer.features.compare.pair_page import PairRows, build_detail_lines, columns, draw_title, graph_line
+from explorer.features.compare.pair_page import (
+    PairRows,
+    build_detail_lines,
+    choose_columns,
+    draw_title,
+    graph_line,
+)
 from explorer.features.compare.pair_screen import PairDialog, PairScreen
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.history_dialog import DiffScreen
@@ -334,7 +340,7 @@ async def test_lines_fill_the_terminal_and_no_more(size: tuple[int, int]) -> Non
             shown.exact = exact
             for at in range(shown.row_count):
                 assert line_width(shown.row_line(at, shown.size.width)) <= shown.size.width
-            laid = columns(size[0], exact=exact)
+            laid = choose_columns(size[0], exact=exact)
             assert laid.name >= 12
             assert laid.has_two_sides == (size[0] >= 100)
 
@@ -348,7 +354,7 @@ async def test_no_kind_is_cut_that_the_standard_names(size: tuple[int, int]) -> 
         rows = top(hands).rows
         for exact in (False, True):
             rows.exact = exact
-            widths = rows.columns(rows.size.width)
+            widths = rows.choose_columns(rows.size.width)
             assert widths.name >= 14
             if widths.kind:
                 lines = [line_text(rows.row_line(at, rows.size.width)) for at in range(rows.row_count)]
