@@ -354,7 +354,7 @@ async def test_no_kind_is_cut_that_the_standard_names(size: tuple[int, int]) -> 
         rows = top(hands).rows
         for exact in (False, True):
             rows.exact = exact
-            widths = rows.choose_columns(rows.size.width)
+            widths = rows.columns(rows.size.width)
             assert widths.name >= 14
             if widths.kind:
                 lines = [line_text(rows.row_line(at, rows.size.width)) for at in range(rows.row_count)]
