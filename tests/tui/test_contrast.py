@@ -61,3 +61,22 @@ def test_a_warning_can_be_read_in_the_palettes_of_terminals_with_16_colors(dark:
     palettes = {5: ("#aa00aa", "#cd00cd", "#bc05bc"), 11: ("#ffff55", "#ffff00", "#f5f543")}
     for color in palettes[number]:
         assert contrast(Style(color=color, bgcolor=theme.background)) >= READABLE
+
+
+@pytest.mark.parametrize("theme", ALL_THEMES, ids=lambda theme: theme.name)
+async def test_every_word_of_every_tab_can_be_read(theme: object) -> None:
+    async with screen(size=(140, 40)) as hands:
+        app = hands.pilot.app
+        app.register_theme(theme)  # type: ignore[arg-type]
+        app.theme = theme.name  # type: ignore[attr-defined]
+        await hands.press("down", "down")
+        words = 0
+        for tab in "123456":
+            await hands.press(tab)
+            for line in app.screen._compositor.render_strips():
+                for text, style, _ in line:
+                    if any(character.isalnum() for character in text):
+                        assert style is not None
+                        assert contrast(style) >= READABLE, (tab, text)
+                        words += 1
+        assert words > 500
