@@ -69,10 +69,10 @@ Row = tuple[str, Mapping[str, Any]]
 
 
 class OutsideFigures(Struct, frozen=True):
-    """Contents of an overlay file.
+    """Contents of an overlay file or of a Python mapping.
 
     Attributes:
-        source: Path of the file.
+        source: Path of the file, or 'overlay' for a mapping.
         columns: Columns of figures.
         rows: (name, path or glob; figure of each column, or None for an empty cell) of each row.
         notes: Descriptions of ignored parts of the file.
@@ -266,7 +266,7 @@ def _read_records(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
 
 
 def _select_figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFigures:
-    """Selects the columns that hold numbers, and reads the numbers.
+    """Reads the columns that have only numbers and blank cells. Other columns are left out, with a note.
 
     Raises:
         Misuse: There are too many columns, a header is too long, or no column holds numbers.
@@ -313,7 +313,7 @@ _NOT_A_NUMBER = math.inf
 def _read_number(cell: Any) -> float | None:
     """Reads the number of a cell, without a percent sign.
 
-    Returns None for a blank cell and `_NOT_A_NUMBER` for other text.
+    Returns None for a blank cell, and `_NOT_A_NUMBER` for any other cell and for a number that is too large.
     """
     if cell is None:
         return None

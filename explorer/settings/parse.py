@@ -171,7 +171,7 @@ def parse_count(text: str, where: str, minimum: int) -> int:
     """Parses an integer of at least `minimum`.
 
     Raises:
-        Misuse: The text is not such an integer.
+        Misuse: The text is not an integer, or is below `minimum`.
     """
     if not _INTEGER.fullmatch(text.strip()) or int(text) < minimum:
         raise Misuse(f"'{text}' is not a whole number of {minimum} or more", where=where)
@@ -228,7 +228,7 @@ def parse_limit(text: str, where: str) -> float:
     """Parses a finite number of 0 or more.
 
     Raises:
-        Misuse: The text is not such a number.
+        Misuse: The text is not a number, or is negative or infinite.
     """
     number = _parse_number(text)
     if not 0 <= number < float("inf"):
@@ -251,7 +251,7 @@ def parse_share(text: str, where: str) -> float:
     """Parses a number above 0 and below 1.
 
     Raises:
-        Misuse: The text is not such a number.
+        Misuse: The text is not a number, or is out of this range.
     """
     number = _parse_number(text)
     if not 0 < number < 1:

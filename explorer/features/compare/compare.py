@@ -99,8 +99,8 @@ class Comparer:
     def tree(self, before: int, after: State, on_progress: OnProgress, cancel: Cancel) -> TreeDiff:
         """Align the layer trees of two states.
 
-        If one state is a graph and the other a PyTorch module, the module is exported first. Two modules are
-        aligned as they are, without comparing the weights' values, unless both belong to this session.
+        If one state is a graph and the other comes from PyTorch, the latter is exported first. Other states
+        are aligned as they are, and only `_diff_modules` compares the values of their weights.
         """
         before_models, (after_models, after_at) = self._models, after
         states = (before_models, before), after

@@ -150,7 +150,7 @@ def diff(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Diff:
-    """Compare two models node by node as ONNX graphs; the arguments are those of `tree_diff`."""
+    """Compare two models node by node, as ONNX graphs or as modules; arguments as for `tree_diff`."""
     sides = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
     return session.parts.get_part(Comparer).diff(*sides, on_progress, cancel)
 

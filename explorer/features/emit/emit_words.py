@@ -38,7 +38,7 @@ def emission(info: Info, fact: CodeProof) -> list[Block]:
 
 
 def code_proof(fact: CodeProof) -> list[Block]:
-    """Build the proof of emitted code: where it is, the sites, and the verdict."""
+    """Build the proof of emitted code: its machine and folder, the sites, and the verdict."""
     evidence = code_evidence(fact)
     return [_build_fields(fact), *([Line(), *evidence] if evidence else [])]
 

@@ -187,7 +187,7 @@ def _build_loops(fact: ModelMapping, cost: MappingCost) -> list[Block]:
         if row.kind == "loop" and row.number == 1:
             continue
         lines.append(Line(("  " * indent, *format_nest_row(row))))
-        indent += row.kind == "loop" or row.level < 0
+        indent += row.kind == "loop" or row.level < 0  # the outermost memory, of level -1, has the margin
     return lines
 
 

@@ -173,7 +173,7 @@ def build_cost_totals(cost: MappingCost, best: MappingCost | None) -> Fields:
 
 
 def _compare_with_best(value: float, best: float | None) -> str:
-    """Format a figure relative to the best mapping's: ' 1.25 x best'; '' if they are equal."""
+    """Format a figure relative to the best mapping's: ' 1.25 x best'; '' if equal, or without `best`."""
     return f" {value / best:,.2f} x best" if best and value != best else ""
 
 

@@ -35,7 +35,7 @@ def build_frame(fact: TableFact, library: FrameLibrary | None) -> Any:
 
 
 def _choose_library(fact_name: str) -> FrameLibrary:
-    """Choose the library that is imported, or else the one that is installed.
+    """Choose a library that is imported already, or else an installed library.
 
     Raises:
         MissingExtra: Neither is installed.

@@ -260,7 +260,7 @@ def _check_device(device: torch.device | str) -> None:
     """Refuse a device whose name torch does not know.
 
     Raises:
-        Misuse: There is no such device.
+        Misuse: torch does not know the name.
     """
     import torch  # imported on demand: takes a second, and a model file needs no torch
 

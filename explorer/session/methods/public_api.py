@@ -799,7 +799,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Diff:
-        """Compare two models node by node as ONNX graphs; the arguments are those of `tree_diff`."""
+        """Compare two models node by node, as ONNX graphs or as modules; arguments as for `tree_diff`."""
         raise NotImplementedError
 
     def tree_diff(
