@@ -25,7 +25,7 @@ class ChangedNodes(Struct, frozen=True):
     """The difference between two regions that compute one value.
 
     Attributes:
-        change: Kind of the change, or '' if no single change explains the difference.
+        change: Kind of the change, or '' if no node differs.
         before, after: Indices of the nodes that differ, in execution order.
     """
 
@@ -76,9 +76,11 @@ class _Forms:
         self._tensors: list[tuple[Tensor, int]] = []
 
     def number(self, form: Any) -> int:
+        """Returns the number of a form, which is any hashable value."""
         return self._numbers.setdefault(form, len(self._numbers))
 
     def number_tensor(self, tensor: Tensor) -> int:
+        """Returns the number of a stored tensor, which is equal for equal type, shape and bytes."""
         bucket = self.forms.sample(tensor)
         for candidate, number in self._tensors:
             if candidate is tensor or (
@@ -137,6 +139,7 @@ class _NumberedRegion:
                     )
 
     def _number_value(self, name: str) -> int:
+        """Returns the number of a value that a node reads. A value from outside the region counts by name."""
         if name not in self.numbers:
             tensor = self.wiring.model.graph.initializers.get(name)
             if tensor is not None:
@@ -148,14 +151,15 @@ class _NumberedRegion:
     def _number_operator(self, node: Node) -> int:
         """Numbers an operator together with its attributes."""
         values = {**get_default_attributes(node.domain, node.op, self.opset), **node.attributes}
-        attribute_forms = tuple((name, self._number_attribute(values[name])) for name in sorted(values))
+        attribute_forms = tuple((name, self._encode_attribute(values[name])) for name in sorted(values))
         return self.forms.number((node.key, attribute_forms))
 
-    def _number_attribute(self, value: Any) -> Any:
+    def _encode_attribute(self, value: Any) -> Any:
+        """Returns a form of an attribute value that is equal for equal values."""
         if (form := encode_literal(value)) is not None:
             return form
         if isinstance(value, (tuple, list)):
-            return tuple(self._number_attribute(element) for element in value)
+            return tuple(self._encode_attribute(element) for element in value)
         if isinstance(value, Tensor):
             return self.forms.number_tensor(value)
         return self.forms.forms.attribute(self.wiring.model, value)
@@ -172,7 +176,7 @@ def _remove_equal_tail(
     """Removes the nodes at the end of the regions that are equal in both.
 
     Returns:
-        The first removed pair of nodes whose inputs are other known values, or None.
+        The first removed pair of nodes that read different values of unchanged nodes, or None.
     """
     before, after = sides
     pending = [(before.region.value, after.region.value)]

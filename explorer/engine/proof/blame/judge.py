@@ -115,7 +115,7 @@ class Judge:
             return trial.fault
         if figures.equal:
             return ""
-        if not value.float:
+        if not value.is_float:
             return f"{trial.differing:,} of {trial.elements:,} elements differ" if trial.differing else ""
         type_roundoff = get_unit_roundoff(value.dtypes[0])
         figures.roundoff = type_roundoff
@@ -126,7 +126,10 @@ class Judge:
         return figures.judge() if judged else figures.judge_by_depth(depth)
 
     def _find_coarsest_type(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
-        """Finds the number type of a region with the largest unit roundoff, and that roundoff."""
+        """Returns the largest unit roundoff of the number types in a region, and the name of that type.
+
+        The result is (0, '') if no type is coarser than float32. `dtype` is the type of the region's value.
+        """
         initializers = wiring.model.graph.initializers
         roundoffs = [
             _get_roundoff(dtype),
@@ -138,7 +141,7 @@ class Judge:
         return max(roundoffs, default=(0.0, ""))
 
     def _find_coarsest_type_of_node(self, model: Model, node: Node) -> tuple[float, str]:
-        """Finds the coarsest number type of a node, including its bodies and function."""
+        """Returns the same for a node, with its bodies and the function that it calls."""
         if node.domain in QUANTIZERS:
             return _ROUNDOFF_OF_QUANTIZED, "another number format"
         function = model.functions.get(node.key)
@@ -183,9 +186,9 @@ class Judge:
             change, index, node, node_after = self._find_changed_nodes(value, (index, node, node_after))
         figures = value.in_whole_model.figures
         was_compared = bool(figures.elements)
-        relative = _compute_relative_error(figures) if value.float else None
+        relative = _compute_relative_error(figures) if value.is_float else None
         did_run = trial is not None and not trial.fault and not trial.not_run
-        alone_figures = trial.figures if trial is not None and did_run and value.float else None
+        alone_figures = trial.figures if trial is not None and did_run and value.is_float else None
         input_dependent_nodes = [
             i
             for i in value.before.nodes
@@ -203,10 +206,10 @@ class Judge:
             dtype_after=value.dtypes[1],
             shape=value.shape,
             max_abs=figures.max_abs if was_compared else None,
-            rms=math.sqrt(figures.mse) if value.float and figures.mse is not None else None,
+            rms=math.sqrt(figures.mse) if value.is_float and figures.mse is not None else None,
             relative=relative,
             snr_db=compute_relative_decibels(relative) if relative else None,
-            cosine=figures.cosine if value.float else None,
+            cosine=figures.cosine if value.is_float else None,
             nonfinite=figures.nonfinite,
             noise=_compute_relative_noise(figures),
             introduced=_compute_relative_error(alone_figures) if alone_figures is not None else None,
@@ -260,14 +263,14 @@ def _get_roundoff(dtype: str) -> tuple[float, str]:
 
 
 def _compute_relative_error(figures: OutputComparison) -> float | None:
-    """Computes the RMS error divided by the RMS of the value."""
+    """Returns the RMS difference divided by the RMS of the value, or None if this is unknown."""
     if not figures.elements or figures.mse is None or not figures.scale:
         return 0.0 if figures.equal and figures.elements else None
     return math.sqrt(figures.mse) / figures.scale
 
 
 def _compute_relative_noise(figures: OutputComparison) -> float | None:
-    """Computes the original's own error relative to the value, measured against float64."""
+    """Returns the original's RMS error against float64 divided by the value's RMS, or None if unknown."""
     if not figures.judged or not figures.plausible or not figures.scale:
         return None
     return (figures.rms_before or 0.0) / figures.scale

@@ -254,12 +254,12 @@ class LayerProbe:
                 a, b = before_values[value.pair.before], after_values.pop(value.pair.after)
                 value.shape = a.shape
                 reference = None
-                if index == 0 and value.float and not trials.is_same(a, b):
+                if index == 0 and value.is_float and not trials.is_same(a, b):
                     reference = self._float64_layers.compute_value_at(completed + offset)
                 trials.add(value.in_whole_model, a, b, reference)
             if index == 0:
                 first_values = {**feeds, **before_values}
-        differing = [p for p in chunk if p.float and not p.in_whole_model.equal]
+        differing = [p for p in chunk if p.is_float and not p.in_whole_model.equal]
         if differing:
             shifted = self._first.run(shift_by_one_ulp(self.feeds[0]), [p.pair.before for p in differing])
             for value in differing:
@@ -313,7 +313,7 @@ class LayerProbe:
         if any(filled[name] is not value for name, value in layer_inputs.items()):
             self._run_alone(group, filled, sessions)
         # equal bits without zero inputs need no further trial
-        undecided = [p for p in group if p.float and trials.is_undecided(p.alone[-1])]
+        undecided = [p for p in group if p.is_float and trials.is_undecided(p.alone[-1])]
         for parts in sorted({self._count_parts(p) for p in undecided} - {1}):
             split_values = [p for p in undecided if self._count_parts(p) == parts]
             for part in range(parts):
@@ -360,7 +360,7 @@ class LayerProbe:
             )
             if not part:
                 value.alone.append(trials.Trial(OutputComparison(value.in_whole_model.figures.roundoff)))
-            differs = value.float and not trials.is_same(a, b)
+            differs = value.is_float and not trials.is_same(a, b)
             stop_if(self.cancel)
             trials.add(value.alone[-1], a, b, self._run_reference(value, before_feeds) if differs else None)
             if differs:

@@ -91,7 +91,8 @@ def blame(
         cancel: Function that returns True to cancel. It is called between runs and between layers.
 
     Returns:
-        The figures at the first sizes at which the models differ. A difference is a result, not an error.
+        The answer; of the answers for several sizes, the first by kind (see `_ORDER`), then by the earliest
+        fault. A difference is a result, not an error.
 
     Raises:
         Misuse: An option does not fit the model, or no input can be drawn.
@@ -133,7 +134,11 @@ def blame(
 def _find_worst_answer(
     probe_inputs: Callable[[dict[str, int]], Blame], tested_sizes: Sequence[dict[str, int]]
 ) -> Blame:
-    """Returns the answer at the first of several sizes at which the models differ."""
+    """Returns the first answer in the order of `_rank` among those for several sizes.
+
+    Raises:
+        BadModel: The models do not run at some sizes, and do not differ at the others.
+    """
     worst: Blame | None = None
     first_error: BadModel | None = None
     for sizes in tested_sizes:
@@ -420,5 +425,6 @@ def _describe_change(probe: Probe) -> str:
 
 
 def _name_probe(probe: Probe) -> str:
+    """Names a probe's layer for a message: operator, name, and the module if the name lacks it."""
     name = f"{printable(probe.op)} '{printable(probe.layer)}'"
     return name if format_site(probe.layer, probe.module) == probe.layer else f"{name} in {probe.module}"

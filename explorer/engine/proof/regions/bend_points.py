@@ -29,7 +29,7 @@ _DOMAINS = ("", "com.microsoft")
 """Domains whose operators of the same name behave alike."""
 
 _SHAPE_READERS = ("Shape", "Size", "ConstantOfShape")
-"""Operators that read only the shape of a value."""
+"""Operators whose result contains no element of their inputs: sizes, or a constant of a given shape."""
 
 
 class Target(Struct, frozen=True):
@@ -75,7 +75,7 @@ class OperandWatch(Struct, frozen=True):
         op: Operator name.
         names: Name of the operand, or names of both.
         targets: Ranges.
-        kinds: Kinds of numpy types for which the ranges apply, such as 'f'.
+        kinds: Kinds of numpy types for which the ranges apply, such as 'f'. 'V' has the floats of ml_dtypes.
         stacked: Whether all operands are stacked over the iterations of a loop.
         guard, guard_value: Name and value of the condition under which the node runs; '' without one.
     """
@@ -411,4 +411,5 @@ _WITHOUT_RANGES = frozenset(
         Sum Tile Transpose Trilu Unsqueeze Xor
     """)
 )
-"""Operators that are not watched: they are linear, move elements, have bodies, or have other tests."""
+"""Other known operators: they are linear, move elements, have bodies, have other tests, or are watched only
+for some attributes or types."""

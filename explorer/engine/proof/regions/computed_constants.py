@@ -55,6 +55,7 @@ def store_computed_constants(model: Model, fixed_shapes: Shapes | None = None) -
 
 
 def _fold_graph(model: Model, graph: Graph, outer: Tensors, shapes: Shapes) -> Graph:
+    """Folds the nodes of a graph and of its bodies; returns `graph` itself if no node was replaced."""
     constants = {**outer, **graph.initializers}
     outputs = {value.name for value in graph.outputs}
     nodes, results = _fold_nodes(model, graph.nodes, constants, outputs, shapes)
@@ -79,7 +80,7 @@ def _fold_nodes(
     """Replaces nodes by their stored results. A node that computes an output of the graph stays.
 
     Returns:
-        The remaining nodes, or `nodes` itself without a replacement; and the results by name.
+        The remaining nodes, or `nodes` itself if neither a node nor a body changed; and the results by name.
     """
     ordered = list_stored_nodes(nodes)
     stored = {**constants}

@@ -40,7 +40,10 @@ _DECIDING: Mapping[str, str] = {
     **dict.fromkeys(("EyeLike", "HardSigmoid", "IsInf", "NonMaxSuppression", "OneHot", "Shrink"), ""),
     "ThresholdedRelu": "",
 }
-"""Operators whose number decides their behavior, each with a common name for related operators."""
+"""Operators whose number decides their behavior, each with a common name for related operators.
+
+An operator without related operators has ''.
+"""
 
 _BITWISE = ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 _ARITHMETIC = frozenset(
@@ -72,7 +75,7 @@ _AXES_INPUT = 3
 """Index of the input of a Slice that holds its axes."""
 
 _SHAPE_READERS = ("Shape", "Size", "ConstantOfShape")
-"""Operators that read only the shape of a value."""
+"""Operators whose result contains no element of their inputs: sizes, or a constant of a given shape."""
 
 _MAX_LIMIT_ELEMENTS = 64
 """Largest number of elements of a tensor of limits."""
@@ -104,7 +107,8 @@ class DecidingNumber(Struct, frozen=True):
     Attributes:
         op: Operator name.
         value: The number.
-        axes: Axes of a Slice to which the number applies. None stands for an unknown axis.
+        axes: Axes of a Slice to which the number applies. None stands for an unknown axis, and for every
+            other operator.
     """
 
     op: str
@@ -160,7 +164,7 @@ class Variation:
         model: Model to analyze.
 
     Attributes:
-        values: Names of values that may differ from run to run. It includes sizes that are not fixed.
+        values: Names of the values that may differ from run to run, including sizes that are not fixed.
     """
 
     def __init__(self, model: Model) -> None:

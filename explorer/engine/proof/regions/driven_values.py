@@ -67,13 +67,16 @@ class Coverage(Struct):
         return [key for key in self.missing if key[2].required]
 
     def add(self, values: Sequence[Mapping[str, Array]], feeds: Feeds | None = None) -> bool:
-        """Removes the ranges that a run met from `missing`, and stores `feeds` if there are any."""
+        """Removes the ranges that a run met from `missing`, and returns whether the run met one of them.
+
+        The inputs `feeds` of such a run are stored. A range that does not apply to the operand's type is
+        removed, too, but does not count as met.
+        """
         finished = []
         for key in self.missing:
             side, watch, target = key
             observed = watch.read(values[side])
             if observed is None or target.is_met(observed):
-                # without a number, the operand has a type to which the range does not apply
                 finished.append((key, observed is not None))
         for key, _ in finished:
             del self.missing[key]
@@ -150,6 +153,7 @@ def scale(values: Array, like: Array, factor: float) -> Array:
 
 
 def _find_largest(like: Array) -> float:
+    """Returns the largest finite number of an array's type."""
     if like.dtype.kind == "f":
         return float(np.finfo(like.dtype).max)
     return 3e38  # bfloat16

@@ -105,7 +105,8 @@ def measure_float64_difference(
         cancel: Function that returns True to cancel, or None.
 
     Returns:
-        The relative difference, or None if one of the regions cannot run in float64.
+        The relative difference, or None if one of the regions cannot run in float64, if their outputs have
+        different shapes, or if the first output is zero.
     """
     old = run_in_float64(wirings[0], region.before, {n: values[n] for n in region.before.inputs}, cancel)
     if old is None:

@@ -26,7 +26,7 @@ class Watched(Struct, frozen=True):
     """A region whose operands are values of its main graph.
 
     Attributes:
-        model: The region as a model, without new outputs.
+        model: The region as a model. The operands are values of its graph, but not outputs yet.
         watches: Operands to watch.
     """
 

@@ -59,6 +59,7 @@ _MAX_STORED = 64
 """Largest number of elements of a stored tensor whose integers are tried."""
 
 Twins = Mapping[str, str]
+"""The original's name of each input of a side."""
 
 
 class Side(Struct, frozen=True):

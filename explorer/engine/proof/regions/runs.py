@@ -71,9 +71,9 @@ class RunResults(Struct):
     """Results of the runs of a region.
 
     Attributes:
-        results: Comparison of the outputs for each set of values.
+        results: Comparisons that show no difference, one for each call of `RegionRuns.run_sets`.
         first_output: Output of the original for the first set of values, as a list of at most one array.
-        draws: Number of sets of values that ran.
+        draws: Number of sets of values on which both sides ran.
         has_changed: Whether the output changed between sets of values.
         varied: Names of the branch conditions and loop counts that ran with both settings.
         unmet_range: Description of a range of an operator that no run met, or ''.

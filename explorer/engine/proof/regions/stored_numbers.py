@@ -125,7 +125,9 @@ class StoredDifferences(Struct, frozen=True):
 
 
 def compare_stored(before: Model, after: Model, is_same: IsSameTensor) -> StoredDifferences:
-    """Compares the stored numbers of two regions that have the same operators.
+    """Compares the stored numbers of two regions, if they have the same operators, possibly after folding.
+
+    Otherwise the result has no differences, and `has_same_operators` is false.
 
     Args:
         before: Region of the first graph, as a model.
@@ -241,6 +243,10 @@ class _Comparison:
     def _compare_attributes(
         self, a: Node, b: Node, constants: Sequence[ChainMap[str, Tensor]], position: int | None
     ) -> Iterator[StoredDifference]:
+        """Yields the differences between the attributes of two nodes, bodies included.
+
+        `position` is the index of `b` in the second region, or None in a body or a function.
+        """
         for name in sorted(
             {*a.attributes, *b.attributes} - _LAYOUT_ATTRIBUTES - {*_list_unused_attributes(a)}
         ):
@@ -281,6 +287,11 @@ class _Comparison:
     def _compare_tensors(
         self, label: str, first: Tensor, second: Tensor, location: tuple[int, int | str] | None
     ) -> Iterator[StoredDifference]:
+        """Yields the difference between two tensors, if any.
+
+        Raises:
+            _NoCounterpart: The tensors differ in type or number of elements.
+        """
         if first.dtype != second.dtype or first.elements != second.elements:
             raise _NoCounterpart
         if first.shape == second.shape and self.is_same(first, second):
@@ -295,7 +306,7 @@ class _Comparison:
 
 
 class _NoCounterpart(Exception):
-    """Two lists of nodes have different operators."""
+    """Two lists of nodes have different operators, or stored tensors that cannot correspond."""
 
 
 def _find_default(model: Model, node: Node, name: str) -> Any:
@@ -310,7 +321,7 @@ def _computes_value(node: Node) -> bool:
 
 
 def _compute_largest_share(x: Any, y: Any) -> float:
-    """Computes the largest relative difference of a numeric attribute, or of a list of numbers."""
+    """Returns the largest relative difference of a float attribute or a list of floats; else infinity."""
     old_values, new_values = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
     if len(old_values) != len(new_values) or not all(
         isinstance(value, float) for value in (*old_values, *new_values)

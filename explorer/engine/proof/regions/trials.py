@@ -18,6 +18,7 @@ from explorer.engine.proof.structure.probes import Pair, Region
 from explorer.engine.runtime.onnxruntime import Array
 
 FLOATS = ("float16", "float32", "float64")
+"""Float types that numpy has."""
 
 COMPARABLE = frozenset(
     (*FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -77,7 +78,7 @@ class ComparedValue(Struct):
     shape: tuple[int, ...] = ()
 
     @property
-    def float(self) -> bool:
+    def is_float(self) -> bool:
         """Whether the elements are floats, so that a difference has a magnitude."""
         return self.dtypes[0] in FLOATS
 
@@ -130,7 +131,10 @@ def compute_seed(name: str) -> int:
 
 
 def is_undecided(trial: Trial) -> bool:
-    """Whether two layers differ by so little that rounding could hide a fault."""
+    """Whether two layers differ by so little that rounding could hide a fault.
+
+    Also true if no float64 result tells how large the rounding errors are.
+    """
     if trial.equal or trial.fault or trial.not_run:
         return False
     before, after = trial.figures.rms_before, trial.figures.rms_after

@@ -16,6 +16,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 
 _LARGEST = {"float16": 65504.0, "float64": float(np.finfo(np.float64).max)}
+"""Largest finite number of the float types that differ from float32 in it."""
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 _TINY = 1e-7
@@ -26,7 +27,7 @@ _MAX_READ = 1 << 16
 
 
 class Bounds(Struct, frozen=True):
-    """The smallest and the largest value, and whether all values are integers."""
+    """Lower and upper bound of the values, and whether all values are known to be integers."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -388,7 +389,7 @@ _RESULTS_OF_OTHER_TYPES = frozenset(
 """Operators whose result does not have the element type of the first input."""
 
 _TYPE_FROM = {"Where": 1, "DequantizeLinear": 1, "QuantizeLinear": 2}
-"""Index of the input whose element type the result has, where it is not the first."""
+"""Index of the input whose element type the result has, for operators for which it is not the first input."""
 
 _FLOAT_OPERATORS = frozenset(
     (

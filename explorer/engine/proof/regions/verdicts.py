@@ -413,6 +413,7 @@ class RegionTester:
 
     @staticmethod
     def _has_floats(model: Model) -> bool:
+        """Whether a region stores floats in tensors."""
         return any(
             "float" in t.dtype
             for t in collect_constants(model.graph.nodes, model.graph.initializers).values()
