@@ -44,9 +44,7 @@ _INPUT_POSITIONS: Mapping[str, tuple[int, ...]] = {
     "QGemm": (0, 3, 6),
 }
 """Positions of the float operator's inputs in each quantized operator: two operands, then an optional bias.
-
-In a QOperator layer, a scale and a zero point follow each operand.
-"""
+In a QOperator layer, a scale and a zero point follow each operand."""
 
 ABSORBED = ("Relu", "Clip")
 """Activations that a quantizer can drop if the range of its integers has the same effect."""

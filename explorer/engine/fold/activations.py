@@ -24,10 +24,8 @@ ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
     "Clip": (),
 }
-"""Activations, with the attributes (and defaults) that become parameters of the fused operator.
-
-The parameters of a Clip are its inputs instead.
-"""
+"""Activations, with the attributes (and defaults) that become parameters of the fused operator. The
+parameters of a Clip are its inputs instead."""
 
 _GEMM_PARAMETERS = ("activation_alpha", "activation_beta")
 

@@ -41,10 +41,8 @@ ELEMENT_TYPES = (
     (27, "float6_e2m3fn", 6),
     (28, "float6_e3m2fn", 6),
 )
-"""Code of TensorProto.DataType (onnx.proto, release 1.23), name in numpy or ml_dtypes, width in bits.
-
-A string has no fixed width, which is written as 0.
-"""
+"""Code of TensorProto.DataType (onnx.proto, release 1.23), name in numpy or ml_dtypes, width in bits. A
+string has no fixed width, which is written as 0."""
 
 
 def get_element_type(array: np.ndarray[Any, Any]) -> str:

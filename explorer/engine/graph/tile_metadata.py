@@ -25,9 +25,7 @@ MNK_KEY = "tile_hw.mnk"
 
 PLAN_KEY = "tile_hw.plan"
 """Metadata key of a model: the last plan as JSON, so that a tiled file can be verified without other files.
-
-Earlier plans use the same key with a number appended, counted from the first plan.
-"""
+Earlier plans use the same key with a number appended, counted from the first plan."""
 
 _NUMBERED = re.compile(rf"{re.escape(PLAN_KEY)}\.([1-9]\d{{0,5}})", re.ASCII)
 

@@ -43,10 +43,8 @@ from explorer.facts import TensorInfo
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 
 MAX_PORTS = 24
-"""Maximum number of ports of each kind.
-
-A port is a box for an object outside the drawing: an input or output of the model, or a layer outside.
-"""
+"""Maximum number of ports of each kind. A port is a box for an object outside the drawing: an input or output
+of the model, or a layer outside."""
 
 MAX_EDGES = 3_000
 """Maximum number of edges of a drawing. The longest edges beyond it are left out."""

@@ -30,18 +30,13 @@ chance. The RMS of three errors exceeds that of three others by a factor of 89 i
 cases."""
 
 SLAB = 1 << 13
-"""Number of elements that are compared at a time.
-
-At this size, the twenty float64 arrays of a comparison stay in the processor's cache. A million elements at a
-time took eight times as long. BLAS uses one thread for dot products of up to 10,000 elements, for which
-several threads would be slower.
-"""
+"""Number of elements that are compared at a time. At this size, the twenty float64 arrays of a comparison
+stay in the processor's cache. A million elements at a time took eight times as long. BLAS uses one thread for
+dot products of up to 10,000 elements, for which several threads would be slower."""
 
 _OCTAVES = 4
-"""Width, in powers of two, of the bins of magnitude; itself a power of two.
-
-Each bin is also judged alone, so that large elements do not hide an error in small elements.
-"""
+"""Width, in powers of two, of the bins of magnitude; itself a power of two. Each bin is also judged alone, so
+that large elements do not hide an error in small elements."""
 
 _FREXP_BIAS = 1022
 """Difference between the stored exponent of a float64 and the exponent of `np.frexp`."""

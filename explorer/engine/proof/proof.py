@@ -156,11 +156,8 @@ def _suggest_shape(why: run.InputMismatch, are_modules: tuple[bool, bool]) -> st
 
 
 _MAX_LIMIT = 1 << 14
-"""Largest limit for which sizes are tried.
-
-A limit is a number that only one model contains, such as the end of a Slice. Two models may differ only at
-sizes beyond it, so sizes below and above it are tried.
-"""
+"""Largest limit for which sizes are tried. A limit is a number that only one model contains, such as the end
+of a Slice. Two models may differ only at sizes beyond it, so sizes below and above it are tried."""
 
 
 class ProofTask(Struct, frozen=True):

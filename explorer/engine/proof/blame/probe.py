@@ -35,17 +35,12 @@ BUDGET = 1 << 28
 """Bytes of values that are in memory at a time."""
 
 _ARRAYS_PER_VALUE = 6
-"""Number of arrays in memory while one value is compared.
-
-They are the outputs of both models, of both layers alone, of the original with changed inputs, and of
-float64.
-"""
+"""Number of arrays in memory while one value is compared. They are the outputs of both models, of both layers
+alone, of the original with changed inputs, and of float64."""
 
 _MAX_SESSION_NODES = 2048
-"""Largest number of nodes in a session of several layers.
-
-Loading is quadratic in the number of nodes that are ready at once.
-"""
+"""Largest number of nodes in a session of several layers. Loading is quadratic in the number of nodes that
+are ready at once."""
 
 _TERMS_PER_TRIAL = 128
 """Number of terms of a sum that one trial covers."""

@@ -48,10 +48,8 @@ _MAX_LISTED = 16
 """Number of unpaired values that the answer lists."""
 
 _RUNTIME_CHAIN = 256
-"""Number of consecutive additions in a runtime's own kernel.
-
-Small tiles of deep products make longer chains. Rounding errors grow with the square root of the length.
-"""
+"""Number of consecutive additions in a runtime's own kernel. Small tiles of deep products make longer chains.
+Rounding errors grow with the square root of the length."""
 
 _ORDER: tuple[BlameKind, ...] = (
     *("fault", "spread", "coarser"),

@@ -24,10 +24,8 @@ from explorer.engine.proof.symbolic.integers import Integers
 from explorer.engine.runtime.onnxruntime import Array
 
 FinishSums = Callable[[Array, Callable[[Array], Array]], Array]
-"""Function that computes the output from sums.
-
-Its second argument is a function that expands numbers per column to numbers per element.
-"""
+"""Function that computes the output from sums. Its second argument is a function that expands numbers per
+column to numbers per element."""
 
 
 Exact = Callable[[Sequence[Array]], tuple[Array, Array | None]]

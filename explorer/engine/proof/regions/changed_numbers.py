@@ -28,10 +28,8 @@ from explorer.engine.proof.regions.stored_numbers import (
 from explorer.engine.runtime.onnxruntime import Array
 
 _MAX_CHANGE, _MAX_LONE_CHANGE = 2.0**-12, 2.0**-4
-"""Largest relative change of a number that still counts as a change of the same number.
-
-The second limit applies if nearly all other numbers are equal bit for bit.
-"""
+"""Largest relative change of a number that still counts as a change of the same number. The second limit
+applies if nearly all other numbers are equal bit for bit."""
 
 _MAX_COUNTERPART_DIFFERENCE = 2.0**-6
 """Largest relative difference between a tensor of one region and its counterpart in the other region."""

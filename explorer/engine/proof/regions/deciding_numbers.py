@@ -40,19 +40,15 @@ _DECIDING: Mapping[str, str] = {
     **dict.fromkeys(("EyeLike", "HardSigmoid", "IsInf", "NonMaxSuppression", "OneHot", "Shrink"), ""),
     "ThresholdedRelu": "",
 }
-"""Operators whose number decides their behavior, each with a common name for related operators.
-
-An operator without related operators has ''.
-"""
+"""Operators whose number decides their behavior, each with a common name for related operators. An operator
+without related operators has ''."""
 
 _BITWISE = ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 _ARITHMETIC = frozenset(
     ("Add", "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mul", "PRelu", "Sub", "Sum", *_BITWISE)
 )
-"""Operators whose scalar constants may be limits of a later operator.
-
-Examples are a Relu of a difference of sizes, and a Floor of a fraction of a size.
-"""
+"""Operators whose scalar constants may be limits of a later operator. Examples are a Relu of a difference of
+sizes, and a Floor of a fraction of a size."""
 
 _FACTOR_OPERATORS = frozenset(("Div", "Einsum", "Gemm", "MatMul", "Mul", "PRelu"))
 """Operators whose number is a factor. Before an ArgMax, any factor may give the same result."""

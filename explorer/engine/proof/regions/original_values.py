@@ -12,10 +12,8 @@ from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 
 _MAX_PREFETCHED_BYTES = 1 << 24
-"""Largest size, in bytes, of the values that one run computes for later regions.
-
-One run for each region would take time quadratic in the number of regions.
-"""
+"""Largest size, in bytes, of the values that one run computes for later regions. One run for each region
+would take time quadratic in the number of regions."""
 
 
 class OriginalValues:

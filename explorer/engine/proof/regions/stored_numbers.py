@@ -50,22 +50,16 @@ _TRANSPOSE_FLAGS = ("transA", "transB")
 """Attributes that say that a matrix is stored transposed."""
 
 CLOSE, _ROUNDINGS = 2.0**-21, 8
-"""Largest relative difference of a number computed in another order: eight roundings of float32.
-
-For a float type with a finer resolution it is eight roundings of that type.
-"""
+"""Largest relative difference of a number computed in another order: eight roundings of float32. For a float
+type with a finer resolution it is eight roundings of that type."""
 
 _CANCELLATION, _RECOMPUTED_SHARE = 2.0**-24, 1 / 8
-"""Allowed difference relative to the largest number of a tensor, if this share of its numbers differ.
-
-Then all numbers were computed in another order, and a small one may be the difference of two large ones.
-"""
+"""Allowed difference relative to the largest number of a tensor, if this share of its numbers differ. Then
+all numbers were computed in another order, and a small one may be the difference of two large ones."""
 
 MIN_NUMBERS_PER_CHANGE = 256
-"""A tensor was changed on purpose if it has more than this many numbers for each changed number.
-
-Another order of computation would change more of the numbers.
-"""
+"""A tensor was changed on purpose if it has more than this many numbers for each changed number. Another
+order of computation would change more of the numbers."""
 
 _SLAB_ELEMENTS = 1 << 20
 """Number of elements that are compared at a time."""

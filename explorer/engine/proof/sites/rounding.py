@@ -21,11 +21,9 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
 _SAME_SIGN_FACTOR = 1.5
-"""Factor of the limit for terms of one sign.
-
-The limit is this factor times the square root of the number of consecutive additions, times |x W| / (|x|
-|W|). Measurements with positive numbers in tiles 4 to 1,024 deep gave factors of 0.6 to 1.2.
-"""
+"""Factor of the limit for terms of one sign. The limit is this factor times the square root of the number of
+consecutive additions, times |x W| / (|x| |W|). Measurements with positive numbers in tiles 4 to 1,024 deep
+gave factors of 0.6 to 1.2."""
 
 
 def count_additions(site: SitePlan) -> int:

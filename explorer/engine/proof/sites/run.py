@@ -156,10 +156,8 @@ def _compare_other_rows(
 
 
 _DRAWN_NUMBERS = 1_048_573
-"""Number of random numbers drawn for an input. A larger input repeats them.
-
-It is prime, so that the rows of an input differ.
-"""
+"""Number of random numbers drawn for an input. A larger input repeats them. It is prime, so that the rows of
+an input differ."""
 
 
 def _draw_dense(x: Array, seed: tuple[int, ...]) -> Array:

@@ -21,10 +21,8 @@ from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
 _MAX_PARALLEL_BYTES = 1 << 25
-"""Bytes of a site's inputs up to which its draws run in parallel.
-
-Each run needs several times that memory.
-"""
+"""Bytes of a site's inputs up to which its draws run in parallel. Each run needs several times that
+memory."""
 
 _MAX_SINGLE_THREAD_MACS = 1 << 20
 """Number of multiplications up to which a product runs in one thread: another thread would start too late."""

@@ -42,10 +42,8 @@ _ABSENT = 0
 """Number of an absent input."""
 
 _MAX_NODES = 4_000_000
-"""Maximum number of visited nodes, including nodes of inlined functions.
-
-If each function of a chain calls the next one twice, the number of nodes grows exponentially with the length.
-"""
+"""Maximum number of visited nodes, including nodes of inlined functions. If each function of a chain calls
+the next one twice, the number of nodes grows exponentially with the length."""
 
 _MAX_DEPTH = 64
 """Maximum nesting depth of calls and bodies."""
