@@ -55,7 +55,7 @@ def write(folder: str, files: Mapping[str, str], manifest: CodeManifest, overwri
         output_files.make_folder(folder),
         output_files.write_atomically(target, overwrite=overwrite) as temporary,
     ):
-        staging = os.path.dirname(temporary)
+        staging = os.path.dirname(temporary)  # `write_atomically` moves all files of this folder
         for name, code in files.items():
             with output_files.open_text(os.path.join(staging, name)) as file:
                 file.write(code)

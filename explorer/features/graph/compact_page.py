@@ -21,11 +21,11 @@ from rich.cells import cell_len
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing
 from explorer.features.graph.graph_labels import (
+    format_shape,
     heading,
     list_box_lines,
     notes,
     shorten_box_names,
-    tensor_text,
 )
 from explorer.features.graph.graph_page import CORNERS, MARK, WORK, E, N, S, W
 from explorer.tui.text.lines import Line, Span, escape_name, fit, line_text, line_width, merge_spans
@@ -83,7 +83,7 @@ class RailPage:
         self._lanes = 1 + max((rail.lane for rail in self.rails), default=-1)
         shapes: dict[int, str] = {}
         for edge in drawing.edges:
-            shapes.setdefault(edge.source, tensor_text(edge.tensor))
+            shapes.setdefault(edge.source, format_shape(edge.tensor))
         self._rows = [
             (escape_name(box.name), *_describe(box), shapes.get(index, ""))
             for index, box in enumerate(drawing.boxes)

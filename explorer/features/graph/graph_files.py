@@ -28,12 +28,12 @@ from explorer.features.graph.graph_labels import (
     choose_text_color,
     find_figure_value,
     format_figure_label,
+    format_shape,
     heading,
     legend,
     list_box_lines,
     notes,
     shorten_box_names,
-    tensor_text,
 )
 from explorer.host import output_files
 from explorer.report.json_text import encode_document
@@ -145,7 +145,7 @@ def _draw_shape_labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
     """
     labeled: set[tuple[int, str]] = set()
     for edge in edges:
-        text = tensor_text(edge.tensor, edge.tensors)
+        text = format_shape(edge.tensor, edge.tensors)
         if edge.points and (edge.source, text) not in labeled:
             label_count = sum(source == edge.source for source, _ in labeled)
             labeled.add((edge.source, text))
@@ -188,7 +188,7 @@ def write_dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
             f' fillcolor="{fill}", fontcolor="{choose_text_color(fill)}"{lit}];\n'
         )
     for edge in drawing.edges:
-        label = _quote_lines([tensor_text(edge.tensor, edge.tensors)])
+        label = _quote_lines([format_shape(edge.tensor, edge.tensors)])
         lit = f', color="{LIT_COLOR}", penwidth=2.5' if edge.lit else ""
         yield f"  n{edge.source} -> n{edge.target} [label={label}{lit}];\n"
     yield "}\n"
@@ -242,7 +242,7 @@ def _build_graph(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any
             for box, name in zip(drawing.boxes, shorten_box_names(drawing.boxes), strict=True)
         ],
         "edges": [
-            [edge.source, edge.target, tensor_text(edge.tensor, edge.tensors), edge.points, int(edge.lit)]
+            [edge.source, edge.target, format_shape(edge.tensor, edge.tensors), edge.points, int(edge.lit)]
             for edge in drawing.edges
             if edge.points
         ],

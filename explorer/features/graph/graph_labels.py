@@ -133,7 +133,7 @@ def build_box_title(box: GraphBox) -> str:
     return "\n".join([*lines, *(["", *attributes[:_MAX_ATTRIBUTES]] if attributes else [])])
 
 
-def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
+def format_shape(tensor: TensorInfo, tensors: int = 1) -> str:
     """Format the shape of the tensor on an edge: '1×64×55×55', or '1×64×55×55 and 2 more' for several."""
     if tensor.shape is None:
         text = "?"
@@ -181,7 +181,7 @@ def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
 
 
 def notes(drawing: GraphDrawing) -> list[str]:
-    """Return the lines under the title: the highlighted paths, layers of the same name, folded layers."""
+    """Return the lines under the title: highlighted paths, layers of the same name, folded layers, notes."""
     folded = drawing.folded
     fold_note = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
     route = [] if drawing.route is None else [describe_route(drawing.route)]

@@ -16,12 +16,12 @@ from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 from explorer.features.graph.graph_labels import (
     format_figure,
+    format_shape,
     heading,
     list_box_lines,
     notes,
     shorten_box_names,
     shorten_label,
-    tensor_text,
 )
 from explorer.report.names import shorten_name
 from explorer.tui.text.lines import Line, escape_name, fit, line_text, merge_spans
@@ -229,7 +229,7 @@ class GraphCanvas:
         """Write tensor shapes next to edges if there is room; equal shapes from one box are written once."""
         labeled: set[tuple[int, str]] = set()
         for edge in edges:
-            text = tensor_text(edge.tensor, edge.tensors)
+            text = format_shape(edge.tensor, edge.tensors)
             if not edge.points or (edge.source, text) in labeled:
                 continue
             labeled.add((edge.source, text))

@@ -13,13 +13,13 @@ from explorer.facts.cost import Hardware
 from explorer.facts.mapping import MappedSite, MappingCost, MemoryMachine, ModelMapping
 from explorer.features.mapping.nest_words import (
     bar_text,
-    bound_text,
     compute_occupancy,
     energy_text,
+    format_bound,
     format_held,
     format_nest_row,
     format_share_of_bound,
-    level_names,
+    list_level_names,
     list_nest_rows,
 )
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
@@ -175,7 +175,7 @@ def _describe_search(site: MappedSite) -> str:
     ]
     kind = "the optimum" if search.exact else "best found"
     if not search.exact and search.bound:
-        kind += f"; {bound_text(search)}"
+        kind += f"; {format_bound(search)}"
     return "; ".join([f"{search.count:,} mappings compared: {kind}", *left_out[:_MAX_EXCLUSIONS]])
 
 
@@ -183,7 +183,9 @@ def _build_loops(fact: ModelMapping, cost: MappingCost) -> list[Block]:
     """Build the loops with more than one trip from the outermost in, each level below its memories."""
     lines: list[Block] = []
     indent = 0
-    for row in list_nest_rows(cost.mapping, fact.machine.memories[0].name, level_names(fact.machine, cost)):
+    for row in list_nest_rows(
+        cost.mapping, fact.machine.memories[0].name, list_level_names(fact.machine, cost)
+    ):
         if row.kind == "loop" and row.number == 1:
             continue
         lines.append(Line(("  " * indent, *format_nest_row(row))))

@@ -91,7 +91,7 @@ def _set_level(mapping: SiteMapping, index: int, **fields: str) -> SiteMapping:
     return replace(mapping, levels=tuple(levels))
 
 
-def tiled_site(site: SitePlan, level: NestLevel) -> SitePlan:
+def build_tiled_site(site: SitePlan, level: NestLevel) -> SitePlan:
     """Return the site with the tile of a level of its mapping."""
     sizes = site.M, site.K, site.N
     m, k, n = (-(-size // length) for size, length in zip(sizes, level.tile, strict=True))

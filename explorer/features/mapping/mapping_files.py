@@ -12,7 +12,7 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.features import list_offers, load
 from explorer.base.verdicts import PASSED, VERDICTS
 from explorer.facts.emission import MANIFEST
-from explorer.features.mapping.nest_words import level_names
+from explorer.features.mapping.nest_words import list_level_names
 from explorer.host import scratch
 from explorer.host.output_files import check_target, open_text, write_atomically
 from explorer.settings.mapping_file import format_mappings
@@ -50,7 +50,7 @@ class ShownMapping(NamedTuple):
     @property
     def content(self) -> str:
         """The mapping as the text of a mapping file."""
-        names = [" ".join(level) for level in level_names(self.machine, self.cost)]
+        names = [" ".join(level) for level in list_level_names(self.machine, self.cost)]
         return format_mappings(self.machine.hardware.name, [(self.cost.mapping, names)])
 
 

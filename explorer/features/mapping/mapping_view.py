@@ -17,7 +17,7 @@ from textual.containers import Container
 from explorer.base.errors import ExplorerError
 from explorer.facts.mapping import MappedSite, ModelMapping, SiteMapping, build_products_spec
 from explorer.features.mapping.map_words import build_site_blocks
-from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, tiled_site
+from explorer.features.mapping.mapping_edit import build_tiled_site, keep_next, reorder, resize
 from explorer.features.mapping.mapping_files import MappingFiles, ShownMapping, can_emit
 from explorer.features.mapping.mapping_keys import MAPPING_KEYS
 from explorer.features.mapping.mapping_page import (
@@ -31,7 +31,7 @@ from explorer.features.mapping.mapping_page import (
     title_lines,
 )
 from explorer.features.mapping.mapping_search_view import MappingSearchView
-from explorer.features.mapping.nest_words import MEMORY_SEPARATOR, NestRow, level_names, list_nest_rows
+from explorer.features.mapping.nest_words import MEMORY_SEPARATOR, NestRow, list_level_names, list_nest_rows
 from explorer.tui.commands.key_table import find_command, has_command
 from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import format_without_options
@@ -169,7 +169,7 @@ class MappingView(MappingSearchView):
         if self._mapping is None or self._cost is None or machine is None:
             nest.rows = ()
         else:
-            names = level_names(machine, self._cost)
+            names = list_level_names(machine, self._cost)
             nest.rows = list_nest_rows(self._mapping, machine.memories[0].name, names)
         nest.rows_changed()
         if had_no_rows and nest.rows:
@@ -358,9 +358,9 @@ class MappingView(MappingSearchView):
             level, *inner_levels = self._mapping.levels
             inner = None
             if inner_levels and self._machine is not None and self._cost is not None:
-                name = MEMORY_SEPARATOR.join(level_names(self._machine, self._cost)[1])
+                name = MEMORY_SEPARATOR.join(list_level_names(self._machine, self._cost)[1])
                 inner = (name, inner_levels[0].tile, inner_levels[0].order)
-            self._open_tiles(tiled_site(self.site, level), level.order, inner)
+            self._open_tiles(build_tiled_site(self.site, level), level.order, inner)
 
     # the front
 

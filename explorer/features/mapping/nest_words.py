@@ -44,7 +44,7 @@ class NestRow(NamedTuple):
     keep: str = ""
 
 
-def level_names(machine: MemoryMachine, cost: MappingCost) -> list[tuple[str, ...]]:
+def list_level_names(machine: MemoryMachine, cost: MappingCost) -> list[tuple[str, ...]]:
     """List the names of the memories of each level, in the order of the machine; the last is the array."""
     order = [*(memory.name for memory in machine.memories), ARRAY]
     names: list[set[str]] = [set() for _ in cost.mapping.levels]
@@ -60,7 +60,7 @@ def list_nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequenc
     Args:
         mapping: The mapping.
         outermost: Name of the outermost memory.
-        names: Names of the memories of each level; see `level_names`.
+        names: Names of the memories of each level; see `list_level_names`.
     """
     rows = [NestRow("memory", -1, name=outermost)]
     outer = mapping.size
@@ -101,7 +101,7 @@ def energy_text(pj: float) -> str:
     return f"{pj:,.3g} pJ"
 
 
-def bound_text(search: MappingSearch) -> str:
+def format_bound(search: MappingSearch) -> str:
     """Format the lower bound of all mappings, and the distance of the best mapping from it."""
     limit_text = {
         "cycles": f"{exact_text(round(search.bound))} cycles",
