@@ -227,11 +227,13 @@ class Describer(Struct):
     def has_same_attribute(self, before: Any, after: Any) -> bool:
         """Whether two attribute values are equal; tensors are compared byte by byte."""
         forms = self.forms
-        if forms.attribute(self.before.model, before) != forms.attribute(self.after.model, after):
+        if forms.number_attribute(self.before.model, before) != forms.number_attribute(
+            self.after.model, after
+        ):
             return False
         # forms contain only samples of tensors, so compare every byte here
         pairs = zip(list_tensors(before), list_tensors(after), strict=True)
-        return all(forms.equal_content(a, b) for a, b in pairs)
+        return all(forms.has_equal_content(a, b) for a, b in pairs)
 
     def function_differs(self, key: tuple[str, str, str]) -> bool:
         """Whether a local function differs between the two models."""
@@ -240,12 +242,14 @@ class Describer(Struct):
             forms = self.forms
             if first is None or second is None:
                 differs = first is not second  # if both are None, it is a standard operator
-            elif forms.function(self.before.model, key) != forms.function(self.after.model, key):
+            elif forms.number_function(self.before.model, key) != forms.number_function(
+                self.after.model, key
+            ):
                 differs = True
             else:
                 pairs = zip(list_body_tensors(first.nodes), list_body_tensors(second.nodes), strict=True)
                 callees = {n.key for n in first.nodes if n.key in self.before.model.functions}
-                differs = any(not forms.equal_content(a, b) for a, b in pairs) or any(
+                differs = any(not forms.has_equal_content(a, b) for a, b in pairs) or any(
                     self.function_differs(callee) for callee in sorted(callees)
                 )
             self._functions[key] = differs
@@ -396,7 +400,7 @@ def describe_tensor_change(name: str, before: Tensor, after: Tensor, forms: Form
         return f"weight {name} {shape_before} {before.dtype} -> {shape_after} {after.dtype}"
     if before.shape != after.shape:
         return f"weight {name} {shape_before} {before.dtype} -> {shape_after}"
-    return "" if forms.equal_content(before, after) else f"weight {name} values differ"
+    return "" if forms.has_equal_content(before, after) else f"weight {name} values differ"
 
 
 def get_default(model: Model, node: Node, name: str, example: Any) -> Any:

@@ -229,7 +229,11 @@ def _is_unchanged(folds: SideFolds, describer: Describer, pair: tuple[int, int],
         return True
     weight = original.initializers.get(original_node.inputs[1])
     opposite_weight = opposite.stored.get(opposite_names[1])
-    return weight is None or opposite_weight is None or describer.forms.equal_content(weight, opposite_weight)
+    return (
+        weight is None
+        or opposite_weight is None
+        or describer.forms.has_equal_content(weight, opposite_weight)
+    )
 
 
 def collect_magnitudes(

@@ -3,7 +3,7 @@
 In a canonical form, the names of values in a subgraph or function are replaced by their order of appearance.
 Numbers keep their type. A tensor is represented by its type, its shape and a sample of its bytes. Equal forms
 get the same integer, so that matching compares only integers. Different samples prove that two weights
-differ. If the samples are equal, `Forms.equal_content` reads both weights in chunks and compares them.
+differ. If the samples are equal, `Forms.has_equal_content` reads both weights in chunks and compares them.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Forms:
         # three of these caches have ids of objects as keys; the references keep these objects alive
         self._referenced: list[object] = []
 
-    def number(self, form: Form) -> int:
+    def number_form(self, form: Form) -> int:
         """Returns the integer of `form`; equal forms have the same integer."""
         return self._ids.setdefault(form, len(self._ids))
 
-    def operator(self, model: Model, node: Node) -> int:
+    def number_operator(self, model: Model, node: Node) -> int:
         """Returns the integer of a node's operator, or of its function's body, without attributes."""
         if node.key in model.functions:
-            return self.number(("call", *node.key, self.function(model, node.key)))
-        return self.number(("op", *node.key))
+            return self.number_form(("call", *node.key, self.number_function(model, node.key)))
+        return self.number_form(("op", *node.key))
 
-    def function(self, model: Model, key: tuple[str, str, str]) -> int:
+    def number_function(self, model: Model, key: tuple[str, str, str]) -> int:
         """Returns the integer of a local function, including the functions that it calls."""
         memo_key = id(model), key
         if memo_key not in self._functions:
@@ -61,20 +61,20 @@ class Forms:
             form = self._encode_body(model, body.nodes, body.inputs, body.outputs, {}, [])
             opsets = tuple(sorted(body.opsets.items()))
             remaining_fields = body.attributes, self._encode_mapping(model, body.defaults, {}, []), opsets
-            self._functions[memo_key] = self.number(("function", form, *remaining_fields))
+            self._functions[memo_key] = self.number_form(("function", form, *remaining_fields))
         return self._functions[memo_key]
 
-    def attributes(self, model: Model, node: Node) -> int:
+    def number_attributes(self, model: Model, node: Node) -> int:
         """Returns the integer of a node's attributes, or -1 without any. Captured names are ignored."""
         if not node.attributes:
             return -1
-        return self.number(self._encode_mapping(model, node.attributes, {}, []))
+        return self.number_form(self._encode_mapping(model, node.attributes, {}, []))
 
-    def attribute(self, model: Model, value: Any) -> int:
+    def number_attribute(self, model: Model, value: Any) -> int:
         """Returns the integer of an attribute value."""
-        return self.number(self._encode_value(model, value, {}, []))
+        return self.number_form(self._encode_value(model, value, {}, []))
 
-    def sample(self, tensor: Tensor) -> Form:
+    def get_sample(self, tensor: Tensor) -> Form:
         """Returns type, shape and some bytes of a tensor; equal tensors have equal samples."""
         form = self._samples.get(id(tensor))
         if form is None:
@@ -82,7 +82,7 @@ class Forms:
             form = self._samples[id(tensor)] = (tensor.dtype, tensor.shape, _sample_bytes(tensor))
         return form
 
-    def equal_content(self, before: Tensor, after: Tensor) -> bool:
+    def has_equal_content(self, before: Tensor, after: Tensor) -> bool:
         """Whether two tensors of the same type and shape have the same bytes.
 
         Raises:
@@ -101,7 +101,7 @@ class Forms:
             return a is b
         if a is b or (isinstance(a, FileSpan) and a == b):
             return True
-        if a.size != b.size or self.sample(before) != self.sample(after):
+        if a.size != b.size or self.get_sample(before) != self.get_sample(after):
             return False
         if a.size <= _MAX_SAMPLED_WHOLE:
             return True  # the sample is the entire payload
@@ -139,7 +139,7 @@ class Forms:
         if isinstance(value, (tuple, list)):
             return "many", tuple(self._encode_value(model, element, names, outer_names) for element in value)
         if isinstance(value, Tensor):
-            return "tensor", self.sample(value)
+            return "tensor", self.get_sample(value)
         if isinstance(value, AttributeRef):
             return "ref", value.name
         if isinstance(value, Graph):
@@ -156,7 +156,7 @@ class Forms:
         weights = []
         for name, tensor in graph.initializers.items():
             names[name] = ("weight", len(names))
-            weights.append(self.sample(tensor))
+            weights.append(self.get_sample(tensor))
         declared = tuple((v.dtype, v.shape) for v in graph.inputs)
         outputs = [v.name for v in graph.outputs]
         return (
@@ -197,7 +197,7 @@ class Forms:
             attributes = (
                 self._encode_mapping(model, node.attributes, names, outer_names) if node.attributes else ()
             )
-            forms.append((self.operator(model, node), input_names, len(node.outputs), attributes))
+            forms.append((self.number_operator(model, node), input_names, len(node.outputs), attributes))
         return tuple(forms), tuple(encode_name(name) for name in outputs)
 
 

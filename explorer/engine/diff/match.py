@@ -130,7 +130,7 @@ class _Matcher:
         # color of each value of `known_pairs`, by name; corresponding values have the same color
         self.known_colors: tuple[dict[str, int], dict[str, int]] = ({}, {})
         for i, (a, b) in enumerate(known_pairs):
-            number = forms.number(("tie", i))
+            number = forms.number_form(("tie", i))
             self.known_colors[0].setdefault(a, number)
             self.known_colors[1].setdefault(b, number)
 
@@ -183,8 +183,8 @@ class _Matcher:
             after.input_names[b],
         ):
             return False
-        return self.list_weight_forms(0, a, self.forms.sample) == self.list_weight_forms(
-            1, b, self.forms.sample
+        return self.list_weight_forms(0, a, self.forms.get_sample) == self.list_weight_forms(
+            1, b, self.forms.get_sample
         )
 
     def list_weight_forms(
@@ -205,14 +205,14 @@ class _Matcher:
         graph = self.sides[side]
         node = graph.nodes[i]
         if kind == "operator":
-            return self.forms.number(("op only", *node.key))
-        operator = self.forms.operator(graph.model, node)
+            return self.forms.number_form(("op only", *node.key))
+        operator = self.forms.number_operator(graph.model, node)
         if kind == "shapes":
             shapes = self.list_weight_forms(side, i, lambda t: (t.dtype, t.shape))
-            return self.forms.number(("shapes", operator, shapes))
-        attributes = self.forms.attributes(graph.model, node)
-        weights = self.list_weight_forms(side, i, self.forms.sample)
-        return self.forms.number(("everything", operator, attributes, weights, len(node.outputs)))
+            return self.forms.number_form(("shapes", operator, shapes))
+        attributes = self.forms.number_attributes(graph.model, node)
+        weights = self.list_weight_forms(side, i, self.forms.get_sample)
+        return self.forms.number_form(("everything", operator, attributes, weights, len(node.outputs)))
 
     def match_by_structure(self, kind: str) -> None:
         """Pairs nodes by their colors, which get more precise in each round.
@@ -308,7 +308,7 @@ class _Matcher:
     def refine_colors(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
         """Returns the colors of the next round: each color combined with the colors of the neighbors."""
         graph, partners = self.sides[side], self.get_partners(side)
-        number = self.forms.number
+        number = self.forms.number_form
         refined: dict[int, int] = {}
         for i, color in colors.items():
             input_colors = tuple(self.get_value_color(side, name, colors) for name in graph.input_names[i])

@@ -150,8 +150,8 @@ def _make_signature(side: DefUse, members: Sequence[int], forms: Forms) -> list[
         (
             side.nodes[i].name,
             side.nodes[i].op,
-            forms.operator(side.model, side.nodes[i]),
-            forms.attributes(side.model, side.nodes[i]),
+            forms.number_operator(side.model, side.nodes[i]),
+            forms.number_attributes(side.model, side.nodes[i]),
             tuple(side.stored[n].shape for n in side.input_names[i] if n in side.stored),
         )
         for i in members
@@ -171,9 +171,9 @@ def _build_pair(
     name_after = after.nodes[nodes_after[0]].label if len(nodes_after) == 1 and status == "merged" else site
     form_before = _summarize_form(before, site, nodes_before)
     form_after = _summarize_form(after, site, nodes_after)
-    text = f"{form_before.text()} -> {form_after.text()}"
+    text = f"{form_before.describe()} -> {form_after.describe()}"
     if form_before.has_same_text(form_after):
-        status, text = "changed", f"{form_before.text()} in both graphs, but their nodes differ"
+        status, text = "changed", f"{form_before.describe()} in both graphs, but their nodes differ"
     row = NodeDiff(
         status=status,
         before=name_before,
@@ -184,7 +184,7 @@ def _build_pair(
         match="name" if name_before == name_after else "outputs",
         confidence=1.0 if name_before == name_after else 0.95,
         children=tuple((form_before if status == "merged" else form_after).op_counts.most_common()),
-        became=form_after.text(),
+        became=form_after.describe(),
     )
     return SitePair(
         tuple(nodes_before), tuple(nodes_after), _pair_outputs(before, nodes_before, after, nodes_after), row
@@ -234,7 +234,7 @@ class _SiteForm(NamedTuple):
             opposite.product_count,
         )
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """Returns the form in words: 'Gemm', '9,216 products', or 'products by 2DMM_64x64x64'."""
         if not self.is_tiled:
             return self.op

@@ -57,7 +57,7 @@ def compare_trees(
     report_phase("reading both trees", 0, 0)
     tree_before, tree_after = _Tree(before.layers), _Tree(after.layers)
     if graphs is not None:
-        places = tree_before.places(), tree_after.places()
+        places = tree_before.build_places(), tree_after.build_places()
         links = link_graphs(*graphs, places, report_phase, cancel)
     else:
         first, rows = build_row_graph(before.info, tree_before.layers, tree_before.end, flows[0])
@@ -72,7 +72,7 @@ def compare_trees(
     merge.pair_quantized_groups()
     merge.pair_groups()
     merge.pair_uncovered_rows()
-    pairs = merge.rows()
+    pairs = merge.list_rows()
     counts = Counter(row.status for row in pairs if merge.is_counted(row))
     return TreeDiff(
         before=before.info.model.source,
@@ -125,7 +125,7 @@ class _Tree:
         for children in self.children.values():
             children.reverse()
 
-    def places(self) -> TreePlaces:
+    def build_places(self) -> TreePlaces:
         """Returns the row and kind at each path, and the parent and the end of the subtree of each row."""
         rows = {side.path: (row, side.kind) for row, side in enumerate(self.sides)}
         return TreePlaces(rows, self.parent, self.end)
@@ -259,7 +259,7 @@ class _Merge:
         has_layer_before = before is not None and not self.before.is_group[before.id]
         return has_layer_before or (after is not None and not self.after.is_group[after.id])
 
-    def rows(self) -> list[RowPair]:
+    def list_rows(self) -> list[RowPair]:
         """Returns every row of both trees once, in pre-order."""
         order: list[tuple[int | None, int | None, int]] = []
         stack = [iter(self._pair_inner_rows(-1, -1))]

@@ -59,7 +59,7 @@ class DataFile(Struct, frozen=True):
     is_table: bool = False
     columns: tuple[str, ...] = ()
 
-    def batches(self, size: int) -> Iterator[dict[str, Array]]:
+    def iterate_batches(self, size: int) -> Iterator[dict[str, Array]]:
         """Yields batches of `size` samples of all parts, in order.
 
         Raises:

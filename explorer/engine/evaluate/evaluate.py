@@ -9,7 +9,7 @@ from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 from explorer.engine.evaluate.data_file import DataFile
 from explorer.engine.evaluate.predictor import Predictor
-from explorer.engine.evaluate.score import Metrics, create_metrics, score_choices, suggest_task
+from explorer.engine.evaluate.score import Metrics, arrange_scores, create_metrics, suggest_task
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import Array
 from explorer.engine.values.agreement import Agreement
@@ -47,7 +47,7 @@ def evaluate(
     _assign_parts(file, models, chosen_parts)
     metrics: Sequence[Metrics] = ()
     agreements, scored_task, finished, output_size = [Agreement() for _ in models[1:]], task, 0, 0
-    for samples in file.batches(batch):
+    for samples in file.iterate_batches(batch):
         stop_if(cancel)
         if on_progress is not None:
             on_progress(Progress("evaluating", finished, file.count))
@@ -105,7 +105,7 @@ def _build_score(
 ) -> ModelScore:
     """Returns the score of the model at an index, from its metrics."""
     agreement = _compute_agreement(agreements[index - 1], task) if index else None
-    figures = metrics[index].figures() if metrics else {}
+    figures = metrics[index].compute_figures() if metrics else {}
     return ModelScore(
         model.name, model.output, agreement=agreement, seconds=model.seconds, notes=model.notes, **figures
     )
@@ -115,7 +115,7 @@ def _get_output_size(output: Array, labels: Array | None, task: Task) -> int:
     """Returns the number of classes, or of elements per sample for a regression."""
     if task == "regression":
         return int(output[0].size)
-    return int(score_choices(output, labels).shape[1]) if output.ndim > 1 else 1
+    return int(arrange_scores(output, labels).shape[1]) if output.ndim > 1 else 1
 
 
 def _add_agreement(
@@ -131,7 +131,7 @@ def _add_agreement(
         message = f"its output has shape {texts[0]} for a sample, and that of {a.name} has {texts[1]}"
         raise Misuse(message, where=b.name, hint="name the output that is scored with --scores NAME")
     agreement.add(
-        score_choices(first, labels), score_choices(output, labels)
+        arrange_scores(first, labels), arrange_scores(output, labels)
     ) if first.ndim > 1 else agreement.add(first, output)
 
 

@@ -44,7 +44,7 @@ def _is_one_hot(labels: Array) -> bool:
     return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(axis=-1) == 1).all())
 
 
-def score_choices(output: Array, labels: Array | None) -> Array:
+def arrange_scores(output: Array, labels: Array | None) -> Array:
     """Returns the scores of an output with the classes on the last axis: [rows, classes].
 
     The classes are the axis that the labels lack: [N, classes, H, W] for labels [N, H, W]. Without such an
@@ -87,7 +87,7 @@ class ClassMetrics(Struct):
         """Adds a batch.
 
         Args:
-            output: Scores: [rows, classes], or with the classes on another axis (`score_choices`).
+            output: Scores: [rows, classes], or with the classes on another axis (`arrange_scores`).
             labels: One class per row, or one-hot rows.
             where: Path of the data file for messages.
             first: Index of the batch's first sample in the file.
@@ -99,7 +99,7 @@ class ClassMetrics(Struct):
             labels = labels.argmax(axis=-1)
         elif labels.shape == (len(output), 1) and output.ndim == 2:
             labels = labels[:, 0]
-        scores = score_choices(output, labels).astype(np.float64)
+        scores = arrange_scores(output, labels).astype(np.float64)
         if scores.shape[0] != labels.size or scores.shape[1] < 2:
             texts = shape_text(labels.shape), shape_text(output.shape)
             raise Misuse(f"labels {texts[0]} do not go with an output {texts[1]}", where=where)
@@ -142,7 +142,7 @@ class ClassMetrics(Struct):
             ((valid_scores >= 0).all(axis=1) & (np.abs(total - 1) <= _PROBABILITY_TOLERANCE)).all()
         )
 
-    def figures(self) -> dict[str, Any]:
+    def compute_figures(self) -> dict[str, Any]:
         """Returns the fields of `ModelScore` for these metrics."""
         defined = self.rows - self.undefined
         are_probabilities = self.distributions and defined > 0
@@ -213,7 +213,7 @@ class NumberMetrics(Struct):
         self.mean = self.mean + shift * share
         self.elements = total_count
 
-    def figures(self) -> dict[str, Any]:
+    def compute_figures(self) -> dict[str, Any]:
         """Returns the fields of `ModelScore` for these metrics."""
         count, squares = int(np.sum(self.elements)), np.atleast_1d(self.squares)
         varied = np.atleast_1d(self.spread) > 0

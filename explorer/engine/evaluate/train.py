@@ -144,7 +144,7 @@ def train(
         raise Misuse("it has no labels", where=file.path, hint="name them with --labels NAME")
     if held_out_count < 1 or file.count - held_out_count < 2:
         raise Misuse("there are too few samples to train on", where=file.path)
-    all_samples = next(file.batches(file.count))
+    all_samples = next(file.iterate_batches(file.count))
     inputs = [torch.from_numpy(convert_samples(all_samples[name], spec)) for spec, name in arrays_by_input]
     model = copy_module(loaded.materialise())
     trainable_count = sum(p.numel() for p in model.parameters() if p.requires_grad)

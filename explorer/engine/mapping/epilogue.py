@@ -204,12 +204,14 @@ class _Chain:
         else:
             producers = [self.reader.wiring.find_producer(name) for name in node.inputs[:2]]
             nodes = [producer for producer in producers if producer is not None]
-            weights = [producer for producer in nodes if self.reader.number(producer.inputs[0]) is not None]
+            weights = [
+                producer for producer in nodes if self.reader.read_numbers(producer.inputs[0]) is not None
+            ]
             activations = [producer for producer in nodes if producer not in weights]
             for producer in weights or activations[1:]:
                 names += list(producer.inputs[2:3])
         for name in filter(None, names):
-            zero = self.reader.number(name)
+            zero = self.reader.read_numbers(name)
             if zero is None or zero.any():
                 return True
         return False
@@ -220,8 +222,8 @@ class _Chain:
         inputs = [*node.inputs, *[""] * 9]
         if not inputs[scale_index]:
             return False
-        scales = [self.reader.number(inputs[index]) for index in (1, 4, scale_index)]
-        zero = self.reader.number(inputs[zero_index]) if inputs[zero_index] else np.zeros((), np.uint8)
+        scales = [self.reader.read_numbers(inputs[index]) for index in (1, 4, scale_index)]
+        zero = self.reader.read_numbers(inputs[zero_index]) if inputs[zero_index] else np.zeros((), np.uint8)
         if zero is None or any(scale is None for scale in scales):
             return False
         x, w, y = (np.asarray(scale, np.float32) for scale in scales)
@@ -240,7 +242,7 @@ class _Chain:
     def _add_float_bias(self, node: Node) -> bool:
         """Adds the float bias of an operator with integer sums, unless the sums contain it as integers."""
         beta = float(node.attributes.get("beta", 1.0))
-        bias = self.reader.number(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+        bias = self.reader.read_numbers(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
         if bias is None or not beta:
             return len(node.inputs) < 3 or not node.inputs[2] or not beta
         self.ops.append("bias")
@@ -282,7 +284,7 @@ class _Chain:
     def _add_clip(self, node: Node, value: str) -> bool:
         limits = [node.attributes.get("min", -np.inf), node.attributes.get("max", np.inf)]
         for index, name in enumerate(node.inputs[1:3]):
-            number = self.reader.number(name) if name else None
+            number = self.reader.read_numbers(name) if name else None
             if name and (number is None or number.size != 1):
                 return False
             if number is not None:
@@ -296,7 +298,7 @@ class _Chain:
         names = [name for name in node.inputs if name != value]
         if len(names) != 1:
             return False
-        number = self.reader.number(names[0])
+        number = self.reader.read_numbers(names[0])
         if number is None:
             is_input = names[0] in {value.name for value in self.reader.model.graph.required_inputs}
             if self.residual or not (is_input or self.reader.wiring.find_producer(names[0])):
@@ -319,9 +321,9 @@ class _Chain:
     def _add_quantize(self, node: Node, value: str) -> bool:
         if self.sums.kind == "f":
             return False  # a rounding error of a float sum could change a code
-        scale = self.reader.number(node.inputs[1])
+        scale = self.reader.read_numbers(node.inputs[1])
         name = node.inputs[2] if len(node.inputs) > 2 else ""
-        zero = self.reader.number(name) if name else np.zeros((), np.uint8)
+        zero = self.reader.read_numbers(name) if name else np.zeros((), np.uint8)
         if scale is None or zero is None or scale.size != 1 or str(zero.dtype) not in _CODES:
             return False
         self._add_quantize_step(float(scale.reshape(())), zero)

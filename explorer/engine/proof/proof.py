@@ -198,7 +198,9 @@ class ProofInputs(Struct, frozen=True):
     tried: tuple[tuple[random_inputs.RandomInput, ...], ...]
     is_random: bool
 
-    def fields(self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    def build_evidence_fields(
+        self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]
+    ) -> dict[str, Any]:
         """Returns the fields of the evidence that describe the inputs."""
         return {
             "seeds": tuple(seeds) if self.is_random else (),
@@ -238,7 +240,7 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
     outputs = whole_run.compare_within(whole_run.Runs(pairing, task.report_progress, task.cancel), tolerance)
     return Verification(
         **decide_verdict_within(outputs, tolerance, len(seeds)),
-        **inputs.fields(seeds, inputs.sizes.tried),
+        **inputs.build_evidence_fields(seeds, inputs.sizes.tried),
         before=before.path,
         after=task.after.path,
         sites=(),
@@ -346,7 +348,7 @@ def _build_verification(
         tested_sizes = tested_sizes[:1]  # only the complete models ran, at the first size
     return Verification(
         **verdict,
-        **inputs.fields(seeds, tested_sizes),
+        **inputs.build_evidence_fields(seeds, tested_sizes),
         before=task.before.path,
         after=task.after.path,
         sites=tuple(grounds.sites),

@@ -242,7 +242,7 @@ class _LayerSubgraphs:
         self.choices = choices
         self._regions = {
             choice.layer.node.outputs[0]: [
-                (name, self._wiring.region(quantized_names[name], stops))
+                (name, self._wiring.find_region(quantized_names[name], stops))
                 for name in choice.layer.node.outputs
                 if name in quantized_names
             ]

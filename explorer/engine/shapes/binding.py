@@ -89,7 +89,7 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
             n
             for d in list(names)
             if (expression := dims.canonicalize_name(d))
-            for n in dims.names((expression,))
+            for n in dims.collect_names((expression,))
         }
     for name, size in dim_sizes.items():
         if name not in names:
@@ -110,6 +110,6 @@ def _bind_dim(name: str, sizes: Mapping[str, int]) -> Dim:
     if not sizes:
         return name
     expression = dims.canonicalize_name(name)
-    if expression is None or expression == name or not dims.names((expression,)).intersection(sizes):
+    if expression is None or expression == name or not dims.collect_names((expression,)).intersection(sizes):
         return name
     return dims.substitute_sizes(expression, sizes)

@@ -115,7 +115,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
 def collect_symbols(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
     """Returns the dimension names that a graph's inputs define, or none if the file declares no types."""
     inputs = graph.inputs if declared else ()
-    return {n for v in inputs for n in dims.names(canonicalize_shape(v.shape) or ())}
+    return {n for v in inputs for n in dims.collect_names(canonicalize_shape(v.shape) or ())}
 
 
 def canonicalize_shape(shape: Shape | None) -> Shape | None:
@@ -180,7 +180,10 @@ def _dims_contradict(a: Dim, b: Dim, symbols: set[str]) -> bool:
         return False
     if isinstance(a, int) and isinstance(b, int):
         return True
-    if any(isinstance(d, str) and (dims.is_data_dependent(d) or dims.names((d,)) - symbols) for d in (a, b)):
+    if any(
+        isinstance(d, str) and (dims.is_data_dependent(d) or dims.collect_names((d,)) - symbols)
+        for d in (a, b)
+    ):
         # exporters invent names for the sizes of outputs
         return False
     if isinstance(a, int) or isinstance(b, int):

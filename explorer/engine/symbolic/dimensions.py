@@ -42,7 +42,7 @@ __all__ = [
     "find_smaller",
     "is_less",
     "multiply",
-    "names",
+    "collect_names",
     "number_expression",
     "parse_expression",
     "product",
@@ -164,7 +164,7 @@ def find_minimum(value: Dim) -> int | None:
     return find_lower_bound(expression(value))
 
 
-def names(shape: Shape) -> set[str]:
+def collect_names(shape: Shape) -> set[str]:
     """Collects the names in a shape's expressions, without quotes."""
     symbols: set[str] = set()
     for size in shape:

@@ -256,7 +256,11 @@ def test_the_expression_is_what_the_runtime_makes_of_given_sizes(
     ort = pytest.importorskip("onnxruntime")
     model = made(build, nodes, inputs)
     sizes = dict(
-        zip(sorted(dims.names(tuple(d for s in inputs.values() for d in s))), (6, 5, 7, 3), strict=False)
+        zip(
+            sorted(dims.collect_names(tuple(d for s in inputs.values() for d in s))),
+            (6, 5, 7, 3),
+            strict=False,
+        )
     )
     feeds = {
         name: np.ones([sizes.get(d, d) if isinstance(d, str) else d for d in spec], np.float32)

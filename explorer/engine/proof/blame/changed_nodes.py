@@ -75,19 +75,19 @@ class _Forms:
         self._numbers: dict[Any, int] = {}
         self._tensors: list[tuple[Tensor, int]] = []
 
-    def number(self, form: Any) -> int:
+    def number_form(self, form: Any) -> int:
         """Returns the number of a form, which is any hashable value."""
         return self._numbers.setdefault(form, len(self._numbers))
 
     def number_tensor(self, tensor: Tensor) -> int:
         """Returns the number of a stored tensor, which is equal for equal type, shape and bytes."""
-        bucket = self.forms.sample(tensor)
+        bucket = self.forms.get_sample(tensor)
         for candidate, number in self._tensors:
             if candidate is tensor or (
-                self.forms.sample(candidate) == bucket and self.forms.equal_content(candidate, tensor)
+                self.forms.get_sample(candidate) == bucket and self.forms.has_equal_content(candidate, tensor)
             ):
                 return number
-        self._tensors.append((tensor, self.number(("stored", len(self._tensors)))))
+        self._tensors.append((tensor, self.number_form(("stored", len(self._tensors)))))
         return self._tensors[-1][1]
 
 
@@ -110,7 +110,7 @@ class _NumberedRegion:
         self.local: dict[int, int] = {}
         dependent_names = set(region.inputs)
         for name in region.inputs:
-            self.numbers[name] = forms.number(("given", original_names.get(name, name)))
+            self.numbers[name] = forms.number_form(("given", original_names.get(name, name)))
         for index in region.nodes:
             node = wiring.nodes[index]
             read_names = wiring.reads[index]
@@ -118,14 +118,14 @@ class _NumberedRegion:
             inputs = tuple(self._number_value(name) for name in node.inputs)
             captured = tuple(self._number_value(name) for name in read_names if name not in node.inputs)
             signature = self._number_operator(node)
-            node_number = forms.number(("node", signature, inputs, captured))
+            node_number = forms.number_form(("node", signature, inputs, captured))
             if is_dependent:
                 self.input_dependent.append(index)
                 dependent_names.update(filter(None, node.outputs))
                 constant_inputs = tuple(
                     "" if name in dependent_names else self._number_value(name) for name in node.inputs
                 )
-                self.local[index] = forms.number(("local", signature, constant_inputs))
+                self.local[index] = forms.number_form(("local", signature, constant_inputs))
             constant = read_constant(node)
             if not node.domain and node.op == "Identity" and inputs:
                 self.numbers[node.outputs[0]] = inputs[0]
@@ -135,7 +135,7 @@ class _NumberedRegion:
                     self.numbers[name] = (
                         forms.number_tensor(constant)
                         if constant is not None
-                        else forms.number(("output", node_number, slot))
+                        else forms.number_form(("output", node_number, slot))
                     )
 
     def _number_value(self, name: str) -> int:
@@ -145,14 +145,14 @@ class _NumberedRegion:
             if tensor is not None:
                 self.numbers[name] = self.forms.number_tensor(tensor)
             else:
-                self.numbers[name] = self.forms.number(("given", name) if name else "absent")
+                self.numbers[name] = self.forms.number_form(("given", name) if name else "absent")
         return self.numbers[name]
 
     def _number_operator(self, node: Node) -> int:
         """Numbers an operator together with its attributes."""
         values = {**get_default_attributes(node.domain, node.op, self.opset), **node.attributes}
         attribute_forms = tuple((name, self._encode_attribute(values[name])) for name in sorted(values))
-        return self.forms.number((node.key, attribute_forms))
+        return self.forms.number_form((node.key, attribute_forms))
 
     def _encode_attribute(self, value: Any) -> Any:
         """Returns a form of an attribute value that is equal for equal values."""
@@ -162,7 +162,7 @@ class _NumberedRegion:
             return tuple(self._encode_attribute(element) for element in value)
         if isinstance(value, Tensor):
             return self.forms.number_tensor(value)
-        return self.forms.forms.attribute(self.wiring.model, value)
+        return self.forms.forms.number_attribute(self.wiring.model, value)
 
     def is_shared(self, index: int, shared: set[int]) -> bool:
         """Whether the other region also computes all outputs of a node."""

@@ -153,8 +153,8 @@ class LayerProbe:
             self.compared_values.append(
                 trials.ComparedValue(
                     pair,
-                    self.before.region(pair.before, stops),
-                    self.after.region(pair.after, stops_after),
+                    self.before.find_region(pair.before, stops),
+                    self.after.find_region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
                     # an unknown size counts as an eighth of the budget, so that few such values run at once
                     _estimate_bytes(inferred.get(pair.before), dtype, budget // 8),

@@ -37,11 +37,11 @@ def describe_convolution(node: Node, reader: NodeReader, fill: int = 0) -> Origi
     Raises:
         NotTiled: The images are constant.
     """
-    if reader.number(node.inputs[0]) is not None:
+    if reader.read_numbers(node.inputs[0]) is not None:
         raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
-    kernel = reader.number(node.inputs[1])
+    kernel = reader.read_numbers(node.inputs[1])
     name = node.inputs[2] if len(node.inputs) > 2 else ""
-    bias = reader.number(name) if name else None
+    bias = reader.read_numbers(name) if name else None
     inputs = [node.inputs[0]] if kernel is not None else [node.inputs[0], node.inputs[1]]
     operand_count = len(inputs)
     if name and bias is None:

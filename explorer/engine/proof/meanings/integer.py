@@ -77,7 +77,7 @@ def _describe_integer_operator(
     input_grids = [grids.get(name) for name in inputs]
 
     def find_parameter(name: str) -> _Parameter:
-        constant = reader.number(name) if name else np.zeros((), np.int64)
+        constant = reader.read_numbers(name) if name else np.zeros((), np.int64)
         if constant is not None:
             first = constant.reshape(-1)[:1]
             return _Parameter(first.reshape(()) if (constant == first).all() else constant)
@@ -89,7 +89,7 @@ def _describe_integer_operator(
     if isinstance(bias, np.ndarray):
         sum_bias = _Parameter(bias)
     else:
-        constant = reader.number(bias) if bias else np.zeros((), np.int64)
+        constant = reader.read_numbers(bias) if bias else np.zeros((), np.int64)
         sum_bias = _Parameter(constant) if constant is not None else find_parameter(bias)
     input_count, sum_type = len(base.inputs), _get_sum_type(reader)
     expand_scale = None if scale is None else partial(_expand_scale, scale)
@@ -292,7 +292,7 @@ def _describe_float_operator(
     float_node = Node(op, names, node.outputs, name=node.name, attributes=attributes)
     if op not in ("Conv", "ConvTranspose"):
         return _FLOAT_MEANINGS[op](float_node, reader)
-    zero_points = reader.number(zero) if zero else None
+    zero_points = reader.read_numbers(zero) if zero else None
     is_uniform = zero_points is not None and (zero_points == zero_points.reshape(-1)[0]).all()
     return conv.describe_convolution(
         float_node, reader, int(zero_points.reshape(-1)[0]) if zero_points is not None and is_uniform else 0
@@ -305,7 +305,7 @@ def _get_input_name(node: Node, index: int) -> str:
 
 def _read_stored_input(reader: NodeReader, node: Node, index: int) -> Array:
     """Returns the numbers of a stored input; a computed input is not supported, although ONNX allows it."""
-    numbers = reader.number(_get_input_name(node, index))
+    numbers = reader.read_numbers(_get_input_name(node, index))
     if numbers is None:
         raise NotTiled(f"'{_get_input_name(node, index)}' of the original is not a constant")
     return numbers
@@ -430,7 +430,7 @@ def _read_quantized_operand(producer: Node, reader: NodeReader) -> _QuantizedOpe
         NotTiled: The node is another operator.
     """
     if producer.op == "DequantizeLinear":
-        codes = reader.number(producer.inputs[0])
+        codes = reader.read_numbers(producer.inputs[0])
         if codes is not None and str(codes.dtype) in ("int4", "uint4", "int2", "uint2"):
             reader.codes[producer.inputs[0]] = codes.astype("uint8" if str(codes.dtype)[0] == "u" else "int8")
         axis = int(producer.attributes.get("axis", 1))
@@ -446,7 +446,7 @@ def _read_quantized_operand(producer: Node, reader: NodeReader) -> _QuantizedOpe
     narrow, signed = int(producer.attributes.get("narrow", 0)), int(producer.attributes.get("signed", 1))
     smallest, largest = (narrow - half, half - 1) if signed else (0.0, 2 * half - 1 - narrow)
     axis = next((index - scale.ndim for index, size in enumerate(scale.shape) if size > 1), 1)
-    name, values = producer.outputs[0], reader.number(producer.inputs[0])
+    name, values = producer.outputs[0], reader.read_numbers(producer.inputs[0])
     if values is None:
         grid = float(scale.reshape(-1)[0]), int(smallest - zero), int(largest - zero)
         return _QuantizedOperand(name, scale, "", axis, grid)
@@ -462,7 +462,7 @@ def _convert_bias_to_integers(
     if producer is None or producer.op != "DequantizeLinear" or not alpha:
         return None
     codes, scales = _read_stored_input(reader, producer, 0), _read_stored_input(reader, producer, 1)
-    zero = reader.number(_get_input_name(producer, 2)) if _get_input_name(producer, 2) else None
+    zero = reader.read_numbers(_get_input_name(producer, 2)) if _get_input_name(producer, 2) else None
     axis = int(producer.attributes.get("axis", 1))
     is_last_axis = scales.size == 1 or codes.ndim == 1 or axis % codes.ndim == codes.ndim - 1
     if not is_last_axis or codes.dtype != np.int32 or (zero is not None and zero.any()):
@@ -493,7 +493,7 @@ def _broadcast_channels(
     equation = einsum.get_equation(node)
     # count letters from the end, because an ellipsis may come first
     subscripts = equation.split("->")[0].split(",")[0 if is_weight_left else 1]
-    weight = reader.number(w.name)
+    weight = reader.read_numbers(w.name)
     rank = 0 if weight is None else weight.ndim
     letter = subscripts[w.axis % rank - rank]
     output_letters = equation.split("->")[1]

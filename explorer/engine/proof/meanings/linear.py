@@ -25,7 +25,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
         raise NotTiled(f"{node.op} '{node.label}' of the original transposes a batch axis")
     left_weight, right_weight = reader.read_factors(node)
     name = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
-    bias = reader.number(name) if name else None
+    bias = reader.read_numbers(name) if name else None
     numbers = left_weight if left_weight is not None else right_weight
     multiplied = [n for n, v in zip(node.inputs[:2], (left_weight, right_weight), strict=True) if v is None]
     inputs = list(dict.fromkeys(multiplied))

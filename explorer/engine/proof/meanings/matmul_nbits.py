@@ -24,9 +24,9 @@ class _UnpackedReader(NodeReader):
         self._name = name
         self._weight = weight
 
-    def number(self, name: str) -> Array | None:
+    def read_numbers(self, name: str) -> Array | None:
         """Returns the numbers of a value, unpacked for the packed weight."""
-        return self._weight if name == self._name else super().number(name)
+        return self._weight if name == self._name else super().read_numbers(name)
 
 
 def _describe_product(node: Node, reader: NodeReader) -> Original:
@@ -38,13 +38,13 @@ def _describe_product(node: Node, reader: NodeReader) -> Original:
     names = [*node.inputs, "", "", "", ""]
     K, N = int(node.attributes["K"]), int(node.attributes["N"])
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes["block_size"])
-    packed, scales = reader.number(names[1]), reader.number(names[2])
+    packed, scales = reader.read_numbers(names[1]), reader.read_numbers(names[2])
     if packed is None or scales is None:
         raise NotTiled(f"the weight of '{node.label}' is computed")
     blocks = -(-K // block)
     k = np.arange(K)
     codes = _unpack_codes(packed.reshape(N, -1), bits)[:, k]
-    packed_zeros = reader.number(names[3]) if names[3] else None
+    packed_zeros = reader.read_numbers(names[3]) if names[3] else None
     if packed_zeros is None:
         zeros: Array = np.full((N, blocks), 2 ** (bits - 1))
     elif packed_zeros.dtype == np.uint8:

@@ -130,7 +130,7 @@ class NodeReader:
         is_quantizer = producer is not None and producer.op == "IntQuant"
         return (producer.inputs[0] if is_quantizer and producer is not None else name) in self._constants
 
-    def number(self, name: str) -> Array | None:
+    def read_numbers(self, name: str) -> Array | None:
         """Returns the numbers or codes of a value, or None if it is not constant."""
         if name in self.codes:
             return self.codes[name]
@@ -160,6 +160,6 @@ class NodeReader:
         if all(are_weights):
             raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
         if are_weights[0]:
-            return self.number(first), None
+            return self.read_numbers(first), None
         # a constant that the plan does not treat as a weight counts only if the left operand is not constant
-        return None, self.number(second) if are_weights[1] or self.number(first) is None else None
+        return None, self.read_numbers(second) if are_weights[1] or self.read_numbers(first) is None else None

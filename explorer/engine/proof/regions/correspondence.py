@@ -191,8 +191,10 @@ class Correspondence:
                 crossed_values = set(crossed_by_value.get(pair.before, ()))
                 # an Identity of the value has the same number, and the value must not count as its own input
                 excluded_numbers = {first[pair.before], *(first[name] for name in crossed_values)}
-                before = first_graph.region(pair.before, _Stops(stops, first, excluded_numbers))
-                after = second_graph.region(pair.after, _Stops(stops_after, second.values, excluded_numbers))
+                before = first_graph.find_region(pair.before, _Stops(stops, first, excluded_numbers))
+                after = second_graph.find_region(
+                    pair.after, _Stops(stops_after, second.values, excluded_numbers)
+                )
                 twins = {name: common_names.get(second.values[name], "") for name in after.inputs}
                 region_position = position[pair.before]
                 uncertain_inputs = [

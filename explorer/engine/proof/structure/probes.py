@@ -71,7 +71,7 @@ class GraphProducers:
             if not self.input_dependent.isdisjoint(input_names):
                 self.input_dependent.update(outputs)
 
-    def region(self, value: str, stops: Container[str]) -> Region:
+    def find_region(self, value: str, stops: Container[str]) -> Region:
         """Returns the nodes that compute `value` from the values in `stops`, inputs and initializers."""
         positions, queue = {self.producer[value]}, [self.producer[value]]
         boundary: set[str] = set()

@@ -78,10 +78,10 @@ class ValueNumbers:
 
     def number_tensor(self, tensor: Tensor) -> int:
         """Returns the number of a stored tensor, which is equal for equal type, shape and bits."""
-        bucket = self._stored.setdefault(self._forms.sample(tensor), [])
+        bucket = self._stored.setdefault(self._forms.get_sample(tensor), [])
         has_bytes = tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
         for candidate, number in bucket:
-            if candidate is tensor or (has_bytes and self._forms.equal_content(candidate, tensor)):
+            if candidate is tensor or (has_bytes and self._forms.has_equal_content(candidate, tensor)):
                 return number
         number = self.get_number("stored", len(self._table))
         bucket.append((tensor, number))

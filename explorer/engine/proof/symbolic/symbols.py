@@ -106,7 +106,7 @@ class Symbols:
         name = f"'{node.label}'"
         return f"{name} in '{calls[-1].label}'" if calls else name
 
-    def label(self, node: Node) -> str:
+    def find_label(self, node: Node) -> str:
         """Returns the label 'm,n,k' in the metadata of a product's node or of its calls; '' without one."""
         calls = self.interpreter.calls if self.interpreter is not None else []
         for labeled_node in (node, *reversed(calls)):
@@ -347,7 +347,7 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
         raise ValueError("its operands are not matrices")
     if first.shape[-1] != second.shape[-2]:
         raise ValueError(f"the shapes {list(first.shape)} and {list(second.shape)} do not match")
-    label = use.symbols.label(use.node)
+    label = use.symbols.find_label(use.node)
     if len(first.shape) == 2 and len(second.shape) == 2:
         return [Symbol(None, use.symbols.table.create_product(first, second, label))]
     batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
