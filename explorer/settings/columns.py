@@ -100,14 +100,14 @@ class LayerColumn(Struct, frozen=True):
         return self.unit in NUMBERS
 
 
-KERNELS: Mapping[str, tuple[str, ...]] = {
+ATTRIBUTE_NAMES: Mapping[str, tuple[str, ...]] = {
     "kernel": ("kernel_shape", "kernel_size"),
     "stride": ("strides", "stride"),
     "padding": ("pads", "padding"),
     "dilation": ("dilations", "dilation"),
     "groups": ("group", "groups"),
 }
-"""Attributes that have different names in different formats."""
+"""Names that an attribute has in different formats, by its name in a filter."""
 
 
 def find_attribute(layer: Layer, names: Sequence[str]) -> Any:
@@ -116,7 +116,7 @@ def find_attribute(layer: Layer, names: Sequence[str]) -> Any:
 
 
 def _format_kernel(layer: Layer, _: ColumnFigures) -> str:
-    value = find_attribute(layer, KERNELS["kernel"])
+    value = find_attribute(layer, ATTRIBUTE_NAMES["kernel"])
     if value is None:
         return ""
     sizes = value if isinstance(value, (list, tuple)) else (value,)
@@ -145,7 +145,7 @@ def _compute_intensity(layer: Layer, figures: ColumnFigures) -> float | None:
     return 2 * layer.macs / moved if moved and layer.macs is not None else None
 
 
-def _compute_share(layer: Layer, figures: ColumnFigures) -> float | None:
+def _compute_macs_share(layer: Layer, figures: ColumnFigures) -> float | None:
     total = None if figures.totals is None else figures.totals.macs
     if not layer.counted:
         return 0.0  # the layer does not run, so it has no share of the work
@@ -227,7 +227,7 @@ _TABLE = (
     LayerColumn("dtype", "dtype", "text", _list_dtypes, "element type of the outputs"),
     LayerColumn("kernel", "kernel", "text", _format_kernel, "size of the window of a convolution or pooling"),
     _build_field_column("macs", "MACs", "count", "macs", "multiply-accumulates"),
-    LayerColumn("share", "share", "share", _compute_share, "share of the model's MACs"),
+    LayerColumn("share", "share", "share", _compute_macs_share, "share of the model's MACs"),
     LayerColumn(
         *("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"), summed=True
     ),

@@ -29,8 +29,8 @@ from explorer.facts import Layer, TensorInfo, Totals
 from explorer.facts.external.overlay import Overlay
 from explorer.facts.profile.profile import Profile, collect_layer_figures
 from explorer.settings.columns import (
+    ATTRIBUTE_NAMES,
     COLUMNS,
-    KERNELS,
     NOTHING,
     ColumnFigures,
     LayerColumn,
@@ -67,8 +67,8 @@ _TENSORS: Mapping[str, Callable[[Layer], Sequence[TensorInfo]]] = {
 """Keys that also accept a shape in brackets, each with the tensors of a layer."""
 
 _ATTRIBUTES: Mapping[str, Sequence[str]] = {
-    **KERNELS,
-    **{word: words for words in KERNELS.values() for word in words},
+    **ATTRIBUTE_NAMES,
+    **{word: words for words in ATTRIBUTE_NAMES.values() for word in words},
     **{size: (size.upper(),) for size in "mkn"},
 }
 """Attributes that are compared without `attr:`. M, K and N are sizes of a site."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from explorer.settings.columns import KERNELS, LayerColumn
+from explorer.settings.columns import ATTRIBUTE_NAMES, LayerColumn
 from explorer.settings.filter import TEXTS
 
 _WORD = re.compile(r"(?:\A|[\s(])-?((?:op:|kind:)?[A-Za-z_0-9]*)\Z", re.IGNORECASE)
@@ -33,7 +33,7 @@ def complete_filter(text: str, columns: Mapping[str, LayerColumn], kinds: Iterab
         return [f"{before}{key}:{kind}" for kind in kinds if kind.lower().startswith(typed_kind)]
     keys = {
         **{name: f"{name}:" for name in _FIRST},
-        **{name: f"{name}=" for name in KERNELS},
+        **{name: f"{name}=" for name in ATTRIBUTE_NAMES},
         **{name: f"{name}>" for name, column in columns.items() if column.is_number},
         **{name: f"{name}:" for name in TEXTS},
     }

@@ -128,6 +128,8 @@ def is_explicit(spec: Struct, *names: str) -> bool:
     """Whether a command for the same request must contain at least one of the options in `names`.
 
     The settings file that the field `config` names is part of the command, so its values are not repeated.
+    Without a file, the command contains values that differ from the defaults, and options that are always
+    spelled out.
 
     Args:
         spec: Record with declared options.
@@ -201,7 +203,7 @@ def read_flag(value: Any, where: str) -> bool:
 
 
 def read_shape(value: Any, where: str) -> str:
-    """Reads conditions on the sizes M, K and N of a site, such as 'M>=64 N<=1000'."""
+    """Checks conditions on the sizes M, K and N of a site, such as 'M>=64 N<=1000', and returns their text."""
     conditions = read_text(value, where)
     parse_conditions(conditions, where)
     return conditions

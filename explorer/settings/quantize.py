@@ -94,7 +94,7 @@ def parse_formats(
     checked here.
 
     Raises:
-        Misuse: A part is unknown or repeated.
+        Misuse: A part is unknown or repeated, or has no format.
     """
     if "=" not in text:
         name = text.strip()
@@ -118,7 +118,7 @@ def parse_spec(text: str, where: str) -> QuantizeSpec:
     """Builds a specification from number formats, as `parse_formats` reads them.
 
     Raises:
-        Misuse: A part is unknown or repeated.
+        Misuse: A part is unknown or repeated, or has no format.
     """
     formats = parse_formats(text, where)
     return replace(QuantizeSpec(), **formats, origins=tuple((part, where) for part in formats))

@@ -147,7 +147,7 @@ def curve(probes: Sequence[Probe], width: int) -> tuple[str, str]:
 
 
 def decades(values: Iterable[float | None]) -> tuple[int, int] | None:
-    """Return the powers of ten that enclose all nonzero finite values, or None without such values."""
+    """Return the exponents of the powers of ten around all nonzero finite values, or None if none exist."""
     logs = [math.log10(v) for v in values if v and math.isfinite(v)]
     if not logs:
         return None

@@ -32,14 +32,14 @@ def build_chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model
     """
     events: list[dict[str, Any]] = []
     for pid, profile in enumerate(profiles, 1):
-        lanes = {event.thread for run in profile.recording for event in run.events} | {0}
+        threads = {event.thread for run in profile.recording for event in run.events} | {0}
         names = [("process_name", 0, run_title(profile, model))]
         names += [
             ("thread_name", thread, f"thread {thread}" if thread else "main thread")
-            for thread in sorted(lanes)
+            for thread in sorted(threads)
         ]
-        for name, lane, label in names:
-            events.append({"ph": "M", "name": name, "pid": pid, "tid": lane, "args": {"name": label}})
+        for name, thread, label in names:
+            events.append({"ph": "M", "name": name, "pid": pid, "tid": thread, "args": {"name": label}})
         start = 0.0
         for number, run in enumerate(profile.recording, 1):
             # tools find training steps by the name that torch.profiler uses
@@ -55,17 +55,17 @@ def build_chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model
 
 
 def _make_slice(
-    name: str, category: str, pid: int, lane: int, start: float, seconds: float, args: Mapping[str, Any]
+    name: str, category: str, pid: int, thread: int, start: float, seconds: float, args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a trace event with a start and a duration; Perfetto calls it a slice."""
     times = {"ts": round(start * 1e6, 3), "dur": round(seconds * 1e6, 3)}
-    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": lane, **times, "args": args}
+    return {"ph": "X", "name": name, "cat": category, "pid": pid, "tid": thread, **times, "args": args}
 
 
 def _list_run_events(
     run: RecordedRun, profile: Profile, rows: Sequence[Layer], pid: int, run_start: float
 ) -> Iterator[dict[str, Any]]:
-    """Yield the trace events of a run: groups, layers, kernels."""
+    """Yield the trace events of a run: phases, groups, layers and kernels."""
     args_by_layer = {
         time.layer: _build_layer_arguments(time) for time in profile.layers if time.seconds is not None
     }
@@ -144,9 +144,9 @@ def _build_layer_arguments(layer: LayerTime) -> dict[str, Any]:
 def list_flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:
     """Yield collapsed stacks for flame graphs, one line per kernel: `group;layer;kernel NANOSECONDS`.
 
-    A layer without kernels has a line, too, and so has time outside of layers.
-    With several profiles, each stack starts with its batch. Numbers are whole, because speedscope skips lines
-    with fractions. Format: stackcollapse of "Flame Graphs", B. Gregg.
+    Layers without kernels and times outside of layers have lines, too. With several profiles, each stack
+    starts with the title of its profile. Numbers are whole, because speedscope skips lines with fractions.
+    Format: stackcollapse of "Flame Graphs", B. Gregg.
     """
     for profile in profiles:
         prefix = (run_title(profile, model),) if len(profiles) > 1 else ()

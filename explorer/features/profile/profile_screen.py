@@ -52,7 +52,9 @@ if TYPE_CHECKING:
 
 _OPTIMIZE_WORDS = ("usual", "none", "basic", "extended", "all")
 _OPTIMIZER_WORDS = ("no", *OPTIMIZERS)
+"""Words of the first field, for a graph and for a module. The first word of both means the default."""
 _NOT_COMPARED = "alone"
+"""Word of the field `timed` if no other state is timed."""
 
 
 class ProfileRequest(NamedTuple):
