@@ -203,7 +203,7 @@ def read_flag(value: Any, where: str) -> bool:
 
 
 def read_shape(value: Any, where: str) -> str:
-    """Checks conditions on the sizes M, K and N of a site, such as 'M>=64 N<=1000', and returns their text."""
+    """Checks conditions on the sizes M, K and N of a site, such as 'M>=64 N<=1000'; returns their text."""
     conditions = read_text(value, where)
     parse_conditions(conditions, where)
     return conditions

@@ -261,7 +261,18 @@ def verify_code(
 
 
 class _Task:
-    """Sites of a session's model by name, and their proof."""
+    """The matrix products of a session's model, their epilogues, and the proof of their code.
+
+    Args:
+        session: Session with the model.
+        names: Names of matrix products that the model must have.
+        grouped: Handling of grouped convolutions.
+        unit: M, K and N of the unit of the array, into which groups are packed.
+        on_progress: Callback that receives the progress.
+
+    Raises:
+        Misuse: The model has no matrix product of a name in `names`.
+    """
 
     def __init__(
         self, session: Facade, names: Sequence[str], grouped: GroupForm, unit: Sizes, on_progress: OnProgress

@@ -188,7 +188,7 @@ class MappingSearchView(SubScreen[None]):
 
     @property
     def _search(self) -> MappingSearch | None:
-        """The search for the displayed site, machine, objective and constraints, or None."""
+        """The search for the displayed site and machine with the current options, or None."""
         if self._machine is None:
             return None
         mapped = self._searches.get(self._request.key)

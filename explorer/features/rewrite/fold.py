@@ -87,7 +87,11 @@ def _verify(work: Work, before: Model, after: Model, path: str) -> Verification:
 def _fold_all(
     models: Models, kinds: Sequence[FoldKind], on_progress: OnProgress, cancel: Cancel
 ) -> tuple[list[Folded], tuple[NodeLeft, ...]]:
-    """Return the model after each kind of fold that changes it, and the nodes that cannot be folded."""
+    """Return the model after each kind of fold that changes it, and the nodes left by the other kinds.
+
+    Raises:
+        Misuse: The current state is a quantized nn.Module.
+    """
     if models.is_module(models.current):
         raise Misuse(
             "a quantized nn.Module is not folded",
