@@ -140,7 +140,7 @@ def read_content(path: str) -> bytes:
 def find_lines(text: str) -> dict[tuple[str | int, ...], int]:
     """Finds the line number, from 1, of every table and entry in a TOML text, by path (see `Key`).
 
-    Entries of inline tables and lists have no lines of their own.
+    An entry of an inline table has the line on which its statement begins. Elements of lists have no lines.
     """
     lines: dict[tuple[str | int, ...], int] = {}
     counts: dict[tuple[str | int, ...], int] = {}
@@ -183,7 +183,7 @@ def _list_statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _list_key_paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yields the path of each key in a parsed statement. The path of a dotted key has several parts."""
+    """Yields the path of each key in a parsed statement; a dotted key or inline table has several parts."""
     for key, value in parsed.items():
         inner = value[0] if isinstance(value, list) and value else value
         if isinstance(inner, dict) and inner:

@@ -170,6 +170,11 @@ class _ProjectReader:
         return path if is_file else name
 
     def _read_values(self, table: Key, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the settings in `table` for `ProjectModel.values`.
+
+        Raises:
+            Misuse: A setting is unknown or invalid.
+        """
         values = {}
         for key, value in entries.items():
             name, where = key.replace("-", "_"), self._find_place((*table, key))

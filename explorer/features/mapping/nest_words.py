@@ -124,13 +124,13 @@ def format_share_of_bound(search: MappingSearch) -> str:
 
 
 def format_held(memory: MemoryCost) -> str:
-    """Format the used bytes of a memory: '184 KiB of 256 KiB', with the missing bytes."""
+    """Format the used and the missing bytes of a memory: '184 KiB of 256 KiB'; '' for an unlimited memory."""
     held = f"{bytes_text(memory.held)} of {bytes_text(memory.size)}" if memory.size else ""
     return f"{held}, {exact_text(memory.missing)} bytes missing" if memory.missing else held
 
 
 def compute_occupancy(memory: MemoryCost) -> float:
-    """Compute the share of a memory that the tiles fill; above 1 if they do not fit."""
+    """Compute the share of a memory that tiles fill: above 1 if they do not fit, 0 in an unlimited memory."""
     return memory.held / memory.size if memory.size else 0.0
 
 
@@ -182,7 +182,7 @@ def _format_count(value: int, remark: str = "") -> Cell:
 
 
 def build_fullest_fields(cost: MappingCost) -> list[Field]:
-    """Build a figure for the memory that the tiles fill the most; none without a memory of limited size."""
+    """Build the field of the memory that the tiles fill the most; none without a memory of limited size."""
     limited = [memory for memory in cost.memories if memory.size]
     if not limited:
         return []

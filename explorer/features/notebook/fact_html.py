@@ -111,7 +111,7 @@ def _format_value(value: Any) -> str:
 
 
 def _list_rows(rows: Any) -> Table:
-    """Return the fields of records with one value each as a table."""
+    """Return a table of at most `_MAX_ROWS` records, with the fields that have a single value."""
     listed_rows = list(rows[:_MAX_ROWS])
     names = [
         name
@@ -204,7 +204,7 @@ def _widen_columns(table: Block, min_width: int) -> Table:
 
 
 def _list_weight_rows(layer: Layer) -> list[Layer]:
-    """Return a row for each stored tensor of a layer, below the layer."""
+    """Return a row for each stored tensor of a layer, one level below the layer; none for a group."""
     if layer.group:
         return []
     return [

@@ -45,7 +45,11 @@ def _make_steps(options: InferSpec, work: Work) -> Steps:
 def _declare(
     models: Models, options: InferSpec, on_progress: OnProgress, cancel: Cancel
 ) -> tuple[Model, DeclaredTypes]:
-    """Return the current model, and the model with declared types."""
+    """Return the current model, and the model with declared types.
+
+    Raises:
+        Misuse: The current state is a quantized nn.Module.
+    """
     if models.is_module(models.current):
         raise Misuse(
             "a quantized nn.Module declares no shapes",
@@ -86,7 +90,9 @@ def _describe(
 
 
 def _load(work: Work, original: Model, notes: list[str], model: Model, path: str) -> None:
-    """Check that onnxruntime loads the model with its declarations, if it loads the original.
+    """Check that onnxruntime loads the model with its declarations.
+
+    If it does not load the original either, add a note to `notes` instead.
 
     Raises:
         BadModel: onnxruntime loads the original and rejects the declarations.
