@@ -72,7 +72,7 @@ def summary(
         col_width: Minimum number of characters of each column of the text but the first. None makes columns
             as wide as their content; torchinfo's default is 25.
         depth: Number of levels of modules in the text, and open at first in a notebook.
-        device: Device that the inputs would have. For an nn.Module its name is checked; figures do not depend on it.
+        device: Device that the inputs would have. It only has to exist by name, and only for an nn.Module.
         dtypes: Element types of `input_size`, one for each input. None for the types that the model needs.
         mode: Mode of the modules. 'train' counts the forward pass with dropout, batch statistics and
             auxiliary outputs; `Session.training` counts a whole training step.
