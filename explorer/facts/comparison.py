@@ -280,7 +280,10 @@ def _find_best(values: Sequence[FigureValue | None], better: Better) -> tuple[in
 
 
 def compute_range(figure: FigureValue) -> tuple[float, float]:
-    """Returns the least and the greatest possible value of a figure. Figures are never negative."""
+    """Returns the least and the greatest possible value of a figure. Figures are never negative.
+
+    For a verdict, both are its position in `WEAKEST_FIRST`.
+    """
     if isinstance(figure.value, str):
         place = WEAKEST_FIRST.index(figure.value) if figure.value in get_args(VerdictKind) else 0
         return place, place
@@ -467,7 +470,7 @@ class TreeDiff(TableFact, frozen=True):
     constants: tuple[int, ...] = ()
 
     def folds(self, index: int) -> bool:
-        """Whether a row can be folded: no row below it differs, or all rows below it share its own state."""
+        """Whether a row can be folded: no row below it differs, or it was added or removed as a whole."""
         row = self.rows[index]
         if not row.inside:
             return True

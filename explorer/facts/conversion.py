@@ -178,10 +178,11 @@ class Conversion(Fact, frozen=True):
 
         It is 'different' if the result lacks a part of the source that the converter did not understand.
         """
-        ran = [] if self.verification is None else [self.verification.verdict_kind]
-        bytewise: list[VerdictKind] = []
+        kinds: list[VerdictKind] = []
+        if self.verification is not None:
+            kinds.append(self.verification.verdict_kind)
         if self.stored is not None:
-            bytewise.append("equal" if self.stored.passed else "different")
+            kinds.append("equal" if self.stored.passed else "different")
         if self.unknown:
-            bytewise.append("different")
-        return find_weakest([*ran, *bytewise])
+            kinds.append("different")
+        return find_weakest(kinds)

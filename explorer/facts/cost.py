@@ -25,8 +25,10 @@ ORDERS: dict[str, Dataflow] = {
     "mkn": "input-stationary",
     "kmn": "input-stationary",
 }
-"""Orders of the three loops over tiles, outermost first, each with the operand whose tile stays in the buffer
-during the innermost loop: C (the output), B (the weight) or A (the input).
+"""Orders of the three loops over tiles, outermost first, each with its dataflow.
+
+The dataflow names the operand whose tile stays in the buffer during the innermost loop: C (the output),
+B (the weight) or A (the input).
 """
 
 

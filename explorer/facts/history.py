@@ -46,7 +46,10 @@ class HistoryEntry(Fact, frozen=True):
     record: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        """Reads fields of the record under the names that they had as fields of the entry."""
+        """Reads fields of the record under the names that they had as fields of the entry.
+
+        `words` also includes the verb of the change, as its first item.
+        """
         if name == "words" and hasattr(self.record, name):
             return (self.change, *self.record.words)
         if name in _FORMER_FIELDS:
@@ -168,6 +171,6 @@ class History(TableFact, frozen=True):
 
 
 def describe_states(entries: tuple[HistoryEntry, ...]) -> str:
-    """Describes states in a few words: "'tile 64x64x64'", "'npu' and 2 more"."""
+    """Names the first state and counts the others: "'tile 64x64x64'", "'npu' and 2 more"."""
     more = f" and {len(entries) - 1:,} more" if len(entries) > 1 else ""
     return f"'{entries[0].name or entries[0].label}'{more}"

@@ -118,8 +118,8 @@ class SweepRow(Fact, frozen=True):
         sites: Number of tiled products.
         skipped: Number of products that are not tiled.
         products, macs, utilisation, padded_share, traffic_without_reuse, lower_bound, intensity, cycles,
-            seconds, memory_bound: Figure of the same name, as in `facts.cost.PlanCost`, with the loop order
-            of least traffic for each site.
+            seconds, memory_bound: Figure of the same name, as in `facts.cost.PlanCost` or its `total`, with
+            the loop order of least traffic for each site.
         traffic: Bytes of traffic in that loop order.
         buffer: Bytes of buffer that the tiles of one step need, twice that if the machine is double-buffered.
         fits: Whether the machine's buffer holds them, or None if its size is unknown.
@@ -308,7 +308,10 @@ SORTS: dict[str, tuple[str, bool]] = {
 
 
 def sort_tilings(rows: Iterable[SweepRow], sort_name: str, *, reverse: bool = False) -> tuple[SweepRow, ...]:
-    """Sorts rows by one of `SORTS`, the best first. Rows with an unknown value always come last."""
+    """Sorts rows by one of `SORTS`, the best first, or the worst first with `reverse`.
+
+    Rows with an unknown value always come last.
+    """
     name, largest = SORTS[sort_name]
     if not name:
         return tuple(rows)[::-1] if reverse else tuple(rows)

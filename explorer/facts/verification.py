@@ -268,7 +268,7 @@ class Verification(TableFact, frozen=True):
 
     @property
     def worst_error(self) -> float | None:
-        """Largest difference of any output, or None if one output cannot be compared."""
+        """Largest difference of any output, or None if there is no output or one cannot be compared."""
         errors = [output.max_abs for output in self.outputs]
         known_errors = [value for value in errors if value is not None]
         return max(known_errors) if known_errors and len(known_errors) == len(errors) else None

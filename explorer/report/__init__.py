@@ -1,7 +1,7 @@
 """Reports: facts as text, JSON, CSV, HTML and plots, for people and scripts.
 
-`document` converts facts to the documented JSON and uses only the standard library. The other modules build
-text; only `layout` writes to the terminal.
+`document` converts facts to the documented JSON. `present` converts facts to blocks, which `layout` draws for
+a terminal and `html` for a page.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from explorer.host.doctor import Checkup, FolderInfo, PackageInfo, TerminalInfo
 
 _SIGNS = {"newer": ">", "missing": "!", "old": "!", "broken": "!"}
+"""Mark of a package by its state; other states have no mark."""
 _LABEL = 11
+"""Characters of the labels at the start of the lines."""
 
 
 def compose_text(fact: Checkup) -> Iterator[str]:

@@ -85,7 +85,10 @@ def _remove_omitted(definitions: dict[str, Schema], kind: type = msgspec.Struct)
 
 
 def _add_checks(part: Any, closed: bool) -> Any:
-    """Return a schema with its required keys, and with the words for numbers that are not finite."""
+    """Return a schema with its required keys, and with the words for numbers that are not finite.
+
+    Defaults are left out. `closed` forbids other keys, except in the records of `OPEN`.
+    """
     if isinstance(part, list):
         return [_add_checks(inner, closed) for inner in part]
     if not isinstance(part, dict):

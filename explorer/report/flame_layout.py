@@ -135,7 +135,10 @@ class FlameLabel(Struct, frozen=True):
 
 
 def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
-    """Return the label of a box: the last part of a path, the names of a chain, or the number of rows."""
+    """Return the label of a box: the last part of a path, the names of a chain, or the number of rows.
+
+    A box without rows has its own name, and the box of the whole model has the name of the model.
+    """
     if box.first < 0:
         return FlameLabel(box.name, "other")
     if not box.rows:
@@ -243,7 +246,7 @@ def _find_innermost(weights: FlameWeights, row: int, rows: int) -> int:
 
 
 def _iterate_visible_children(weights: FlameWeights, row: int) -> Iterator[int]:
-    """Yield the children of a row that have a value."""
+    """Yield the children of a row that have a value above zero."""
     child, stop = row + 1, weights.end[row]
     while child < stop:
         if weights.values[child] > 0:
@@ -342,6 +345,6 @@ def find_child(boxes: Sequence[IcicleBox], index: int) -> int | None:
 
 
 def find_box(boxes: Sequence[IcicleBox], row: int) -> int:
-    """Return the index of the innermost box that contains a row, or 0."""
+    """Return the index of the innermost box that contains a row, or 0 (the topmost box) if none does."""
     indices = [i for i, box in enumerate(boxes) if box.first <= row < box.stop]
     return indices[-1] if indices else 0

@@ -168,7 +168,7 @@ def note_omitted_rows(table: Table, max_rows: int) -> list[str]:
 def _fit_lines(
     block: Line | Paragraph | Table | Scatter, width: int | None, ascii_only: bool, exact: bool
 ) -> Iterable[list[Piece]]:
-    """Yield the lines of a block, none wider than `width` cells."""
+    """Yield the lines of a block, none wider than `width` cells. None does not limit the width."""
     if width is None:
         return _draw_lines(block, ascii_only, exact)
     if isinstance(block, Table):

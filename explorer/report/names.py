@@ -110,7 +110,8 @@ class NameSet:
     def drop_prefix(self, widths: Mapping[str, int], prefix: str) -> dict[str, str]:
         """Return short forms without `prefix`, which a heading shows already.
 
-        A name that does not begin with the prefix keeps its start. `widths` has the cells for each name.
+        A name that does not begin with the prefix keeps its start. A form that is still too wide is replaced
+        by that of `shorten`. `widths` has the cells for each name.
         """
         texts: dict[str, str] = {}
         for name, width in widths.items():
@@ -272,7 +273,10 @@ def shorten_name(name: str, width: int, others: Iterable[str] = ()) -> str:
 
 
 def _fill_end(text: str, name: str, width: int) -> str:
-    """Return more of the end of a name in place of a form of a few cells: '…Pool_1' for '…1'."""
+    """Lengthen a form that shows only a few cells of the end of a name: '…Pool_1' for '…1'.
+
+    Other forms are returned unchanged.
+    """
     end = text.removeprefix("…")
     if text == end or cell_len(end) >= _MIN_PIECE or not name.endswith(end) or not name.isascii():
         return text
@@ -296,6 +300,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _strip_start(parts: Sequence[str]) -> list[str]:
+    """Remove the separators before the first part, unless it consists of separators only."""
     return [parts[0].lstrip(_SEPARATORS + " ") or parts[0], *parts[1:]]
 
 

@@ -95,8 +95,8 @@ def write(picture: str, info: Info | None, fact: Any, path: str) -> None:
     Args:
         picture: Name of the picture: 'memory' (a `Memory`), 'roofline' (a `Roofline`, or a pair of it and a
             `Profile`), 'operators' (a tuple of `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`),
-            'flame' (a `Flame`), 'pipeline' (a `Split`), 'serving' (a `Serving`), 'time' or 'timeline' (a
-            `Profile` and the rows), or another name that a feature adds.
+            'flame' (a `Flame`), 'pipeline' (a `Split`), 'memory-over-time' (a `TrainingMemory`), or a name
+            that a feature adds, such as 'serving' (a `Serving`), 'time' or 'timeline' (a `Profile` and rows).
         info: Facts about the model, or None for pictures of two models or with their own titles.
         fact: Fact to draw.
         path: Output path, ending in .svg or .png.

@@ -92,6 +92,7 @@ def _find_range(block: Scatter, axis: int) -> tuple[float, float]:
 
 
 def _compute_logarithm(value: float) -> float:
+    """Return the decimal logarithm of a value. Values below 1 are drawn at 1, because 0 has no logarithm."""
     return math.log10(max(value, 1.0))
 
 

@@ -440,7 +440,7 @@ def collect_measured_figures(fact: Profile) -> dict[str, Mapping[int, float | No
     """Returns the figures of the rows that have a time of their own, by row id. Groups sum them.
 
     Returns:
-        'measured' (seconds) and 'measured_share' (share of the wall time). With a machine also
+        'measured' (seconds) and 'measured_share' (share as in `LayerTime`). With a machine also
         'measured_limit' (least possible seconds, if known) and 'measured_limited' (measured seconds of the
         same rows).
     """

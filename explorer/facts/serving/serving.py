@@ -272,19 +272,23 @@ class Serving(TableFact, frozen=True):
 def choose_drawn_contexts(fact: Serving, places: int) -> list[int]:
     """Chooses the contexts at the ends of `places` equal steps of a chart, from one token to the longest.
 
-    The longest one is that of the request or of the model's configuration, whichever is larger.
+    The longest one is that of the request or of the model's configuration, whichever is larger, but at least
+    `places` tokens.
     """
     longest = max(*fact.spec.contexts, fact.longest or 0, places)
     return sorted({max(1, longest * place // places) for place in range(places + 1)})
 
 
 def count_drawn_devices(fact: Serving) -> int:
-    """Return the largest number of devices with a known rate, for which tokens per second are drawn."""
+    """Returns the number of devices in the chart of rates: the most devices with a known rate, or 1."""
     return max((layout.devices for layout in fact.layouts if layout.rate is not None), default=1)
 
 
 def select_drawn_rates(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
-    """Selects the rows of a chart of rates at a context, one per batch: times of one device, or layouts."""
+    """Selects the rows of a chart of rates at a context, one per batch, in ascending order of the batch.
+
+    They are the times of one device, or for each batch the first layout over `count_drawn_devices`.
+    """
     devices = count_drawn_devices(fact)
     rows = fact.times if devices == 1 else [layout for layout in fact.layouts if layout.devices == devices]
     row_by_batch: dict[int, ServingTime | DeviceLayout] = {}

@@ -1,6 +1,4 @@
-"""Decode screen: compares a decode step with the prefill pass layer by layer, and the KV cache with the
-weights.
-"""
+"""Decode screen: compares a decode step with the prefill pass, and the KV cache with the weights."""
 
 from __future__ import annotations
 

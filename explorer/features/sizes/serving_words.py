@@ -32,6 +32,7 @@ from explorer.report.present.figures import bytes_field, count, count_field, das
 from explorer.report.present.look.info import title
 
 LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links": "links", "unknown": "?"}
+"""Word for each `ServingLimit`."""
 
 
 LAYOUT = "layout"
@@ -146,9 +147,7 @@ def forms(fact: Serving) -> list[Block]:
 
 
 def cache_figures(fact: Serving) -> Fields:
-    """Build the fields for the bytes of the cache, and for the context at which it is as large as the
-    weights.
-    """
+    """Build the fields for the bytes of the cache, and for the context at which it outgrows the weights."""
     cache, context = fact.cache, fact.spec.contexts[0]
     sequence_bytes = cache.bytes.at(context)
     rows = [
@@ -300,7 +299,7 @@ def format_layout(layout: DeviceLayout | ServingRow) -> str:
 
 
 def find_best_layouts(fact: Serving) -> list[DeviceLayout]:
-    """Return the fastest layout that fits, for each context, batch and device count."""
+    """Return the fastest layout that may fit, for each context, batch and device count."""
     best: dict[tuple[int, int, int], DeviceLayout] = {}
     for layout in fact.layouts:
         if layout.fits is not False and layout.token is not None:
@@ -309,9 +308,10 @@ def find_best_layouts(fact: Serving) -> list[DeviceLayout]:
 
 
 def build_device_table(fact: Serving) -> list[Block]:
-    """Build a table of the share of each device, for the best pipeline layout of each device count.
+    """Build a table of the share of each device, for the first pipeline layout of each device count.
 
-    Layouts without a pipeline give every device the same share, and need no table.
+    The layouts are those at the longest context and the largest batch. Layouts without a pipeline give every
+    device the same share, and need no table.
     """
     context, batch = max(fact.spec.contexts), max(fact.spec.batches)
     layout_by_devices: dict[int, DeviceLayout] = {}

@@ -32,6 +32,7 @@ _CROSSING_WORDS: Mapping[CurveName, tuple[str, str]] = {
     "compute": ("computing passes", "computing"),
     "memory": ("moving bytes passes", "moving bytes"),
 }
+"""Words of each curve in a crossing: with a verb as the curve that rises above, and as the curve below."""
 _TIME_CURVES = ("compute", "memory", "time")
 _COLUMNS: Mapping[CurveName, str] = {
     "macs": "MACs",
@@ -48,7 +49,7 @@ def sizes(info: Info, fact: SizeCurves) -> list[Block]:
 
 
 def sizes_blocks(fact: SizeCurves) -> list[Block]:
-    """Build the crossings, the closed forms, and a table with a row for each power of two."""
+    """Build the crossings, the closed forms, and a table of the figures at several sizes."""
     current_note = "" if fact.at is None else f"; the model has {fact.at:,}"
     others_note = f"; {dims_text(fact.others)}" if fact.others else ""
     machine = "" if fact.machine is None else f"; {format_machine(fact.machine)}"
@@ -143,7 +144,7 @@ def _format_value(curve: SizeCurve, index: int) -> Span:
 
 
 def _build_table(fact: SizeCurves) -> Table:
-    """Build a table with a row for each power of two, each end of the range and each crossing."""
+    """Build a table of all sizes, or with closed forms of powers of two, ends, crossings and the own size."""
     curves = [c for name in _COLUMNS if (c := fact.curve(name)) is not None]
     time_limits = fact.curve("compute"), fact.curve("memory")
     crossing_sizes = {crossing.size for crossing in fact.crossings}

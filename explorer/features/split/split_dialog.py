@@ -42,8 +42,8 @@ class SplitRequest(NamedTuple):
     Attributes:
         stages, micro_batches: Number of stages and of micro-batches.
         memory: Memory limit of a stage in bytes. It sets the number of stages if `stages` is empty.
-        at: Globs of modules, separated by commas. Cuts are searched only before these modules; '' allows any
-            place.
+        at: Globs of modules, separated by commas. Cuts are searched only where a matching module begins or
+            ends; '' allows any place.
         machines: Machine names, separated by commas: one for all stages, or one for each.
         links: Bandwidth between stages, in bytes per second.
         form: File format of the stages of a module.

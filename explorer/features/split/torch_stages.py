@@ -87,7 +87,10 @@ class TorchSplitter:
     def split_module(
         self, spec: SplitSpec, machines: Sequence[Machine], devices: Sequence[str], seed: int
     ) -> tuple[StagePipeline, Split]:
-        """Split the module into stages on devices, and compare their outputs with those of the module."""
+        """Split the module into stages on devices, and compare their outputs with those of the module.
+
+        A module that draws random numbers is not compared.
+        """
         inputs, program, search = self._search(spec, machines)
         fact, places = self._find_cuts(spec, inputs, search)
         parts, module = self._cut(inputs, program, places)

@@ -80,8 +80,10 @@ def _format_legend(fact: FormatSweep) -> str:
 
 
 def _suggest_commands(fact: FormatSweep, written_path: str | None, plotted: str | None) -> Iterator[Block]:
-    """Build the command that applies the row chosen by the limits, or without limits a row of the Pareto
-    front.
+    """Build the lines about written files, and the command that applies a row.
+
+    The command is that of the written file, else of the row that the limits choose, else of the first row on
+    the Pareto front.
     """
     keys = [mixed.row for mixed in fact.mixed if mixed.row]
     row = next((row for row in fact.rows if row.key in keys), None)

@@ -147,7 +147,7 @@ def sweep_trainings(
     source, options = build_open_arguments(models)
     words = shlex.join(write_opening_words(models.options))
     figure_options = {name: models.options[name] for name in FIGURE_OPTIONS}
-    settings = {**training, "opening": figure_options, "rules": _compute_digest(models.options["rules"])}
+    settings = {**training, "opening": figure_options, "rules": _digest_rules(models.options["rules"])}
     tasks = []
     for combination in combinations:
         row = TrainingTrial(key="", model=models.source, opening=words, data=data, seed=seed, **combination)
@@ -316,7 +316,7 @@ def _build_subject(
         # models of other formats are exported to ONNX
         list_files=lambda: list_files(models.load_graph(models.current, on_progress)),
         opener=partial(_make_opener, reopen, options),
-        opening={**opening, "rules": _compute_digest(options["rules"])},
+        opening={**opening, "rules": _digest_rules(options["rules"])},
         words=shlex.join(write_opening_words(options)),
         build_command=lambda request: Quantizer(models).command(request, None),
     )
@@ -345,7 +345,7 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
             open_worker_model, reopen, source, options, _digest_products, _digest_products(session)
         ),
         opening={name: options[name] for name in FIGURE_OPTIONS}
-        | {"rules": _compute_digest(models.options["rules"])},
+        | {"rules": _digest_rules(models.options["rules"])},
         words=shlex.join(write_opening_words(models.options)),
     )
 
@@ -365,7 +365,7 @@ def _make_opener(
     return partial(reopen, files[0], **opening)
 
 
-def _compute_digest(rules: str | None) -> str:
+def _digest_rules(rules: str | None) -> str:
     """Return a digest of the rules file, on which figures depend; '' without a file."""
     if rules is None:
         return ""

@@ -233,9 +233,7 @@ class ParetoPlot:
         return places
 
     def _find_cells(self, plot_width: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
-        """Return the cells of the points off the front, and of the front from left to right, without
-        duplicates.
-        """
+        """Return the distinct cells of the points off the front, and of the front from left to right."""
         if self._dots is None or self._dots[0] != (plot_width, rows):
             points = self._points.values()
             dots = [(self._locate(point, plot_width, rows), is_front) for point, is_front in points]

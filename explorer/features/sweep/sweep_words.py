@@ -84,6 +84,7 @@ def _describe_fitting(rows: Sequence[SweepRow]) -> list[Block]:
 
 
 def _count_failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
+    """Return the five most frequent reasons why rows have no figures or no proof, each with its count."""
     reasons = [row.error or (field_terms(row.verdict) if row.verified is None else "") for row in rows]
     return Counter(filter(None, reasons)).most_common(5)
 
@@ -183,8 +184,7 @@ _VERDICT_KINDS: Mapping[bool | None, VerdictKind] = {True: "equal", False: "diff
 
 
 def scalesim(layers: Sequence[SweepLayer]) -> str:
-    """Write matrix products as a SCALE-Sim topology (`-i gemm`), one line each: M, N, K, with trailing
-    commas.
+    """Return matrix products as a SCALE-Sim topology (`-i gemm`): a line with M, N and K for each product.
 
     The format has no counts, so each product of a batch gets a line. A batch of more than a thousand, or of
     unknown size, is one line with the count in its name.
@@ -194,7 +194,7 @@ def scalesim(layers: Sequence[SweepLayer]) -> str:
 
 
 def scalesim_layout(layers: Sequence[SweepLayer]) -> str:
-    """Write the layout file that SCALE-Sim 3 reads with the topology, with a line for each line of it.
+    """Return the layout file that SCALE-Sim 3 reads with the topology, with a line for each line of it.
 
     The elements of every operand are in the order of its axes. SCALE-Sim reads the layout only if its
     configuration asks for a custom one. Names must not contain 'DP', which marks a depthwise layer.

@@ -270,7 +270,7 @@ class TileDialog(Dialog[TileSpec]):
         self._show_rows(cost_rows(plan, cost, self._example, no_machine_hint))
 
     async def _find_largest_with_formulas(self, spec: TileSpec, cost: PlanCost) -> SiteCost | None:
-        """Return the largest site with its formulas. All sites could have thousands of formulas."""
+        """Return the largest site, with formulas unless there is a mapping. All could have thousands."""
         if not cost.sites:
             return None
         largest = max(cost.sites, key=lambda site: site.macs)

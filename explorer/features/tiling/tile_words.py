@@ -109,7 +109,7 @@ def open_sizes(fact: Plan) -> tuple[str, Span]:
 
 
 def explain_padding(fact: Plan, next_step: str) -> str:
-    """Explain why tiles of open sizes are padded, with the way to fix a size; '' if none is."""
+    """State that tiles of open sizes are padded, with the way to fix a size; '' if no such tile is padded."""
     is_padded = fact.free and any(site.edges == "padded" for site in fact.sites)
     return f"Tiles of open sizes are always padded; {next_step}." if is_padded else ""
 
@@ -132,7 +132,7 @@ def build_tiling_fields(site: SitePlan) -> list[Field]:
 
 def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     """Build a table with a row for each group of equal sites."""
-    # settings that differ between sites get a column
+    # settings that differ between sites get a column; batched tiles are padded whatever the plan says
     varying: list[tuple[str, Callable[[SitePlan], str]]] = [
         (title, text_of)
         for title, plan_value, text_of in (

@@ -94,7 +94,7 @@ def _list_outputs(models: Models, index: int) -> list[str]:
 def _name_outputs(
     run: Callable[[Sequence[Any]], Sequence[Any]], inputs: Sequence[InputSpec], outputs: Sequence[str]
 ) -> Run:
-    """Return a function that runs a module and returns its outputs by name, or by position without names."""
+    """Return a function that runs a module and names its outputs, by position if the numbers differ."""
 
     def run_by_name(inputs_by_name: Mapping[str, Any]) -> dict[str, Any]:
         values = run([inputs_by_name[spec.name] for spec in inputs])

@@ -55,7 +55,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
 
     def __init__(self, last: EvaluationRequest, states: int) -> None:
         super().__init__()
-        self._last, self._list_states = last, states
+        self._last, self._state_count = last, states
 
     def fields(self) -> ComposeResult:
         """Yield the fields for the data, the labels and another model."""
@@ -65,7 +65,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
 
     def meaning(self) -> list[tuple[str, str]]:
         """State the evaluated models and the default labels."""
-        subject = "The model as opened and the current one" if self._list_states > 1 else "The model"
+        subject = "The model as opened and the current one" if self._state_count > 1 else "The model"
         return [
             (f"{subject} on every sample of the file: accuracy, loss, confused classes.", "dim"),
             ("Labels: an array or column; by default y, labels, target, or the last column.", "dim"),

@@ -108,7 +108,7 @@ def _build_agreement(model: ModelScore, fact: Evaluation, has_top5: bool) -> lis
 
 
 def _format_decibels(value: float | None) -> Span:
-    """Format a signal to noise ratio; 'same' without noise."""
+    """Format a signal-to-noise ratio; 'same' if it is infinite, 'no signal' if minus infinity."""
     if value is None:
         return Span("-", "quiet")
     if math.isinf(value):

@@ -63,7 +63,7 @@ def module_digest(models: Models) -> str:
 
 
 def _list_hashed_bytes(module: Any) -> Iterator[bytes]:
-    """Yield the values of a module's tensors and the source files of its classes, as bytes to hash."""
+    """Yield the names, types and values of a module's tensors, then the source files of its classes."""
     for name, tensor in module.state_dict(keep_vars=True).items():
         yield f"{name} {getattr(tensor, 'dtype', '')} {getattr(tensor, 'requires_grad', '')}".encode()
         yield tensor.detach().cpu().double().numpy().tobytes() if hasattr(tensor, "detach") else b""

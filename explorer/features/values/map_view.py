@@ -116,7 +116,7 @@ class HeatMapView(SubScreen[None]):
         self._shows_figures: bool | None = None
         self._wants_earlier = False  # stays True if the earlier state lacks the next tensor
         self._goal: tuple[int, ...] | None = None  # row and column for the cursor in the next map
-        self._pending_error = ""
+        self._pending_error = ""  # error of the earlier state, shown after the next map
 
     def compose(self) -> ComposeResult:
         """Yield the title bar, the maps, the figures and two status lines."""

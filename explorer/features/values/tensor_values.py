@@ -93,7 +93,7 @@ class TensorNumbers:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> HeatMap:
-        """Read a part of a tensor as cells of a heat map, and measure the whole tensor."""
+        """Read a part of a tensor as cells of a heat map; `with_figures` also measures the whole tensor."""
         state = self._models, self._models.resolve_index(index)
         sliced, before_slice = self._find_tensor(state, name, input, seed, on_progress, cancel), None
         if before is not None:
@@ -118,6 +118,7 @@ class TensorNumbers:
         """Return the name of the tensor in another model.
 
         The name is the same, or one name is the other with a suffix: quantization adds suffixes to weights.
+        If no tensor or several match, return `name`.
         """
         shapes = {t.name: t.shape for t in state[0].open_state(state[1], progress).tensors()[0]}
         if name in shapes:
@@ -184,7 +185,7 @@ class TensorNumbers:
             return self._find_tensor(state, constant, input, seed, on_progress, cancel)
         # the output of every module is called 'output', so a group of modules is found by its path
         is_module = hasattr(models.open_state(state_index, on_progress), "loaded")
-        group_output, group_outputs = ("", 0) if is_module else _group_output(rows, name)
+        group_output, group_outputs = ("", 0) if is_module else _find_group_output(rows, name)
         name = group_output or name
         if name not in known_names:
             quantized_name = next(
@@ -238,7 +239,7 @@ def _find_parameter(tensors: Sequence[Numbers], name: str) -> list[Numbers]:
     return matches if len(matches) == 1 else []
 
 
-def _group_output(rows: Sequence[Layer], name: str) -> tuple[str, int]:
+def _find_group_output(rows: Sequence[Layer], name: str) -> tuple[str, int]:
     """Return the first output of a group of operators and the number of outputs, else '' and 0."""
     group = next((row for row in rows if row.group and row.path == name and row.outputs), None)
     inner_names = {t.name for row in rows if not row.group for t in row.outputs}

@@ -76,7 +76,7 @@ def tensor_head(tensor: TensorInfo, layer: str, role: str, source: str, notes: S
 
 
 def _build_scale_tables(fact: TensorValues) -> list[Block]:
-    """Build tables of scales, zero points and offsets if they differ between numbers."""
+    """Build a table of scales and zero points if they differ, and one of offsets unless all are 0."""
     blocks: list[Block] = []
     scales, zeros, offsets = fact.scales or (), fact.zero_points or (), fact.offsets or ()
     if len(set(zip(scales, zeros, strict=False))) > 1:
@@ -92,7 +92,7 @@ def _build_scale_tables(fact: TensorValues) -> list[Block]:
 
 
 def _build_common_scale(fact: TensorValues) -> list[Block]:
-    """State the scale and zero point if they are the same for all numbers."""
+    """Explain the codes of quantized numbers, with the scale and zero point if all numbers share them."""
     pairs = set(zip(fact.scales or (), fact.zero_points or (), strict=False))
     if fact.scales is None:
         return []
@@ -105,7 +105,7 @@ def _build_common_scale(fact: TensorValues) -> list[Block]:
 
 
 def number(value: float | None) -> str:
-    """Format a number for a table."""
+    """Format a number with six digits, or an integer with all; '-' for None."""
     if value is None:
         return "-"
     if isinstance(value, (bool, int)):

@@ -93,7 +93,7 @@ class WeightsCommand(_Values):
         return layer.weights
 
     def list_names(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """Return the weights of the layers. Layers that share an initializer also share its name."""
+        """Return the number of weights, and their names (graph; shared ones once) or the layers (module)."""
         if not self.store.is_graph:
             return sum(len(layer.weights) for layer in layers), (layer.path for layer in layers)
         names = list(dict.fromkeys(weight.name for layer in layers for weight in layer.weights))
@@ -110,8 +110,9 @@ class ActivationsCommand(_Values):
         return not layer.group and layer.kind != "Constant"
 
     def list_names(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """Return the layers, and the chosen operator itself if it has bodies, because its output is a value,
-        too.
+        """Return the paths of the layers, after that of the chosen operator if it has bodies.
+
+        The output of an operator with bodies, such as a Loop, is a value of its own.
         """
         chosen_layer = self.tree.current_layer
         chosen_path = (

@@ -104,7 +104,10 @@ def utilization(share: float | None) -> Span:
 
 
 def format_in_unit(unit: str, value: Any) -> Span:
-    """Format a figure in a unit of `settings.columns`: '-' for zero, '?' for unknown."""
+    """Format a figure in a unit of `settings.columns`; '?' for unknown.
+
+    Zero is '-', but '' for a share and 0 for the unit 'plain'.
+    """
     if value is None:
         return Span("?", "warning")
     if unit == "count":
@@ -178,5 +181,5 @@ def runs_text(seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> list[
 
 
 def snr_text(snr: float) -> str:
-    """Format a signal-to-noise ratio: '38.2 dB', or 'exact' without any loss."""
+    """Format a signal-to-noise ratio: '38.2 dB', 'exact' if it is infinite, otherwise 'all lost'."""
     return f"{snr:.1f} dB" if math.isfinite(snr) else "exact" if snr > 0 else "all lost"

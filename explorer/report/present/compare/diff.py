@@ -25,7 +25,9 @@ _ROW_ROLES: Mapping[str, Role] = {
     "removed": "bad",
     "renamed": "quiet",
 }
+"""Role of each status of a row, in the order of the summary."""
 _INSIDE_WIDTH = 56
+"""Characters of a line that lists the operators inside a row; a longer item has a line of its own."""
 
 
 def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
@@ -194,7 +196,10 @@ def node_blocks(row: NodeDiff) -> list[Block]:
 
 
 def _group_key(row: NodeDiff) -> Hashable:
-    """Return the key by which rows are grouped: equal for equal tiled rows, or a shared reason."""
+    """Return a key that is equal for rows that are shown as one.
+
+    Tiled, merged, added and removed rows with the same change are shown as one, every other row alone.
+    """
     can_be_grouped = row.status in ("tiled", "merged") or (row.what and row.status in ("added", "removed"))
     group_key = row.status, row.what, row.op_before, row.op_after, row.children
     return group_key if can_be_grouped else id(row)

@@ -110,7 +110,10 @@ def _build_construction_field(fact: Verification) -> Field:
 
 
 def _build_worst_error_field(fact: Verification) -> Field:
-    """Return the error closest to its limit, or the largest error if nothing has a limit."""
+    """Return the error closest to its limit, or the largest error if nothing has a limit.
+
+    If the models differ and no failed error exceeds its limit, return the largest failed error.
+    """
     outputs = (*fact.outputs, *fact.torch)
     if fact.verdict_kind == "different" and (field := _build_failed_field(fact)) is not None:
         return field

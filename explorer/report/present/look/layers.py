@@ -124,7 +124,7 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
 
 
 def describe_part_read(row: Layer) -> str:
-    """Describe how much a layer reads of weights that it shares, such as a tile of its part of a weight.
+    """Describe how much a layer reads of weights that it shares, such as a single tile of it.
 
     The row has the parameters of the whole weight. The text is empty if the layer reads all of it.
     """

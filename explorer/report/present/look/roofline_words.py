@@ -124,7 +124,10 @@ def describe_total(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
 def build_layer_table(
     fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | None = None
 ) -> Table:
-    """Return a table with one row per layer, slowest first, with measured times if there is a profile."""
+    """Return a table with one row per point, with measured times if there is a profile.
+
+    The points are sorted, see `sort_by_time`.
+    """
     largest = max((point.share for point in points), default=0.0)
     timed = {time.layer: time for time in profile.layers} if profile is not None else {}
 

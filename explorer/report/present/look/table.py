@@ -37,6 +37,7 @@ _DROP_ORDER = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 
 """Order in which default columns are left out of a narrow table, highest first."""
 _BAR_DROP = 5
 _REMARK_DROP = 3
+"""The same for the column of bars and for the column of remarks."""
 
 
 def layers(fact: Analysis) -> list[Block]:
@@ -191,7 +192,7 @@ class _TableBuilder:
         return format_in_unit(column.unit, value)
 
     def _total(self, totals: Sequence[Any]) -> Iterator[Cell]:
-        """Yield the cells of the totals row; text and shape columns are blank."""
+        """Yield the cells of the totals row; columns without a sum, such as shapes and shares, are blank."""
         model_totals = self._info.totals
         for column, value in zip(self._columns, totals, strict=True):
             if (
