@@ -55,7 +55,7 @@ class MappingRow(Fact, frozen=True, kw_only=True):
         exact: Whether every search found the optimum.
         macs, traffic, compulsory, cycles, seconds, pj: Figure of the same name, as in `ModelMapping`.
         pareto: Whether the row is on the Pareto front of its model: no other row has as few bytes on the chip
-            and as few cycles (or as little traffic, see `MappingSweep.front`), and less of one of the two.
+            and as few cycles (or as little traffic, if `front` is 'traffic'), and less of one of the two.
         error: Reason why the row has no figures, or ''.
     """
 
