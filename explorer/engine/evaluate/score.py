@@ -65,7 +65,7 @@ class ClassMetrics(Struct):
         top5_hits: Number of rows whose label is among the five highest scores.
         classes: Number of classes.
         undefined: Number of rows whose largest score is NaN or Inf. They have no loss.
-        distributions: Whether every row so far is a distribution.
+        are_distributions: Whether every row so far is a distribution.
         logit_loss, probability_loss: Sums of the cross entropy for either meaning of the scores.
         seen, correct: Numbers of rows and of hits by class.
         wrong_pairs: Numbers of wrong rows by label and prediction.
@@ -76,7 +76,7 @@ class ClassMetrics(Struct):
     top5_hits: int = 0
     classes: int = 0
     undefined: int = 0
-    distributions: bool = True
+    are_distributions: bool = True
     logit_loss: float = 0.0
     probability_loss: float = 0.0
     seen: Counter[int] = field(default_factory=Counter)
@@ -138,14 +138,14 @@ class ClassMetrics(Struct):
             self.logit_loss += float((log_sums - true_scores).sum())
             self.probability_loss -= float(np.log(np.maximum(true_scores, 0)).sum())
         total = valid_scores.sum(axis=1)
-        self.distributions &= bool(
+        self.are_distributions &= bool(
             ((valid_scores >= 0).all(axis=1) & (np.abs(total - 1) <= _PROBABILITY_TOLERANCE)).all()
         )
 
     def compute_figures(self) -> dict[str, Any]:
         """Returns the fields of `ModelScore` for these metrics."""
         defined = self.rows - self.undefined
-        are_probabilities = self.distributions and defined > 0
+        are_probabilities = self.are_distributions and defined > 0
         loss = (
             (self.probability_loss if are_probabilities else self.logit_loss) / defined if defined else None
         )

@@ -289,6 +289,7 @@ class FoldingGraph:
         return node.outputs[0] not in used_names and node.outputs[0] in self._unread
 
     def _unregister(self, index: int) -> Node:
+        """Removes a node from the indices of producers and readers, and returns it."""
         node = self.nodes[index]
         assert node is not None
         self.nodes[index] = None

@@ -290,7 +290,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             size_count=len(tried),
             planned=len({make_site_key(site) for site in plan.sites}) if plan is not None else 0,
             nodes=correspondence.count_certain_nodes(correspondence.used_sites),
-            structural=not correspondence.unequal,
+            is_structural=not correspondence.unequal,
         )
         grounds = _add_runs(grounds, correspondence, runs, tried, task.seed)
         if task.torch_run is not None and grounds.model_outputs:
@@ -371,9 +371,9 @@ def _add_runs(
 
     The regions do not run if the models are proved already, or if a site or an output fails.
     """
-    is_proved = grounds.structural and all(site.passed for site in grounds.sites)
+    is_proved = grounds.is_structural and all(site.passed for site in grounds.sites)
     try:
-        outputs, remarks = whole_run.compare_whole(runs, proved=is_proved)
+        outputs, remarks = whole_run.compare_whole(runs, is_proved=is_proved)
     except BadModel as why:
         if any(not site.passed for site in grounds.sites):
             return grounds  # a failed site is more informative than the failed run

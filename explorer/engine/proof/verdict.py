@@ -31,7 +31,7 @@ class Grounds(Struct, frozen=True):
         size_count: Number of sets of sizes at which the sites ran; 1 if no size is open.
         planned: Number of sites that the plan names.
         nodes: Number of nodes that are equal by construction, or None if only runs were compared.
-        structural: Whether the outputs are equal by construction, except for the sites.
+        is_structural: Whether the outputs are equal by construction, except for the sites.
         not_run: Reason why the models did not run, or ''.
         remarks: Further remarks for the verdict, for example on how the models ran.
         nonfinite: Description of an output that differs where an input is NaN or infinite, or ''.
@@ -46,7 +46,7 @@ class Grounds(Struct, frozen=True):
     size_count: int = 1
     planned: int = 0
     nodes: int | None = None
-    structural: bool = False
+    is_structural: bool = False
     not_run: str = ""
     remarks: tuple[str, ...] = ()
     nonfinite: str = ""
@@ -98,7 +98,7 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
             why = f"{name} '{printable(output.name)}': {output.reason}{saturation_text}"
             if output.equal or output.drawn or output.is_inconclusive:
                 return "unproven", f"not proved: {why}"
-            if grounds.structural and unproven_site is None and not output.nonfinite and name == "output":
+            if grounds.is_structural and unproven_site is None and not output.nonfinite and name == "output":
                 return "unproven", f"not proved: all parts are equal, and {why}"
             return "different", f"different: {why}"
     if unproven_site is not None:
@@ -112,7 +112,7 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
         equal_text = f"{nodes} equal by construction, but " if grounds.nodes else ""
         return "unproven", f"not proved: {equal_text}the models cannot be run: {grounds.not_run}"
     outputs = (*grounds.model_outputs, *grounds.torch_outputs)
-    if not grounds.structural and not grounds.regions and outputs and all(e.constant for e in outputs):
+    if not grounds.is_structural and not grounds.regions and outputs and all(e.constant for e in outputs):
         return "unproven", f"not proved: {_describe_constant_outputs(outputs)}"
     return None
 
@@ -133,7 +133,7 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
     """Returns the kind and the sentence of a verdict without a fault."""
     sites, outputs, regions = grounds.sites, grounds.model_outputs, grounds.regions
     tested = [r for r in regions if r.kind == "evidence"]
-    is_proved = grounds.structural or (bool(regions) and not tested)
+    is_proved = grounds.is_structural or (bool(regions) and not tested)
     kind: VerdictKind = "equal" if is_proved and not grounds.torch_outputs else "evidence"
     is_exact = all(s.bound_ratio is None for s in sites)  # products of integers
     is_identical = all(e.equal for e in outputs)

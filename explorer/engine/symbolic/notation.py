@@ -106,6 +106,7 @@ class _Parser:
         return value
 
     def parse_sum(self) -> Expression:
+        """Parses products that are added or subtracted, after an optional minus sign."""
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise ValueError("depth")
@@ -132,6 +133,7 @@ class _Parser:
         return value
 
     def parse_power(self) -> Expression:
+        """Parses an operand with an optional constant exponent from 0 to `MAX_POWER`."""
         value = self.parse_operand()
         if self.peek() == "^":
             self.position += 1
@@ -144,6 +146,7 @@ class _Parser:
         return value
 
     def parse_operand(self) -> Expression:
+        """Parses a number, a name, a quoted name, a call, or a sum in parentheses."""
         if self.position >= len(self.tokens):
             raise ValueError("end")
         number, function, name, quoted, sign = self.tokens[self.position].groups()
@@ -166,6 +169,7 @@ class _Parser:
         raise ValueError(sign)
 
     def parse_call(self, function: str) -> Expression:
+        """Parses the arguments of floor, ceil, max or min, up to the closing parenthesis."""
         if function in ("floor", "ceil"):
             numerator, denominator = self.parse_fraction()
             return (

@@ -81,12 +81,12 @@ class Noise(Struct, frozen=True):
         sensitivity: RMS change of one output (see `ModelOutputs`).
         independent: Number of independent errors by output name of the original (see `independence`).
         both: Whether neither model is the original, so that each must be as accurate as the other.
-        proved: Whether all parts that the outputs depend on are proved. Then only a difference beyond all
+        is_proved: Whether all parts that the outputs depend on are proved. Then only a difference beyond all
             rounding fails.
         tolerance: Difference that the user allows, or None. It replaces all other criteria.
         drawn: Names of the outputs that depend on random numbers ("drawn"), of the original and of the other
             model.
-        steps: Whether a rounding may move a value across a threshold (see `has_steps`).
+        has_steps: Whether a rounding may move a value across a threshold (see `has_steps`).
     """
 
     reference: str
@@ -95,10 +95,10 @@ class Noise(Struct, frozen=True):
     sensitivity: float = 0.0
     independent: Mapping[str, int] = {}
     both: bool = False
-    proved: bool = False
+    is_proved: bool = False
     tolerance: Tolerance | None = None
     drawn: tuple[Collection[str], Collection[str]] = ((), ())
-    steps: bool = False
+    has_steps: bool = False
 
 
 def pair_inputs(before: Model, after: Model, interchangeable: Collection[str] = ()) -> dict[str, str]:
@@ -491,9 +491,9 @@ def _compare_output(
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
         evidence = _build_empty_evidence(name, dtype, shape, note + reason, passed=not differing)
-        is_stepped = noise.proved and bool(differing)
+        is_stepped = noise.is_proved and bool(differing)
         return replace(
-            evidence, passed=noise.proved or evidence.passed, constant=is_constant, stepped=is_stepped
+            evidence, passed=noise.is_proved or evidence.passed, constant=is_constant, stepped=is_stepped
         )
     independent_count = noise.independent.get(name, old[0].size)
     share = min(independent_count / max(old[0].size, 1), 1.0)
@@ -522,11 +522,11 @@ def _compare_floats(
     elif comparison.judged and not judged:
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
     relative = None if comparison.mse is None else comparison.mse**0.5 / (comparison.scale or 1.0)
-    if noise.proved:
+    if noise.is_proved:
         fault = comparison.find_problem() or _describe_excess(comparison)
     else:
         fault = comparison.judge(both=noise.both) if judged else comparison.judge_by_depth(noise.depth)
-    stepped = noise.steps and not fault and comparison.exceeds_rounding(noise.depth)
+    stepped = noise.has_steps and not fault and comparison.exceeds_rounding(noise.depth)
     if fault:
         reason = fault
     elif comparison.equal:
@@ -548,7 +548,7 @@ def _compare_floats(
         largest = f"largest difference {comparison.max_abs:.2e}"
         cause = "from a rounding that crossed a step" if stepped else "from rounding"
         reason = f"{largest}, {_format_relative_difference(relative)}, {cause}"
-        if not noise.proved:
+        if not noise.is_proved:
             reason += f"; no float64: {reference_text.removeprefix('none: ')}"
     if comparison.shared and not fault:
         reason += f"; {comparison.shared:,} of {comparison.size:,} elements are NaN or Inf in both"
@@ -568,7 +568,7 @@ def _compare_floats(
         reason=note + reason,
         undefined=comparison.shared,
         relative_rms=relative,
-        limit_share=None if noise.proved else comparison.limit_share,
+        limit_share=None if noise.is_proved else comparison.limit_share,
         stepped=stepped,
         void=bool(fault) and comparison.is_inconclusive,
     )

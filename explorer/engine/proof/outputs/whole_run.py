@@ -209,12 +209,12 @@ class Runs:
         return results
 
 
-def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...]]:
+def compare_whole(runs: Runs, *, is_proved: bool) -> tuple[Evidence, tuple[str, ...]]:
     """Compares every output of the two models.
 
     Args:
         runs: Runs of the models.
-        proved: Whether all parts that the outputs depend on are already proved.
+        is_proved: Whether all parts that the outputs depend on are already proved.
 
     Returns:
         Evidence for every output, and remarks on how the models ran.
@@ -226,15 +226,15 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
     pairing = runs.pairing
     # onnxruntime takes minutes to load a graph of many small operators, without any progress report
     runs.report_progress("loading the models", 0, 2 * len(pairing.feeds))
-    measure_sensitivity = not proved and outputs.is_quantized(pairing.before)
-    if proved and pairing.outputs is not None and len(pairing.feeds) == 1:
+    measure_sensitivity = not is_proved and outputs.is_quantized(pairing.before)
+    if is_proved and pairing.outputs is not None and len(pairing.feeds) == 1:
         before = ModelOutputs(tuple(pairing.outputs), (tuple(pairing.outputs.values()),))
         ((after, note),) = runs.run_in_parallel(runs.run_other)
     else:
         before, (after, note) = runs.run_in_parallel(
             partial(runs.run_original, measure_sensitivity=measure_sensitivity), runs.run_other
         )
-    noise = replace(_collect_known_noise(pairing), proved=proved)
+    noise = replace(_collect_known_noise(pairing), is_proved=is_proved)
     remarks = tuple(
         f"{label} loads in onnxruntime only with its optimization at '{run.level}'"
         for label, run in (("the original", before), ("the other model", after))
@@ -260,7 +260,7 @@ def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
     """Compares the outputs of the two models by a tolerance, without a float64 run."""
     runs.report_progress("loading the models", 0, 2 * len(runs.pairing.feeds))
     before, (after, note) = runs.run_in_parallel(runs.run_original, runs.run_other)
-    noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
+    noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, is_proved=True)
     return outputs.compare(before, after, [], noise, note)
 
 
@@ -298,7 +298,7 @@ def _collect_known_noise(pairing: Pairing) -> Noise:
         outputs.estimate_depth(pairing.decomposed),
         pairing.growth,
         drawn=(find_random_outputs(pairing.before), find_random_outputs(pairing.after)),
-        steps=outputs.has_steps(pairing.before),
+        has_steps=outputs.has_steps(pairing.before),
     )
 
 
@@ -318,10 +318,10 @@ def _judge_differences(
     Further runs follow only if they could change the result.
     """
     evidence = outputs.compare(before, after, [], noise, note)
-    if all(output.equal or output.drawn or (noise.proved and output.passed) for output in evidence):
+    if all(output.equal or output.drawn or (noise.is_proved and output.passed) for output in evidence):
         return evidence
     references: list[dict[str, Array]] = []
-    for indices in () if noise.proved else (range(1), range(1, len(runs.pairing.feeds))):
+    for indices in () if noise.is_proved else (range(1), range(1, len(runs.pairing.feeds))):
         float64_runs = (
             runs.run_in_parallel(*(partial(runs.run_float64, index) for index in indices)) if indices else []
         )
@@ -358,7 +358,7 @@ def _reject_irreproducible(evidence: Evidence, noise: Noise, runs: Runs) -> Evid
     if all(
         output.equal
         or output.drawn
-        or (noise.proved and output.passed)
+        or (noise.is_proved and output.passed)
         or outputs.is_within_rounding(output, noise)
         for output in evidence
     ):

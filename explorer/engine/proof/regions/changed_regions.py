@@ -71,12 +71,12 @@ def prove_regions(
         )
         results |= zip((region.key for region in new_regions), tested, strict=True)
         for region in regions:
-            if results[region.key].lasting:
+            if results[region.key].is_lasting:
                 failed.setdefault(region.pair.before, results[region.key])
         failing = [r for r in regions if not results[r.key].passed]
         growing = [r.pair.before for r in failing if r.pair.before not in output_names]
         # all nodes after the last region are equal by construction, so none compensates
-        if not growing or (failing == regions[-1:] and results[failing[0].key].lasting):
+        if not growing or (failing == regions[-1:] and results[failing[0].key].is_lasting):
             break
         for name in growing:
             separate |= _find_matched_after(correspondence, name, step) - output_names
@@ -173,7 +173,7 @@ def _find_hidden_value(
             continue
         tester.original_values.expose([smaller_region])
         result = tester.test_extended(smaller_region, separate - {name})
-        if not result.lasting:
+        if not result.is_lasting:
             continue
         differing.add(name)
         if tester.correspondence.is_implied(region.pair, differing, separate):

@@ -334,7 +334,7 @@ class RegionRuns:
         independent_count = min(independent_counts.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, independent_count))
         (output,) = outputs.compare(old, new, truth, noise)
-        if not output.passed and self._models.compare_stored_numbers(region).rounded:
+        if not output.passed and self._models.compare_stored_numbers(region).are_roundings:
             (relaxed_output,) = outputs.compare(
                 replace(old, sensitivity=()), new, [], noise_without_reference
             )

@@ -109,7 +109,7 @@ class StoredDifferences(Struct, frozen=True):
     sizes: Sizes
 
     @property
-    def rounded(self) -> bool:
+    def are_roundings(self) -> bool:
         """Whether there are differences, all of them within the rounding of another order of computation."""
         return (
             self.has_same_operators

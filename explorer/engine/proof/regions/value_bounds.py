@@ -282,6 +282,7 @@ def _keep_above(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _clip(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    """Returns the bounds of a Clip, whose limits are attributes or inputs with bounds of their own."""
     first, is_integer = bounds[0], bounds[0].is_integer
     limits = [bounds[index] if len(node.inputs) > index and node.inputs[index] else None for index in (1, 2)]
     low, high = node.attributes.get("min"), node.attributes.get("max")
@@ -320,6 +321,7 @@ def _power(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _cast(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    """Returns the bounds of a Cast, which rounds toward zero for integer types."""
     to = node.attributes.get("to")
     if to == 9:  # bool
         first = bounds[0]

@@ -83,7 +83,7 @@ class RegionResult(Struct, frozen=True):
         evidence: Outcome of the runs.
         cause: Cause if the region is unproven, otherwise ''.
         positions: Indices of the region's nodes in the original.
-        lasting: Whether the region differs or may differ. Then only a larger region with an equal result,
+        is_lasting: Whether the region differs or may differ. Then only a larger region with an equal result,
             whose later nodes compensate, can clear it.
         rounded: Largest relative difference of stored numbers that were computed in another order.
         hidden_difference: Relative output difference that the runs cannot tell from rounding, or 0 if every
@@ -95,7 +95,7 @@ class RegionResult(Struct, frozen=True):
     evidence: RegionEvidence
     cause: UnprovenCause = ""
     positions: tuple[int, ...] = ()
-    lasting: bool = False
+    is_lasting: bool = False
     rounded: float = 0.0
     hidden_difference: float = 0.0
     folded: bool = False
@@ -144,7 +144,7 @@ class RegionTester:
             if (
                 result.passed
                 or result.evidence.own
-                or (result.lasting and result.evidence.kind == "unproven" and result.cause != "driven")
+                or (result.is_lasting and result.evidence.kind == "unproven" and result.cause != "driven")
             ):
                 break
             passed_values |= {name for name in region.reads if name in self.before.producer}
@@ -192,7 +192,7 @@ class RegionTester:
                 values = self.original_values.compute_first(region)
                 evidence = compare_random_region(evidence, draws, run(values), run(values))
                 cause: UnprovenCause = "random" if evidence.kind == "unproven" else ""
-                return RegionResult(evidence, cause, region.before.nodes, lasting=True)
+                return RegionResult(evidence, cause, region.before.nodes, is_lasting=True)
             for index, inputs in enumerate(self.original_values.random_inputs):
                 try:
                     values = self.original_values.compute(region.reads, inputs, self.original_values.seed)
@@ -220,7 +220,7 @@ class RegionTester:
                             max_abs=difference.max_abs,
                         )
                         cause = "" if is_certain else "limits" if kind == "limits" else "driven"
-                        return RegionResult(failure, cause, region.before.nodes, lasting=True)
+                        return RegionResult(failure, cause, region.before.nodes, is_lasting=True)
             trials.unmet_range = self._value_sets.describe_unmet_range(region)
             trials.nonfinite = self._runs.find_nonfinite_differences(region, run, trials)
         except BadModel as error:
@@ -280,12 +280,12 @@ class RegionTester:
         """Judges a region that gave equal values in all trials."""
         positions = region.before.nodes
 
-        def build_unproven(reason: str, cause: UnprovenCause, *, lasting: bool = True) -> RegionResult:
-            return RegionResult(replace(figures, reason=reason), cause, positions, lasting)
+        def build_unproven(reason: str, cause: UnprovenCause, *, is_lasting: bool = True) -> RegionResult:
+            return RegionResult(replace(figures, reason=reason), cause, positions, is_lasting)
 
         figures = evidence
         if not trials.results:
-            return build_unproven("its outputs have no finite number", "no number", lasting=False)
+            return build_unproven("its outputs have no finite number", "no number", is_lasting=False)
         worst = max(trials.results, key=lambda r: r.max_abs or 0.0)
         equal = all(r.equal for r in trials.results)
         figures = replace(evidence, draws=trials.draws, max_abs=worst.max_abs, equal=equal)
@@ -298,7 +298,7 @@ class RegionTester:
             return build_unproven("not every branch in it was taken", "branch")
         if not trials.has_changed and region.reads:
             reason = "its output does not depend on the varied inputs"
-            return build_unproven(reason, "constant output", lasting=False)
+            return build_unproven(reason, "constant output", is_lasting=False)
         stored_differences = self._models.compare_stored_numbers(region)
         hidden_text, rounded, hidden_difference = self._judge_stored(region, worst, stored_differences)
         if hidden_text:

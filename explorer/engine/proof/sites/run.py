@@ -56,7 +56,7 @@ class SiteRun(Struct, frozen=True):
         rows: Number of rows of X: all of the original's activations, and the compared rows of the dense draw.
         reason: The fault, or '' if the site passes.
         note: A remark on the original, or ''.
-        exact: Whether the output was compared bit for bit with exact integer arithmetic.
+        is_exact: Whether the output was compared bit for bit with exact integer arithmetic.
         saturates: Whether the runtime saturates the original's sums. `note` then says so.
     """
 
@@ -66,7 +66,7 @@ class SiteRun(Struct, frozen=True):
     rows: int
     reason: str
     note: str = ""
-    exact: bool = False
+    is_exact: bool = False
     saturates: bool = False
 
 

@@ -142,7 +142,7 @@ def build_site_evidence(
     ratio = site_run.bound_ratio if site_run is not None else None
     limit = site_run.limit if site_run is not None else LIMIT
     finding = f"rounding {ratio or 0.0:.2g} u, limit {limit:.3g} u"
-    if site_run is not None and site_run.exact:
+    if site_run is not None and site_run.is_exact:
         finding = "its output is that of exact integer arithmetic" + (
             f"; {site_run.note}" if site_run.note else ""
         )

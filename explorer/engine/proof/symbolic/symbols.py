@@ -168,6 +168,7 @@ def _constant(use: OperatorUse) -> Sequence[Value]:
 
 
 def _cast(use: OperatorUse) -> Sequence[Value]:
+    """Returns a symbol unchanged, or converts numbers. A Cast that rounds is rejected."""
     target = DTYPES[int(use.attributes["to"])]
     if not isinstance(use.args[0], Symbol) and "int" in target.name:
         integers = use.args[0].astype(target.name)
@@ -183,6 +184,7 @@ def _cast(use: OperatorUse) -> Sequence[Value]:
 
 
 def _reshape(use: OperatorUse) -> Sequence[Value]:
+    """Reshapes codes or numbers. Computed codes stay computed at each request."""
     shape = list(use.read_integers(1, "shape") or ())
     if not use.attributes.get("allowzero", 0):
         shape = [use.args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
@@ -209,6 +211,7 @@ def _flatten(use: OperatorUse) -> Sequence[Value]:
 
 
 def _slice(use: OperatorUse) -> Sequence[Value]:
+    """Cuts out a slice with positive steps."""
     starts = use.read_integers(1, "starts") or ()
     ends = use.read_integers(2, "ends") or ()
     axes = use.read_integers(3, "axes") or tuple(range(len(starts)))
@@ -222,6 +225,7 @@ def _slice(use: OperatorUse) -> Sequence[Value]:
 
 
 def _split(use: OperatorUse) -> Sequence[Value]:
+    """Cuts a value into parts. Without sizes, they are equal, and the last one may be smaller."""
     axis = int(use.attributes.get("axis", 0))
     length = use.args[0].shape[axis]
     axis %= len(use.args[0].shape)
@@ -241,6 +245,7 @@ def _split(use: OperatorUse) -> Sequence[Value]:
 
 
 def _pad(use: OperatorUse) -> Sequence[Value]:
+    """Pads with zeros, or crops by negative pads."""
     pads = use.read_integers(1, "pads") or ()
     fill = use.args[2] if len(use.args) > 2 and use.args[2] is not None else use.attributes.get("value", 0.0)
     mode = use.attributes.get("mode", "constant")
@@ -260,6 +265,7 @@ def _pad(use: OperatorUse) -> Sequence[Value]:
 
 
 def _gather(use: OperatorUse) -> Sequence[Value]:
+    """Selects elements at stored indices. The codes of a large result are computed at each request."""
     if isinstance(use.args[1], Symbol):
         raise ValueError("its indices depend on the data")
     x, index = use.args
@@ -299,6 +305,7 @@ def _sum(use: OperatorUse) -> Sequence[Value]:
 
 
 def _mul(use: OperatorUse) -> Sequence[Value]:
+    """Multiplies numbers, or scales a symbol by a single number."""
     a, b = use.args
     if not isinstance(a, Symbol) and not isinstance(b, Symbol):
         return [a * b]
@@ -394,6 +401,7 @@ def _gemm(use: OperatorUse) -> Sequence[Value]:
 
 
 def _reduce_sum(use: OperatorUse) -> Sequence[Value]:
+    """Sums symbols over one axis."""
     axes = use.read_integers(1, "axes")
     keeps_axis = bool(use.attributes.get("keepdims", 1))
     if not isinstance(use.args[0], Symbol) or axes is None or len(axes) != 1:
