@@ -194,7 +194,7 @@ def compare_runs(
         run.estimate_depth(model),
         growth,
         both=True,  # two runtimes, of which neither is the more accurate one by definition
-        steps=layers is not None,  # a small error may move a value across a threshold of 8-bit rounding
+        has_steps=layers is not None,  # a small error may move a value across a threshold of 8-bit rounding
     )
     evidence = run.compare(old, new, references, noise)
     return _summarize(job, seeds, [plan.text() for plan in input_plans], evidence, started)
