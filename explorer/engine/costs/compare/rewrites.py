@@ -7,8 +7,9 @@ additional elementwise work they do.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -65,11 +66,12 @@ def find_rewrites(
         layer.path: layer for layer in list_counted_layers(modules) if layer.name != layer.kind
     }
     attention_functions = _find_attention_functions(modules, idle)
+    calls_by_path = {layer.path: layer.calls for layer in modules.layers}
     parts: dict[str, list[Layer]] = {}
     for node in list_counted_layers(graph):
         if _is_size(node):
             continue
-        scope = _convert_to_module_path(graph, node)
+        scope = _merge_calls(_convert_to_module_path(graph, node), calls_by_path)
         # an operator that forms its whole module has the module's path
         full_path = f"{scope}.{node.name}".lstrip(".")
         scope = full_path if full_path in modules_by_path else scope
@@ -78,6 +80,7 @@ def find_rewrites(
         if scope in modules_by_path or scope in attention_functions:
             parts.setdefault(scope, []).append(node)
     work: Counter[str] = Counter()
+    tile_sums: Counter[str] = Counter()
     kinds_by_module: dict[str, Counter[str]] = {}
     for path, nodes in parts.items():
         # the work of a module without operators of its own name is in the function that uses its weights
@@ -99,16 +102,54 @@ def find_rewrites(
             getattr(row, figure) or 0 for row in module_rows
         )
         kinds_by_module.setdefault(name, Counter()).update(kinds.keys())
+        if graph.info.tiled is not None:
+            tile_sums[name] += sum(getattr(n, figure) or 0 for n in nodes if n.kind in _TILE_SUMS)
     amounts = []
     for kind, amount in work.items():
-        count = kinds_by_module[kind].most_common()[0][1]
-        text = f"{count:,} {kind} written as {', '.join(kinds_by_module[kind])}"
-        if graph.info.tiled is not None and (
-            figure == "macs" or kinds_by_module[kind].keys() & {"Sum", "ReduceSum"}
+        kinds = kinds_by_module[kind]
+        count = kinds.most_common()[0][1]
+        is_tiled = graph.info.tiled is not None and (figure == "macs" or bool(kinds.keys() & _TILE_SUMS))
+        # beside its tile products, such a module is written as other operators
+        is_rewritten = figure == "elementwise_ops" and any(
+            other not in _TILE_SUMS | {"Add"} and not _is_product(other) for other in kinds
+        )
+        tile_amount = (tile_sums[kind] if is_rewritten else amount) if is_tiled else 0
+        tile_text = f"{count:,} {kind} on tiles: {_TILED.get(figure, '')}"
+        written_text = f"{count:,} {kind} written as {', '.join(kinds)}"
+        for text, part, is_shown in (
+            (written_text, amount - tile_amount, not is_tiled or is_rewritten),
+            (tile_text, tile_amount, is_tiled),
         ):
-            text = f"{count:,} {kind} on tiles: {_TILED[figure]}"
-        amounts.append((text if sign > 0 else f"{text} in the first", sign * amount))
+            if is_shown:
+                amounts.append((text if sign > 0 else f"{text} in the first", sign * part))
     return amounts
+
+
+_TILE_SUMS = frozenset({"Sum", "ReduceSum"})
+"""Operators that add the products of tiles."""
+
+
+def _is_product(kind: str) -> bool:
+    """Whether an operator multiplies matrices, also in tiles."""
+    return find_family(kind) in ("matrix product", "convolution") or kind.startswith("2DMM")
+
+
+def _merge_calls(path: str, calls_by_path: Mapping[str, int]) -> str:
+    """Returns a module path without the numbers that an exporter appends for further calls of a module.
+
+    The exporter names the second call of `blocks.act` as `blocks.act_1`.
+
+    Args:
+        path: Path of a scope of the graph.
+        calls_by_path: Number of calls of each module, by path.
+    """
+    merged = ""
+    for token in path.split(".") if path else []:
+        own_path = f"{merged}.{token}".lstrip(".")
+        first_call = re.sub(r"_\d+$", "", own_path)
+        is_later_call = own_path not in calls_by_path and calls_by_path.get(first_call, 0) > 1
+        merged = first_call if is_later_call else own_path
+    return merged
 
 
 _TILED = {

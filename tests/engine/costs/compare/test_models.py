@@ -612,3 +612,46 @@ def test_a_complex_parameter_that_is_stored_in_parts_is_explained(way: str, tmp_
         assert [d.delta for d in found_causes] == [delta]
         assert found_causes[0].why == f"1 complex tensor stored as real and imaginary parts {where}"
         assert all(d.delta == d.explained for d in (*of(found, "params"), *of(found, "weight_bytes")))
+
+
+REPEATED = """
+import torch
+from torch import nn
+
+class Repeated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Sequential(nn.Linear(6, 9), nn.Mish(), nn.Linear(9, 6))
+        self.attention = nn.MultiheadAttention(6, 3, batch_first=True)
+
+    def forward(self, x):
+        x = self.shared(self.shared(x))
+        return self.attention(x, x, x)[0]
+
+def net():
+    return Repeated(), torch.zeros(2, 5, 6)
+"""
+
+
+def test_modules_that_are_called_twice_and_attention_on_tiles_are_explained_apart(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "repeated.py").write_text(REPEATED)
+    source = f"{tmp_path}/repeated.py:net"
+    with Session(source) as session:
+        exported = str(tmp_path / "net.onnx")
+        session.convert(exported, verify=False)
+        session.tile(TileSpec((4, 4, 4)), verify=False)
+        tiled = str(session.save(str(tmp_path / "tiled.onnx")))
+    plain, on_tiles = compare_files(source, exported), compare_files(source, tiled)
+    assert not [d for d in open_differences(plain) if d.figure == "elementwise_ops"]
+    assert not [d for d in open_differences(on_tiles) if d.figure == "elementwise_ops"]
+    amounts = [
+        {d.why.partition(" ")[2].split(":")[0][:32]: d.delta for d in of(found, "elementwise_ops")}
+        for found in (plain, on_tiles)
+    ]
+    written_as = "MultiheadAttention written as "
+    first, second = (
+        next(delta for why, delta in one.items() if why.startswith(written_as)) for one in amounts
+    )
+    assert first == second, "the sums of tiles are no part of the export"
+    assert (amounts[1]["MultiheadAttention on tiles"] or 0) > 0
