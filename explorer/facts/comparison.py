@@ -280,10 +280,7 @@ def _find_best(values: Sequence[FigureValue | None], better: Better) -> tuple[in
 
 
 def compute_range(figure: FigureValue) -> tuple[float, float]:
-    """Returns the least and the greatest possible value of a figure. Figures are never negative.
-
-    For a verdict, both are its position in `WEAKEST_FIRST`.
-    """
+    """Returns the least and the greatest value that a figure can have; for a verdict, its rank twice."""
     if isinstance(figure.value, str):
         place = WEAKEST_FIRST.index(figure.value) if figure.value in get_args(VerdictKind) else 0
         return place, place

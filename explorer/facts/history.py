@@ -46,10 +46,7 @@ class HistoryEntry(Fact, frozen=True):
     record: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        """Reads fields of the record under the names that they had as fields of the entry.
-
-        `words` also includes the verb of the change, as its first item.
-        """
+        """Reads fields of the record by their former names; `words` starts with the verb of the change."""
         if name == "words" and hasattr(self.record, name):
             return (self.change, *self.record.words)
         if name in _FORMER_FIELDS:

@@ -308,10 +308,7 @@ SORTS: dict[str, tuple[str, bool]] = {
 
 
 def sort_tilings(rows: Iterable[SweepRow], sort_name: str, *, reverse: bool = False) -> tuple[SweepRow, ...]:
-    """Sorts rows by one of `SORTS`, the best first, or the worst first with `reverse`.
-
-    Rows with an unknown value always come last.
-    """
+    """Sorts rows by one of `SORTS`, the best first, or the worst with `reverse`; unknown values come last."""
     name, largest = SORTS[sort_name]
     if not name:
         return tuple(rows)[::-1] if reverse else tuple(rows)

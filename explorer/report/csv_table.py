@@ -75,6 +75,7 @@ def _is_spread(value: Any) -> bool:
 
 
 def _format_cell(value: Any) -> Any:
+    """Return a value for the CSV writer: '' for None, texts for tensors, JSON for other nested values."""
     if value is None:
         return ""
     if isinstance(value, bool):

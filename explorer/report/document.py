@@ -276,6 +276,7 @@ def serving_times(answers: Sequence[tuple[Info, Serving, str | None]]) -> list[D
 
 
 def _build_serving_document(fact: Serving) -> Document:
+    """Return the figures under `serving`, and the rows under `times`, `layouts` and `layers`."""
     document = record_of(fact)
     rows = {key: document.pop(key) for key in ("times", "layouts", "layers")}
     forms = {key: getattr(fact, key).text for key in ("prefill_macs", "decode_macs")}

@@ -135,10 +135,7 @@ class FlameLabel(Struct, frozen=True):
 
 
 def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
-    """Return the label of a box: the last part of a path, the names of a chain, or the number of rows.
-
-    A box without rows has its own name, and the box of the whole model has the name of the model.
-    """
+    """Return the label of a box: its own name, that of the model, row or chain, or the number of rows."""
     if box.first < 0:
         return FlameLabel(box.name, "other")
     if not box.rows:

@@ -70,6 +70,7 @@ CAP = 200
 """Maximum number of rows of a table that may show only some of them."""
 
 _MIN_COLUMN_WIDTH = 16
+"""Minimum cells of a shortened column before another one is left out."""
 _GAP = 2  # cells between columns
 _WRAP_INDENT = 4
 """Indentation in cells of a wrapped line."""
@@ -83,6 +84,7 @@ _NAME = re.compile(r"(\s*)(\S+)(?: and ([\d,]+) more)?")
 """A name with the indentation before it, and the number of other names after it."""
 _PROSE_WIDTH = 100
 _PLOT_WIDTH = 80
+"""Maximum width of a paragraph, and of a scatter plot, in cells."""
 
 NamesInView = tuple[NameSet, Mapping[str, tuple[int, int]]]
 """Names, and for each of them the cells of other texts beside it and the number of names in its cell."""

@@ -47,11 +47,13 @@ _WORK_COLORS: dict[Work, tuple[str, str]] = {"forward": (_BLUE, "#7ba3d6"), "bac
 _LEGIBLE = 60
 """Work on a micro-batch is drawn with its number if it takes more than 1/60 of the total time."""
 _MAX_BARS, _MAX_LABELS, _MAX_TICKS = 24, 6, 8
+"""Maximum numbers of operators as bars, of numbered marks on a roofline, and of ticks on an axis of bytes."""
 _MARKS_PER_DECADE = 12
 """Number of intensities per factor of 10 that a roofline tells apart. Layers between them share a mark."""
 _MAX_SHORT_SPAN = 1000.0
 """Ratio of the ends of a logarithmic axis below which its ticks include 2 and 5."""
 _MAX_NAME_LENGTH = 40
+"""Maximum length of a name in a label, in cells."""
 
 
 def check(path: str) -> None:
@@ -122,6 +124,7 @@ def _save_options(path: str) -> dict[str, Any]:
 
 @contextmanager
 def _draw_figure(picture: str, info: Info | None, fact: Any) -> Iterator[Figure]:
+    """Yield a figure with the picture drawn, in the style of all pictures."""
     _set_font_folder()
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -154,6 +157,7 @@ def _format_bytes_axis(axes: Axes, top: float) -> None:
 
 
 def _draw_memory(axes: Axes, info: Info, fact: Memory) -> None:
+    """Draw the live bytes of each step, with the peak and the smallest arena."""
     steps = range(len(fact.steps))
     live = [float(step.live_bytes) for step in fact.steps]  # numpy integers are limited to 2^63
     axes.fill_between(steps, live, step="mid", color=_BLUE, alpha=0.35, linewidth=0)
@@ -215,6 +219,7 @@ def _list_marks(fact: Roofline) -> list[_Mark]:
 
 
 def _draw_roofline(axes: Axes, info: Info, facts: Roofline | tuple[Roofline, Profile]) -> None:
+    """Draw the layers on the roofline of a machine, and measured rates if there is a profile."""
     fact, profile = facts if isinstance(facts, tuple) else (facts, None)
     machine, marks = fact.machine, _list_marks(fact)
     measured = () if profile is None else build_measured_points(profile)

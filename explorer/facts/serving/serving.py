@@ -285,10 +285,7 @@ def count_drawn_devices(fact: Serving) -> int:
 
 
 def select_drawn_rates(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
-    """Selects the rows of a chart of rates at a context, one per batch, in ascending order of the batch.
-
-    They are the times of one device, or for each batch the first layout over `count_drawn_devices`.
-    """
+    """Selects a row per batch for a chart at a context: times, or layouts over `count_drawn_devices`."""
     devices = count_drawn_devices(fact)
     rows = fact.times if devices == 1 else [layout for layout in fact.layouts if layout.devices == devices]
     row_by_batch: dict[int, ServingTime | DeviceLayout] = {}

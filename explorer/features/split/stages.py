@@ -169,6 +169,7 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> StageDraft:
+        """Return a new draft, of the traced module if the model is too large to export."""
         if self._is_too_large(state_index, on_progress):
             return self._get_splitter(state_index, on_progress, cancel).draft(spec, machines)
         subject = self._build_subject(state_index, spec, machines, on_progress, cancel)
@@ -273,6 +274,7 @@ class Splitter:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> SplitSubject:
+        """Return the graph of a state with everything that a split needs: sizes, layers, times."""
         models = self._models
         opened = models.open_state(state_index, on_progress)
         model = models.load_graph(state_index, on_progress)

@@ -160,6 +160,7 @@ class TorchSplitter:
         return inputs, program, StageSearch(self._find_sequence(program, spec, machines), spec, self._cancel)
 
     def _find_sequence(self, program: Any, spec: SplitSpec, machines: Sequence[Machine]) -> CutSequence:
+        """Return the units of the program between which cuts can lie, with the cost to balance."""
         models, state_index = self._models, self._state_index
         analysis = models.examine(state_index, self._on_progress, self._cancel).analysis
         step = (
@@ -244,6 +245,7 @@ class TorchSplitter:
         texts: Sequence[str],
         workdir: str,
     ) -> Split:
+        """Add the proof: outputs and training steps of the written stages against the module."""
         calls = export_module(self._opened.loaded, inputs).graph.nodes
         if find_random_calls(calls):
             raise Misuse(

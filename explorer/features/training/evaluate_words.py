@@ -172,7 +172,7 @@ def _build_matrix(model: ModelScore, classes: int) -> list[Block]:
     return blocks
 
 
-def _format_cell(count: int, right: bool) -> Span:
+def _format_cell(count: int, is_correct: bool) -> Span:
     if not count:
         return Span("-", "quiet", value=0)
-    return Span(f"{count:,}", "good" if right else "figure", value=count)
+    return Span(f"{count:,}", "good" if is_correct else "figure", value=count)

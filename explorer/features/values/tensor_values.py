@@ -172,6 +172,7 @@ class TensorNumbers:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> SlicedTensor:
+        """Return the value of a layer in a run, or the stored tensor that its name stands for."""
         models, state_index = state
         rows = models.rows(state_index, on_progress, cancel)
         values = [t.name for row in rows for t in row.outputs]
@@ -290,6 +291,7 @@ def _build_map(
 
 
 def _add_figures(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap:
+    """Add statistics, outliers and the range of each channel, measured over the whole tensor."""
     numbers = heat.build_real_tensor(sliced)
     shape = sliced.numbers.shape
     stats = measure(numbers, choices=parse_statistics("min,max"), axis=0 if shape else None, cancel=cancel)

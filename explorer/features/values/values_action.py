@@ -110,10 +110,7 @@ class ActivationsCommand(_Values):
         return not layer.group and layer.kind != "Constant"
 
     def list_names(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
-        """Return the paths of the layers, after that of the chosen operator if it has bodies.
-
-        The output of an operator with bodies, such as a Loop, is a value of its own.
-        """
+        """Return the layers to read, after the chosen operator if it has bodies: it has an output, too."""
         chosen_layer = self.tree.current_layer
         chosen_path = (
             [path]

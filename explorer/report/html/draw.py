@@ -199,6 +199,7 @@ def _format_subtitle(info: Info | None) -> str:
 
 
 def _draw_parts(blocks: Iterable[Block], info: Info | None) -> Iterable[_Part]:
+    """Yield the parts of a page that show the blocks. `info` names the model in charts."""
     for block in blocks:
         if isinstance(block, Heading):
             yield _Part(heading=" · ".join(filter(None, (block.text, block.note))))

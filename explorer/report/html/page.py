@@ -146,6 +146,7 @@ def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> N
 
 
 def _list_sections(fact: PageFacts) -> Sections:
+    """Return the titles and blocks of the sections, in the order of the page."""
     info = fact.analysis.info
     sections: list[tuple[str, Sequence[Block]]] = [
         ("Totals", build_totals_blocks(info)),

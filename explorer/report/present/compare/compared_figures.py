@@ -156,10 +156,7 @@ def _format_figure(row: FigureRow, figure_value: FigureValue) -> Span:
 
 
 def _format_change(row: FigureRow, index: int) -> str:
-    """Format the change of a figure from the first model: '=', '+12.5 %', '<+0.1 %', 'x 24.0'.
-
-    The text is empty if the change is unknown.
-    """
+    """Format the change from the first model: '=', '+12.5 %', '<+0.1 %', 'x 24.0', or '' if unknown."""
     ratio, figure = row.ratios[index], row.values[index]
     if figure is not None and figure.value is not None and not figure.sign and figure == row.values[0]:
         return "="

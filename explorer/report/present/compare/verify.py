@@ -101,6 +101,7 @@ def build_key_facts(fact: Verification) -> Fields:
 
 
 def _build_construction_field(fact: Verification) -> Field:
+    """Return the nodes and tile matmuls that are equal without a run."""
     tiles = sum(site.tiles for site in fact.sites if not site.structure)
     proved = [many_text(fact.nodes, "node")] if fact.nodes else []
     proved += [f"weights of {many_text(tiles, 'tile matmul')}"] if tiles else []
@@ -163,6 +164,7 @@ def _build_failed_field(fact: Verification) -> Field | None:
 
 
 def _build_inputs_field(fact: Verification) -> Field:
+    """Return the seeds of the random inputs and the number of compared rows."""
     rows = sum(site.rows for site in fact.sites)
     parts = [seeds_text(fact.seeds)] if fact.seeds else []
     parts += [f"{many_text(rows, 'row')} of matmuls"] if rows else []
@@ -211,6 +213,8 @@ def _describe_method(fact: Verification) -> list[str]:
 
 
 def _build_site_table(sites: Sequence[SiteEvidence]) -> Table:
+    """Return a table of the sites. Equal sites that passed share a row, which shows the worst of them."""
+
     def make_group_key(site: SiteEvidence) -> tuple[object, ...]:
         # failed sites are never grouped
         fault = site.name if not site.passed or site.nonfinite else ""

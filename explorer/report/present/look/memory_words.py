@@ -83,6 +83,7 @@ def find_sign(fact: Memory) -> str:
 
 
 def _describe_arena(fact: Memory) -> str:
+    """Compare the arena with the peak, below which no allocator can go."""
     if not fact.peak_bytes:
         return ""
     packing = "one block for all buffers, packed by first fit"
@@ -172,6 +173,7 @@ def _format_live(fact: Memory, step_index: int) -> Span | str:
 
 
 def _build_timeline(fact: Memory) -> Table:
+    """Return a table of all steps with their live bytes; a short page shows those around the peak."""
     steps, peak = fact.steps, fact.peak_step
     return table_of(
         range(len(steps)),

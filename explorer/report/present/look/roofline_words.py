@@ -84,6 +84,7 @@ def figures(
 
 
 def _build_machine_fields(fact: Roofline, *, separate: bool) -> list[Field]:
+    """Return the machine, with a warning if its peak is not that of the multiplied number type."""
     machine = fact.machine
     other_type = find_other_peak_type(machine, fact.multiplied)
     type_field = Field(

@@ -182,6 +182,7 @@ class _TableBuilder:
         return (*cells, contents.remark)
 
     def _cell(self, column: LayerColumn, value: Any) -> Cell:
+        """Return a value as a cell: in the unit of its column, with a mark if it is unknown."""
         if column.unit == "shape":
             suffix = f" and {len(value) - 1:,} more" if len(value) > 1 else ""
             return shape_text(value[0]) + suffix if value else ""
@@ -210,6 +211,7 @@ class _TableBuilder:
 
 
 def _emphasize(column: LayerColumn, value: Any, sign: str) -> Span:
+    """Return a figure of the totals row with its sign."""
     figures = {"count": count, "bytes": size}
     figure = (
         figures[column.unit](round(value))
@@ -312,6 +314,7 @@ def _list_shape_remarks(info: Info) -> dict[str, str]:
 
 
 def _compose_remark(row: Layer, remark_by_origin: Mapping[str, str], has_no_work: bool) -> str:
+    """Return the remark of a row: doubts, sharing, repetition, origin of the shape, conflicts."""
     remarks = [describe_doubt(row)] if row.reason and not has_no_work else []
     if row.shared_with:
         suffix = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""

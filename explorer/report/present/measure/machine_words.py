@@ -93,6 +93,7 @@ def _build_core_fields(core: MeasuredCore) -> list[Field]:
 
 
 def _build_matmul_table(fact: MeasuredMachine) -> Table:
+    """Return the rates of square matmuls, with a row for each size and a column for each dtype."""
     sizes = list(dict.fromkeys(kernel.sizes for kernel in fact.kernels))
     by_size = {(kernel.sizes, kernel.dtype): kernel for kernel in fact.kernels}
     columns = [Column("matmul, MAC/s", "right"), *(Column(peak.dtype, "right") for peak in fact.peaks)]

@@ -24,6 +24,7 @@ _COLUMNS = (
     Column("when", drop=1, role="quiet"),
 )
 _MAX_TYPES = 3
+"""Maximum number of dtypes that are listed for a file."""
 _SHORT = 20
 """Maximum characters of notes in a narrow list."""
 _MIN_SHARE = 0.005
