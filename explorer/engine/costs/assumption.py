@@ -1,4 +1,6 @@
-"""Defines reasons why a figure is not exact: a plain `str` for a bound, an `Assumption` for an assumption.
+"""Defines reasons why a figure is not exact, and limits on the search for values that a run assumes.
+
+A reason is a plain `str` for an upper bound and an `Assumption` for an assumption.
 
 A figure with an upper bound is at most as large as stated. A figure with an assumption may be larger or
 smaller.

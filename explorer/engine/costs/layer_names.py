@@ -48,7 +48,7 @@ class LayerNames:
     def find_named(
         self, name: str, op: str = "", module: tuple[str, int, int] | None = None
     ) -> Sequence[int]:
-        """Returns the ids of the rows that a name may refer to; more than one if the name is ambiguous.
+        """Returns the ids of the rows that a name may refer to: none if it is unknown, several if ambiguous.
 
         Args:
             name: A path, a row name, a tensor name, or a name that a runtime derived from one of them.

@@ -58,7 +58,7 @@ def find_identical_runs(
 
 
 Place = tuple[str, int | None, Sequence[str]]
-"""Path of a row, index of the row above or None, and names of the stored tensors that a leaf uses."""
+"""Path of a row, index of its parent row or None, and names of the stored tensors that a leaf uses."""
 
 
 def list_places(layers: Sequence[Layer]) -> Iterator[Place]:
@@ -125,8 +125,8 @@ def build(
 
     Returns:
         Rows with parents before children, siblings in order of first appearance, and consecutive ids. The
-        figures of a group are sums of the known figures. If a leaf below has status 'unknown', so has the
-        group, and `reason` counts such leaves. Each group counts a parameter once per identity. With more
+        figures of a group are sums of the known figures, or None if none is known. If a leaf below has status
+        'unknown', so has the group, and `reason` counts these leaves. Each group counts a parameter once per identity. With more
         than `LAZY_ROWS` rows, the result is a `LeafRows`, which behaves like a tuple.
     """
     rows = LeafRows(leaves, groups or {}, mark, trained)
@@ -174,6 +174,8 @@ class _Sum(Struct):
         missing: Indices of the figures that are unknown for some leaf.
         stored: Elements and bytes of each stored parameter, by identity.
         leaves, unknown: Number of leaves, and of leaves with status 'unknown'.
+        assumed: Whether the figures of a leaf rest on an assumption.
+        status: The worst status of a leaf: 'unknown', then 'bound', then 'exact'.
     """
 
     assumed: bool = False
@@ -301,7 +303,7 @@ class LeafRows(LayerRows):
         return group_facts
 
     def _count_repeated(self) -> None:
-        """Counts, for each leaf, the parameters that an earlier leaf of the same kind also uses."""
+        """Counts, for each counted leaf, the parameter elements that an earlier leaf of its kind uses."""
         used_by_kind: dict[str, set[Hashable]] = {}
         for row_id, entry in enumerate(self._entries):
             leaf = self._leaves[entry] if entry >= 0 else None
@@ -334,7 +336,10 @@ class LeafRows(LayerRows):
         )
 
     def _compute_sums(self, group_facts: Sequence[GroupFacts]) -> None:
-        """Fills in totals and repeated runs. Rows are in pre-order, so the loop runs from last to first."""
+        """Writes the sums and `repeat` into the rows of groups, from the last row to the first.
+
+        Rows are in pre-order, so the children of a group are summed before the group.
+        """
         sums: dict[int, _Sum] = {}
         signatures: dict[Hashable, int] = {}
         kinds = array("i", bytes(4 * len(self._entries)))

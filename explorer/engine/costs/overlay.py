@@ -2,7 +2,7 @@
 
 A name is looked up as a path, then as the name of a layer, then as the name of a tensor that a layer
 produces. A glob applies its figures to every layer whose path matches; square brackets in it are literal. A
-path takes precedence over a glob, and the first matching glob of a file over later ones. Several rows with
+name takes precedence over a glob, and the first matching glob of a file over later ones. Several rows with
 one name, such as the kernels in a profile, are aggregated like the layers of a group. Three further lookups
 follow: names that a runtime derives from a layer, the index of a module among the modules of its class, and,
 for a report with numbers only, the order of the layers with MACs.
@@ -26,7 +26,7 @@ from explorer.settings.overlay import OutsideFigures, make_unique
 MAX_GLOBS = 256
 """Maximum number of globs in a file, because each is compared with every path."""
 MAX_LETTERS = 1_000
-"""Maximum length of a glob; a longer text is looked up as a name."""
+"""Maximum length of a glob; longer text is looked up as a name only."""
 _MAX_NEIGHBOR_SEARCHES = 8
 """Maximum number of unmatched names for which the error message searches a similar name."""
 
@@ -181,8 +181,10 @@ class _Match(Struct):
 
     Attributes:
         figures: Figures by column, then by row id.
-        matched: Number of names that match rows.
-        unmatched, ambiguous: Names that match no row, and names that match several rows.
+        matched: Number of names that match one row, and of globs that match any number of rows.
+        unmatched: Names and globs that match no row.
+        ambiguous: Names that match several rows.
+        notes: Notes for the user.
     """
 
     figures: list[dict[int, Part]]
@@ -193,7 +195,11 @@ class _Match(Struct):
 
 
 def _match(names: LayerNames, file: OutsideFigures) -> _Match:
-    """Matches the names of a file: single names first, then globs for rows that no name matches."""
+    """Matches the names of a file: single names first, then globs for rows that no name matches.
+
+    Raises:
+        Misuse: No name matches a row, or the file has more than `MAX_GLOBS` globs.
+    """
     match = _Match([{} for _ in file.columns])
     globs: list[tuple[str, tuple[float | None, ...]]] = []
     for name, cells in file.rows:
@@ -246,10 +252,13 @@ def _format_names(name: str, count: int) -> str:
 
 
 def _replace_numbers_by_paths(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:
-    """Replaces the numbers in a report by the paths of the layers with MACs, in order.
+    """Replaces the numbers in a report by the paths of layers, in order.
+
+    The layers are those with MACs, the matmuls and convolutions among them, or the convolutions: the first of
+    these sets that has as many layers as the report.
 
     Raises:
-        Misuse: The numbers of layers in the report and in the model differ.
+        Misuse: No set has as many layers as the report.
     """
     mac_layers = [row for row in layers if not row.group and row.macs]
     sets = {

@@ -144,7 +144,10 @@ class _Sums:
         self.top = [sum_known(part) for part in zip(*kept_children.get(-1, [[0] * width]), strict=True)]
 
     def _select_part_values(self, row: Layer, parent: int, values: Values) -> Values:
-        """Returns the values that a row adds to its parent. An uncounted row adds only parameters."""
+        """Returns the values that a row adds to its parent.
+
+        An uncounted row in a counted parent adds only parameters.
+        """
         if row.counted or (parent >= 0 and not self._rows[parent].counted):
             return values
         return [value if name in _STORED else 0 for name, value in zip(_FIELDS, values, strict=False)] + [
@@ -152,7 +155,7 @@ class _Sums:
         ]
 
     def row(self, index: int) -> Layer:
-        """Returns the row at `index` with the sums over its kept layers."""
+        """Returns the row at `index`, with the sums over its kept layers if the filter removed some."""
         row = self._rows[index]
         if not self._is_partial[index]:
             return row
@@ -167,7 +170,7 @@ class _Sums:
         return replace(row, **self.fields(self.values[index]), reason=reason, assumed=assumed, repeat=1)
 
     def fields(self, values: Values) -> dict[str, Any]:
-        """Returns the fields of a row from its sums."""
+        """Returns the values of `_FIELDS` by name."""
         return dict(zip(_FIELDS, values, strict=False))
 
     def extra(self, values: Values, name: str) -> float | None:

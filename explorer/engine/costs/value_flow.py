@@ -75,7 +75,10 @@ class ValueFlow:
     def add_reader(
         self, row: int, key: Hashable, info: DescribeTensor, otherwise: InputSource = "unknown"
     ) -> None:
-        """Records that a row reads a tensor. If no row produced it, `otherwise` is its source."""
+        """Records that a row (-1 for none) reads a tensor.
+
+        A key without a tensor gets a new one, with `otherwise` as its source.
+        """
         value = self._current.get(key)
         if value is None:
             value = self._current[key] = FlowingValue(info, otherwise, -1)
@@ -140,6 +143,8 @@ def list_connections(
     flow: ValueFlow | None, layers: Sequence[Layer], row_id: int, unknown: str = ""
 ) -> Connections:
     """Returns the tensors that enter a row with their producers, and those that leave it with their readers.
+
+    At most `MAX_LISTED` tensors of each kind are listed; constants come last.
 
     Args:
         flow: Edges of the model, or None if the format does not record them.

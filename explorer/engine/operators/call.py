@@ -135,7 +135,10 @@ class Call(Struct, frozen=True):
         return value
 
     def ints(self, name: str) -> tuple[int, ...] | None:
-        """Returns the value of an attribute that is a list of integers, or None if the node omits it."""
+        """Returns an attribute with a list of integers, or None if the node omits it.
+
+        A single integer gives a tuple of one.
+        """
         value = self.attributes.get(name)
         if value is None:
             return None

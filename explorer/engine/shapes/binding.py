@@ -29,8 +29,8 @@ def bind_inputs(
         size in the file.
 
     Raises:
-        Misuse: A dimension or an input does not exist, a size is below 1, or a shape has another rank than
-            its input.
+        Misuse: A dimension or an input does not exist, a size in `sizes` is below 1, a dimension gets two
+            sizes, or a shape has another rank than its input.
     """
     graph = model.graph
     requested_inputs = dict(input_shapes or {})

@@ -1,4 +1,4 @@
-"""Finds the names that bodies of functions, branches and loops capture, and sets the attributes of a call."""
+"""Finds the names that bodies capture, sets the attributes of calls, and counts the iterations of loops."""
 
 from __future__ import annotations
 

@@ -55,7 +55,10 @@ class ConstantContents(Mapping[str, "Array"]):
         return array
 
     def get_elements(self, name: str) -> list[Any] | None:
-        """Returns the elements of a name as a flat list, or None if unknown."""
+        """Returns the elements of a name as a flat list, or None if they are unknown or too many.
+
+        An element may be an expression, or None if it is unknown.
+        """
         if name in self._elements:
             return self._elements[name]
         elements: list[Any] | None = None
@@ -108,7 +111,7 @@ def compute_contents(
 
     Args:
         node: An operator of `constant_folding.FOLDABLE` with one output, or a Constant.
-        shape: Shape of the input of a Shape or Size node.
+        shape: Shape of the input of a Shape or Size node, or None if unknown.
         dtype: Element type of the output.
         contents: Known contents of the inputs.
     """
@@ -146,7 +149,7 @@ def compute_contents(
 
 
 def _keep_small(value: Array | None) -> Array | None:
-    """Returns a value in C order, or None if it is too large."""
+    """Returns a value in C order, or None if it is unknown or has more than `MAX_ELEMENTS` elements."""
     if value is None or value.size > constant_folding.MAX_ELEMENTS:
         return None
     import numpy as np
@@ -269,7 +272,7 @@ _ELEMENTWISE: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
 _STRUCTURAL = frozenset(
     ("Identity", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice", "Reshape", "Expand", "Transpose")
 )
-"""Operators that move elements of their first input without reading their values."""
+"""Operators that move elements of their inputs unchanged."""
 
 
 def _reduce_with(function: str, values: Sequence[Any]) -> Any:

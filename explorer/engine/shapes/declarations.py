@@ -1,7 +1,7 @@
 """Writes the inferred type and shape of every value into the model (`value_info`).
 
-onnx's own inference writes value_info for the main graph and for bodies. Here functions are included, open
-sizes keep their names and expressions, and a declaration that contradicts the inference is corrected.
+onnx's own inference writes value_info for the main graph and for bodies. Here functions are included,
+symbolic sizes keep their names and expressions, and a declaration that contradicts the inference is corrected.
 
 A function may be called with several types. Its values are declared as far as all calls agree. A size that
 depends on data gets no name: the same name would say that two sizes are equal.
@@ -139,7 +139,7 @@ def declare_types(
 
 
 def declare_inferred(model: Model) -> Model:
-    """Returns a model with the inferred types of its values; open sizes stay open."""
+    """Returns a model with the inferred types of its values; symbolic sizes stay symbolic."""
     return declare_types(model, Inference(model)).model
 
 
@@ -360,7 +360,10 @@ class _Declarer:
         *,
         is_output: bool = False,
     ) -> Value | None:
-        """Returns the declaration of a value, or None if its type is unknown.
+        """Returns the declaration of a value, and fills in its row.
+
+        If the type is unknown, the result is None, or the file's declaration of a type that cannot be expressed
+        here.
 
         Args:
             value: Declaration in the file, or None.

@@ -3,8 +3,8 @@
 A body is the graph of a function, a branch or a loop. The inference of a graph alternates between these
 sources:
 
-1. Explorer's rules infer each node. Their answers are cached by operator, attributes and types, because a
-graph of twenty thousand nodes has a few dozen different combinations of these.
+1. Explorer's rules infer each node. Equal nodes share one cached answer: a graph of twenty thousand nodes
+has a few dozen different combinations of operator, attributes, types and contents.
 
 2. onnx's shape inference runs on the nodes that the rules leave open.
 
@@ -63,7 +63,10 @@ if TYPE_CHECKING:
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
 ROUNDS = 24
-"""Maximum number of passes over the open nodes, the nodes with an output that is not fully known."""
+"""Maximum number of rounds over the sources for one graph, and of rounds that correct shapes by a run.
+
+A node is open while the type or the shape of one of its outputs is not fully known.
+"""
 
 MAX_DEPTH = 96
 """Maximum depth of nested bodies."""
@@ -78,7 +81,11 @@ MAX_CACHED_ANSWERS = 8_192
 """Maximum number of answers of rules that are cached from one model to the next, about 1 KB each."""
 
 _CACHED_ANSWERS: dict[Hashable, InferredTypes] = {}
-"""Answers of rules by operator, attributes, types and contents, the complete input of a rule."""
+"""Answers of rules by the complete input of a rule.
+
+A key holds the operator, its version, its attributes, the number of outputs, and the types and contents of
+the inputs.
+"""
 
 _OPERATORS = {key: operator for key, operator in registry.OPERATORS.items() if operator.shape is not None}
 """Operators with a shape rule, by domain and name."""
@@ -105,6 +112,8 @@ class InferredTypes(Struct, frozen=True, eq=False):
 class Shapes(Struct, frozen=True):
     """Known types and contents of the values of one graph or body.
 
+    For a body, only `values`, `constants`, `types` and `disputed` are filled in.
+
     Attributes:
         values: Facts by value name; unknown values are missing.
         constants: Known contents of small values: shapes, axes, scalars.
@@ -112,7 +121,8 @@ class Shapes(Struct, frozen=True):
         notes: Failures and assumptions of the inference, as sentences for the user.
         types: Types by value name; values of equal type mostly share one object. The mapping is empty if
             values of equal type may differ in origin.
-        disputed: Names of values whose shape the file, a run or a failing node also states.
+        disputed: Names of values with a possible conflict: the file declares their type, a run contradicted
+            their inferred shape, or their node cannot run.
         alike: Answers of rules by the id of the node, for nodes with one output. Equal nodes share an answer.
         impossible: Nodes that cannot run, each with the reason.
         died: Whether onnx's inference crashed or ran out of time or memory. If so, another inference may give
@@ -148,7 +158,8 @@ def infer(
         input_shapes: Type (or None for the declared type) and shape of inputs by name.
 
     Raises:
-        Misuse: A dimension or an input does not exist, or a shape has another rank than its input.
+        Misuse: A dimension or an input does not exist, a size is below 1, a dimension gets two sizes, or a
+            shape has another rank than its input.
     """
     return Inference(model, sizes, input_shapes).main
 
@@ -781,7 +792,7 @@ class Inference:
     def _refuse(self, node: Node, reason: str, table: ShapeTable) -> None:
         """Adds a note that a node cannot run.
 
-        Its outputs become unknown, so that onnx does not infer them.
+        The node is not passed to onnx. Its outputs without a type are recorded as unknown.
         """
         if not table.conflicts.keys() >= set(node.outputs):
             self.impossible.append(f"{node.op} '{node.label}' cannot run: {reason}")
@@ -875,8 +886,7 @@ class Inference:
     def _infer_scan(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """Infers the types of the states, then of the stacked outputs, which have a row for each element.
 
-        onnx infers the body with its declared sizes, so a size that is open in the body is open in the
-        output, too.
+        A size that is unknown in the body is unknown in the output.
         """
         inputs_and_trips = _list_scan_inputs(node, table)
         if inputs_and_trips is None:
@@ -944,7 +954,7 @@ class Inference:
 def _list_scan_inputs(node: Node, table: ShapeTable) -> tuple[list[Type | None], Dim] | None:
     """Returns the types of the inputs of a Scan's body and its number of runs.
 
-    The result is None if the Scan is malformed or a shape is unknown.
+    The result is None if the Scan is malformed or the shape of a scanned input is unknown.
     """
     body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
     if not isinstance(body, Graph) or not isinstance(count, int) or not 0 < count <= len(node.inputs):
@@ -963,7 +973,7 @@ def _list_scan_inputs(node: Node, table: ShapeTable) -> tuple[list[Type | None],
 
 
 def _find_element_type(name: str, table: ShapeTable) -> Type | None:
-    """Returns the type of the elements of a sequence, or the type of a tensor."""
+    """Returns the type of the elements of a sequence, or the type of a tensor; None if unknown."""
     declaration = table.containers.get(name)
     container = None if declaration is None else read_container(declaration)
     return table.types.get(name) if container is None else (container.dtype, container.shape)
@@ -988,7 +998,7 @@ def _find_passed_tensor(node: Node, contents: ConstantContents) -> Tensor | None
 
 
 def _wrap_contents(constants: Constants) -> ConstantContents:
-    """Returns contents as `ConstantContents`."""
+    """Returns `constants` as `ConstantContents`, converted if necessary."""
     if isinstance(constants, ConstantContents):
         return constants
     contents = ConstantContents({})

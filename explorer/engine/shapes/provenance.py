@@ -28,7 +28,8 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         trusted: Whether a declared type that contradicts the inferred one is reported as a conflict.
 
     Attributes:
-        disputed: Names of values whose shape the file, a run or a failing node also states.
+        disputed: Names of values with a possible conflict: the file declares their type, a run contradicted
+            their inferred shape, or their node cannot run.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ def contradicts(other_shape: Shape | None, shape: Shape | None, symbols: set[str
 
 
 def _dims_contradict(a: Dim, b: Dim, symbols: set[str]) -> bool:
-    """Whether two dimensions cannot be equal."""
+    """Whether two dimensions certainly differ; False if this cannot be decided."""
     if a == b or a is None or b is None:
         return False
     if isinstance(a, int) and isinstance(b, int):

@@ -108,7 +108,7 @@ def name_function(model: Model, function: Function) -> str:
 
 
 def is_call(name: str) -> bool:
-    """Whether a component of a path names a function, not a body."""
+    """Whether a component of a path names a function, not a body; '' is the function of a tile operator."""
     return not name or name.endswith("()")
 
 
@@ -172,6 +172,7 @@ def _list_inner_subgraphs(
             continue
         function = model.functions.get(node.key)
         if function is not None:
+            # recursion and very deep chains of calls, which only a malformed file has, are not followed
             if node.key in enclosing_functions or len(enclosing_functions) > 32:
                 continue
             argument_infos = [subgraph.shapes.get(name) if name else None for name in node.inputs]
@@ -217,7 +218,7 @@ def _infer_body_inputs(
 ) -> tuple[Types, int | None]:
     """Infers the types of a body's inputs, and counts the runs of the body in one run of its node.
 
-    The count is None if it depends on data. The body of an If has no inputs, and its count is None.
+    The count is None if it depends on data. For an If or a SequenceMap, the list is empty and the count None.
     """
     if node.op == "Scan":
         types, trips = infer_scan_inputs(node, outer.get)
@@ -233,7 +234,7 @@ def _infer_body_inputs(
 
 
 def infer_scan_inputs(node: Node, get_info: Callable[[str], TensorInfo | None]) -> tuple[Types, Dim]:
-    """Infers the types of the inputs of a Scan's body, and counts the runs of the body.
+    """Infers the types of the inputs of a Scan's body, and counts the runs of the body (None if unknown).
 
     Args:
         node: The Scan.

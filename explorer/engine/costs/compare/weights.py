@@ -60,10 +60,10 @@ _INITIAL_STATE = "initial state"
 _RECURRENT = "recurrent layer"
 
 _EXPORTER_NAMES = ("Constant", "onnx::", "val_", "_val_", "/")
-"""Prefixes or parts of the names that exporters give to their own values."""
+"""Prefixes of the names that exporters give to their own values."""
 
 _CONSTANT_NODE = re.compile(r"(^|/)Constant(_\d+)?_output_\d+$")
-"""Name of the value of a Constant node, such as an initial state. Exporters name no learned weight so."""
+"""Name of the value of a Constant node, such as an initial state. Exporters never give such a name to a learned weight."""
 
 _TILE_OPERATORS = ("2DMM_", "Split2D_")
 """Prefixes of the operators of a tiled file that read a weight."""
@@ -183,7 +183,7 @@ def _format_unmatched(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
 
 
 def list_stored_tensors(analysis: Analysis) -> list[ComparedTensor] | None:
-    """Returns the stored tensors of a model, or None if they do not add up to its parameters.
+    """Returns the stored tensors of a model, or None if a size is unknown or the sum differs from its parameters.
 
     A layer lists the layers that it shares tensors with, not the shared tensors. A tensor counts as shared if
     the names match or, if the sizes do not add up then, if the shapes match.
@@ -320,7 +320,7 @@ def find_weight_causes(
     zeros: Sequence[Zeros] = (),
     buffers: Sequence[Buffers] = (),
 ) -> Causes | None:
-    """Explains why the second model stores other parameters than the first, or returns None if unknown.
+    """Explains why the second model stores other parameters than the first, or returns None if a model's tensors are unknown.
 
     Args:
         first: Analysis of the reference model.
@@ -388,7 +388,7 @@ def find_weight_causes(
                 is_zero = all(map(zeros[max(sign, 0)], tensor.names))
                 cause_texts = _ZERO_BIASES if is_zero else cause_texts
             if cause_texts is None and buffers and model.info.model.is_graph:
-                # an exporter stores the buffers of a module, such as an initial state, like its parameters
+                # an exporter stores the buffers of the other model, such as an initial state, like parameters
                 shapes = buffers[0 if sign > 0 else 1]()
                 cause_texts = (
                     _MODULE_BUFFERS if any(shapes.get(n) == tensor.shape for n in tensor.names) else None

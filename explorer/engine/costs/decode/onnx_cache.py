@@ -206,7 +206,11 @@ def bind_step(
 
 
 def _check_capacity(positions: int, past: int, name: str) -> int:
-    """Checks that a cache has enough positions for the tokens, and returns the positions."""
+    """Returns the positions of a cache.
+
+    Raises:
+        Misuse: The cache has fewer positions than `past` tokens.
+    """
     if positions < past:
         raise Misuse(
             f"its cache holds {positions:,} tokens at most, not {past:,}",
@@ -222,7 +226,7 @@ def compute_text_shapes(
     """Computes the input shapes of a pass over a text, for a model without cache inputs.
 
     Raises:
-        Misuse: The text has a fixed length, or a size is missing.
+        Misuse: The model has no text input, the text has a fixed length, or a size is missing.
     """
     text = _find_token_input(model.graph.required_inputs)
     if text is None:
@@ -268,7 +272,7 @@ def _get_shape(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]
 
 
 def _find_token_input(values: Sequence[Value]) -> Value | None:
-    """Returns the input with the new tokens: token ids or embeddings."""
+    """Returns the input with the new tokens: token ids, else embeddings, else any integers; None without one."""
     integers = [v for v in values if (v.dtype or "").startswith("int") and v.shape is not None and v.shape]
     named = [v for v in integers if "id" in v.name.lower() and "position" not in v.name.lower()]
     embedded = [v for v in values if "embed" in v.name.lower() or (v.shape is not None and len(v.shape) == 3)]
@@ -330,7 +334,8 @@ class _Sizes:
             dim: Name of the dimension, its fixed size, or None.
             name: Name of the input.
             total: Number of cached and new tokens.
-            is_total: Whether an otherwise unknown dimension has the size `total`.
+            is_total: Whether a dimension name without a size gets the size `total`. A name with "total" in it
+                always does.
 
         Raises:
             Misuse: The size is unknown.

@@ -273,8 +273,7 @@ def build_schedule(
 def compute_memory(examined: AnalysisResult) -> Memory:
     """Computes the activation memory over the execution order of an analyzed model.
 
-    The arena is laid out by first fit twice: in order of birth, and by decreasing size. The smaller arena is
-    used. Tensors of unknown size are left out, and `reason` states their number.
+    `place_blocks` lays out the arena. Tensors of unknown size are left out, and `reason` states their number.
     """
     order, layers = examined.schedule, examined.analysis.layers
     lifetimes = compute_lifetimes(order.steps, order.keep)

@@ -1,4 +1,4 @@
-"""Analyzes an ONNX model: builds the layer tree and the totals without running the model."""
+"""Analyzes an ONNX model: builds the layer tree and the totals from inferred shapes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def examine(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> AnalysisResult:
-    """Analyzes a model without running it.
+    """Analyzes a model. Only `observe` runs it.
 
     Args:
         model: Model, checked by `engine.validate`.

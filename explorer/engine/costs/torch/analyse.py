@@ -341,7 +341,7 @@ def _select_final_rows(run: Trace) -> list[Row]:
 
 
 def _build_leaves(run: Trace, folded: FoldedLoops) -> list[layer_tree.LayerLeaf]:
-    """Builds a leaf for each row, each module that did not run, and each parameter that no operator uses."""
+    """Builds a leaf for each row, each module that did not run, unseen work, and each unused parameter."""
     named, rows = run.named, folded.rows
     scopes = _Scopes(named)
     leaves = []
@@ -435,7 +435,10 @@ def _build_leaf(
 
 
 def _add_own_parameters(row: Row, module: nn.Module | None, run: Trace) -> None:
-    """Adds all of a module's parameters to its row, under the module's own names."""
+    """Adds all of a module's parameters to its row, under the module's own names.
+
+    Packed parameters also add the bytes that the module's calls read.
+    """
     if module is None:
         return
     own_weights = {}
@@ -467,7 +470,10 @@ def _describe_weight(parameter: ModuleParameter, path: str) -> TensorInfo:
 
 
 def _find_idle_paths(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
-    """Finds the paths of the leaf modules without a row, in registration order."""
+    """Finds the paths of the leaf modules without a row, in registration order.
+
+    Modules inside an opaque module, and modules whose operators have rows, are left out.
+    """
     row_paths = {row.path for row in rows}
     opaque = tuple(f"{path}." if path else "" for path, m in named.items() if is_opaque(m))
     expanded = {row.caller for row in rows if row.module is None}

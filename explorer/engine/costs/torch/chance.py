@@ -116,7 +116,7 @@ def _replace_entropy(draw: Callable[[int], bytes]) -> Callable[[int], bytes]:
 
 
 def _replace_seed(seed: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `random.Random.seed`, which draws its own seed if the model gives none."""
+    """Returns a replacement of `random.Random.seed`; a call without a seed counts as a draw."""
 
     @functools.wraps(seed)
     def set_seed(generator: Any, a: Any = None, version: int = 2) -> Any:
@@ -165,7 +165,7 @@ def _force_words(state: Any) -> Any:
 
 
 def _seed_generators() -> None:
-    """Sets the generators of `random` and NumPy to the state that this run starts with."""
+    """Sets the generators of `random` and NumPy for a further run; the run that counts keeps their states."""
     if _DRAW.number == 0:
         return
     generator = random.Random(_DRAW.number)

@@ -2,8 +2,8 @@
 
 Three observers run together. Hooks on the modules record the tree. A function mode records the functions that
 the model's author wrote (`flatten`, `softmax`, `+`). A dispatch mode records the ATen operators and counts
-their work. No weight is allocated and nothing is computed, because tensors on the meta device have shapes
-only.
+their work. Weights and activations are not allocated or computed, because tensors on the meta device have
+shapes only. Only small tensors with known values, such as indices, are computed on the CPU.
 
 The model is restored afterwards, also after an error: its hooks, its train or eval state, and the fast path
 of attention, which is off during the run, because it hides its matrix products from the dispatch mode.
@@ -304,7 +304,7 @@ class _Watch:
     # -- modules
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Runs and records a call of a module from any code."""
+        """Runs and records a call of a module. A module that the model does not register runs unrecorded."""
         registered = self.registered.get(id(module))
         if registered is None:
             return call(module, *args, **kwargs)
@@ -450,7 +450,10 @@ class _Watch:
     # -- functions
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs a function that the model calls, and records its operators on one row."""
+        """Runs a function that the model calls, and records its operators on one row.
+
+        A query for a device, for memory or for a value gets its answer without a run.
+        """
         frame = self.frames[-1]
         name = getattr(func, "__name__", "")
         # a program from a file uses the operator's full name: 'scaled_dot_product_attention.default'
@@ -765,7 +768,10 @@ class _Watch:
             row.inputs = describe_function_inputs(list(inputs), {}, self.is_weight)
 
     def without_random_values(self, operator: meta_cache.AtenOperator, args: Any, result: Any) -> Any:
-        """Returns the result of a random operator without values, because each run draws others."""
+        """Returns the result of a random operator without values, because each run draws others.
+
+        If the operator writes in place, its tensors keep their values, which count as outdated from then on.
+        """
         if not operator.mutates:
             return self.convert_to_meta(result, scalars=True)
         written: list[torch.Tensor] = []
@@ -803,7 +809,11 @@ class _Watch:
         result: Any,
         assumed_result: tuple[Any, str] | None,
     ) -> None:
-        """Records one operator: on its row, as an event, and for the gradients."""
+        """Records one operator: on its row, as an event, and for the gradients.
+
+        Raises:
+            RuntimeError: The run has more operators than the policy allows.
+        """
         if operator.name in WATCHED:
             self.classes.note(operator.name, schema_of(func).overload_name, args, kwargs, result)
         assumption = ""
@@ -919,6 +929,7 @@ class _Watch:
                 self.tape.append(layer_cache.Booking(answer.cost))
             return
         if read_tensors and operator is not None and operator.gathers:
+            # a gather reads only the rows that it returns, not the full table
             table = storage_key(read_tensors[0].untyped_storage())
             inputs[table] = min(inputs[table], bytes_written)
         self.record_traffic(row, answer.cost, inputs, outputs, bytes_written)

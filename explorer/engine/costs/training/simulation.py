@@ -122,7 +122,8 @@ def measure_step_memory(
         SimulationError: The model does not run forward and backward on shapes.
     """
     model, failure = loaded.meta(), ""
-    # a tensor with values that the model creates rejects a gradient without values: `zeros.index_add_(...)`
+    # a tensor with values that the model creates rejects a gradient without values: `zeros.index_add_(...)`;
+    # the second attempt in each mode creates these tensors without values
     attempts: tuple[tuple[Literal["train", "eval"], bool], ...] = (
         *(("train", True), ("train", False)),
         *(("eval", True), ("eval", False)),
@@ -594,7 +595,7 @@ class _CpuKernels(TorchFunctionMode):
 
 _READ = "aten::_local_scalar_dense"
 _QUERIES = (_READ, "aten::is_nonzero", "aten::equal")
-"""Operators that may ask whether a tensor is true."""
+"""Operators that may query whether a tensor is true, or equal to another tensor."""
 
 _MAX_KEPT_ELEMENTS = 1 << 16
 """Maximum number of elements of an integer input that keeps its values, because a model may compare them."""

@@ -253,7 +253,8 @@ def _multi_head(call: Call) -> Cost:
 def _read_cache(call: Call, cache_index: int, present_index: int, axis: int = 2) -> tuple[Dim, Dim, bool]:
     """Returns the number of cached positions, the total or None, and whether the cache is a buffer.
 
-    A buffer has room for the longest sequence and keeps its size; the total is then this size.
+    A buffer has space for the longest sequence and keeps its size. The total is then this size, and the first
+    number is 0, because the filled part is unknown.
 
     Args:
         call: Node.
