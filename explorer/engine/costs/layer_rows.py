@@ -126,8 +126,8 @@ def build(
     Returns:
         Rows with parents before children, siblings in order of first appearance, and consecutive ids. The
         figures of a group are sums of the known figures, or None if none is known. If a leaf below has status
-        'unknown', so has the group, and `reason` counts these leaves. Each group counts a parameter once per identity. With more
-        than `LAZY_ROWS` rows, the result is a `LeafRows`, which behaves like a tuple.
+        'unknown', so has the group, and `reason` counts these leaves. Each group counts a parameter once per
+        identity. With more than `LAZY_ROWS` rows, the result is a `LeafRows`, which behaves like a tuple.
     """
     rows = LeafRows(leaves, groups or {}, mark, trained)
     if rows_of is not None:

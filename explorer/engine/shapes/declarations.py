@@ -1,7 +1,7 @@
 """Writes the inferred type and shape of every value into the model (`value_info`).
 
 onnx's own inference writes value_info for the main graph and for bodies. Here functions are included,
-symbolic sizes keep their names and expressions, and a declaration that contradicts the inference is corrected.
+symbolic sizes keep their names and expressions, and declarations that contradict the inference are corrected.
 
 A function may be called with several types. Its values are declared as far as all calls agree. A size that
 depends on data gets no name: the same name would say that two sizes are equal.
@@ -362,8 +362,8 @@ class _Declarer:
     ) -> Value | None:
         """Returns the declaration of a value, and fills in its row.
 
-        If the type is unknown, the result is None, or the file's declaration of a type that cannot be expressed
-        here.
+        If the type is unknown, the result is None, or the file's own declaration of a type that `ValueType`
+        cannot express.
 
         Args:
             value: Declaration in the file, or None.

@@ -35,7 +35,10 @@ def find_operator(func: Any) -> OperatorRecord | None:
 
 
 def _is_pointwise(func: Any) -> bool:
-    """Whether torch tags the operator, or the out-of-place form of an in-place operator, as pointwise."""
+    """Whether torch tags the operator as pointwise, or its counterpart in aten.
+
+    The counterpart of an in-place operator is its out-of-place form; that of a prims operator has the same name.
+    """
     if torch.Tag.pointwise in func.tags:
         return True
     name = schema_of(func).name.partition("::")[2]
@@ -95,7 +98,7 @@ def compute_gradient(
     macs: int,
     get_purpose: Callable[[Any], GradientPurpose],
 ) -> Gradient | None:
-    """Returns the products of a call's backward pass, or None if there is no rule.
+    """Returns the matrix-product work of a call's backward pass, or None if there is no rule.
 
     Args:
         func: Operator.
@@ -114,7 +117,7 @@ def compute_gradient(
 def compute_function_cost(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> Cost | None:
-    """Returns the cost of a torch function with its own formula, or None."""
+    """Returns the cost of a torch function, or None if its record has no formula of its own."""
     operator = TABLE.get(f"aten::{name}")
     if operator is None or not operator.has_own_formula or not isinstance(result, torch.Tensor):
         return None

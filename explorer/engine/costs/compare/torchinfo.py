@@ -306,7 +306,7 @@ def _compare_total_macs(summary: Any, analysis: Analysis, reasons: Counter[str])
 def _compare_totals(
     summary: Any, model: nn.Module, analysis: Analysis, counts: Mapping[str, _ModuleCount]
 ) -> Iterator[TorchinfoDifference]:
-    """Returns the differences in parameters, their bytes, and activations of the whole model."""
+    """Yields the differences in parameters, their bytes, and activations of the whole model."""
     totals = analysis.info.totals
     tied = _find_tied_parameters(model)
     repeated = sum((len(owners) - 1) * p.numel() for p, owners in tied)
@@ -339,7 +339,7 @@ def _compare_totals(
 
 
 def _find_parameters_outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
-    """Returns parameters that belong to no called leaf layer."""
+    """Yields the parameters that belong to no called leaf layer."""
     leaf_ids = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
     for module in model.modules():
         if id(module) not in leaf_ids:

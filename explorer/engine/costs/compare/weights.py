@@ -63,7 +63,8 @@ _EXPORTER_NAMES = ("Constant", "onnx::", "val_", "_val_", "/")
 """Prefixes of the names that exporters give to their own values."""
 
 _CONSTANT_NODE = re.compile(r"(^|/)Constant(_\d+)?_output_\d+$")
-"""Name of the value of a Constant node, such as an initial state. Exporters never give such a name to a learned weight."""
+"""Name of the value of a Constant node, such as an initial state. Exporters never name a learned weight
+like this."""
 
 _TILE_OPERATORS = ("2DMM_", "Split2D_")
 """Prefixes of the operators of a tiled file that read a weight."""
@@ -183,7 +184,7 @@ def _format_unmatched(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
 
 
 def list_stored_tensors(analysis: Analysis) -> list[ComparedTensor] | None:
-    """Returns the stored tensors of a model, or None if a size is unknown or the sum differs from its parameters.
+    """Returns the stored tensors of a model, or None if their sizes do not add up to its parameters.
 
     A layer lists the layers that it shares tensors with, not the shared tensors. A tensor counts as shared if
     the names match or, if the sizes do not add up then, if the shapes match.
@@ -320,7 +321,9 @@ def find_weight_causes(
     zeros: Sequence[Zeros] = (),
     buffers: Sequence[Buffers] = (),
 ) -> Causes | None:
-    """Explains why the second model stores other parameters than the first, or returns None if a model's tensors are unknown.
+    """Explains why the second model stores other parameters than the first.
+
+    The result is None if the stored tensors of a model are unknown.
 
     Args:
         first: Analysis of the reference model.

@@ -3,7 +3,7 @@
 There are four kinds of files. torch's TorchScript exporter writes paths into names
 (`/features/features.0/Conv`). Its dynamo exporter writes them into metadata (`pkg.torch.onnx.name_scopes`).
 Other exporters use plain paths (`model/block_1/conv`, `encoder.0.fc`), and some files have no names. All
-produce the same scopes, so the tree of a file looks like the tree of its module.
+kinds of names produce the same scopes, so the tree of a file looks like the tree of its module.
 """
 
 from __future__ import annotations

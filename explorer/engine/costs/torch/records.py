@@ -364,7 +364,10 @@ def read_call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def merge(part: Row, target: Row) -> None:
-    """Adds all figures of `part` to `target`, except for its calls."""
+    """Adds the figures of `part` to `target`, except for its calls.
+
+    The activations of a module are its own results, so those of `part` are added to a functional row only.
+    """
     part.merged = target
     target.macs += part.macs
     target.elementwise += part.elementwise
