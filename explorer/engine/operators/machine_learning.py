@@ -76,6 +76,7 @@ _POST_TRANSFORMS = {"NONE": 0, "LOGISTIC": 1, "PROBIT": 1, "SOFTMAX": 5, "SOFTMA
 _POST_TRANSFORMS_BY_NUMBER = tuple(
     _POST_TRANSFORMS[n] for n in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 )
+"""Operations per score, by the number that TreeEnsemble has for the post transform."""
 
 
 _KERNELS = {"LINEAR": 0, "POLY": 3, "RBF": 2, "SIGMOID": 3}
@@ -198,6 +199,16 @@ def _sum_longest_paths(roots: Sequence[int], children: Mapping[int, tuple[int, .
 def _trees(
     call: Call, comparisons: int | None, trees: int, scores: int, max_weights: int, per_score: int
 ) -> Cost:
+    """Returns the cost of a tree ensemble, as an upper bound of its elementwise work.
+
+    Args:
+        call: Node.
+        comparisons: Comparisons on the longest paths of all trees, or None if the nodes form no trees.
+        trees: Number of trees.
+        scores: Number of scores per row.
+        max_weights: Largest number of weights that a leaf adds to the scores.
+        per_score: Operations on each score after the sum.
+    """
     rows, _ = _get_rows(call)
     if comparisons is None:
         return replace(cost_formulas.unknown("its nodes form no trees"), macs=0)

@@ -169,7 +169,7 @@ def size_of(value: Any) -> Dim:
 
 
 def sizes_of(call: Call, index: int) -> Shape | None:
-    """Returns the sizes in an input, or None if their number is unknown or above 64, more than any real rank."""
+    """Returns the sizes in an input, or None if their number is unknown or, in a corrupt file, above 64."""
     content = call.elements(index)
     if content is not None:
         return tuple(map(size_of, content))

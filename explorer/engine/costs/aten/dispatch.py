@@ -37,7 +37,8 @@ def find_operator(func: Any) -> OperatorRecord | None:
 def _is_pointwise(func: Any) -> bool:
     """Whether torch tags the operator as pointwise, or its counterpart in aten.
 
-    The counterpart of an in-place operator is its out-of-place form; that of a prims operator has the same name.
+    The counterpart of an in-place operator is its out-of-place form. The counterpart of a prims operator has
+    the same name.
     """
     if torch.Tag.pointwise in func.tags:
         return True

@@ -42,7 +42,10 @@ _recorded_calls: dict[Any, RecordedCalls | None] = {}
 
 
 def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Runs a function of `FUNCTIONS` through the operators that torch uses for it on a CPU."""
+    """Runs a function, such as those in `FUNCTIONS`, through the operators that torch uses for it on a CPU.
+
+    Calls with tensor subclasses, or without meta tensors, run as they are.
+    """
     types = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     key: list[Any] = [torch.is_grad_enabled(), types]
     tensors: list[torch.Tensor] = []

@@ -111,6 +111,7 @@ def _add_fused_work(call: AtenCall, cost: Cost) -> Cost:
             if word == "leaky":
                 break
     if "dynamic" in call.name:
+        # min, max, divide, round, add the zero point
         cost = cost_formulas.adding(cost, "quantize", call.shape(0), 5)
         cost = cost_formulas.adding(cost, "rescale", call.result_shape())
     return cost

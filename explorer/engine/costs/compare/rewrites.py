@@ -23,7 +23,7 @@ MAX_NAMED_LAYERS = 3
 """Maximum number of layers without effect on the output that are named."""
 
 _MAX_SIZES_ELEMENTS = 16
-"""Maximum number of elements of an integer tensor that counts as sizes."""
+"""Maximum number of elementwise operations of an operator on sizes; it works on a few integers."""
 
 
 def list_counted_layers(analysis: Analysis) -> list[Layer]:
@@ -212,7 +212,7 @@ def list_size_work(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
 
 
 def list_tile_work(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
-    """Returns the additional work of a tiled graph over its original graph, product by product."""
+    """Returns the additional work of a tiled graph over its original graph, or over modules (MACs only)."""
     sides = _assign_sides(first, second)
     if sides is not None:
         tiled = figure == "macs" and sides[1].info.tiled is not None

@@ -272,7 +272,7 @@ def _get_shape(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]
 
 
 def _find_token_input(values: Sequence[Value]) -> Value | None:
-    """Returns the input with the new tokens: ids, else embeddings, else any integers; None if there is none."""
+    """Returns the input with the new tokens: ids, else embeddings, else any integers; or None."""
     integers = [v for v in values if (v.dtype or "").startswith("int") and v.shape is not None and v.shape]
     named = [v for v in integers if "id" in v.name.lower() and "position" not in v.name.lower()]
     embedded = [v for v in values if "embed" in v.name.lower() or (v.shape is not None and len(v.shape) == 3)]

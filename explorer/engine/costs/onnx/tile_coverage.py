@@ -120,7 +120,10 @@ def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str]
 def build_site_marker(
     labels: TileLabels | None, functions: Iterable[Function]
 ) -> Callable[[Layer], None] | None:
-    """Returns a function that marks the row of a tiled site and restores its original operator as kind."""
+    """Returns a function that marks the row of a tiled site and restores its original operator as kind.
+
+    The result is None if the model has no tiles.
+    """
     if labels is None:
         return None
     tile_kinds = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
@@ -301,7 +304,7 @@ def _count_products(
         tile: Largest sizes of a product.
 
     Returns:
-        The two counts, each None if unknown; or None if a product exceeds `tile`.
+        The two counts, each None if unknown; or None if a product exceeds `tile` or an operand is no matrix.
     """
     if first is None or second is None or len(first) < 2 or len(second) < 2:
         return (None, None) if first is None or second is None else None

@@ -165,8 +165,8 @@ class _Fit(Struct, frozen=True):
             [_fit_form(size_tuple, [figures.layers[row][0] for figures in samples]) for row in rows],
             [_fit_form(size_tuple, [figures.layers[row][1] for figures in samples]) for row in rows],
             [
-                fit_polynomial(size_tuple, sizes)
-                for sizes in zip(*(figures.live_bytes for figures in samples), strict=True)
+                fit_polynomial(size_tuple, step_bytes)
+                for step_bytes in zip(*(figures.live_bytes for figures in samples), strict=True)
             ],
         )
 

@@ -144,7 +144,7 @@ def is_enabled() -> bool:
 
 
 def find_layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
-    """Builds the cache key of a layer call, or None if something outside the key may affect the layer.
+    """Returns a layer call with its cache key and tape, or None if other state may affect the layer.
 
     The key includes which inputs share a storage, and the sizes of the storages.
     """

@@ -179,10 +179,8 @@ def find_largest_batch(peak: Callable[[int], int], limit: int) -> int:
 
     if compute_peak(2) > limit:
         return int(compute_peak(1) <= limit)
-    low, high = (
-        2,
-        0,
-    )  # the largest batch that fits; the smallest batch that does not fit, or 0 if none is known
+    # the largest batch that fits; the smallest batch that does not fit, or 0 if none is known
+    low, high = 2, 0
     guess = 4
     for attempt in range(_TRIES):
         if compute_peak(guess) <= limit:

@@ -232,7 +232,10 @@ def _compute_leaf_gradients(
 
 
 def _find_gradient(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status, str]:
-    """Returns the products of a leaf's gradients; also records which of its outputs need a gradient."""
+    """Returns the work of a leaf's gradients (None if unknown), its status, and the reason for the status.
+
+    Also records which of its outputs need a gradient.
+    """
     context, node, constants = leaf.context, leaf.node, leaf.constants
     unknown_inputs: set[str] = set()
     purposes: list[GradientPurpose] = []
@@ -247,7 +250,8 @@ def _find_gradient(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, St
         purposes = [""] * len(purposes)
     is_unexpanded = isinstance(leaf.figures, Layer)
     if is_unexpanded:
-        # the leaf of an unexpanded call includes the parameters of its body
+        # the leaf of an unexpanded call includes the parameters of its body; those with 2 bytes or more for
+        # each element count as floats
         flow.trained.update(identity for identity, elements, size in leaf.stored if size >= 2 * elements)
     has_gradient = any(purposes) or is_unexpanded
     for name in node.outputs:

@@ -45,7 +45,7 @@ class LeafGradients(Struct, frozen=True):
 
     Attributes:
         layer: Id of its row.
-        gradient: Products of its gradients, or None if unknown.
+        gradient: Work of its gradients, or None if unknown.
         kept: Whether the backward pass reads its outputs.
         stored: Parameters that the layer uses.
         status: Status of the counts.

@@ -253,7 +253,9 @@ def _lora_matmul(call: Call) -> Cost:
 
 
 def _fused_products(widths: Sequence[tuple[str, int]], *, is_gated: bool) -> Rule:
-    """Makes the cost rule of several packed products of one input, after an optional normalization.
+    """Makes the cost rule of several packed products of one input.
+
+    Input 1 is an optional skip connection, and input 2 the weight of an optional RMS normalization.
 
     Args:
         widths: Attribute with the width of each result, and input index of its bias.
