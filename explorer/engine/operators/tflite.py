@@ -57,6 +57,7 @@ def _add_output_work(cost: Cost, call: Call, bias: int = -1, source: int = 0, we
     if _is_quantized(call, source):
         cost = cost_formulas.adding(cost, "requantize", output, _QUANTIZE)
     elif weight >= 0 and _is_quantized(call, weight):
+        # minimum and maximum of the input give its scale
         cost = cost_formulas.adding(cost, "quantize the input", call.shape(source), _QUANTIZE + 2)
         cost = cost_formulas.adding(cost, "scale", output)
     return _add_activation(cost, call)

@@ -104,6 +104,7 @@ def _assume_fewest_bins(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     dtype = (
         torch.long if weights is None else weights.dtype if weights.dtype.is_floating_point else torch.float64
     )
+    # no largest count exists, so the run with other sizes adds one bin
     return args[0].new_empty((max(min_length, 1) + (assume_count(2, None) == 1),), dtype=dtype)
 
 

@@ -45,7 +45,7 @@ class OwnCache(Struct):
     Attributes:
         model: Model on the meta device, in evaluation mode.
         name: Name of the forward's cache argument.
-        takes: Names of all arguments of the forward.
+        takes: Names of all arguments of the forward, also of those that it passes on (`use_cache`).
         encoder: Whether an encoder reads the prompt; the cache then belongs to the decoder.
         prompt_only: Whether a pass over a prompt computes logits for its last token only.
         check: Function called at every module; may raise to stop a run.
@@ -104,6 +104,7 @@ class OwnCache(Struct):
 
         Raises:
             BadModel: The model fails over a prompt.
+            Misuse: The model returns no cache, or the shape of the encoder's input is unknown.
         """
         key = tokens, batch, prompt
         if key not in self._caches:

@@ -234,7 +234,7 @@ class _Curves:
         return forms.list_polynomials(name, self.weight_bytes, self.machine)
 
     def _find_crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
-        """Yields the crossing of two curves at a size, if one curve exceeds the other there but not before."""
+        """Yields the crossing of two curves at a size, if one exceeds the other there but not before."""
         values_before, values_after = self.values(size - 1), self.values(size)
         if curve in values_before and other_curve in values_before:
             for a, b in ((curve, other_curve), (other_curve, curve)):

@@ -171,7 +171,7 @@ def _is_library_frame(frame: FrameType) -> bool:
 
 
 def _replace_numbers(value: Any, number: float) -> Any:
-    """Replaces the assumed numbers by `number` in a number, nested list or array."""
+    """Replaces the assumed numbers by `number` in a number, nested list or array; see `_FLOAT_FACTOR`."""
     if isinstance(value, list):
         return [_replace_numbers(v, number) for v in value]
     if isinstance(value, (bool, int)):
