@@ -37,7 +37,7 @@ def collect_small_constants(graph: Graph) -> dict[str, Array]:
 
 
 def read_small_tensor(tensor: Tensor) -> Array | None:
-    """Returns the values of a small tensor, or None if it is large, has no data, or holds no numbers."""
+    """Returns the values of a small tensor, or None if it is large, has no data, or numpy lacks its type."""
     # a large float tensor is a weight; a scale or a limit has few elements
     max_elements = MAX_FLOATS if "float" in tensor.dtype else MAX_ELEMENTS
     if tensor.payload is None or tensor.elements > max_elements or tensor.dtype not in _NUMPY_TYPES:

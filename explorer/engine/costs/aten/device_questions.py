@@ -59,7 +59,7 @@ def report_device(func: Any, tensor: Any) -> Any:
 
 
 def find_asking_frame() -> FrameType | None:
-    """Returns the frame that calls the current torch function."""
+    """Returns the frame that calls the current torch function, or None outside a run on shapes."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_mode(frame):
         frame = frame.f_back

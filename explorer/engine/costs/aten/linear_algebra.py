@@ -17,7 +17,10 @@ from explorer.engine.operators.cost_formulas import Cost
 
 
 def _count_fourier(call: AtenCall) -> Cost:
-    """Counts Fourier transforms along each axis. A real signal needs half of the first axis's results."""
+    """Counts Fourier transforms along each axis.
+
+    Along the axis that is transformed first, a real signal needs only half of the results.
+    """
     source, result = call.shape(), call.result_shape()
     # the last axis of a real signal keeps one half of the spectrum
     axes = [axis % len(source) for axis in call.get("dim")][::-1]

@@ -62,7 +62,8 @@ def compute_roofline(analysis: Analysis, machine: Machine) -> Roofline:
 def find_multiplied_type(analysis: Analysis) -> str:
     """Returns the type of floats in which most MACs are done.
 
-    It is '' if integers are multiplied, because a graph does not say whether a machine does so.
+    It is '' without MACs, and if an operand is an integer: a graph does not say whether a machine multiplies
+    integers or converts them to floats.
     """
     counts: Counter[str] = Counter()
     for layer in analysis.layers:

@@ -89,7 +89,7 @@ class FunctionCalls:
     def add_call(
         self, visit: Visit, context: GraphContext, node: Node, name: ScopedName, function: Function
     ) -> None:
-        """Expands a call into a group, or adds it as one leaf if it has too many rows or is in a closed body."""
+        """Expands a call into a group, or adds it as one leaf if it is too large or in a closed body."""
         types = [context.get_info(n) if n else None for n in node.inputs]
         state = self._state
         nodes, shapes = state.inference.infer_function(function, node, types, context.shapes.constants)
