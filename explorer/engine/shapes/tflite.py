@@ -202,7 +202,7 @@ class FileShapes(Inference):
     def _infer_output_shapes(
         self, node: Node, types: Mapping[str, Type], contents: ConstantContents
     ) -> Sequence[Shape | None] | None:
-        """Infers the shapes of an operator's outputs. Returns None if all are known, or none can be inferred."""
+        """Infers the shapes of an operator's outputs; None if all are known, or if none can be inferred."""
         if all(_is_complete(types.get(name)) for name in node.outputs if name):
             return None
         if node.op in ("If", "Loop") and not node.domain:

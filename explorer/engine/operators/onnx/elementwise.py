@@ -1,4 +1,7 @@
-"""Elementwise operators: each output element depends on the input elements at the same position."""
+"""Elementwise operators: an output element depends on the input elements at its position.
+
+Gates, CDist and IsAllFinite are here because they have elementwise operations only.
+"""
 
 from __future__ import annotations
 
