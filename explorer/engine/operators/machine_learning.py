@@ -298,7 +298,7 @@ _TREES = tuple(
     base_values_as_tensor class_weights class_weights_as_tensor target_weights target_weights_as_tensor
 """)
 )
-
+"""Attributes of tree ensembles that contain parameters."""
 
 _COEFFICIENTS = ("coefficients", "intercepts")
 _VECTORS = ("support_vectors", "coefficients", "rho", "prob_a", "prob_b")

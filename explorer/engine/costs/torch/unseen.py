@@ -333,7 +333,7 @@ def _calls_multiplication(function: FunctionType) -> bool:
 
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Returns the tensors in nested containers and object attributes, such as the layers of a cache."""
+    """Yields the tensors in nested containers and object attributes, such as the layers of a cache."""
     return (tensor for _, tensor in find_held_tensors(value))
 
 
