@@ -67,17 +67,17 @@ def filter_rows(
     remaining = [index for index in range(len(rows)) if sums.kept[index]]
     total = build_total_row(info.totals, info.model.inputs, info.model.outputs)
     if is_wanted is not None:
-        total = replace(total, **sums.fields(sums.top), inputs=(), outputs=())
+        total = replace(total, **sums.name_fields(sums.top), inputs=(), outputs=())
     extras = {
-        name: {rows[index].id: sums.extra(sums.values[index], name) for index in remaining}
+        name: {rows[index].id: sums.get_extra(sums.values[index], name) for index in remaining}
         for name in figures
     }
     for name, numbers in extras.items():
-        numbers[total.id] = sums.extra(sums.top, name)
+        numbers[total.id] = sums.get_extra(sums.top, name)
     match_count = sum(
         matches[index] and (not rows[index].group or not sums.kept_counts[index]) for index in remaining
     )
-    return NarrowedTree([sums.row(index) for index in remaining], total, extras, match_count)
+    return NarrowedTree([sums.build_row(index) for index in remaining], total, extras, match_count)
 
 
 class _Sums:
@@ -154,7 +154,7 @@ class _Sums:
             0 for _ in self._names
         ]
 
-    def row(self, index: int) -> Layer:
+    def build_row(self, index: int) -> Layer:
         """Returns the row at `index`, with the sums over its kept layers if the filter removed some."""
         row = self._rows[index]
         if not self._is_partial[index]:
@@ -167,13 +167,13 @@ class _Sums:
             assumed = False
             if self._has_shared[index]:
                 reason += "; parameters that several layers share count once for each layer"
-        return replace(row, **self.fields(self.values[index]), reason=reason, assumed=assumed, repeat=1)
+        return replace(row, **self.name_fields(self.values[index]), reason=reason, assumed=assumed, repeat=1)
 
-    def fields(self, values: Values) -> dict[str, Any]:
+    def name_fields(self, values: Values) -> dict[str, Any]:
         """Returns the values of `_FIELDS` by name."""
         return dict(zip(_FIELDS, values, strict=False))
 
-    def extra(self, values: Values, name: str) -> float | None:
+    def get_extra(self, values: Values, name: str) -> float | None:
         """Returns the sum of an additional column."""
         return values[len(_FIELDS) + self._names.index(name)]
 

@@ -52,7 +52,7 @@ def choose_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 def is_new_floating_point(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator creates a floating-point or complex tensor, filled with one number or not filled."""
+    """Whether an operator creates a floating-point or complex tensor, uninitialized or of one number."""
     if name not in _FILLING_OPERATORS and name != "aten::empty":
         return False
     default = torch.get_default_dtype() if name != "aten::full" else _choose_dtype(args[1])

@@ -133,7 +133,7 @@ def _run_map(
 
 
 def _stack_columns(rows: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Stacks each column of equally long rows into one tensor; a column without tensors gives its last value."""
+    """Stacks each column of equal-length rows into a tensor; without tensors, its last value is kept."""
     columns = zip(*rows, strict=True)
     return tuple(
         torch.stack(column) if isinstance(column[0], torch.Tensor) else column[-1] for column in columns

@@ -1,8 +1,8 @@
 """Computes the cost of operators such as Conv, MatMul and LSTM from their shapes.
 
 ONNX nodes and ATen calls use the same formulas with plain shapes, so equal layers have equal costs. All MACs
-come from these formulas, except those of Einsum (`operators.einsum`). Every cost has its formula as text, with
-the numbers filled in.
+come from these formulas, except those of Einsum (`operators.einsum`). Every cost has its formula as text,
+with the numbers filled in.
 
 Counting conventions:
 
