@@ -139,15 +139,15 @@ class SplitDialog(FormDialog[SplitRequest]):
     Args:
         last: Initial content of the fields.
         machine: Name of the session's machine, used if the field is empty; '' if none is set.
-        module: Whether the model is a torch module, whose stages can be modules, too.
+        is_module: Whether the model is a torch module, whose stages can be modules, too.
     """
 
     TITLE_TEXT = "Split into stages"
     HINT = "↑↓←→ choose · Enter search · Esc cancel"
 
-    def __init__(self, last: SplitRequest, machine: str = "", *, module: bool = False) -> None:
+    def __init__(self, last: SplitRequest, machine: str = "", *, is_module: bool = False) -> None:
         super().__init__()
-        self._last, self._machine, self._module = last, machine, module
+        self._last, self._machine, self._is_module = last, machine, is_module
 
     def fields(self) -> ComposeResult:
         """Yield the option fields and the text fields."""
@@ -162,7 +162,7 @@ class SplitDialog(FormDialog[SplitRequest]):
                     yield from self.pair_entry(text, getattr(last, id), placeholder, id)
         yield OptionField("schedule", _SCHEDULES, last.schedule, id="schedule")
         yield OptionField("optimizer", tuple(OPTIMIZERS), last.optimizer, id="optimizer")
-        if self._module:
+        if self._is_module:
             yield OptionField("write as", _FORMS, last.form, id="form")
 
     def meaning(self) -> list[tuple[str, str]]:

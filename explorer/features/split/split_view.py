@@ -124,7 +124,7 @@ class SplitScreen(SubScreen[int]):
         self._exact = exact
         self._jobs = Jobs(engine, self._show_status)
         self._status_text, self._began = "", 0.0
-        self._figures = self._following = False
+        self._shows_figures = self._is_refreshing = False
 
     def compose(self) -> ComposeResult:
         """Yield the title bar, the tree, the figures, the status line and the key line."""
@@ -166,8 +166,8 @@ class SplitScreen(SubScreen[int]):
         is_wide, is_tall = self.size.width >= _MIN_WIDTH, self.size.height >= _MIN_HEIGHT
         shows_one_pane = not is_wide and not is_tall
         self.set_class(is_wide, "-beside")
-        self.query_one("#split-left").display = not (shows_one_pane and self._figures)
-        self.page.display = self._figures or not shows_one_pane
+        self.query_one("#split-left").display = not (shows_one_pane and self._shows_figures)
+        self.page.display = self._shows_figures or not shows_one_pane
 
     # showing
 
@@ -347,8 +347,8 @@ class SplitScreen(SubScreen[int]):
         self._lay_cuts(places)
         self._move_to_cut(number)
         self._say("")
-        if not self._following:
-            self._following = True
+        if not self._is_refreshing:
+            self._is_refreshing = True
             self.run_worker(self._refresh_figures(), group="follow", exit_on_error=False)
 
     async def _refresh_figures(self) -> None:
@@ -366,7 +366,7 @@ class SplitScreen(SubScreen[int]):
             self._lay_cuts(split.draft.places)
             self._refuse(format_without_options(error))
         finally:
-            self._following = False
+            self._is_refreshing = False
 
     def _move_to_cut(self, cut_index: int) -> None:
         """Move the cursor to the layer after a cut."""
@@ -473,14 +473,14 @@ class SplitScreen(SubScreen[int]):
                 self.dismiss(None)
 
         is_module = self._split.layers is not None
-        self.app.push_screen(SplitDialog(request, name, module=is_module), on_answer)
+        self.app.push_screen(SplitDialog(request, name, is_module=is_module), on_answer)
 
     # writing
 
     def action_split_write(self) -> None:
         """Ask for a folder, write and verify the stages, and show the result."""
         split = self._split
-        if split.draft is None or self._jobs.current is not None or self._following:
+        if split.draft is None or self._jobs.current is not None or self._is_refreshing:
             self._wait_for_job()
             return
         stem = os.path.basename(self._source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
@@ -572,7 +572,7 @@ class SplitScreen(SubScreen[int]):
     def action_split_run(self) -> None:
         """Run the written stages as a pipeline."""
         split = self._split
-        if self._jobs.current is not None or self._following:
+        if self._jobs.current is not None or self._is_refreshing:
             self._wait_for_job()
         elif split.written is None:
             self._refuse("no stages written yet: w writes them")
@@ -600,7 +600,7 @@ class SplitScreen(SubScreen[int]):
 
     def action_split_figures(self) -> None:
         """Switch between figures and layers on a screen too small for both."""
-        self._figures = not self._figures
+        self._shows_figures = not self._shows_figures
         self._lay_out()
         (
             self.page if self.page.display and not self.query_one("#split-left").display else self.layer_tree

@@ -81,9 +81,9 @@ class SweepState(Struct):
     request: SweepRequest | None = None
     rows: tuple[SweepRow, ...] = ()
     sort: str = "asked"  # in the order of the combinations
-    reverse: bool = False
-    front: bool = False
-    axes: int = 0
+    reverse: bool = False  # whether the worst come first
+    front: bool = False  # whether only the Pareto front is shown
+    axes: int = 0  # index of the plotted pair of figures in `axes_of`, modulo their number
     site_count: int | None = None  # matmuls of the model, or None before they are planned
 
 
@@ -161,7 +161,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         self._source, self._tilings, self._base = source, tilings, base
         self.hardware = hardware
         self.refusal: ExplorerError | None = None
-        self._plans, self._planned = plans, asyncio.Event()
+        self._needs_plan, self._plan_ready = plans, asyncio.Event()
         self._remaining: list[tuple[int, int, int]] = []
         self._chart: ParetoPlot | None = None
         self._charted = (0, 0)
@@ -252,9 +252,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def _ask(self) -> None:
         dialog = SweepDialog(self._tilings.request, self._base, hardware=self.hardware)
-        dialog.site_count, dialog.is_planning = self._tilings.site_count, self._plans
+        dialog.site_count, dialog.is_planning = self._tilings.site_count, self._needs_plan
         self.app.push_screen(dialog, self._begin)
-        if self._plans:
+        if self._needs_plan:
             self.run_worker(self._plan(dialog), group="plan", exit_on_error=False)
 
     async def _plan(self, dialog: SweepDialog) -> None:
@@ -268,9 +268,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
             self.refusal = dialog.refusal = error
             (dialog if dialog.is_active else self).dismiss(None)
         else:
-            self._plans, self._tilings.site_count = False, len(plan.sites)
+            self._needs_plan, self._tilings.site_count = False, len(plan.sites)
             dialog.site_count, dialog.is_planning = len(plan.sites), False
-            self._planned.set()
+            self._plan_ready.set()
         if dialog.is_mounted and dialog.is_attached:
             dialog.tell()
 
@@ -283,8 +283,8 @@ class SweepScreen(ParetoScreen[TileSpec]):
             self.dismiss(None)
 
     async def _sweep(self, request: SweepRequest) -> None:
-        if self._plans:
-            await self._planned.wait()
+        if self._needs_plan:
+            await self._plan_ready.wait()
         previous = self._tilings.request
         # rows of another machine or of other sites are not comparable with the new rows
         is_comparable = previous is not None and (previous.hardware, previous.spec.base) == (

@@ -78,7 +78,7 @@ class Tiler:
         mapping_file, spec = _apply_mapping(requested)
         packing_spec = spec if mapping_file is None else _read_packing(mapping_file)
         products = self._find_products(state_index, on_progress, packing_spec, decomposed, will_write)
-        plan, sites = _plan_of(products, self._resolve_site_filters(spec, products, state_index))
+        plan, sites = _plan_products(products, self._resolve_site_filters(spec, products, state_index))
         if mapping_file is not None:
             check_sites(mapping_file, plan.sites)
         if plan.decomposed != products.decomposed and decomposed is None:
@@ -120,9 +120,9 @@ class Tiler:
         spec = _apply_mapping(spec)[1]
         # the products depend on the spec only if groups are packed into its tiles
         products = self._find_products(self._models.current, on_progress, spec, None)
-        all_sites = _plan_of(products, TileSpec())[0].sites
+        all_sites = _plan_products(products, TileSpec())[0].sites
         site_names = self._resolve_site_filters(spec, products, self._models.current).sites
-        chosen_sites = _plan_of(products, TileSpec(sites=site_names, origins=spec.origins))[0].sites
+        chosen_sites = _plan_products(products, TileSpec(sites=site_names, origins=spec.origins))[0].sites
         return list_effective_settings(spec, all_sites, chosen_sites)
 
     def steps(self, spec: TileSpec, work: Work) -> Steps:
@@ -225,7 +225,7 @@ class Tiler:
         """Replace the filters in `spec` by the names of the matching sites."""
         return resolve_site_filters(
             spec,
-            lambda: _plan_of(products, TileSpec())[0].sites,
+            lambda: _plan_products(products, TileSpec())[0].sites,
             lambda: self._models.examine(state_index).analysis,
         )
 
@@ -320,7 +320,7 @@ def _count_cost(
     return compute_mapped_plan_cost(plan, machine, mappings)
 
 
-def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
+def _plan_products(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
     """Return the plan of `spec` for the products, and the sites that it selected."""
     return make_plan(
         products.sites,

@@ -308,7 +308,7 @@ class HeatMapView(SubScreen[None]):
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Numbers of rows and columns of the whole matrix."""
+        """Numbers of rows and columns of the whole matrix; a scalar is one cell, and a vector one row."""
         assert self.fact is not None
         shape = tuple(size for size in self.fact.tensor.shape or () if isinstance(size, int))
         return ((1, 1), (1, *shape[-1:]), shape[-2:])[min(len(shape), 2)]  # type: ignore[return-value]
