@@ -50,6 +50,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "_ is _FOLDED_NORMS": TAG,
         "_ in (None, _SHARED_HERE, _SHARED_IN_FIRST)": TAG,
     },
+    "rewrites.py": {"find_family(_) in ('matrix product', 'convolution')": TAG},
     "torchinfo.py": {"_[0] == _UNKNOWN": TAG},
     "checkpoint_modules.py": {"_ == _COPY": TAG},
     "search.py": {"_.change == 'behind the fault'": TAG, "_.change == 'connected otherwise'": TAG},
