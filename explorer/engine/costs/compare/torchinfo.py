@@ -136,7 +136,7 @@ class _ModuleCount(Struct):
     """
 
     module: nn.Module
-    leaf: bool
+    is_leaf: bool
     macs: int = 0
     weights: int = 0
     biases: int = 0
@@ -184,7 +184,7 @@ def _list_differences(summary: Any, model: nn.Module, analysis: Analysis) -> tup
     reasons: Counter[str] = Counter()
     for layer, ours in _list_comparable_rows(analysis, counts):
         count = counts.get("" if layer.path == _find_single_leaf_class(counts) else layer.path)
-        theirs = count.macs if count is not None and count.leaf else 0
+        theirs = count.macs if count is not None and count.is_leaf else 0
         if ours is None:
             differences.append(
                 TorchinfoDifference(layer.path, layer.kind, "macs", theirs, None, layer.reason)
@@ -208,7 +208,7 @@ def _list_differences(summary: Any, model: nn.Module, analysis: Analysis) -> tup
 
 def _find_single_leaf_class(counts: Mapping[str, _ModuleCount]) -> str:
     """Names the class of a model that is a single leaf module, which torchinfo shows as one row; else ''."""
-    return type(counts[""].module).__name__ if "" in counts and counts[""].leaf else ""
+    return type(counts[""].module).__name__ if "" in counts and counts[""].is_leaf else ""
 
 
 def _list_comparable_rows(
@@ -226,7 +226,7 @@ def _list_comparable_rows(
             covered.add(layer.id)
             continue
         count = counts.get(layer.path)
-        if layer.group and count is not None and count.leaf:
+        if layer.group and count is not None and count.is_leaf:
             # torchinfo has one row for a leaf module, where Explorer has a row for each of its operators
             covered.add(layer.id)
             yield layer, layer.macs
@@ -258,7 +258,7 @@ _UNKNOWN = "no known rule explains this"
 def _explain_difference(layer: Layer, count: _ModuleCount | None, ours: int) -> Counter[str]:
     """Returns MACs that torchinfo counts in excess (positive) or misses (negative), by reason."""
     macs_by_reason: Counter[str] = Counter()
-    if count is None or not count.leaf:
+    if count is None or not count.is_leaf:
         reason = _ATTENTION if "ttention" in layer.kind else _CALLED if layer.weights else _FUNCTION
         macs_by_reason[reason] -= ours
         return macs_by_reason
@@ -329,7 +329,7 @@ def _compare_totals(
     if theirs != ours:
         owning = [i for i in summary.summary_list if i.is_leaf_layer and i.num_params > 0]
         owner_count = len({i.layer_id for i in owning})
-        other_leaves = sum(1 for count in counts.values() if count.leaf) - owner_count
+        other_leaves = sum(1 for count in counts.values() if count.is_leaf) - owner_count
         why = (
             f"forward/backward: torchinfo counts the first output of {many_text(owner_count, 'layer')} with"
             " parameters of their own, twice, and leaves out the outputs of"

@@ -35,16 +35,16 @@ class _Call(Struct):
     Attributes:
         name: Class of the module with the index of the call: 'Conv2d-1'.
         shapes: Shapes of the outputs, with torchsummary's batch.
-        single: Whether the output is one tensor instead of a list.
+        is_single_tensor: Whether the output is one tensor instead of a list.
         params: Number of elements of `weight` and `bias`.
-        trainable: Whether `weight` is trained.
+        is_trainable: Whether `weight` is trained.
     """
 
     name: str
     shapes: list[list[int]]
-    single: bool
+    is_single_tensor: bool
     params: int
-    trainable: bool
+    is_trainable: bool
 
 
 def summarize(
@@ -91,9 +91,9 @@ def _run(
         shapes = [[batch, *tensor.shape[1:]] for tensor in _list_tensors(output)]
         parts = [getattr(module, name, None) for name in ("weight", "bias")]
         params = sum(part.numel() for part in parts if isinstance(part, Tensor))
-        trainable = isinstance(parts[0], Tensor) and parts[0].requires_grad
+        is_trainable = isinstance(parts[0], Tensor) and parts[0].requires_grad
         name = f"{type(module).__name__}-{len(calls) + 1}"
-        calls.append(_Call(name, shapes, isinstance(output, Tensor), params, trainable))
+        calls.append(_Call(name, shapes, isinstance(output, Tensor), params, is_trainable))
 
     hooks = [
         module.register_forward_hook(record)
@@ -127,10 +127,10 @@ def _print(calls: Sequence[_Call], inputs: Sequence[Sequence[int]], batch_size: 
     yield f"{'Layer (type)':>20}  {'Output Shape':>25} {'Param #':>15}"
     yield _DOUBLE_RULE
     for call in calls:
-        shape = call.shapes[0] if call.single else call.shapes
+        shape = call.shapes[0] if call.is_single_tensor else call.shapes
         yield f"{call.name:>20}  {shape!s:>25} {call.params:>15,}"
     params = sum(call.params for call in calls)
-    trained = sum(call.params for call in calls if call.trainable)
+    trained = sum(call.params for call in calls if call.is_trainable)
     # the outputs of a list are multiplied, as torchsummary does
     outputs = sum(math.prod(size for shape in call.shapes for size in shape) for call in calls)
     sizes = [

@@ -161,18 +161,18 @@ class _Tally(Struct):
 
     count: int = 0
     value: int = 0
-    known: bool = True
+    is_known: bool = True
 
     def add(self, value: int | None) -> None:
         self.count += 1
         if value is None:
-            self.known = False
+            self.is_known = False
         else:
             self.value += value
 
     @property
     def total(self) -> int | None:
-        return self.value if self.known else None
+        return self.value if self.is_known else None
 
 
 def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
@@ -218,7 +218,7 @@ def count_tiled_macs(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tile
             entry = leftovers[op, reason] = leaf.path, _Tally()
         entry[1].add(macs)
     total_macs = None
-    if on_tiles.known and other_macs.known:
+    if on_tiles.is_known and other_macs.is_known:
         total_macs = on_tiles.value + other_macs.value
     rows = [
         LeftOver(op, name, tally.count, tally.total, why) for (op, why), (name, tally) in leftovers.items()

@@ -116,14 +116,14 @@ class LayerCall(NamedTuple):
         inputs: Input tensors.
         addresses: Addresses of the inputs' storages.
         tape: Tape of an equal layer, or None if no such layer ran or it cannot be replayed.
-        new: Whether no equal layer has run yet.
+        is_new: Whether no equal layer has run yet.
     """
 
     key: Hashable
     inputs: list[torch.Tensor]
     addresses: list[int]
     tape: Tape | None
-    new: bool
+    is_new: bool
 
 
 _NEW = object()

@@ -340,7 +340,7 @@ class _Watch:
                 if trail is not None:
                     trail.record_outputs(row, result)
                 return result
-            self.tape = [] if layer_call is not None and layer_call.new else None
+            self.tape = [] if layer_call is not None and layer_call.is_new else None
             depth = len(self.frames)
             self.frames.append(
                 _Frame(registered.path, row if registered.is_leaf else None, registered.is_torch_leaf)
