@@ -274,13 +274,13 @@ class TableLines:
                 # names keep their distinguishing parts, unless these take more than their share of the width
                 least = max(measure(name_set.least_width, beside) for name_set, beside in name_sets)
                 min_widths[i] = max(min_widths[i], min(least, full[i], width // (1 + len(names))))
-                whole = max(measure(name_set.collapsed_width, beside) for name_set, beside in name_sets)
-                whole_names[i] = min(whole, full[i]) if whole <= width // (2 + len(names)) else 0
+                uncut = max(measure(name_set.collapsed_width, beside) for name_set, beside in name_sets)
+                whole_names[i] = min(uncut, full[i]) if uncut <= width // (2 + len(names)) else 0
             self._shown, self._widths = _fit_columns(
                 table, self._shown, full, min_widths, width, narrowest, whole_names
             )
-            cut = [i for i in self._shown if self._widths[i] < full[i]]
-            self._kept_parts = {i: self._find_distinguishing_part(i) for i in cut}
+            shortened = [i for i in self._shown if self._widths[i] < full[i]]
+            self._kept_parts = {i: self._find_distinguishing_part(i) for i in shortened}
             for i in names:
                 if i in self._kept_parts:
                     self._shorten_names(i, names[i])

@@ -69,18 +69,18 @@ def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Li
         [row for curve, row in curves if height >= _TALL_LINES or curve.name not in _OPTIONAL_CURVES]
     )
     lines = [*_draw_slider(fact, index, width), *draw_side_by_side(visible_figures, width)]
-    room = height - len(lines)
+    spare = height - len(lines)
     crossing_lines = [cut_line(line, width) for line in _build_crossing_lines(fact, index)]
-    crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), room - _MIN_ROWS - _PLOT_EDGE_LINES))]
-    room -= len(crossing_lines)
+    crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), spare - _MIN_ROWS - _PLOT_EDGE_LINES))]
+    spare -= len(crossing_lines)
     plots = [MEMORY, MACS, *([TIME] if fact.machine is not None else [])]
-    if width >= _WIDE_CELLS and room >= 2 * (_MIN_ROWS + _PLOT_EDGE_LINES):
+    if width >= _WIDE_CELLS and spare >= 2 * (_MIN_ROWS + _PLOT_EDGE_LINES):
         half = width // 2
-        left_plots = _stack_plots(fact, index, plots[:1], half - 1, room)
-        right = _stack_plots(fact, index, plots[1:], width - half, room)
+        left_plots = _stack_plots(fact, index, plots[:1], half - 1, spare)
+        right = _stack_plots(fact, index, plots[1:], width - half, spare)
         return [*lines, *crossing_lines, *join_columns(left_plots, right, half)]
-    plot_count = max(1, room // (_MIN_ROWS + _PLOT_EDGE_LINES))
-    return [*lines, *crossing_lines, *_stack_plots(fact, index, plots[:plot_count], width, room)]
+    plot_count = max(1, spare // (_MIN_ROWS + _PLOT_EDGE_LINES))
+    return [*lines, *crossing_lines, *_stack_plots(fact, index, plots[:plot_count], width, spare)]
 
 
 _OPTIONAL_CURVES = ("moved", "compute", "memory")
@@ -89,11 +89,11 @@ _OPTIONAL_CURVES = ("moved", "compute", "memory")
 
 def _draw_slider(fact: SizeCurves, index: int, width: int) -> list[Line]:
     """Draw the slider with the size, its place in the range, and marks at the crossings."""
-    size, room = fact.sizes[index], max(8, width - len(f" {fact.low:,}  {fact.high:,} "))
-    track = ["─"] * room
+    size, track_width = fact.sizes[index], max(8, width - len(f" {fact.low:,}  {fact.high:,} "))
+    track = ["─"] * track_width
     for crossing in fact.crossings:
-        track[_find_column(fact, crossing.size, room)] = "┼"
-    slider_column = _find_column(fact, size, room)
+        track[_find_column(fact, crossing.size, track_width)] = "┼"
+    slider_column = _find_column(fact, size, track_width)
     current_note = " as the model is now" if size == fact.at else ""
     others_note = f"  with {escape_name(dims_text(fact.others))}" if fact.others else ""
     return [

@@ -101,11 +101,11 @@ def step_blocks(fact: Memory, step_index: int, width: int) -> list[Block]:
     if cell_len(f"{number}{of_all} {name}{kind}") > width:
         if step.kind and name.rpartition("/")[2].startswith(step.kind):
             kind = ""  # the name says it
-        room = width - cell_len(f"{number} {kind}")
+        free_width = width - cell_len(f"{number} {kind}")
         # the timeline shows the number of the last step
-        of_all *= room - len(of_all) >= min(cell_len(name), _MIN_STEP_NAME)
+        of_all *= free_width - len(of_all) >= min(cell_len(name), _MIN_STEP_NAME)
         neighbors = fact.steps[max(0, step_index - _NEIGHBORS) : step_index + _NEIGHBORS + 1]
-        name = shorten_name(name, max(8, room - len(of_all)), [other.path for other in neighbors])
+        name = shorten_name(name, max(8, free_width - len(of_all)), [other.path for other in neighbors])
     live = step.live_bytes
     role: Role = "quiet"
     remark = f", {percent_text(live, fact.peak_bytes)} of the peak"
