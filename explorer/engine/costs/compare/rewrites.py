@@ -191,9 +191,14 @@ def _convert_to_module_path(graph: Analysis, node: Layer) -> str:
     return path
 
 
+_SIZE_TYPES = ("int64", "int32")
+
+
 def _is_size(node: Layer) -> bool:
-    """Whether an operator computes sizes instead of the model's data."""
-    shapes = [t.shape for t in node.outputs if t.dtype in ("int64", "int32")]
+    """Whether an operator computes sizes, or compares them, instead of computing the model's data."""
+    compares_integers = bool(node.inputs) and all(t.dtype in _SIZE_TYPES for t in node.inputs)
+    types = (*_SIZE_TYPES, "bool") if compares_integers else _SIZE_TYPES
+    shapes = [t.shape for t in node.outputs if t.dtype in types]
     return (
         bool(shapes)
         and len(shapes) == len(node.outputs)

@@ -366,6 +366,12 @@ def find_weight_causes(
         and first_norms != second_norms
         and not any(_is_multiplied_weight(t) for t in (*lost, *gained))
     )
+    table_ids, constant_ids = (
+        of_first | of_second
+        for of_first, of_second in zip(
+            _find_gathered_ids(lost, gained), _find_gathered_ids(gained, lost), strict=True
+        )
+    )
     joined_ids = _find_concatenated_ids(lost, gained) | _find_concatenated_ids(gained, lost)
     any_tiled = first.info.tiled is not None or second.info.tiled is not None
     padded_pairs = _find_padded_pairs(lost, gained) + _find_padded_pairs(gained, lost) if any_tiled else []
@@ -385,6 +391,10 @@ def find_weight_causes(
                 cause_texts = _PADDED_WEIGHTS
             elif id(tensor) in sliced_ids:
                 cause_texts = _SLICED_PARAMETERS if tensor.family in _SLICING_FAMILIES else _STORED_SLICES
+            elif id(tensor) in table_ids and cause_texts is None:
+                cause_texts = _GATHERED_TABLES
+            elif id(tensor) in constant_ids:
+                cause_texts = _GATHERED_CONSTANTS
             elif cause_texts is None and needless.issuperset(owner.path for owner in tensor.owners):
                 cause_texts = _UNUSED_BY_OUTPUTS
             elif cause_texts in (None, _SHARED_HERE, _SHARED_IN_FIRST) and len(tensor.shape) == 1 and zeros:
@@ -490,6 +500,39 @@ def _find_sliced_ids(parameters: Sequence[ComparedTensor], constants: Sequence[C
     return ids
 
 
+def _find_gathered_ids(
+    tables: Sequence[ComparedTensor], constants: Sequence[ComparedTensor]
+) -> tuple[set[int], set[int]]:
+    """Finds the ids of tables that one model indexes, and of the results that the other model stores.
+
+    The result of indexing may have another shape in the file, but it has as many elements.
+
+    Args:
+        tables: Stored tensors of one model, without a match in the other.
+        constants: Stored tensors of the other model, without a match in the first.
+    """
+    table_ids: set[int] = set()
+    constant_ids: set[int] = set()
+    for table in tables:
+        owner = table.owners[0]
+        if len(table.owners) > 1 or owner.kind not in _INDEXING_KINDS or owner.macs:
+            continue
+        counts = {math.prod(d for d in o.shape if isinstance(d, int)) for o in owner.outputs if o.shape}
+        for constant in constants:
+            if (
+                constant.elements in counts
+                and constant.elements > 1
+                and constant.dtype == table.dtype
+                and table.shape[-1] in constant.shape
+                and id(constant) not in constant_ids
+                and _is_exporter_name(min(constant.names))
+            ):
+                table_ids.add(id(table))
+                constant_ids.add(id(constant))
+                break
+    return table_ids, constant_ids
+
+
 def _is_exporter_name(name: str) -> bool:
     return name.startswith(_EXPORTER_NAMES) or "Constant" in name
 
@@ -574,6 +617,17 @@ _SLICING_FAMILIES = frozenset({"change of shape"})
 _SLICED_PARAMETERS = (
     "parameter of which the other model stores only the slice that it reads",
     "parameters of which the other model stores only the slices that it reads",
+)
+_INDEXING_KINDS = frozenset({"getitem", "index", "index_select", "gather"})
+"""Kinds of functions that read elements of a tensor by index."""
+
+_GATHERED_TABLES = (
+    "parameter of which the other model stores the elements that it reads by index",
+    "parameters of which the other model stores the elements that it reads by index",
+)
+_GATHERED_CONSTANTS = (
+    "constant of the elements that the other model reads by index from a parameter",
+    "constants of the elements that the other model reads by index from parameters",
 )
 _STORED_SLICES = ("slice of a parameter, stored as a constant", "slices of parameters, stored as constants")
 _PADDED_WEIGHTS = ("weight padded to whole tiles", "weights padded to whole tiles")

@@ -655,3 +655,44 @@ def test_modules_that_are_called_twice_and_attention_on_tiles_are_explained_apar
     )
     assert first == second, "the sums of tiles are no part of the export"
     assert (amounts[1]["MultiheadAttention on tiles"] or 0) > 0
+
+
+TABLED = """
+import torch
+from torch import nn
+
+class Tabled(nn.Module):
+    def __init__(self, learned):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(11, 3))
+        self.register_buffer("order", torch.arange(24) % 11)
+        self.layer = nn.Linear(3, 3)
+        self.learned = nn.Parameter(torch.randn(learned, 3)) if learned else None
+
+    def forward(self, x):
+        x = self.layer(x) + self.table[self.order].view(4, 6, 3)
+        return x if self.learned is None else x + self.learned[: 6]
+
+def net():
+    return Tabled(0), torch.zeros(4, 6, 3)
+
+def other():
+    return Tabled(7), torch.zeros(4, 6, 3)
+"""
+
+
+def test_a_table_that_is_read_by_index_may_be_stored_as_its_elements(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "tabled.py").write_text(TABLED)
+    exported = str(tmp_path / "net.onnx")
+    with Session(f"{tmp_path}/tabled.py:net") as session:
+        session.convert(exported, verify=False)
+    found = compare_files(f"{tmp_path}/tabled.py:net", exported)
+    assert {d.why.partition(" ")[2].partition(" that ")[0]: d.delta for d in of(found, "params")} == {
+        "parameter of which the other model stores the elements": -33,
+        "constant of the elements": 72,
+    }
+    assert found.agree
+    # the elements of one table explain no other parameter
+    found = compare_files(f"{tmp_path}/tabled.py:other", exported)
+    assert any((d.delta, d.explained) == (-21, 0) for d in of(found, "params")), of(found, "params")
