@@ -187,6 +187,7 @@ class _Sum(Struct):
     status: Status = "exact"
 
     def add_leaf(self, layer: CostFigures | Layer, parameters: Iterable[tuple[Hashable, int, int]]) -> None:
+        """Adds a leaf; `parameters` are identity, elements and bytes of its stored parameters."""
         figures = self.figures
         values = (
             layer.macs,
@@ -208,18 +209,19 @@ class _Sum(Struct):
             self.stored[identity] = elements, size
         self.leaves += 1
         if layer.status != "exact":
-            self.count(layer.status, layer.status == "unknown")
+            self.add_status(layer.status, layer.status == "unknown")
             self.assumed = self.assumed or layer.assumed
 
     def add_sum(self, child: _Sum) -> None:
+        """Adds the totals of a group."""
         self.figures = [a + b for a, b in zip(self.figures, child.figures, strict=True)]
         self.missing |= child.missing
         self.stored.update(child.stored)
         self.leaves += child.leaves
-        self.count(child.status, child.unknown)
+        self.add_status(child.status, child.unknown)
         self.assumed = self.assumed or child.assumed
 
-    def count(self, status: Status, unknown: int) -> None:
+    def add_status(self, status: Status, unknown: int) -> None:
         """Adds the status of a leaf or subtree, and the number of its leaves with status 'unknown'."""
         self.unknown += unknown
         if status == "unknown" or (status == "bound" and self.status == "exact"):

@@ -174,7 +174,7 @@ class _Sums:
         return dict(zip(_FIELDS, values, strict=False))
 
     def get_extra(self, values: Values, name: str) -> float | None:
-        """Returns the sum of an additional column."""
+        """Returns the sum of an additional column, or None if unknown."""
         return values[len(_FIELDS) + self._names.index(name)]
 
 

@@ -447,7 +447,7 @@ def _find_common_container(name: str, declarations: Sequence[Value | None]) -> V
 
 
 def _write_shape(shape: Shape | None) -> Shape | None:
-    """Returns a shape for a file: sizes that depend on data are unknown, and names have no quotes."""
+    """Returns a shape for a file: sizes that depend on data are None, and names have no quotes."""
     if shape is None:
         return None
     return format_shape(tuple([None if is_data_dependent(d) else d for d in shape]))

@@ -120,12 +120,12 @@ def collect_symbols(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
 
 
 def canonicalize_shape(shape: Shape | None) -> Shape | None:
-    """Returns a shape from a file or a fact with its dimension names in canonical form."""
+    """Returns a shape from a file or a fact with canonical dimension names; None stays None."""
     return _rename_dims(shape, dims.canonicalize_name)
 
 
 def format_shape(shape: Shape | None) -> Shape | None:
-    """Returns a shape with its dimension names in display form."""
+    """Returns a shape with its dimension names in display form; None stays None."""
     return _rename_dims(shape, dims.format_for_display)
 
 

@@ -46,7 +46,7 @@ Rule = Callable[[Call], Sequence[Shape | None]]
 
 
 def _get_declared_shape(call: Call) -> Shape | None:
-    """Returns the shape that the file declares for the first output."""
+    """Returns the shape that the file declares for the first output, or None if it declares none."""
     return None if call.outputs[0] is None else call.outputs[0].shape
 
 
@@ -72,7 +72,7 @@ _AXES = ("d", "h", "w")
 
 
 def _slide_window(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
-    """Returns the output shape of a window that slides over an input of shape (N, *spatial, C).
+    """Returns the shape of the only output of a window that slides over an input (N, *spatial, C).
 
     Args:
         call: The operator.
@@ -234,6 +234,7 @@ def _infer_arg_reduce(call: Call) -> Sequence[Shape | None]:
 
 
 def _infer_strided_slice(call: Call) -> Sequence[Shape | None]:
+    """Infers the shape of a slice; in a mask, bit i applies to axis i."""
     source, attributes = _require_shape(call, 0), call.attributes
     if attributes.get("ellipsis_mask") or attributes.get("new_axis_mask") or attributes.get("offset"):
         return [None]

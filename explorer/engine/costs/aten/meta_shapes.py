@@ -152,6 +152,7 @@ def _infer_convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> ResultTypes | None:
+    """Infers the result of a convolution with a batch, without transposition."""
     if transposed or not _is_plain(x) or not _is_plain(weight) or x.dtype != weight.dtype:
         return None
     source, kernel = x.shape, weight.shape

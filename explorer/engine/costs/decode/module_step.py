@@ -195,7 +195,7 @@ def _describe_step(cache: Sequence[CacheTensor], past: int) -> str:
 
 
 def _assign_cache_bytes(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:
-    """Returns bytes of the cache by the row that reads them first; bytes that no row reads are left out."""
+    """Returns the bytes of the cache by the row that reads them first, without bytes that no row reads."""
     order = step_result.schedule
     unread_bytes: dict[Hashable, int] = {}
     for entry in cache:

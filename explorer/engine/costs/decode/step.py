@@ -68,6 +68,8 @@ def list_step_sizes(
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """Returns the sizes of named dimensions and of every input in one decode step of an ONNX model.
 
+    An input comes with the dtype that the user gives, or None for the declared one.
+
     Raises:
         Misuse: See `analyze_graph_step`.
     """
@@ -109,7 +111,7 @@ def analyze_prefill(
 def build_text_shapes(
     inputs: Sequence[TensorInfo], tokens: int
 ) -> dict[str, tuple[str | None, tuple[int, ...]]]:
-    """Returns the input shapes of a module for a text of another length.
+    """Returns dtype (None if unknown) and shape of a module's inputs for a text of another length.
 
     Args:
         inputs: Current inputs; the first is the text: ids (batch, length) or their embeddings.

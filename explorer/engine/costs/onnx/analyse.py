@@ -239,7 +239,10 @@ def _count_planned_tiles(
     rules: Rules | None,
     cancel: Cancel,
 ) -> TiledMacs | None:
-    """Returns the tile coverage; if it depends on symbolic sizes, computed at the sizes of the plan."""
+    """Returns the tile coverage, or None without tiles.
+
+    Coverage that depends on symbolic sizes is computed at the sizes of the plan.
+    """
     values = inference.main.values
     symbolic = {
         d for v in model.graph.required_inputs for d in values[v.name].shape or () if isinstance(d, str)

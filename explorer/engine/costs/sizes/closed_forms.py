@@ -108,9 +108,9 @@ class ClosedForms(Struct, frozen=True):
         """Returns the constant forms of the figures at one size."""
         macs = [None if m is None else Polynomial((m,)) for m, _ in figures.layers]
         moved = [None if b is None else Polynomial((b,)) for _, b in figures.layers]
-        return _Fit(figures, macs, moved, [Polynomial((figure,)) for figure in figures.live_bytes]).forms(
-            size, size
-        )
+        return _Fit(
+            figures, macs, moved, [Polynomial((figure,)) for figure in figures.live_bytes]
+        ).build_forms(size, size)
 
     def values(self, size: int, weight_bytes: int, machine: Machine | None) -> Values:
         """Returns the value of each curve at a size."""
@@ -181,7 +181,7 @@ class _Fit(Struct, frozen=True):
             for form, value in zip(forms, values, strict=True)
         )
 
-    def forms(self, low: int, high: int) -> ClosedForms:
+    def build_forms(self, low: int, high: int) -> ClosedForms:
         """Returns the polynomials as closed forms of a range."""
         pairs = zip(self.macs, self.bytes_moved, strict=True)
         layers = Counter((m, b) for m, b in pairs if m is not None and b is not None)
@@ -219,9 +219,9 @@ def find_closed_forms(
         else [s for s in _choose_check_sizes(low, high, check) if not fit.matches(s, analyze(s))]
     )
     if fit is not None and not mismatches:
-        return [fit.forms(low, high)]
+        return [fit.build_forms(low, high)]
     if fit is not None and mismatches == [low]:
-        return [ClosedForms.constant(low, analyze(low)), fit.forms(low + 1, high)]
+        return [ClosedForms.constant(low, analyze(low)), fit.build_forms(low + 1, high)]
     upper = high - (high - low) // _UPPER_PARTS
     fit = (
         _Fit.from_sizes(analyze, _choose_fit_sizes(upper, high))
@@ -233,7 +233,7 @@ def find_closed_forms(
     start = low + bisect_left(range(low, upper), True, key=lambda s: fit.matches(s, analyze(s)))
     lower_forms = find_closed_forms(analyze, low, start - 1, check, depth + 1) if start > low else []
     is_confirmed = all(fit.matches(s, analyze(s)) for s in _choose_check_sizes(start, high, check))
-    return None if lower_forms is None or not is_confirmed else [*lower_forms, fit.forms(start, high)]
+    return None if lower_forms is None or not is_confirmed else [*lower_forms, fit.build_forms(start, high)]
 
 
 _SHORT_RANGE = 12

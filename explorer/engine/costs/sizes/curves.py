@@ -80,7 +80,7 @@ def compute_size_curves(
             the model has no cache.
         machine: Machine for the times, or None for curves without times.
     """
-    return _Curves(size_range, examine, cache_bytes, machine).result()
+    return _Curves(size_range, examine, cache_bytes, machine).compute()
 
 
 class _Curves:
@@ -111,7 +111,7 @@ class _Curves:
         self.forms: list[ClosedForms] = []
         self.cache_form: Polynomial | None = None
 
-    def result(self) -> SizeCurves:
+    def compute(self) -> SizeCurves:
         """Computes all curves and crossings."""
         size_range = self.size_range
         sizes_to_check = () if size_range.current is None else (size_range.current,)

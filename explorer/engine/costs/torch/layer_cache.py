@@ -155,6 +155,7 @@ def find_layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> 
 
 
 def _build_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
+    """Does the same as `find_layer_call`; raises NotImplementedError for tensors without a storage."""
     key: list[Any] = []
     storages: list[int] = []
     if torch.is_grad_enabled() or is_autocast() or not _read_settings(module, key, storages):
@@ -264,6 +265,7 @@ def _build_tape(
     bookings: Sequence[Booking],
     result: Any,
 ) -> Tape | None:
+    """Builds the tape of a layer, or returns None if a replay cannot create the result."""
     positions: dict[int, int] = {}
     for tensor in input_tensors:
         positions.setdefault(storage_key(tensor.untyped_storage()), len(positions))

@@ -29,7 +29,7 @@ InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 def choose_batch_sizes(
     model: Model, batch: int, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-    """Returns the sizes for an analysis of the model at a batch size.
+    """Returns the dimension sizes and the input dtypes and shapes for an analysis at a batch size.
 
     The first of these rules that applies chooses the batch dimensions: dimensions named like a batch,
     symbolic first dimensions, or the first dimension of every input. With the last rule, only the analysis

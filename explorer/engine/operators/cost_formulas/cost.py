@@ -59,7 +59,10 @@ def count(dims: Sequence[Dim]) -> int | None:
 
 
 def product(terms: Sequence[Term]) -> tuple[int | None, str]:
-    """Returns the product of the labeled terms and its formula, without terms that have no dimensions."""
+    """Returns the product of the labeled terms (None if a dimension is no number) and its formula.
+
+    Terms without dimensions are left out.
+    """
     value: int | None = 1
     texts = []
     for label, dims in terms:

@@ -492,7 +492,10 @@ def _gradient(node: BackwardNode) -> Gradient | None:
 
 
 def _projection_gradient(node: BackwardNode) -> Gradient | None:
-    """Returns the gradient of onnxruntime's Attention, which includes the projection by its own weight."""
+    """Returns the gradient of onnxruntime's Attention, which includes the projection by its own weight.
+
+    The result is None if a shape is unknown or does not fit the MACs.
+    """
     source, weight = node.shape(0), node.shape(1)
     if source is None or weight is None:
         return None
