@@ -130,6 +130,8 @@ class _ModuleCount(Struct):
     """torchinfo's counts for one module, summed over its calls.
 
     Attributes:
+        module: The module.
+        is_leaf: Whether torchinfo shows it without children.
         macs: Multiply-adds as torchinfo adds them to its total.
         weights, biases: Parts of `macs` from weights and from biases.
         outputs: Output shape of each call.

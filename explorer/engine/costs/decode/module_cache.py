@@ -145,7 +145,12 @@ class OwnCache(Struct):
         ]
 
     def _run_prompt(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
-        """Returns the cache after a pass over `tokens` tokens, and the encoder's output."""
+        """Returns the cache after a pass over `tokens` tokens, and the encoder's output.
+
+        Raises:
+            BadModel: The model fails.
+            Misuse: The model returns no cache.
+        """
         arguments = self.build_prompt(prompt or _INITIAL_TOKENS if self.encoder else tokens, batch)
         if self.encoder:
             arguments["decoder_input_ids"] = _make_token_ids(batch, tokens)
@@ -177,7 +182,11 @@ class OwnCache(Struct):
         return {"encoder_outputs": EncoderOutput(state)} if self.encoder and state is not None else {}
 
     def _build_encoder_arguments(self, tokens: int, batch: int) -> dict[str, Any]:
-        """Returns the encoder's input by name: token ids, or a tensor of the guessed shape for other data."""
+        """Returns the encoder's input by name: token ids, or a tensor of the guessed shape for other data.
+
+        Raises:
+            Misuse: No shape can be guessed.
+        """
         name = getattr(self.model, "main_input_name", "input_ids")
         if name == "input_ids":
             return {name: _make_token_ids(batch, tokens)}
@@ -200,7 +209,11 @@ def _make_token_ids(batch: int, tokens: int) -> torch.Tensor:
 
 
 def _grow(cache: Any, tokens: int) -> Any:
-    """Adds tokens to a cache through the cache's own layers; recurrent states keep their size."""
+    """Adds tokens to a cache through the cache's own layers; recurrent states keep their size.
+
+    Raises:
+        Misuse: The cache has no layers.
+    """
     if not compat.grow(cache, tokens):
         raise Misuse("its cache has no layers")
     return cache

@@ -108,7 +108,11 @@ def _run_scan(
     additional_inputs: Sequence[Any] = (),
     **options: Any,
 ) -> Any:
-    """Runs a loop over the first axis of tensors; returns the final carried values and stacked outputs."""
+    """Runs a loop over the first axis of tensors; returns the final carried values and stacked outputs.
+
+    Raises:
+        RuntimeError: The axis is empty.
+    """
     carried, rows = list(init), []
     for index in range(xs[0].shape[0]):
         loop.step()

@@ -60,7 +60,11 @@ def run(
 
 
 def _split_rows(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the rows of a jagged tensor, each as a batch of one: (1, heads, length, width)."""
+    """Returns the rows of a jagged tensor, each as a batch of one: (1, heads, length, width).
+
+    Raises:
+        RuntimeError: The third axis is not the jagged one, or the row lengths are unknown.
+    """
     if isinstance(tensor.shape[2], int):
         raise RuntimeError(MIXED)
     flat = tensor.transpose(1, 2)

@@ -152,7 +152,11 @@ def _simulate_restoring(
     checkpoints: Sequence[str],
     watch: _AllocationObserver,
 ) -> StepMemory:
-    """Simulates a step of the model, and restores its modules afterwards."""
+    """Simulates a step of the model, and restores its modules afterwards.
+
+    Raises:
+        SimulationError: An input is a nested tensor with strided layout, or no gradient is computed.
+    """
     model = loaded.meta()
     args, kwargs = bound_inputs.build_arguments(
         device="meta", max_kept_elements=_MAX_KEPT_ELEMENTS, with_gradients=True
