@@ -437,6 +437,7 @@ def test_the_mode_decides_which_layers_run(torch: Any) -> None:
             super().__init__()
             self.norm, self.drop = torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)
             self.fc, self.aux = torch.nn.Linear(8, 4), torch.nn.Linear(8, 2)
+            self.spare = torch.nn.Linear(5, 5)
 
         def forward(self, x: Any) -> Any:
             x = self.drop(self.norm(x))
@@ -449,6 +450,8 @@ def test_the_mode_decides_which_layers_run(torch: Any) -> None:
     assert trained.total_mult_adds == 3 * 8 * (4 + 2)
     assert trained.totals.coverage == 1
     assert trained.info.assumptions["mode"] == "train"
+    spare = next(layer for layer in trained.layers if layer.path == "spare")
+    assert spare.reason == "it does not run on these inputs in training mode"
     assert not net.training
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     with pytest.raises(Misuse, match=r"only an nn\.Module has a training mode"):

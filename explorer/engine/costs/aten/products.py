@@ -88,11 +88,11 @@ def _count_packed_matmul(call: AtenCall) -> Cost:
 
 def _count_dynamic_linear(call: AtenCall) -> Cost:
     """Counts a linear layer that quantizes its input in the run: min, max, divide, round and add."""
-    source = call.shape()
-    cost = cost_formulas.adding(_count_packed_matmul(call), "quantize", source, 5)
-    return cost_formulas.adding(
-        cost_formulas.adding(cost, "rescale", call.result_shape()), "bias", call.result_shape()
-    )
+    cost = cost_formulas.adding(_count_packed_matmul(call), "quantize", call.shape(), 5)
+    steps = ("rescale", "bias", *(("relu",) if "_relu" in call.name else ()))
+    for step in steps:
+        cost = cost_formulas.adding(cost, step, call.result_shape())
+    return cost
 
 
 def _count_grouped_matmul(call: AtenCall) -> Cost:

@@ -349,7 +349,7 @@ def _build_leaves(run: Trace, folded: FoldedLoops) -> list[layer_tree.LayerLeaf]
         module = row.module or named.get(row.path)
         _add_own_parameters(row, module, run)
         loops = folded.scopes.get(id(row), ())
-        leaves.append(_build_leaf(row, module, (*scopes.list_enclosing_scopes(row.path), *loops)))
+        leaves.append(_build_leaf(row, module, run, (*scopes.list_enclosing_scopes(row.path), *loops)))
     leaves += [
         _build_idle_leaf(path, named[path], run, scopes.list_enclosing_scopes(path))
         for path in _find_idle_paths(rows, named)
@@ -358,7 +358,7 @@ def _build_leaves(run: Trace, folded: FoldedLoops) -> list[layer_tree.LayerLeaf]
     leaves += [_build_unseen_leaf(path, *work, scopes) for path, work in run.unseen.items()]
     unused_parameters = _find_unused_parameters(run, leaves)
     return leaves + [
-        _build_parameter_leaf(p, scopes.list_enclosing_scopes(f"{p.owner}.{p.name}"))
+        _build_parameter_leaf(p, run, scopes.list_enclosing_scopes(f"{p.owner}.{p.name}"))
         for p in unused_parameters
     ]
 
@@ -387,7 +387,7 @@ class _Scopes:
         return scopes
 
 
-def _format_formula(row: Row) -> str:
+def _format_formula(row: Row, run: Trace) -> str:
     """Formats the formulas of a row's operators. Elementwise formulas are omitted if the row has MACs."""
     formula_counts: Mapping[str, int] = row.formulas
     if row.macs:
@@ -396,13 +396,13 @@ def _format_formula(row: Row) -> str:
         }
     texts = [f"{n} x ({text})" if n > 1 else text for text, n in formula_counts.items()]
     if not texts:
-        return row.free or "0 (nothing to do in evaluation mode)"
+        return row.free or f"0 (nothing to do in {run.mode} mode)"
     further = len(texts) - _MAX_FORMULAS
     return " + ".join(texts[:_MAX_FORMULAS]) + (f" + {further} more" if further > 0 else "")
 
 
 def _build_leaf(
-    row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]
+    row: Row, module: nn.Module | None, run: Trace, scopes: tuple[layer_tree.Scope, ...]
 ) -> layer_tree.LayerLeaf:
     """Returns the leaf of a module or operator that ran."""
     is_known = not row.unknown
@@ -419,7 +419,7 @@ def _build_leaf(
         outputs=row.outputs,
         weights=tuple(_describe_weight(s, row.path) for s in weights),
         macs=row.macs if is_known else None,
-        formula=_format_formula(row) if is_known else "",
+        formula=_format_formula(row, run) if is_known else "",
         elementwise_ops=row.elementwise if is_known else None,
         bytes_read=row.read,
         weight_bytes_read=row.stored_read,
@@ -493,8 +493,8 @@ def _build_idle_leaf(
 ) -> layer_tree.LayerLeaf:
     """Returns the leaf of a module that did not run, by design or because the model failed before it."""
     weights = [parameter for parameter in run.parameters.values() if parameter.owner == path]
-    formula = "0 (does not run on these inputs in evaluation mode)"
-    reason = "it does not run on these inputs in evaluation mode"
+    formula = f"0 (does not run on these inputs in {run.mode} mode)"
+    reason = f"it does not run on these inputs in {run.mode} mode"
     if isinstance(module, torch.jit.ScriptModule):
         formula = ""
         reason = "compiled: its runs cannot be observed, so its work is counted in the layer that calls it"
@@ -572,10 +572,10 @@ def _find_unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) 
 
 
 def _build_parameter_leaf(
-    parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]
+    parameter: ModuleParameter, run: Trace, scopes: tuple[layer_tree.Scope, ...]
 ) -> layer_tree.LayerLeaf:
     path = f"{parameter.owner}.{parameter.name}" if parameter.owner else parameter.name
-    reason = "no operator uses it in evaluation mode"
+    reason = f"no operator uses it in {run.mode} mode"
     layer = Layer(
         0,
         None,

@@ -208,6 +208,7 @@ class Trace(Struct):
         unseen: Name of the unseen work and the reason, by the path of the module that contains it.
         outsiders: Unregistered parameters in use, named by the object that holds them or the row that uses
             them.
+        mode: Mode in which the modules started.
     """
 
     rows: list[Row]
@@ -234,6 +235,7 @@ class Trace(Struct):
     inputs: Sequence[torch.Tensor] = ()
     unseen: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     outsiders: Sequence[TensorInfo] = ()
+    mode: Literal["evaluation", "training"] = "evaluation"
 
 
 def is_opaque(module: nn.Module) -> bool:

@@ -1171,7 +1171,10 @@ def trace(
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
     run = Trace(
-        watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
+        *(watch.order, watch.modules, watch.events, watch.parameters),
+        named=watch.named,
+        assumed=watch.assumed,
+        mode="training" if train else "evaluation",
     )
     args, kwargs = cache_tensors.copy_caches(args), cache_tensors.copy_caches(kwargs)
     inputs = [t for _, t in walk_tensors([list(args), dict(kwargs)])]

@@ -76,3 +76,17 @@ def test_a_packed_layer_under_two_names_counts_once() -> None:
     with Session(Twice(), inputs=(torch.rand(3, 8),), cache=False) as session:
         totals = session.info().totals
     assert (totals.params, totals.weight_bytes, totals.macs) == (64 + 8, 64 + 32, 2 * 3 * 64)
+
+
+@pytest.mark.parametrize("has_relu", [False, True])
+def test_a_relu_in_a_dynamically_quantized_layer_is_counted(has_relu: bool) -> None:
+    from torch.ao.nn import intrinsic, quantized
+
+    kind = intrinsic.quantized.dynamic.LinearReLU if has_relu else quantized.dynamic.Linear
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = torch.nn.Sequential(kind(7, 9)).eval()
+    with Session(model, inputs=torch.zeros(4, 7), cache=False) as session:
+        layer = next(layer for layer in session.analysis().layers if not layer.group)
+    # 5 steps for each input; rescaling, bias and perhaps relu for each output
+    assert layer.elementwise_ops == 5 * 4 * 7 + (2 + has_relu) * 4 * 9
