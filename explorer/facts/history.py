@@ -136,7 +136,7 @@ class History(TableFact, frozen=True):
     def unsaved(self) -> tuple[HistoryEntry, ...]:
         """States that closing the session would lose.
 
-        A state counts as saved if the user saved it or, unless it has a name, a state made from it.
+        A state without a name also counts as saved if the user saved a state that was made from it.
         """
         behind_saved = {
             index for end, entry in enumerate(self.entries) if entry.saved for index in self.line_to(end)

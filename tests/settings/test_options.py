@@ -14,7 +14,7 @@ from explorer.base.errors import ExplorerError
 from explorer.base.options import DeclaredOption, find_option, list_declared_options
 from explorer.cli.arguments import parser
 from explorer.cli.arguments.declared import record_of
-from explorer.cli.arguments.records import quantize_spec, tile_spec
+from explorer.cli.arguments.records import read_quantize_spec, read_tile_spec
 from explorer.cli.commands import VERBS
 from explorer.facts import TileRule, TileSpec
 from explorer.facts.check import CheckSpec
@@ -155,7 +155,7 @@ def test_the_words_of_a_record_are_read_as_the_same_record(verb: str) -> None:
     @given(specs(record))
     def same(spec: Any) -> None:
         typed = parser.read([verb, "model.onnx", *NEEDED.get(verb, ()), *write_words(spec)], VERBS)[1]
-        read = tile_spec(typed) if record is TileSpec else record_of(typed, record)
+        read = read_tile_spec(typed) if record is TileSpec else record_of(typed, record)
         assert (replace(read, origins=()) if record is TileSpec else read) == spec
 
     same()
@@ -196,7 +196,7 @@ def test_the_words_of_a_quantization_are_read_as_the_same(spec: QuantizeSpec) ->
     words = quantize_words(QuantizeRequest(spec))
     assert words is not None
     typed = parser.read(["quantize", "model.onnx", *words], VERBS)[1]
-    assert replace(quantize_spec(typed), origins=()) == spec
+    assert replace(read_quantize_spec(typed), origins=()) == spec
 
 
 @pytest.mark.parametrize(("record", "module"), [(TileSpec, tiling), (QuantizeSpec, formats)])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from explorer.facts.verification import Tolerance
 
 
-def tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileSpec:
+def read_tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileSpec:
     """Return the tiling: the defaults, overridden by the `--config` file, overridden by the options.
 
     Args:
@@ -36,9 +36,9 @@ def tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileS
     return tiling.build_spec(args.config, typed)
 
 
-def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
+def read_quantize_spec(args: ParsedArgs) -> QuantizeSpec:
     """Return the number formats: the defaults, overridden by the `--config` file, then by the options."""
-    quantize = _quantize()
+    quantize = _import_quantize()
     # in `explorer settings`, --form is the form of the tiles
     form = ("form",) if "formats" in vars(args) else ()
     without = ("config", "weight", "input", "bias", "symmetric", *form)
@@ -47,6 +47,7 @@ def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if args.symmetric or args.asymmetric:
         typed["symmetric"] = args.symmetric
+    # without a choice of the user, the form is the fastest that the runtime has for each operator
     words = [f"--{key.replace('_', '-')}" for key in args.explicit - {"to", *form}]
     if quantize.is_form_open([*words, *(("--to", args.to) if args.to else ())]):
         typed["form"] = "fast"
@@ -60,7 +61,7 @@ def read_quantize(args: ParsedArgs) -> QuantizeSpec | None:
         if args.calibrate is not None:
             raise Misuse("only quantization uses these samples", where="--calibrate", hint="--quantize int8")
         return None
-    spec: QuantizeSpec = _quantize().parse_spec(args.quantize, "--quantize")
+    spec: QuantizeSpec = _import_quantize().parse_spec(args.quantize, "--quantize")
     return spec
 
 
@@ -117,7 +118,7 @@ def _import_machines() -> Any:
     return machines
 
 
-def _quantize() -> Any:
+def _import_quantize() -> Any:
     """Import the module of number formats on demand."""
     from explorer.settings import quantize
 

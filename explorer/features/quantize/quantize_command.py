@@ -8,7 +8,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.arguments.quantize_options import CALIBRATION, FORMATS
-from explorer.cli.arguments.records import quantize_spec
+from explorer.cli.arguments.records import read_quantize_spec
 from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.model_answer import describe_fixed_sizes
 from explorer.cli.output.progress import ProgressLine
@@ -24,7 +24,7 @@ _MODULES = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    spec = quantize_spec(args)
+    spec = read_quantize_spec(args)
     module = (args.output or "").lower().endswith(_MODULES)
     if args.dynamic and not module:
         raise Misuse("an ONNX file keeps its own open sizes", where="--dynamic", hint="give -o a .pt2 file")

@@ -16,7 +16,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options, read_typed_values, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.quantize_options import FORMAT_SWEEP
-from explorer.cli.arguments.records import read_hardware, read_tiles, tile_spec
+from explorer.cli.arguments.records import read_hardware, read_tile_spec, read_tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP
 from explorer.cli.output.answer import (
     Answer,
@@ -358,7 +358,7 @@ def _combine_specs(args: ParsedArgs) -> SweepSpec:
     options = {name: value for name, value in typed.items() if name == "tile" or name[:4] in args.explicit}
     if "grouped" in args.explicit:
         options["grouped"] = args.grouped
-    base = tile_spec(args, options)
+    base = read_tile_spec(args, options)
     edges, forms = (
         values if name in args.explicit else (getattr(base, name),)
         for name, values in (("edges", args.edges), ("form", args.form))

@@ -7,7 +7,7 @@ from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.arguments.records import read_hardware, tile_spec
+from explorer.cli.arguments.records import read_hardware, read_tile_spec
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import describe_fixed_sizes, open_and_answer
 from explorer.cli.output.progress import ProgressLine
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    spec, warning = tile_spec(args), ""
+    spec, warning = read_tile_spec(args), ""
     if args.steps is not None:
         return _answer_steps(args, progress, spec)
     machine = read_hardware(args)

@@ -8,7 +8,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.quantize_options import FORMATS
-from explorer.cli.arguments.records import quantize_spec, tile_spec
+from explorer.cli.arguments.records import read_quantize_spec, read_tile_spec
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
@@ -16,7 +16,7 @@ from explorer.cli.output.progress import ProgressLine
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.formats:
-        formats = quantize_spec(args)
+        formats = read_quantize_spec(args)
         return open_and_answer(
             args,
             progress,
@@ -26,7 +26,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             rows="layers",
         )
     args.refuse(sorted(option.key for option in _FORMAT_OPTIONS), "does not apply to tiles", "add --formats")
-    spec = tile_spec(args)
+    spec = read_tile_spec(args)
     return open_and_answer(
         args,
         progress,

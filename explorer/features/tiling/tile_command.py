@@ -9,7 +9,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, PROVED, TABLE, Option
 from explorer.cli.arguments.quantize_options import FIRST
-from explorer.cli.arguments.records import read_quantize, tile_spec
+from explorer.cli.arguments.records import read_quantize, read_tile_spec
 from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.model_answer import change_of, describe_fixed_sizes, suggest_no_verify
 from explorer.cli.output.progress import ProgressLine
@@ -29,7 +29,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return _tile_module(args, progress)
     if args.dynamic:
         raise Misuse("an ONNX file keeps its own open sizes", where="--dynamic", hint="add --to torch")
-    spec, formats = tile_spec(args), read_quantize(args)
+    spec, formats = read_tile_spec(args), read_quantize(args)
     source, change, warning = args.models[0], None, ""
     quantization: Quantization | None = None
     with explorer.Session(source, **args.opening) as session:
@@ -92,7 +92,7 @@ def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:
         raise Misuse("modules are not quantized", where="--quantize", hint="leave out --to torch")
     if args.input is not None:
         raise Misuse("modules are proved on random inputs", where="--input", hint="leave out --to torch")
-    spec, source = tile_spec(args), args.models[0]
+    spec, source = read_tile_spec(args), args.models[0]
     with explorer.Session(source, **args.opening) as session:
         model = session.open(on_progress=progress).model
         if args.output is None:

@@ -249,7 +249,11 @@ def is_leaf(module: nn.Module) -> bool:
 
 
 def list_parameters(model: nn.Module) -> dict[str, ModuleParameter]:
-    """Returns every parameter by its path. For a tied parameter, the first registered name comes first."""
+    """Returns every parameter by its path, and the weights that a packed or compiled module holds.
+
+    Parameters without a shape yet (lazy ones) are left out. The names of a tied parameter are in the order of
+    registration.
+    """
     by_path: dict[str, ModuleParameter] = {}
     strided: dict[int, list[tuple[str, nn.Parameter]]] = {}
     for owner, module in walk_modules(model):

@@ -2,8 +2,8 @@
 
 A tiled convolution is a Scan over blocks of rows. Its thousands of iterations compute the same products with
 different left operands. Nodes that rearrange an activation are executed in each iteration. Nodes that
-multiply and add, and nodes that split the activation for them, are executed once. Each repetition is one
-block of codes (`blocks.Repeat`) that refers to its activation.
+multiply and add, and nodes that split the activation for them, are executed once. A code is the number of a
+symbolic element. Each repetition is one block of codes (`blocks.Repeat`) that refers to its activation.
 """
 
 from __future__ import annotations

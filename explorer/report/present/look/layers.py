@@ -62,7 +62,7 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     # the figure of a group with unknown members is the sum of the known ones
     sign = ">= " if layer.group and layer.status == "unknown" else ""
     work_sign = sign or find_work_sign(layer)
-    sign = "" if layer.work_bound else work_sign
+    sign = "" if layer.work_bound else work_sign  # then only the operations are bounds, not the bytes
 
     def share(part: int | None, total: int | None, formula: str = "") -> Cell:
         # work that is not counted in the totals has no share
