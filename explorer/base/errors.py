@@ -1,8 +1,8 @@
 """Errors of the program, each printed as one line.
 
 Every failure that a user can cause or meet is an `ExplorerError` with the fault, the place, and the next
-step. The command line prints it and exits with 2, the screen shows it in a dialog, and the worker sends it
-through its pipe. Any other exception is a bug and keeps its traceback.
+step. The command line prints it and exits with 2, the screen shows it in a dialog, and the engine's process
+sends it through its pipe. Any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ def suggest_only_near(
     Args:
         name: Name as the user typed it.
         candidates: Texts that `name` is compared with.
-        full_names: Valid names of the candidates that are a part of one, such as a file without its ending.
+        full_names: Valid name by candidate, for candidates that are only a part of a valid name, such as the
+            name of a file without its ending.
     """
     close = find_near_name(name, candidates)
     return f"did you mean '{(full_names or {}).get(close, close)}'?" if close else ""

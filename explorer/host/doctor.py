@@ -307,6 +307,13 @@ _DEPENDENCIES = {
 def _check_packages(
     installed: Mapping[str, Distribution], trial: ImportTrial | None, problems: list[Problem]
 ) -> tuple[PackageInfo, ...]:
+    """Returns the state of each package, and adds the problems of those that are old, missing or broken.
+
+    Args:
+        installed: Installed distributions by name.
+        trial: Imports of the packages, or None if they could not be tried.
+        problems: List to which problems are added.
+    """
     states: dict[str, PackageInfo] = {}
     for row in TESTED[1:]:
         extra = installation.get_extra_name(row)
@@ -367,7 +374,7 @@ def _check_folders(problems: list[Problem]) -> Iterator[FolderInfo]:
         )
         if not writable and folder != "?":
             message = f"nothing can be written to {shorten_path(folder)}: {consequence}"
-            problems.append(Problem(message, _repair_command(kind, existing_folder), ""))
+            problems.append(Problem(message, _build_repair_command(kind, existing_folder), ""))
         path_text = "none: there is no home folder" if folder.startswith(NOWHERE) else shorten_path(path)
         yield FolderInfo(kind, path_text, os.path.exists(path), writable)
     yield _check_temporary_folder(problems)
@@ -417,7 +424,7 @@ def _is_writable(folder: str) -> bool:
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
-def _repair_command(kind: str, existing_folder: str) -> str:
+def _build_repair_command(kind: str, existing_folder: str) -> str:
     """Returns a command that makes the folder writable, or that selects another folder."""
     import shlex
 
@@ -447,7 +454,7 @@ def _repair_command(kind: str, existing_folder: str) -> str:
 
 def _check_terminal(problems: list[Problem]) -> TerminalInfo:
     environment = os.environ
-    size = next(filter(None, map(_parse_size, (1, 2, 0))), None)
+    size = next(filter(None, map(_read_terminal_size, (1, 2, 0))), None)
     name = environment.get("TERM", "")
     encoding = getattr(sys.stdout, "encoding", None) or "?"
     if size is not None and not encoding.lower().replace("-", "").startswith("utf"):
@@ -461,7 +468,7 @@ def _check_terminal(problems: list[Problem]) -> TerminalInfo:
     )
 
 
-def _parse_size(descriptor: int) -> tuple[int, int] | None:
+def _read_terminal_size(descriptor: int) -> tuple[int, int] | None:
     """Returns the columns and rows of the terminal behind a descriptor, or None without a terminal."""
     try:
         columns, rows = os.get_terminal_size(descriptor)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SEARCH_THRESHOLD = 700
-"""Number of new objects above which a block ages them: the collector's own threshold for a search."""
+"""Number of new objects above which a block moves them to the oldest generation: the collector's limit."""
 
 _FROZEN_BY_INTERPRETER = gc.get_freeze_count()
 """Number of objects that the interpreter itself freezes: Python 3.12 starts with some hundreds."""

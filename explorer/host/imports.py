@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _SECONDS = 40.0
-"""Seconds for each process. A busy machine or a network disk takes many times the usual second."""
+"""Seconds for each process. Imports usually take one second, and many on a busy machine or a network disk."""
 _SECONDS_MORE = 10.0
 """Seconds for the remaining packages after a package hangs."""
 _TRIED_FIRST = {"numpy", "rich", "torch"}
@@ -69,6 +69,7 @@ class ImportTrial:
             if module not in _UNUSED:
                 groups.setdefault(find_extra(module), []).append(module)
         self._path = json.dumps([folder for folder in sys.path if isinstance(folder, str)])
+        # the processes run at the same time and share the processors
         self._until = time.monotonic() + _SECONDS * max(1, len(groups) // 3)
         self._children = [(names, _start_child(self._path, names)) for names in groups.values()]
 
@@ -82,7 +83,14 @@ class ImportTrial:
         )
 
     def _collect_reasons(self, names: Sequence[str], child: subprocess.Popen[str]) -> dict[str, str]:
-        """Collects the reasons of failed imports of one installation, by module."""
+        """Collects the reasons why modules of one group cannot be imported, by module.
+
+        If a module hangs or ends its process, a new process tries the modules after it.
+
+        Args:
+            names: Modules of the group, in the order in which they are imported.
+            child: Process that imports them.
+        """
         reasons: dict[str, str] = {}
         deadline = self._until
         while True:

@@ -181,8 +181,8 @@ def _lock_folder(path: str, is_new: bool) -> int | None:
 def release(path: str, lock: int) -> None:
     """Removes a claimed folder and releases its lock.
 
-    Listing a folder needs a descriptor. If none is left, the descriptor of the lock is used. The folder is
-    renamed first, so that no process can claim it in the meantime.
+    Removing the content needs a descriptor. If none is left, the content is removed after the descriptor of
+    the lock is closed. The folder is renamed before that, so that no process can claim it in the meantime.
     """
     remove(path)
     renamed = os.path.join(os.path.dirname(path), f".explorer-{os.urandom(8).hex()}.part")

@@ -43,11 +43,11 @@ def find_user_folder(kind: Kind, environment: Mapping[str, str]) -> str:
     """
     base = environment.get(f"XDG_{kind.upper()}_HOME", "")
     if not os.path.isabs(base):  # the XDG specification requires to ignore a relative path
-        base = _default_base(kind)
+        base = _find_default_base(kind)
     return os.path.join(base, "explorer") if base else NOWHERE
 
 
-def _default_base(kind: Kind) -> str:
+def _find_default_base(kind: Kind) -> str:
     """Returns the base folder for files of one kind without an environment variable; '' if none."""
     import platformdirs  # takes 20 ms, unless Textual has imported it
     import platformdirs.unix

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explorer.base.errors import Misuse
-from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats import find_format
 from explorer.settings.parse import (
     parse_choice,
     parse_choices,
@@ -190,9 +190,9 @@ def test_an_unknown_choice_lists_all_choices() -> None:
 
 @pytest.mark.parametrize("name", ["INT8", "Fixed8.4", "MXFP8", "BFloat16", "UINT4"])
 def test_the_case_of_a_number_format_does_not_matter(name: str) -> None:
-    lower = format_of(name.lower())
+    lower = find_format(name.lower())
     assert lower is not None
-    assert format_of(name) == lower
+    assert find_format(name) == lower
 
 
 @pytest.mark.parametrize("word", ["range:minmax", "low:x", "high:"])

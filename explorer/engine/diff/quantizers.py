@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import Node, Tensor
-from explorer.engine.number_formats import format_of, microscaling
+from explorer.engine.number_formats import find_format, microscaling
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,7 +34,7 @@ def compute_quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array
     x, *parameters = (tensors[name].array().astype(np.float32) for name in node.inputs)
     attribute = node.attributes.get
     if node.domain == MX_DOMAIN:
-        number_format = format_of(node.op) if node.op in microscaling.EXAMPLES else None
+        number_format = find_format(node.op) if node.op in microscaling.EXAMPLES else None
         if number_format is None:
             return None
         return number_format.rounded(x, number_format.fitted(x), int(attribute("axis", -1)))

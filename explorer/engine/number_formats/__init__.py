@@ -20,7 +20,7 @@ EXAMPLES = ("float32", *(name for module in _MODULES for name in module.EXAMPLES
 """Names for help texts and suggestions."""
 
 
-def format_of(name: str, where: str = "--to") -> NumberFormat | None:
+def find_format(name: str, where: str = "--to") -> NumberFormat | None:
     """Returns the number format with this name in any case; None for 'float32', which changes nothing.
 
     Raises:
@@ -35,6 +35,6 @@ def format_of(name: str, where: str = "--to") -> NumberFormat | None:
             except ValueError as problem:
                 raise Misuse(f"there is no number format '{name}': {problem}", where=where) from None
     if name != name.lower():
-        return format_of(name.lower(), where)
+        return find_format(name.lower(), where)
     hint = suggest_only_near(name, EXAMPLES) or "explorer help number_formats lists them"
     raise Misuse(f"there is no number format '{name}'", where=where, hint=hint)

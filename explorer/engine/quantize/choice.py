@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, suggest_name
-from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats import find_format
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.layers import QUANTIZED, Part, QuantizableLayer
@@ -137,7 +137,7 @@ def _list_named_formats(spec: QuantizeSpec) -> Iterator[tuple[str, str | None, s
 def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:
     """Returns the format called `name` for a part of a layer."""
     if name != BIAS.name:
-        return format_of(name, where)
+        return find_format(name, where)
     if part != "bias":
         message = f"{name} is only for a bias, whose scale is the product of the scales of weight and input"
         raise Misuse(message, where=where, hint=f"the {part} takes int16, or fixed24.12")

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Graph, Model, Node, Value
-from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats import find_format
 from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
 from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.functions import microscaling, qonnx
@@ -103,7 +103,7 @@ def _build_computed_numbers(
 
 def _compute_block_scales(node: Node, values: Array) -> Array:
     """Returns the power of two that scales the block of each number, in an MX format."""
-    fmt: Any = format_of(node.op)
+    fmt: Any = find_format(node.op)
     assert isinstance(fmt, Microscaling)
     axis = int(node.attributes.get("axis", -1)) % max(values.ndim, 1)
     starts = np.arange(0, values.shape[axis], BLOCK)

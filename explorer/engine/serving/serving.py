@@ -20,7 +20,7 @@ from explorer.base.units import many_text
 from explorer.engine.costs.decode.module_cache import OwnCache, get_text_config
 from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.torch_module import stored_form
-from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats import find_format
 from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import PassWork
 from explorer.engine.serving.closed_forms import InterpolatedCounts, fit_contexts, fit_prompt
@@ -90,7 +90,7 @@ def get_bits(name: str, where: str) -> float:
     Raises:
         Misuse: The name is not a known number format.
     """
-    number_format = format_of(_LONG_NAMES.get(name, name), where)
+    number_format = find_format(_LONG_NAMES.get(name, name), where)
     return 32.0 if number_format is None else float(number_format.bits)
 
 

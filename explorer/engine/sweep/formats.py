@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
-from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats import find_format
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import Subject, check_count, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import compute_digest, compute_fingerprint
@@ -231,7 +231,7 @@ def parse_parts(text: str) -> Mapping[str, str]:
     formats = parse_formats(text.replace("+", ","), "--quantize")
     for part in PARTS:
         if formats[part] != "auto":
-            format_of(formats[part], "--quantize")
+            find_format(formats[part], "--quantize")
     return formats
 
 

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 from explorer import Misuse, Session  # noqa: E402
 from explorer.cli import main  # noqa: E402
-from explorer.engine.number_formats import format_of  # noqa: E402
+from explorer.engine.number_formats import find_format  # noqa: E402
 from explorer.engine.quantize.torch.rounding import InputRounding  # noqa: E402
 from explorer.facts.quantize import QuantizeRule, QuantizeSpec  # noqa: E402
 
@@ -94,7 +94,7 @@ def test_weights_are_stored_rounded_and_the_callers_module_stays_as_it_is(net: N
 
 @pytest.mark.parametrize("name", ALL)
 def test_inputs_are_rounded_to_the_numbers_of_the_format(name: str) -> None:
-    fmt = format_of(name)
+    fmt = find_format(name)
     assert fmt is not None
     chance = np.random.default_rng(0)
     values = (chance.normal(size=(3, 70, 5)) * 2.0 ** chance.integers(-9, 9, (3, 70, 5))).astype(np.float32)

@@ -17,7 +17,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx.reader import read as read_model
-from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats import find_format
 from explorer.engine.quantize.calibration import HALF_INTERVALS, RangeUse, ValueDistribution, calibrate_ranges
 from explorer.engine.runtime import observer
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
@@ -26,7 +26,7 @@ CALIBRATORS = ("minmax", "percentile", "entropy", "mse")
 
 
 def use(name: str = "x", fmt: str = "int8", *, symmetric: bool = True) -> RangeUse:
-    made = format_of(fmt)
+    made = find_format(fmt)
     assert made is not None
     return RangeUse(name, made, symmetric)
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from explorer.base.errors import Misuse
 from explorer.engine.graph.model import get_dtype_code
-from explorer.engine.number_formats import format_of
+from explorer.engine.number_formats import find_format
 from explorer.engine.number_formats.number_format import Grid, reshape_for_tensor
 from tests import stock
 
@@ -64,7 +64,7 @@ def through_the_runtime(values: np.ndarray, grid: Grid, element_type: str) -> np
 def test_a_format_of_quantize_linear_rounds_as_the_runtime_does(name: str, symmetric: bool) -> None:
     values = np.random.default_rng(0).normal(0, 3, (5, 400)).astype(np.float32)
     values[0, :4] = [0, -0.0, 1e30, -1e30]
-    number_format = format_of(name)
+    number_format = find_format(name)
     assert number_format is not None
     assert number_format.writing == "linear"
     for axis in (None, 0):
@@ -90,7 +90,7 @@ def test_half_precision_rounds_as_a_cast_there_and_back_does(name: str, level: s
         helper.make_node("Cast", ["x"], ["q"], to=get_dtype_code(name)),
         helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT),
     ]
-    number_format = format_of(name)
+    number_format = find_format(name)
     assert number_format is not None
     expected = run(nodes, [], values, level)
     assert np.array_equal(number_format.rounded(values, number_format.grid(values, values)), expected)
@@ -99,7 +99,7 @@ def test_half_precision_rounds_as_a_cast_there_and_back_does(name: str, level: s
 def test_a_channel_of_zeros_stays_zero() -> None:
     values = np.zeros((2, 3), np.float32)
     values[1] = [1e-42, 0, -1e-42]
-    number_format = format_of("int8")
+    number_format = find_format("int8")
     grid = number_format.grid(values.min(1), values.max(1), axis=0)
     assert np.isfinite(grid.scale).all()
     assert (grid.scale > 0).all()
@@ -108,4 +108,4 @@ def test_a_channel_of_zeros_stays_zero() -> None:
 
 def test_a_format_that_is_none_is_one_line_with_what_was_meant() -> None:
     with pytest.raises(Misuse, match="there is no number format 'int9'"):
-        format_of("int9")
+        find_format("int9")

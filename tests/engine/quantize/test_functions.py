@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from explorer.engine.number_formats import EXAMPLES, format_of
+from explorer.engine.number_formats import EXAMPLES, find_format
 from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.functions import build_function, call
 from tests.engine.quantize.one_call import LEVELS, model_of, run, written
@@ -18,7 +18,7 @@ SHAPE = (3, 70, 5)
 
 
 def fmt(name: str) -> NumberFormat:
-    found = format_of(name)
+    found = find_format(name)
     assert found is not None
     return found
 

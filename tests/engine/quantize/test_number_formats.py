@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from explorer.base.errors import Misuse
-from explorer.engine.number_formats import EXAMPLES, format_of
+from explorer.engine.number_formats import EXAMPLES, find_format
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.manual import page
 from tests.engine.quantize.representable import (
@@ -25,7 +25,7 @@ from tests.engine.quantize.representable import (
 
 
 def fmt(name: str) -> NumberFormat:
-    found = format_of(name)
+    found = find_format(name)
     assert found is not None
     return found
 
@@ -254,7 +254,7 @@ def test_what_is_a_number_of_a_format_stays_what_it_is(name: str) -> None:
 def test_every_name_that_is_shown_is_a_format() -> None:
     for name in EXAMPLES[1:]:
         assert fmt(name).name == name
-    assert format_of("float32") is None
+    assert find_format("float32") is None
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_every_name_that_is_shown_is_a_format() -> None:
 )
 def test_a_format_of_which_there_is_none_says_why(name: str, why: str) -> None:
     with pytest.raises(Misuse) as problem:
-        format_of(name, "--to")
+        find_format(name, "--to")
     assert why in f"{problem.value}"
     assert "--to" in f"{problem.value}"
 
@@ -286,7 +286,7 @@ def test_the_manual_names_every_format_with_its_largest_number() -> None:
     for name in EXAMPLES:
         assert name in told or re.sub(r"\d+\.\d+|E\d+M\d+", "", name) in families | {"mxfp8e4m3", "mxfp6e2m3"}
     for name, row in told.items():
-        one = format_of(name)
+        one = find_format(name)
         if one is None:
             continue
         assert f"{one.stored_bits:g}" in row[1].replace(" ", "").split(","), name

@@ -96,5 +96,6 @@ def _keep_info(info: TensorInfo) -> TensorInfo:
 
 
 _MULTI_GRAPH_KINDS = frozenset(("branch", "modifier"))
+"""Kinds of groups for one graph of several: a branch of an If, or a change of the scores of attention."""
 _NOTHING = TensorInfo("", None, None)
 """Placeholder description for a value that exists already."""

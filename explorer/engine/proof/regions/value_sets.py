@@ -40,8 +40,8 @@ SetKind = Literal["", "steered", "dense", "limits", "driven", "integers", "flags
 
 steered: conditions and loop counts have a chosen setting. dense: random floats without zeros. limits: values
 at which comparisons change. driven: values that bring an operator into a range that other values do not
-reach. integers: negative, large, and close to stored ones; small ones that decide sizes. flags: all
-combinations of a few bools.
+reach. integers: negative and large integers, neighbors of stored integers, and small integers where they
+decide sizes. flags: all combinations of a few bools.
 """
 
 SET_TEXTS: Mapping[SetKind, str] = {
@@ -132,7 +132,7 @@ class ValueSets:
         return draw_dense_values(region_inputs, compute_spreads(region_inputs), _SPREADS[0], self._seed)
 
     def add_dense(self, region_inputs: Feeds, driven: Sequence[Feeds]) -> list[Feeds]:
-        """Adds dense values to driven ones. The size of usual results then decides what is rounding.
+        """Adds dense values to driven ones, so that errors are judged relative to results of usual size.
 
         The driven values are repeated, because a few small results are not judged beside many large ones.
         """
