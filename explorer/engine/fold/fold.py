@@ -100,8 +100,9 @@ class FoldedAway(Struct, frozen=True, eq=False):
         kinds: Kind of rewrite for each folded node.
         folded: Folded nodes.
         replacements: Index of each folded node in the original, and the new indices of its replacements.
-        ops: Original operator at each of these new indices.
-        magnitudes: Magnitude of the summed terms of each new tensor, by name; None if it is the tensor's own.
+        ops: Operator in the original of each node that replaces a folded one, by the new index of that node.
+        magnitudes: For each new tensor, by name, the element-wise magnitude of the summed terms, or None if it
+            is the magnitude of the tensor itself.
     """
 
     model: Model

@@ -63,9 +63,11 @@ _TEXT_SIZE = "sequence"
 
 
 class SizeChoice(NamedTuple):
-    """The user's choice: sizes to bind, None to enter all sizes, or `serving` for the serving screen.
+    """The user's choice on the sizes screen.
 
     Attributes:
+        sizes: Sizes to bind, or None to open the dialog for all sizes, or the serving screen.
+        serving: Whether to open the serving screen.
         name: Size to enter first; '' for any.
         typed: First digits that the user typed for this size.
     """
@@ -362,7 +364,7 @@ class SizesCommand(ScreenCommand):
             hint = " · * sets another batch size" * has_command("rebatch")
             self.store.say(str(error) if self._list_open_sizes() else f"this model leaves no size open{hint}")
             if self._list_open_sizes():
-                self._type()
+                self._open_dialog()
             return
         view = SizesView(
             fact,
@@ -376,12 +378,12 @@ class SizesCommand(ScreenCommand):
         if choice is not None and choice.serving:
             serving(self.context)
         elif choice is not None and choice.sizes is None:
-            self._type(choice.name, choice.typed)
+            self._open_dialog(choice.name, choice.typed)
         elif choice is not None and choice.sizes is not None:
             bound_sizes = {name: size for name, size in self._list_open_sizes().items() if size is not None}
             self._start_binding({**bound_sizes, **choice.sizes})
 
-    def _type(self, name: str = "", typed: str = "") -> None:
+    def _open_dialog(self, name: str = "", typed: str = "") -> None:
         self.context.ask(SizesDialog(self._list_open_sizes(), name, typed), self._start_binding)
 
     def _start_binding(self, dims: dict[str, int] | None) -> None:

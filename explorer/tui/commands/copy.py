@@ -44,7 +44,7 @@ class CopyAsCommand(ScreenCommand):
             elif message:
                 self.store.say(message)
 
-        app.push_screen(PickDialog("Copy", items, heads=("key", "what", "as what")), copy)
+        app.push_screen(PickDialog("Copy", items, heads=("key", "what", "form")), copy)
 
     def _list_main_texts(self) -> Copies:
         return {
