@@ -101,8 +101,8 @@ class FoldedAway(Struct, frozen=True, eq=False):
         folded: Folded nodes.
         replacements: Index of each folded node in the original, and the new indices of its replacements.
         ops: Operator in the original of each node that replaces a folded one, by the new index of that node.
-        magnitudes: For each new tensor, by name, the element-wise magnitude of the summed terms; None if it is
-            the magnitude of the tensor itself.
+        magnitudes: For each new tensor, by name, the element-wise magnitude of the summed terms; None if it
+            is the magnitude of the tensor itself.
     """
 
     model: Model
