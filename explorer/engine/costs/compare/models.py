@@ -9,7 +9,7 @@ rows of the layer trees, grouped by kind of work.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from explorer.base.units import shape_text
 from explorer.engine.costs.compare.rewrites import (
@@ -30,7 +30,7 @@ from explorer.engine.costs.compare.weights import (
     is_graphless,
 )
 from explorer.engine.costs.memory.liveness import Schedule
-from explorer.facts import Analysis, list_dimension_sizes
+from explorer.facts import Analysis, Layer, list_dimension_sizes
 from explorer.facts.comparison import Comparison, Difference
 
 MAX_NAMED_KINDS = 4
@@ -94,7 +94,7 @@ def _compare_with_first(
         *params,
         *_list_weight_differences(first, second, index, "weight_bytes", causes),
         *macs,
-        *_list_elementwise_differences(first, second, index, folds, idle),
+        *_list_elementwise_differences(first, second, index, causes, idle),
         *_list_operator_differences(first, second, index, folds),
     ]
     # a file of tensors has no other figures to compare
@@ -234,9 +234,9 @@ def _describe_work(first: Analysis, second: Analysis, figure: str) -> str:
 
 
 def _list_elementwise_differences(
-    first: Analysis, second: Analysis, index: int, folds: bool, idle: IdleLayers
+    first: Analysis, second: Analysis, index: int, causes: Causes | None, idle: IdleLayers
 ) -> list[Difference]:
-    figure = "elementwise_ops"
+    figure, folds = "elementwise_ops", causes is not None and causes.folds
     a, b = first.info.totals.elementwise_ops, second.info.totals.elementwise_ops
     if a is None or b is None or a == b or not _have_same_inputs(first, second):
         return _list_work_differences(first, second, index, figure, idle)
@@ -250,6 +250,8 @@ def _list_elementwise_differences(
     if not first_work["quantization"] or not second_work["quantization"]:
         amounts.append((_QUANTIZED, second_work["quantization"] - first_work["quantization"]))
     explained_kinds = {"batch norm", "convolution"} if folds else set()
+    if causes is not None:
+        amounts += _list_omitted_bias_work(first, second, causes, explained_kinds)
     amounts += find_rewrites(first, second, explained_kinds, idle.paths)
     amounts += list_size_work(first, second)
     amounts += list_tile_work(first, second, figure)
@@ -264,7 +266,39 @@ def _list_elementwise_differences(
 
 _FOLDED = "scale and shift of batch normalizations that are folded into the weights before them"
 _QUANTIZED = "values that are quantized or dequantized: a scale, and a shift"
+_OMITTED_BIASES = "biases of zeros that only one model adds: one addition for every output"
 _BIASES = "biases of convolutions that come with folding: one addition for every output"
+
+
+def _list_omitted_bias_work(
+    first: Analysis, second: Analysis, causes: Causes, explained_kinds: Collection[str]
+) -> list[tuple[str, int]]:
+    """Returns the additions of biases of zeros that one model omits, with the reason.
+
+    A model may share one tensor of zeros instead. Only if as many products lack a bias as there are such
+    biases, the products without a bias are those whose bias is zeros.
+    """
+    amounts = []
+    for sign, tensors in causes.zero_biases.items():
+        owner_model, other_model = (first, second) if sign < 0 else (second, first)
+        for family in {find_family(t.owners[0].kind) for t in tensors} - set(explained_kinds):
+            owners = {
+                o.path: o for t in tensors for o in t.owners if find_family(o.kind) == family and o.macs
+            }
+            missing = len(_list_biased(owner_model, family)) - len(_list_biased(other_model, family))
+            if owners and missing == len(owners):
+                work = sum(owner.elementwise_ops or 0 for owner in owners.values())
+                amounts.append((_OMITTED_BIASES, sign * work))
+    return amounts
+
+
+def _list_biased(analysis: Analysis, family: str) -> list[Layer]:
+    """Returns the products of a family that store more than their weight."""
+    return [
+        layer
+        for layer in list_counted_layers(analysis)
+        if find_family(layer.kind) == family and layer.macs and len(layer.weights) > 1
+    ]
 
 
 def _sum_bias_work(analysis: Analysis) -> int:

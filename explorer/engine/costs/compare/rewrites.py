@@ -250,7 +250,9 @@ def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]
     amounts = []
     for path in undivided.keys() & divided.keys():
         (macs, elements), (macs_of_parts, elements_of_parts) = (undivided[path], divided[path])
-        if macs == macs_of_parts and elements != elements_of_parts:
+        # each part has all elements of the result; another product may have the same name and the same MACs
+        smaller, larger = sorted((elements, elements_of_parts))
+        if macs == macs_of_parts and smaller != larger and larger % smaller == 0:
             amounts.append(elements_of_parts - elements)
     count = many_text(len(amounts), "product")
     text = f"{count} in parts: sums of the parts, which a whole product counts as part of its MACs"

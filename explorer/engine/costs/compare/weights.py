@@ -165,11 +165,13 @@ class Causes(Struct, frozen=True):
         folds: Whether one model has batch norms that the other folded into its weights. This requires that
             the weights of all convolutions and matrix products match.
         unmatched_text: Text that lists the largest unmatched tensors, or '' if there are none.
+        zero_biases: Biases of zeros that only the first model (-1) or only the second (1) stores.
     """
 
     explained: list[Cause]
     folds: bool
     unmatched_text: str
+    zero_biases: Mapping[int, Sequence[ComparedTensor]]
 
 
 def _format_unmatched(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
@@ -421,7 +423,8 @@ def find_weight_causes(
     scale_bytes = _count_scale_bytes(second, second_tensors) - _count_scale_bytes(first, first_tensors)
     if scale_bytes:
         causes.append(Cause("scales and zero points of quantized tensors", 0, scale_bytes))
-    return Causes(causes, folds, _format_unmatched(unmatched))
+    zero_biases = {sign: tensors_by_cause.get((sign, _ZERO_BIASES), []) for sign in (-1, 1)}
+    return Causes(causes, folds, _format_unmatched(unmatched), zero_biases)
 
 
 _SplitPairs = list[tuple[ComparedTensor, list[ComparedTensor]]]
@@ -525,7 +528,8 @@ def _find_gathered_ids(
                 and constant.dtype == table.dtype
                 and table.shape[-1] in constant.shape
                 and id(constant) not in constant_ids
-                and _is_exporter_name(min(constant.names))
+                # parameters have the paths of their modules, and computed values have the names of operators
+                and (_is_exporter_name(min(constant.names)) or "." not in min(constant.names))
             ):
                 table_ids.add(id(table))
                 constant_ids.add(id(constant))

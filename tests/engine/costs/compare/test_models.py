@@ -696,3 +696,49 @@ def test_a_table_that_is_read_by_index_may_be_stored_as_its_elements(tmp_path: P
     # the elements of one table explain no other parameter
     found = compare_files(f"{tmp_path}/tabled.py:other", exported)
     assert any((d.delta, d.explained) == (-21, 0) for d in of(found, "params")), of(found, "params")
+
+
+ZERO_BIASES = """
+import torch
+from torch import nn
+
+def build(value):
+    net = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.Flatten(), nn.Linear(20, 7))
+    for layer in (net[0], net[2]):
+        nn.init.constant_(layer.bias, value)
+    return net, torch.zeros(1, 3, 2, 2)
+
+def zeros():
+    return build(0.0)
+
+def ones():
+    return build(1.0)
+"""
+
+
+def test_the_work_of_biases_of_zeros_that_one_model_omits_is_explained(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "biases.py").write_text(ZERO_BIASES)
+    nodes = [
+        node("Conv", "x 0.weight", "h", pads=[1, 1, 1, 1]),
+        node("Flatten", "h", "f"),
+        node("Gemm", "f 2.weight", "y", transB=1),
+    ]
+    weights: dict[str, Any] = {"0.weight": (5, 3, 3, 3), "2.weight": (7, 20)}
+    without = written(tmp_path / "without.onnx", nodes, weights, (1, 3, 2, 2))
+    for name, is_explained in (("zeros", True), ("ones", False)):
+        module = f"{tmp_path}/biases.py:{name}"
+        for files, sign in (((module, without), -1), ((without, module), 1)):
+            work = of(compare_files(*files), "elementwise_ops")
+            assert sum(d.delta or 0 for d in work) == sign * (5 * 2 * 2 + 7)
+            assert all(bool(d.explained) == is_explained for d in work)
+
+
+def test_another_product_of_the_same_name_and_macs_is_no_product_in_parts(tmp_path: Path) -> None:
+    wide = [helper.make_node("MatMul", ["x", "w"], ["h"], name="m"), node("Relu", "h", "y")]
+    first = written(tmp_path / "wide.onnx", wide, {"w": (4, 6)}, (3, 4))
+    second = written(tmp_path / "deep.onnx", wide, {"w": (6, 4)}, (3, 6))
+    for files, delta in (((first, second), -6), ((second, first), 6)):
+        found = compare_files(*files)
+        assert sum(d.delta or 0 for d in of(found, "elementwise_ops")) == delta
+        assert not any(d.explained for d in of(found, "elementwise_ops"))
