@@ -62,6 +62,13 @@ _RECURRENT = "recurrent layer"
 _EXPORTER_NAMES = ("Constant", "onnx::", "val_", "_val_", "/")
 """Prefixes of the names that exporters give to their own values."""
 
+_OPERATOR_NAME = re.compile(
+    r"(unsqueeze|squeeze|expand|view|reshape|transpose|permute|slice|select|index|cat|stack|where|arange|full"
+    r"|(new_)?(ones|zeros)(_like)?|scalar_tensor|clone|_to_copy|embedding|cumsum|triu|tril|eq|ne|le|lt|ge|gt"
+    r"|(logical|bitwise)_(and|or|not))(_\d+)?"
+)
+"""Names that the torch.export exporter gives to values of operators without learned operands of their own."""
+
 _CONSTANT_NODE = re.compile(r"(^|/)Constant(_\d+)?_output_\d+$")
 """Name of the value of a Constant node, such as an initial state. Exporters never name a learned weight
 like this."""
@@ -528,8 +535,7 @@ def _find_gathered_ids(
                 and constant.dtype == table.dtype
                 and table.shape[-1] in constant.shape
                 and id(constant) not in constant_ids
-                # parameters have the paths of their modules, and computed values have the names of operators
-                and (_is_exporter_name(min(constant.names)) or "." not in min(constant.names))
+                and _is_exporter_name(min(constant.names))
             ):
                 table_ids.add(id(table))
                 constant_ids.add(id(constant))
@@ -538,7 +544,10 @@ def _find_gathered_ids(
 
 
 def _is_exporter_name(name: str) -> bool:
-    return name.startswith(_EXPORTER_NAMES) or "Constant" in name
+    """Whether an exporter gave a stored tensor its name, which no parameter of a module has."""
+    return (
+        name.startswith(_EXPORTER_NAMES) or "Constant" in name or _OPERATOR_NAME.fullmatch(name) is not None
+    )
 
 
 def _find_concatenated_ids(
@@ -622,8 +631,8 @@ _SLICED_PARAMETERS = (
     "parameter of which the other model stores only the slice that it reads",
     "parameters of which the other model stores only the slices that it reads",
 )
-_INDEXING_KINDS = frozenset({"getitem", "index", "index_select", "gather"})
-"""Kinds of functions that read elements of a tensor by index."""
+_INDEXING_KINDS = frozenset({"getitem", "index", "index_select", "gather", "embedding", "Embedding"})
+"""Kinds of layers that read elements of a tensor by index."""
 
 _GATHERED_TABLES = (
     "parameter of which the other model stores the elements that it reads by index",

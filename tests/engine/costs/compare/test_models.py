@@ -742,3 +742,33 @@ def test_another_product_of_the_same_name_and_macs_is_no_product_in_parts(tmp_pa
         found = compare_files(*files)
         assert sum(d.delta or 0 for d in of(found, "elementwise_ops")) == delta
         assert not any(d.explained for d in of(found, "elementwise_ops"))
+
+
+POSITIONS = """
+import torch
+from torch import nn
+
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Embedding(9, 4)
+
+    def forward(self, x):
+        return x + self.positions(torch.arange(6))
+
+def net():
+    return Positions(), torch.zeros(2, 6, 4)
+"""
+
+
+@pytest.mark.parametrize(("name", "is_explained"), [("embedding_1", True), ("bias", False)])
+def test_rows_of_an_embedding_that_the_exporter_computed_are_explained(
+    name: str, is_explained: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "positions.py").write_text(POSITIONS)
+    file = written(tmp_path / "p.onnx", [node("Add", f"x {name}", "y")], {name: (1, 6, 4)}, (2, 6, 4))
+    found = compare_files(f"{tmp_path}/positions.py:net", file)
+    params = of(found, "params")
+    assert sum(d.delta or 0 for d in params) == 6 * 4 - 9 * 4
+    assert all(bool(d.explained) == is_explained for d in params)
