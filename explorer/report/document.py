@@ -126,6 +126,7 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
         "table": rows,
         "table_total": dict(zip(fact.columns, to_json(fact.totals), strict=True)),
         **({} if fact.found is None else {"found": fact.found}),
+        **({"table_notes": list(fact.notes)} if fact.notes else {}),
         **({} if fact.overlay is None else {"overlay": overlay(fact.overlay)}),
         **({} if fact.placement is None else {"placement": _build_placement_document(fact.placement)}),
     }

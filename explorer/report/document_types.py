@@ -91,6 +91,7 @@ OPTIONAL = {
         "table",
         "table_total",
         "found",
+        "table_notes",
     ),
     *("tree_of", "tree_counts", "tree", "values_compared", "overlay", "placement", "figures", "compared"),
 }
@@ -300,6 +301,7 @@ DOCUMENTS: dict[str, Fields] = {
         "table": list[dict[str, Any]],
         "table_total": dict[str, Any],
         "found": int,
+        "table_notes": list[str],
         "overlay": Overlay,
         "placement": Placement,
     },
@@ -520,6 +522,7 @@ ABOUT = {
     "columns": "Names of the columns from left to right, with `--columns`, `--filter`, `--sort` and others.",
     "table": "Rows of the table: the position of each layer, and its value in each column.",
     "table_total": "Sum of each column.",
+    "table_notes": "Remarks on the figures of the table, in words.",
     "found": "Number of layers that `--filter` finds, and of groups without any of their layers.",
     "overlay": "Sources of the figures from `--overlay`, which are columns of the table.",
     "outside": "Figures of the layer from `--overlay`, by column.",
