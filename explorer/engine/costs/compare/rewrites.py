@@ -67,18 +67,7 @@ def find_rewrites(
     }
     attention_functions = _find_attention_functions(modules, idle)
     calls_by_path = {layer.path: layer.calls for layer in modules.layers}
-    parts: dict[str, list[Layer]] = {}
-    for node in list_counted_layers(graph):
-        if _is_size(node):
-            continue
-        scope = _merge_calls(_convert_to_module_path(graph, node), calls_by_path)
-        # an operator that forms its whole module has the module's path
-        full_path = f"{scope}.{node.name}".lstrip(".")
-        scope = full_path if full_path in modules_by_path else scope
-        while scope and scope not in modules_by_path and scope not in attention_functions:
-            scope = scope.rpartition(".")[0]
-        if scope in modules_by_path or scope in attention_functions:
-            parts.setdefault(scope, []).append(node)
+    parts = _group_by_module(graph, modules_by_path.keys() | attention_functions.keys(), calls_by_path)
     work: Counter[str] = Counter()
     tile_sums: Counter[str] = Counter()
     kinds_by_module: dict[str, Counter[str]] = {}
@@ -107,22 +96,59 @@ def find_rewrites(
     amounts = []
     for kind, amount in work.items():
         kinds = kinds_by_module[kind]
-        count = kinds.most_common()[0][1]
         is_tiled = graph.info.tiled is not None and (figure == "macs" or bool(kinds.keys() & _TILE_SUMS))
-        # beside its tile products, such a module is written as other operators
-        is_rewritten = figure == "elementwise_ops" and any(
-            other not in _TILE_SUMS | {"Add"} and not _is_product(other) for other in kinds
-        )
-        tile_amount = (tile_sums[kind] if is_rewritten else amount) if is_tiled else 0
-        tile_text = f"{count:,} {kind} on tiles: {_TILED.get(figure, '')}"
-        written_text = f"{count:,} {kind} written as {', '.join(kinds)}"
-        for text, part, is_shown in (
-            (written_text, amount - tile_amount, not is_tiled or is_rewritten),
-            (tile_text, tile_amount, is_tiled),
-        ):
-            if is_shown:
-                amounts.append((text if sign > 0 else f"{text} in the first", sign * part))
+        tile_sum = tile_sums[kind] if is_tiled else None
+        for text, part in _split_amount(kind, kinds, amount, tile_sum, figure):
+            amounts.append((text if sign > 0 else f"{text} in the first", sign * part))
     return amounts
+
+
+def _group_by_module(
+    graph: Analysis, module_paths: Collection[str], calls_by_path: Mapping[str, int]
+) -> dict[str, list[Layer]]:
+    """Groups the operators of a graph, without those on sizes, by the innermost module that contains them.
+
+    Args:
+        graph: Analysis of the graph.
+        module_paths: Paths of the modules to group by.
+        calls_by_path: Number of calls of each module, by path.
+    """
+    parts: dict[str, list[Layer]] = {}
+    for node in list_counted_layers(graph):
+        if _is_size(node):
+            continue
+        scope = _merge_calls(_convert_to_module_path(graph, node), calls_by_path)
+        # an operator that forms its whole module has the module's path
+        full_path = f"{scope}.{node.name}".lstrip(".")
+        scope = full_path if full_path in module_paths else scope
+        while scope and scope not in module_paths:
+            scope = scope.rpartition(".")[0]
+        if scope in module_paths:
+            parts.setdefault(scope, []).append(node)
+    return parts
+
+
+def _split_amount(
+    kind: str, kinds: Counter[str], amount: int, tile_sum: int | None, figure: str
+) -> list[tuple[str, int]]:
+    """Splits the difference of the modules of one kind into its export and its tiling, each with the reason.
+
+    Args:
+        kind: Kind of the modules.
+        kinds: Number of these modules by the kind of operator that they are written as.
+        amount: Difference of all these modules.
+        tile_sum: Part of the difference that the sums of tiles are, or None if the modules are not tiled.
+        figure: Name of the compared figure.
+    """
+    count = kinds.most_common()[0][1]
+    written_text = f"{count:,} {kind} written as {', '.join(kinds)}"
+    if tile_sum is None:
+        return [(written_text, amount)]
+    tile_text = f"{count:,} {kind} on tiles: {_TILED[figure]}"
+    has_other_operators = any(other not in _TILE_SUMS | {"Add"} and not _is_product(other) for other in kinds)
+    if figure != "elementwise_ops" or not has_other_operators:
+        return [(tile_text, amount)]
+    return [(written_text, amount - tile_sum), (tile_text, tile_sum)]
 
 
 _TILE_SUMS = frozenset({"Sum", "ReduceSum"})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -375,16 +375,8 @@ def find_weight_causes(
         and first_norms != second_norms
         and not any(_is_multiplied_weight(t) for t in (*lost, *gained))
     )
-    table_ids, constant_ids = (
-        of_first | of_second
-        for of_first, of_second in zip(
-            _find_gathered_ids(lost, gained), _find_gathered_ids(gained, lost), strict=True
-        )
-    )
-    joined_ids = _find_concatenated_ids(lost, gained) | _find_concatenated_ids(gained, lost)
     any_tiled = first.info.tiled is not None or second.info.tiled is not None
-    padded_pairs = _find_padded_pairs(lost, gained) + _find_padded_pairs(gained, lost) if any_tiled else []
-    padded_ids = {id(t) for pair in padded_pairs for t in pair}
+    related_texts, table_ids = _find_related_texts(lost, gained, sliced_ids, any_tiled)
     # the sign of a tensor's elements in the difference: -1 if only the first model has it, else 1
     for sign, model, others, tensors in (
         (-1, first, second_tensors, lost),
@@ -394,16 +386,10 @@ def find_weight_causes(
         extra_norms = (first_norms - second_norms) * -sign if folds else 0
         for tensor in tensors:
             cause_texts = _classify(tensor, sign, extra_norms > 0, extra_norms < 0, others, model)
-            if id(tensor) in joined_ids:
-                cause_texts = _JOINED_BIASES
-            elif id(tensor) in padded_ids:
-                cause_texts = _PADDED_WEIGHTS
-            elif id(tensor) in sliced_ids:
-                cause_texts = _SLICED_PARAMETERS if tensor.family in _SLICING_FAMILIES else _STORED_SLICES
-            elif id(tensor) in table_ids and cause_texts is None:
+            if id(tensor) in related_texts:
+                cause_texts = related_texts[id(tensor)]
+            elif cause_texts is None and id(tensor) in table_ids:
                 cause_texts = _GATHERED_TABLES
-            elif id(tensor) in constant_ids:
-                cause_texts = _GATHERED_CONSTANTS
             elif cause_texts is None and needless.issuperset(owner.path for owner in tensor.owners):
                 cause_texts = _UNUSED_BY_OUTPUTS
             elif cause_texts in (None, _SHARED_HERE, _SHARED_IN_FIRST) and len(tensor.shape) == 1 and zeros:
@@ -432,6 +418,44 @@ def find_weight_causes(
         causes.append(Cause("scales and zero points of quantized tensors", 0, scale_bytes))
     zero_biases = {sign: tensors_by_cause.get((sign, _ZERO_BIASES), []) for sign in (-1, 1)}
     return Causes(causes, folds, _format_unmatched(unmatched), zero_biases)
+
+
+def _find_related_texts(
+    lost: Sequence[ComparedTensor],
+    gained: Sequence[ComparedTensor],
+    sliced_ids: Collection[int],
+    any_tiled: bool,
+) -> tuple[dict[int, tuple[str, str]], set[int]]:
+    """Finds the tensors that only one model stores because the other stores them in another form.
+
+    Args:
+        lost: Tensors without a match that only the first model stores.
+        gained: Tensors without a match that only the second model stores.
+        sliced_ids: Ids of parameters that one model slices, and of the slices.
+        any_tiled: Whether one of the models is tiled.
+
+    Returns:
+        The class of each such tensor, as (singular, plural) text, by its id; and the ids of the tables that
+        one model indexes, which may have another class.
+    """
+    sides = (lost, gained), (gained, lost)
+    table_ids: set[int] = set()
+    texts: dict[int, tuple[str, str]] = {}
+    # a later relation replaces an earlier one
+    for tensors, others in sides:
+        ids, constant_ids = _find_gathered_ids(tensors, others)
+        table_ids |= ids
+        texts |= dict.fromkeys(constant_ids, _GATHERED_CONSTANTS)
+    for tensor in (*lost, *gained):
+        if id(tensor) in sliced_ids:
+            is_sliced = tensor.family in _SLICING_FAMILIES
+            texts[id(tensor)] = _SLICED_PARAMETERS if is_sliced else _STORED_SLICES
+    for tensors, others in sides if any_tiled else ():
+        for pair in _find_padded_pairs(tensors, others):
+            texts |= dict.fromkeys(map(id, pair), _PADDED_WEIGHTS)
+    for tensors, others in sides:
+        texts |= dict.fromkeys(_find_concatenated_ids(tensors, others), _JOINED_BIASES)
+    return texts, table_ids
 
 
 _SplitPairs = list[tuple[ComparedTensor, list[ComparedTensor]]]
