@@ -19,6 +19,9 @@ def join_external_data(path: str) -> None:
 
     For a model above 2 GiB the TorchScript exporter writes one file for every tensor, named after the tensor.
     Such a file could be overlooked in the user's folder, or overwrite a file of the user.
+
+    Args:
+        path: Path in a temporary folder, which holds only the model and its external data.
     """
     folder, name = os.path.split(path)
     other_names = set(os.listdir(folder)) - {name, f"{name}.data"}
@@ -28,7 +31,7 @@ def join_external_data(path: str) -> None:
 
 
 def fold_file(job: ConversionJob) -> tuple[str, ...]:
-    """Folds the written file if requested; returns notes. The comparison uses the folded file."""
+    """Folds the written file if requested; returns notes. The later proof uses the folded file."""
     if not job.options.fold:
         return ()
     job.report_progress("folding")

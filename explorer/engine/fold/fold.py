@@ -100,9 +100,9 @@ class FoldedAway(Struct, frozen=True, eq=False):
         kinds: Kind of rewrite for each folded node.
         folded: Folded nodes.
         replacements: Index of each folded node in the original, and the new indices of its replacements.
-        ops: Operator in the original of each node that replaces a folded one, by the new index of that node.
-        magnitudes: For each new tensor, by name, the element-wise magnitude of the summed terms; None if it
-            is the magnitude of the tensor itself.
+        ops: Original operator of each node that took over a folded node, by the new index of the node.
+        magnitudes: Sum of the absolute terms of each tensor that folding computed, by name, which bounds its
+            rounding error; None if the tensor is not a sum, so that its own absolute values apply.
     """
 
     model: Model

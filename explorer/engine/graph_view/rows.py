@@ -1,6 +1,6 @@
 """Rows of the layer tree for drawing: the end of each row, its figures, and whether it is hidden.
 
-All functions take time linear in the rows. In a very large tree, only the drawn rows are created.
+All functions take time linear in the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.facts.external.overlay import Overlay
 from explorer.facts.graph.drawing import FIGURES, collect_figures
 
 MAX_CALLS = 24
-"""Maximum number of calls of one layer that are distinguished."""
+"""Calls of a layer are distinguished only if there are at most this many."""
 
 _SHAPE_OPERATORS = frozenset({"Shape", "Size", "SHAPE", "RANK", "shape", "size", "numel"})
 """Operators that return tensor sizes: their results are shape arithmetic, not data."""

@@ -51,7 +51,7 @@ class LayerErrors(Struct):
         output: Agreement of the quantized layer's outputs with the original's. Both layers get the original's
             inputs.
         saturated: Number of input elements outside the range of the format by more than a rounding error.
-        inputs: Number of all input elements, or 0 if no input has a format with a range of its own.
+        inputs: Number of all input elements, or 0 if no input has a format with a calibrated range.
         nan: Number of NaN in inputs with a format.
         lost_nan: Number of NaN in the original's outputs that are numbers in those of the quantized layer.
     """
@@ -84,10 +84,10 @@ def measure_weight_errors(
             if observe_steps is not None and isinstance(choice.weight, Integer):
                 steps = choice.weight.steps(values, grid)
                 observe_steps(steps)
-                flat = choice.weight.of_steps(steps, grid)
+                rounded = choice.weight.of_steps(steps, grid)
             else:
-                flat = choice.weight.rounded(values, grid, depth)
-            agreement.add(values.reshape(-1, 1), convert_to_layer_dtype(flat, operand).reshape(-1, 1))
+                rounded = choice.weight.rounded(values, grid, depth)
+            agreement.add(values.reshape(-1, 1), convert_to_layer_dtype(rounded, operand).reshape(-1, 1))
     return agreement if operands else None
 
 
@@ -283,7 +283,7 @@ def describe_nonfinite_inputs(
     """Returns a note on each layer whose format changes NaN or infinity in its input.
 
     QuantizeLinear turns NaN into a number, and a block of a microscaling format becomes NaN as a whole.
-    Formats that need a range from calibration refuse NaN before.
+    Formats with a calibrated range never get here with NaN, because calibration refuses it.
     """
     notes = []
     for choice in choices:
@@ -294,7 +294,7 @@ def describe_nonfinite_inputs(
         if isinstance(choice.input, Microscaling) and errors.input.nonfinite:
             notes.append(
                 f"the input of '{layer}' holds NaN or infinity on these samples: in {name}, all numbers of"
-                f" such a block become NaN, {errors.input.nonfinite:,} in all"
+                f" a block that holds one become NaN, {errors.input.nonfinite:,} in all"
             )
         elif isinstance(choice.input, Integer) and errors.nan and errors.lost_nan:
             notes.append(

@@ -17,7 +17,7 @@ class OperatorCount(Fact, frozen=True):
 
 
 class Bits(Fact, frozen=True):
-    """Bits per weight and per input element, with the element's share of a block's common values.
+    """Bits per weight and per input element, with the element's share of its block's scale and zero point.
 
     A field is None if the layer has no such part or its size is unknown.
     """
@@ -179,8 +179,8 @@ class RuntimeKernels(Fact, frozen=True):
     """Kernels of the quantized layers in a runtime, read from the runtime's optimized form of the file.
 
     Attributes:
-        runtime: Name and version of the runtime, 'onnxruntime 1.32.0', with its default options at the level
-            'extended'.
+        runtime: Name and version of the runtime: 'onnxruntime 1.32.0'. It ran with its default options at the
+            optimization level 'extended'.
         instructions: Instruction set of this processor for products of bytes: 'avx2', 'avx512_vnni', or '' if
             unknown.
         layers: Number of layers that take a number format.
@@ -234,8 +234,8 @@ class Quantization(TableFact, frozen=True):
         command: Command that makes the same quantization.
         modules: Whether the model and the result are nn.Modules. Otherwise they are graphs.
         notes: Remarks about the figures, for example that the weights are random.
-        by_shapes: Whether layers of a module are known by their shapes alone, which a note mentions.
-        kernels: Kernels of the layers in onnxruntime, or None if no file of operators was written.
+        by_shapes: Whether layers of a module were matched to operators by shape alone; a note says so.
+        kernels: Kernels of the layers in onnxruntime, or None if no ONNX file was written.
         times: Run times of the original and the quantized model, or None if they were not measured.
         untimed: Reason why the run times were not measured, or ''.
     """

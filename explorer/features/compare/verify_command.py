@@ -41,7 +41,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 def _prove_code(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Prove a folder of emitted code."""
-    args.refuse(("draws", "input", "atol", "rtol", "snr"), "emitted code is proved on values of its own")
+    args.refuse(
+        ("draws", "input", "atol", "rtol", "snr"), "emitted code runs on values that explorer chooses"
+    )
     sizes = {name: size if isinstance(size, int) else size[0] for name, size in args.dim.items()}
     with explorer.Session(args.models[0], **{**args.opening, "dims": sizes}) as session:
         fact = session.verify_code(args.models[1], seed=args.seed, on_progress=progress)
@@ -75,6 +77,6 @@ COMMAND = Command(
     exits={"equal": DONE, "parts": DONE, "evidence": DONE, "different": DIFFERENT, "unproven": UNPROVEN},
     usage="verify A B",
     manual="a proof that two models compute the same, for each output and each tiled matmul; B may be a"
-    " folder that `emit` wrote, whose code is compiled, run and compared again",
+    " folder that `emit` wrote, whose code is compiled, run and compared with A",
     group="compare",
 )

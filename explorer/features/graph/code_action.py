@@ -27,7 +27,7 @@ def show_graph(context: CommandContext) -> None:
 async def _show_dialog(context: CommandContext, *, ssa: bool) -> None:
     layer = context.tree.current_layer
     if context.store.can_compare:
-        raise Misuse("the code is that of the opened file", hint="go back to its state: H")
+        raise Misuse("only the model as opened has code", hint="press H, and go back to the first state")
     row = "" if layer is None else layer.id
     fact: ModuleCode = await context.jobs.run("reading the code", "module_code", row, ssa=ssa)
     title = f"{'SSA graph' if ssa else 'Code'} of {fact.module or 'the model'}"

@@ -27,7 +27,7 @@ _RELEASE_INTERVAL = 16
 """Number of buffers read before mapped pages are released; until then they count as this process's memory."""
 
 _CUSTOM = 32
-"""Number of custom operators in the schema's enumeration BuiltinOperator."""
+"""Value of the schema's enumeration BuiltinOperator that marks a custom operator."""
 
 
 class TfliteQuantization:

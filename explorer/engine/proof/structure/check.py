@@ -50,15 +50,15 @@ class _Band(Struct, frozen=True):
     """A checked row of tiles, for comparison with repetitions of it in other rows.
 
     Attributes:
-        codes: Codes of its elements in the repeated block.
+        codes: Codes of its elements in the block of codes that repetitions refer to.
         lefts: Left operands, each with the depth before it and the tile indices n and k of its first product.
-        full_row_symbols: Ids of the symbols that contain all of X in these rows; operands are slices of them.
+        full_row_ids: Ids of the symbols that contain all of X in these rows; operands are slices of them.
         products: Number of products.
     """
 
     codes: Array
     lefts: Sequence[tuple[Symbol, int, int, int]]
-    full_row_symbols: Collection[int]
+    full_row_ids: Collection[int]
     products: int
 
 
@@ -88,20 +88,22 @@ class TileCheck:
         """Positions of a tile's elements in its product, by rows, columns and width of the product."""
         codes = [value.codes for value in inputs]
         self.left = meaning.left(codes)
-        self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
+        self.last_rows: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
         """The last rows of X that were read: (matrix, first row), and their codes."""
         self.weight = meaning.arrange_weight(codes)
-        self.stored: Array | None = None
+        self.weight_bits: Array | None = None
         """The weight's bits, or None if the right operand depends on data and `weight` contains codes."""
         if isinstance(meaning.right, np.ndarray):
-            self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
-            self.stored = self.weight.view(self.bits)  # compare bits, so that -0.0 and NaN payloads count
+            self.bit_type = np.dtype(f"u{self.weight.dtype.itemsize}")
+            self.weight_bits = self.weight.view(
+                self.bit_type
+            )  # compare bits, so that -0.0 and NaN payloads count
         self.checked_bytes: set[tuple[Any, ...]] = set()
         """Checked weight tiles: memory layout, expected position, and scale."""
         self.checked_arrays: dict[tuple[Any, ...], Array] = {}
         """Checked weight tiles by id, expected position and scale."""
         self.checked_bands: dict[tuple[int, int, int], _Band] = {}
-        """Checked rows of tiles by matrix, number of rows and first code of the repeated block."""
+        """Checked rows of tiles by matrix, number of rows and first code of the block that is repeated."""
         self.full_row_symbols: dict[tuple[Symbol, int, int], bool] = {}
         """Whether a symbol contains all of X in a range of rows, by symbol, matrix and first row."""
         self.sources: dict[tuple[Symbol, int], Array | None] = {}
@@ -134,14 +136,14 @@ class TileCheck:
             True if the row is a correct repetition. False if it must be checked tile by tile.
 
         Raises:
-            NotTiled: An operand of the repetition or an added number is wrong.
+            NotTiled: An operand of the repetition or its bias is wrong.
         """
         checked_band = self.checked_bands.get((band.b, band.rows, repeated.repeat.first))
         if checked_band is None or not np.array_equal(checked_band.codes, repeated.earlier_codes):
             return False
         if not all(
             self._equals_rows(repeated.repeat.replacements[full_rows_id], band)
-            for full_rows_id in checked_band.full_row_symbols
+            for full_rows_id in checked_band.full_row_ids
         ):
             return False
         m = band.m // self.tile[0]
@@ -306,9 +308,9 @@ class TileCheck:
 
     def _read_rows(self, area: Rectangle) -> Array:
         """Returns the codes of X in the rows of an area."""
-        if self.band[0] != (area.b, area.m):
-            self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
-        return self.band[1]
+        if self.last_rows[0] != (area.b, area.m):
+            self.last_rows = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
+        return self.last_rows[1]
 
     def _is_slice_of_rows(self, block: Symbol, area: Rectangle, depth: int) -> bool:
         """Whether `block` is the expected slice of a symbol that contains all of X in these rows; cached."""
@@ -333,7 +335,7 @@ class TileCheck:
         return np.array_equal(full_rows.codes, self._read_rows(area))
 
     def _find_image_places(self, source: Symbol, b: int) -> Array | None:
-        """Finds the image place that each row of `source` contains; -1 is the zero after the images.
+        """Finds the image place that each row of `source` contains; -1 is the padding pixel.
 
         A place is a pixel with all channels of a pack. The taps of a kernel read the same places many times.
         Once each place is verified, rows of X are compared by the numbers of their places.
@@ -362,7 +364,7 @@ class TileCheck:
         self, right: Symbol, area: Rectangle, depth: int, tile_index: tuple[int, int, int], factor: float
     ) -> None:
         """Checks that `right` is the expected tile of the second activation."""
-        if self.stored is not None:
+        if self.weight_bits is not None:
             raise NotTiled(f"product {tile_index} multiplies by another tensor than the weight")
         if factor not in _list_rounded_factors(self.meaning.alpha):
             raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {self.meaning.alpha:g}")
@@ -407,7 +409,7 @@ class TileCheck:
         return f"a product reads a block that is not a block of the input at ({row}, {depth})"
 
     def _check_label(self, label: str, tile_index: tuple[int, int, int]) -> None:
-        """Checks the (m, n, k) label of a node; in a Scan, only k is a tile index of the complete product."""
+        """Checks the (m, n, k) label of a node; in a Scan, m and n count within the body."""
         if label not in self.labels:
             is_scan = self.site.form == "scan"
             parts = enumerate(label.split(",")[:3])
@@ -435,7 +437,7 @@ class TileCheck:
             area: Output tile, which determines the columns of the slice.
             factor: Factor that the graph multiplies the product by.
         """
-        if self.stored is None:
+        if self.weight_bits is None:
             raise NotTiled(f"product {tile_index} multiplies by numbers instead of the second operand")
         columns = slice(area.n, area.n + area.columns)
         alpha = self.meaning.alpha
@@ -448,15 +450,17 @@ class TileCheck:
             # alpha may be multiplied into the weight instead
             expected = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
             is_equal = (
-                np.array_equal(part.view(self.bits), expected.view(self.bits)) if is_same_type else False
+                np.array_equal(part.view(self.bit_type), expected.view(self.bit_type))
+                if is_same_type
+                else False
             )
         else:
             if factor not in (alpha, float(np.asarray(alpha, weight.dtype))):
                 raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {alpha:g}")
-            expected_bits = self.stored[area.b][depth : depth + width, columns]
+            expected_bits = self.weight_bits[area.b][depth : depth + width, columns]
             if is_same_type:
                 # compare in the memory order of the weight, which may be mapped from a file
-                tile_bits = part.view(self.bits)
+                tile_bits = part.view(self.bit_type)
                 is_column_major = expected_bits.strides[0] < expected_bits.strides[1]
                 is_equal = bool(
                     (tile_bits.T == expected_bits.T).all()
@@ -508,7 +512,7 @@ class TileCheck:
                 continue
             assert isinstance(term.source, np.ndarray)
             if not np.any(term.source):
-                # a zero term adds nothing; a bias of zeros counts as present
+                # a zero term adds nothing, and a missing bias of zeros is no error
                 continue
             if self.bias is not None or expected is None:
                 raise NotTiled(f"numbers are added that the original does not have, {location}")

@@ -33,15 +33,15 @@ def build_overlay_fields(fact: Overlay | None, row: int) -> list[Field]:
     return fields
 
 
-def describe_same_names(path: str, other_names: Sequence[str]) -> str:
+def describe_same_names(path: str, other_paths: Sequence[str]) -> str:
     """Return a note that several layers have the same name in the file, or ''."""
-    if not other_names:
+    if not other_paths:
         return ""
-    other_paths = ", ".join(printable(twin) for twin in other_names[:_MAX_SAME_NAMES]) + ", …" * (
-        len(other_names) > _MAX_SAME_NAMES
+    paths_text = ", ".join(printable(twin) for twin in other_paths[:_MAX_SAME_NAMES]) + ", …" * (
+        len(other_paths) > _MAX_SAME_NAMES
     )
-    text = f"'{printable(path)}' is the first of {len(other_names) + 1:,} layers of that name"
-    return f"{text}: {'the other is' if len(other_names) == 1 else 'the others are'} {other_paths}"
+    text = f"'{printable(path)}' is the first of {len(other_paths) + 1:,} layers of that name"
+    return f"{text}: {'the other is' if len(other_paths) == 1 else 'the others are'} {paths_text}"
 
 
 def find_work_sign(row: Layer | OpStat) -> str:
@@ -77,7 +77,8 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     # without MACs, the formula is that of the elementwise operations
     is_elementwise = not layer.macs and bool(layer.elementwise_ops)
     is_free = layer.formula.startswith("0 (") and layer.formula.endswith(")")
-    formula = layer.formula[3:-1] if is_free else layer.formula  # the figure before it is the 0
+    # the figure already shows the 0 of '0 (reason)'
+    formula = layer.formula[3:-1] if is_free else layer.formula
     elementwise_formula: Cell = Span(formula, "formula") if is_elementwise else ""
     elementwise = count_field(
         "Elementwise operations", layer.elementwise_ops, work_sign, elementwise_formula, "elementwise"
@@ -144,7 +145,7 @@ def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:
     """
     calls = f" · called {layer.calls:,} times" if layer.calls != 1 else ""
     kind = layer.kind + " · tiled" * layer.tiled
-    # an unnamed node has the path of its output, and a number in the tree
+    # the path of an unnamed node is the name of its output, which lacks the name in the tree
     calls = f" · {layer.name} in the tree{calls}" if layer.name not in layer.path else calls
     blocks: list[Block] = [
         Line(Span(layer.path or "(unnamed)", "strong")),
