@@ -32,7 +32,7 @@ def roots(path: Path) -> str:
 
 FORMATS = [
     ("fixed8.4", "NaN on these samples: fixed8.4 has no NaN, so the written layer computes with other"),
-    ("mxint8", "holds NaN or infinity on these samples: in mxint8, all numbers of such a block become"),
+    ("mxint8", "in mxint8, all numbers of a block that holds one become NaN"),
     ("float16", ""),
     ("floatE4M3", ""),
 ]
