@@ -178,6 +178,11 @@ def rounding_text(ratio: float, limit: float) -> str:
     return f"{ratio:.2f} u, limit {limit:.3g} u"
 
 
+def sentence_text(text: str) -> str:
+    """Formats a note as a sentence: 'the time is open' -> 'The time is open.'."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def printable(text: str) -> str:
     """Escapes every control and bidirectional-override character of `text`.
 

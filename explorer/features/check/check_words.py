@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from explorer.base.units import percent_text, printable
+from explorer.base.units import percent_text, printable, sentence_text
 from explorer.facts import to_json
 from explorer.facts.check import BudgetRow, Check, CheckVerdict, ModelCheck
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Span, Table
@@ -71,7 +71,7 @@ def _build_model(model: ModelCheck) -> Iterator[Block]:
         if row.verdict != "met":
             yield Paragraph(describe(row), _VERDICTS[row.verdict][1])
     for note in model.notes:
-        yield Paragraph(f"{note[0].upper()}{note[1:]}.", "quiet")
+        yield Paragraph(sentence_text(note), "quiet")
 
 
 def describe(row: BudgetRow) -> str:

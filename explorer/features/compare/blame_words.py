@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.base.decibels import compute_relative_decibels
-from explorer.base.units import dims_text, exact_text, many_do_text, many_text, seconds_text, shape_text
+from explorer.base.units import (
+    dims_text,
+    exact_text,
+    many_do_text,
+    many_text,
+    seconds_text,
+    sentence_text,
+    shape_text,
+)
 from explorer.facts.blame import Blame, Probe
 from explorer.facts.site_names import format_site
 from explorer.report.blocks import (
@@ -89,8 +97,7 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
 
 def grounds(fact: Blame) -> list[Block]:
     """State the criterion for a difference, and how the errors were measured."""
-    criterion = f"{fact.criterion[:1].upper()}{fact.criterion[1:]}."
-    return [Paragraph(criterion, "quiet"), Paragraph(_describe_method(fact), "quiet")]
+    return [Paragraph(sentence_text(fact.criterion), "quiet"), Paragraph(_describe_method(fact), "quiet")]
 
 
 def claim(fact: Blame) -> str:

@@ -303,11 +303,7 @@ def _list_biased(analysis: Analysis, family: str) -> list[Layer]:
 
 def _sum_bias_work(analysis: Analysis) -> int:
     """Returns the additions of convolution biases, which are the only elementwise work of a convolution."""
-    work = 0
-    for layer in list_counted_layers(analysis):
-        if find_family(layer.kind) == "convolution" and len(layer.weights) > 1:
-            work += layer.elementwise_ops or 0
-    return work
+    return sum(layer.elementwise_ops or 0 for layer in _list_biased(analysis, "convolution"))
 
 
 def _count_calls(analysis: Analysis, name: str) -> int:

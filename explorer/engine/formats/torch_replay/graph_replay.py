@@ -14,7 +14,6 @@ import torch
 
 from explorer.engine.compat.torch import control_flow, leaves
 from explorer.engine.formats.torch_files.exported_program import DTYPES
-from explorer.engine.formats.torch_module.modules import collect_tensors
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.graph import GraphNode, Program, Segment, list_value_names
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
@@ -43,7 +42,7 @@ class GraphReplay:
 
     Attributes:
         flows: Unique number of each branch or loop, by id of its first graph.
-        is_shape_run: Whether the current run has tensors without values, so that it computes shapes.
+        mode: How the current run of the model proceeds.
         next: Segment of the next call of a twin, values of the graph by name, twin of the model, and ids of
             the weights; None if the next call is that of the model.
     """
@@ -52,7 +51,7 @@ class GraphReplay:
         self.program = program
         self.device = device
         self.flows: dict[int, int] = {}
-        self.is_shape_run = False
+        self.mode = operators.RunMode(device, False)
         self.next: tuple[Segment, dict[str, Any], ReplayModule, set[int]] | None = None
 
     def __deepcopy__(self, memo: Any) -> GraphReplay:
@@ -70,9 +69,7 @@ class GraphReplay:
 
     def _run_model(self, root: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the whole model."""
-        self.is_shape_run = self.device.type == "meta" or any(
-            tensor.is_meta for tensor in collect_tensors([*args, *kwargs.values()])
-        )
+        self.mode = operators.find_mode(self.device, args, kwargs)
         values: dict[str, Any] = {}
         for _, name, fqn in self.program.stored:
             owner, _, attribute = fqn.rpartition(".")
@@ -176,9 +173,7 @@ class GraphReplay:
                 # the size may be symbolic, so it must not become an int
                 return args[0].shape[args[1]] if len(args) > 1 else tuple(args[0].shape)
             return _SIZES[name](*args, **kwargs)
-        return operators.call_operator(
-            library, name, args, kwargs, self.device, is_shape_run=self.is_shape_run
-        )
+        return operators.call_operator(library, name, args, kwargs, self.mode)
 
     def _run_higher_order(self, name: str, args: list[Any]) -> Any:
         """Runs a higher-order operator, whose arguments include graphs: a branch, a loop, or a wrapper.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from explorer.engine.compat.torch import hide_from_modes, schema_of
+from explorer.engine.formats.torch_module.modules import collect_tensors
 
 LIBRARIES = frozenset({"aten", "torchvision", "quantized", "quantized_decomposed"})
 """Operator libraries that a file may call."""
@@ -41,22 +42,32 @@ class NotTraceable(UnknownOperator):
     """Raised for an operator that branches or loops on values. A trace would follow only one path."""
 
 
-def call(
-    name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    device: torch.device,
-    *,
-    is_shape_run: bool = False,
-) -> Any:
+class RunMode(NamedTuple):
+    """How a model runs.
+
+    Attributes:
+        device: Device of new tensors, for operators without tensor arguments.
+        is_on_shapes: Whether the inputs have no values, so that only constants have values.
+    """
+
+    device: torch.device
+    is_on_shapes: bool
+
+
+def find_mode(device: torch.device, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RunMode:
+    """Returns the mode of a run with these inputs, whose new tensors are on `device`."""
+    inputs = collect_tensors([*args, *kwargs.values()])
+    return RunMode(device, device.type == "meta" or any(tensor.is_meta for tensor in inputs))
+
+
+def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], mode: RunMode) -> Any:
     """Calls an operator.
 
     Args:
         name: Name in TorchScript: 'torch.add', 'ops.prim.dtype', 'ops.torchvision.nms'.
         args: Positional arguments: plain values and tensors.
         kwargs: Keyword arguments: plain values and tensors.
-        device: Device of new tensors, for operators without tensor arguments.
-        is_shape_run: Whether the model runs on shapes, so that only constants have values.
+        mode: How the model runs.
 
     Raises:
         UnknownOperator: The operator is unknown or forbidden, or computes too large a constant.
@@ -64,29 +75,23 @@ def call(
     root, _, operator_name = name.partition(".")
     if operator_name in ("device", "prim.device"):
         # ignore the device in the file: all tensors are on the device of the run
-        return device
+        return mode.device
     if root == "ops":
         library, _, operator_name = operator_name.partition(".")
         if library == "prim":
             return _call_prim(operator_name, args, kwargs)
-        return call_operator(library, operator_name, args, kwargs, device, is_shape_run=is_shape_run)
+        return call_operator(library, operator_name, args, kwargs, mode)
     builtin = _VALUES.get(operator_name)
     if builtin is not None:
         return builtin(*args, **kwargs)
     scalar = _NUMBERS.get(operator_name)
     if scalar is not None and not any(isinstance(a, torch.Tensor) for a in args):
         return scalar(*args, **kwargs)
-    return call_operator("aten", operator_name, args, kwargs, device, is_shape_run=is_shape_run)
+    return call_operator("aten", operator_name, args, kwargs, mode)
 
 
 def call_operator(
-    library: str,
-    name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    device: torch.device,
-    *,
-    is_shape_run: bool = False,
+    library: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], mode: RunMode
 ) -> Any:
     """Calls an operator of torch by library and name; torch chooses the overload by the arguments.
 
@@ -95,8 +100,7 @@ def call_operator(
         name: Name of the operator in its library.
         args: Positional arguments: plain values and tensors.
         kwargs: Keyword arguments: plain values and tensors.
-        device: Device of new tensors, for operators without tensor arguments.
-        is_shape_run: Whether the model runs on shapes, so that only constants have values.
+        mode: How the model runs.
 
     Raises:
         UnknownOperator: The operator is unknown or forbidden, or computes too large a constant.
@@ -114,10 +118,10 @@ def call_operator(
         raise UnknownOperator(f"the operator {library}::{name} is not known")
     tensor_arguments = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
     if not tensor_arguments and _takes_device(packet):
-        kwargs = {**kwargs, "device": device}
-    result_device = tensor_arguments[0].device if tensor_arguments else device
+        kwargs = {**kwargs, "device": mode.device}
+    result_device = tensor_arguments[0].device if tensor_arguments else mode.device
     if (
-        is_shape_run
+        mode.is_on_shapes
         and result_device.type == "cpu"
         and all(tensor.device == result_device for tensor in tensor_arguments)
     ):

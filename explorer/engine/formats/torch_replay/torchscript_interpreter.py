@@ -20,7 +20,6 @@ from msgspec import Struct, field
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.compat.torch import buffers_of, children_of, parameters_of
-from explorer.engine.formats.torch_module.modules import collect_tensors
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
@@ -229,7 +228,7 @@ class ScriptInterpreter:
         entry: Name of the method that the next call of a submodule runs, or '' for `forward`.
         steps: Number of steps of the current run.
         loop_depth: Number of loops that contain the current statement.
-        is_shape_run: Whether the current run has tensors without values, so that it computes shapes.
+        mode: How the current run of the model proceeds.
     """
 
     def __init__(self, code: Code, device: torch.device) -> None:
@@ -239,7 +238,7 @@ class ScriptInterpreter:
         self.entry = ""
         self.steps = 0
         self.loop_depth = 0
-        self.is_shape_run = False
+        self.mode = operators.RunMode(device, False)
 
     def __deepcopy__(self, memo: Any) -> ScriptInterpreter:
         return self
@@ -253,9 +252,7 @@ class ScriptInterpreter:
         if "constants" in twin.file_values:
             # the model itself: a new run starts
             self.steps = self.loop_depth = 0
-            self.is_shape_run = self.device.type == "meta" or any(
-                tensor.is_meta for tensor in collect_tensors([*args, *kwargs.values()])
-            )
+            self.mode = operators.find_mode(self.device, args, kwargs)
             args = _convert_image_lists(kind, args)
         method = kind.methods.get(name) or kind.methods.get("forward__0")
         if method is None:
@@ -561,7 +558,7 @@ class ScriptInterpreter:
         if any(isinstance(a, ScriptObject) and ".torch.classes." in a.qualname for a in args):
             raise ScriptError(_PACKED)
         try:
-            return operators.call(name, args, kwargs, self.device, is_shape_run=self.is_shape_run)
+            return operators.call(name, args, kwargs, self.mode)
         except operators.UnknownOperator as error:
             raise ScriptError(str(error)) from None
 

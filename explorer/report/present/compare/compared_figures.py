@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from explorer.base.units import percent_text
+from explorer.base.units import percent_text, sentence_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts.comparison import FigureRow, FigureTable, FigureValue
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
@@ -103,7 +103,7 @@ def list_table_notes(fact: FigureTable) -> list[Block]:
     )
     notes = [f"{best}Changes are from {fact.names[0]}."]
     notes += [f"Times and cycles are for {fact.machine}."] if fact.machine else []
-    notes += [f"{note[0].upper()}{note[1:]}." for note in fact.notes]
+    notes += map(sentence_text, fact.notes)
     for reason in dict.fromkeys(row.unranked for row in unranked):
         labels = [_LABELS[row.name].strip() for row in unranked if row.unranked == reason]
         notes.append(f"No model is marked as the best in these rows, because {reason}: {'; '.join(labels)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from explorer.base.units import MACS, bytes_text, exact_text, shape_text
+from explorer.base.units import MACS, bytes_text, exact_text, sentence_text, shape_text
 from explorer.facts import Analysis, Info, Layer, LayerTable, Totals, build_total_row
 from explorer.report.blocks import (
     Block,
@@ -246,7 +246,7 @@ def _build_empty_note(fact: LayerTable) -> list[Block]:
 def _build_table_remarks(fact: LayerTable) -> list[Block]:
     if not fact.notes:
         return []
-    return [Line(), *(Paragraph(f"{note[0].upper()}{note[1:]}.", "warning") for note in fact.notes)]
+    return [Line(), *(Paragraph(sentence_text(note), "warning") for note in fact.notes)]
 
 
 def _build_missing_time_note(fact: LayerTable) -> list[Block]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.base.units import bytes_text, many_text, printable, rate_text, seconds_text
+from explorer.base.units import bytes_text, many_text, printable, rate_text, seconds_text, sentence_text
 from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredCore, MeasuredMachine
 from explorer.facts.profile.profile import Spread
@@ -69,7 +69,7 @@ def build_measured_blocks(fact: MeasuredMachine) -> list[Block]:
     blocks: list[Block] = [Line(), Fields(rows), Line(), _build_matmul_table(fact)]
     if fact.refused:
         blocks.append(Paragraph(f"{fact.runtime} multiplies no {', '.join(fact.refused)} here.", "quiet"))
-    blocks += [Paragraph(f"{note[:1].upper()}{note[1:]}.", "quiet") for note in fact.notes]
+    blocks += [Paragraph(sentence_text(note), "quiet") for note in fact.notes]
     duration = seconds_text(fact.seconds)
     blocks.append(Paragraph(f"Measured {fact.date} in {duration}, with {fact.runtime}.", "quiet"))
     if fact.loaded:
