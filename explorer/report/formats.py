@@ -26,7 +26,7 @@ def format_cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
         format.about,
         format.recognized_by,
         format.shows,
-        "-" if format.chooses else "MACs, memory" if format.analysed else "sizes, values",
+        "-" if format.is_collection else "MACs, memory" if format.is_analyzed else "sizes, values",
         ", ".join(converts) or "-",
         f"explorer-nn[{format.needs}]" if format.needs else "-",
     )
@@ -58,7 +58,7 @@ def write_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:
                 "recognised_by": format.recognized_by,
                 "shows": format.shows,
                 "endings": list(format.endings),
-                "analysed": format.analysed,
+                "analysed": format.is_analyzed,
                 "outline": format.outline is not None,
                 "converts_to": list(converts),
                 "needs": format.needs or None,

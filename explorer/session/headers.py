@@ -116,7 +116,7 @@ def list_choices(source: str) -> Outline | None:
         BadModel: The folder contains no model.
     """
     format = registry.recognize(source)
-    return format.outline(source) if format.chooses and format.outline is not None else None
+    return format.outline(source) if format.is_collection and format.outline is not None else None
 
 
 def list_models(

@@ -33,7 +33,7 @@ RUNS = 1 << 20
 its first byte to its last."""
 
 MEMBERS = 1 << 20
-"""Maximum number of pieces of all tensors of a storage together. With more, no pieces are computed."""
+"""Maximum sum of the numbers of pieces of a storage's tensors. Above it, no pieces are returned."""
 
 
 @record
@@ -59,7 +59,7 @@ class TensorView:
 
     @property
     def bytes_key(self) -> Hashable:
-        """A key that is equal for tensors that cover the same bytes with the same axes."""
+        """A key. Views with equal keys cover the same bytes, for example a matrix and its transpose."""
         return self.storage, self.start, self.width, tuple(_list_axes(self.shape, self.strides))
 
     @property
@@ -69,7 +69,7 @@ class TensorView:
         return (steps + 1) * self.width if prod(self.shape) else 0
 
     @property
-    def repeats(self) -> bool:
+    def has_overlapping_elements(self) -> bool:
         """Whether elements must overlap, as in an expanded tensor or in overlapping windows."""
         return self.span < prod(self.shape) * self.width
 
@@ -100,7 +100,10 @@ def _is_coarse(axes: Sequence[tuple[int, int]]) -> bool:
 
 
 def _list_contiguous_runs(view: TensorView) -> list[tuple[int, int]]:
-    """Returns the (begin, end) of each contiguous run of bytes of a tensor, sorted and disjoint."""
+    """Returns the (begin, end) of each contiguous run of bytes of a tensor, sorted and disjoint.
+
+    A tensor with more than `RUNS` runs is returned as one run.
+    """
     if not prod(view.shape):
         return []
     axes = _list_axes(view.shape, view.strides)
@@ -125,7 +128,7 @@ def _list_contiguous_runs(view: TensorView) -> list[tuple[int, int]]:
 def find_pieces(
     views: Mapping[Name, TensorView], bounded: set[Name] | None = None
 ) -> dict[Name, tuple[Piece, ...]]:
-    """Computes the pieces of tensors that partly overlap others, or whose own elements overlap.
+    """Computes the pieces of tensors in storages where views overlap in part, or elements of a view overlap.
 
     Args:
         views: Tensors by name. Names with the same bytes get the same pieces.
@@ -133,7 +136,8 @@ def find_pieces(
             because their storage has too many runs or pieces.
 
     Returns:
-        The pieces by tensor name. A tensor without an entry shares no bytes, or all of them.
+        The pieces by tensor name. A tensor without an entry shares no bytes, or all of them, or its storage
+        has more than `MEMBERS` pieces.
     """
     by_storage: dict[Hashable, dict[Hashable, list[Name]]] = {}
     for name, view in views.items():
@@ -141,7 +145,7 @@ def find_pieces(
     shared: dict[Name, tuple[Piece, ...]] = {}
     for storage, places in by_storage.items():
         distinct = [views[names[0]] for names in places.values()]
-        if not any(view.repeats for view in distinct) and not _has_overlap(distinct):
+        if not any(view.has_overlapping_elements for view in distinct) and not _has_overlap(distinct):
             continue
         pieces_by_view = _cut_pieces(storage, distinct)
         if bounded is not None and (

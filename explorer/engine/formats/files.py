@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def list_files_by_text() -> dict[str, str]:
-    """Returns the files of the current folder by their names, with and without ending, in lower case."""
+    """Maps the lower-case name of each file in the current folder, with and without ending, to its name."""
     try:
         names = [name for name in sorted(os.listdir()) if os.path.isfile(name)]
     except OSError:  # the current folder was removed
@@ -35,7 +35,7 @@ def build_unknown_name_error(name: str, model_names: Iterable[str]) -> Misuse:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether a file is in a folder, or in the blobs folder that belongs to it in huggingface_hub's cache.
+    """Whether a file is below a folder, or in the blobs folder that belongs to it in huggingface_hub's cache.
 
     Both paths must be resolved.
     """

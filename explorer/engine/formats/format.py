@@ -43,7 +43,7 @@ class SourceProbe:
             writer.
         size: Bytes of the file, or 0 if the path is not a regular file.
         head: First `HEAD_BYTES` bytes of the file, or fewer for a small file.
-        unreadable: Reason why the file cannot be read, or '' if it can.
+        unreadable: Reason why the file cannot be read. '' if it can, or if the path is no regular file.
     """
 
     __slots__ = ("_inner", "_names", "exists", "head", "is_dir", "is_file", "size", "source", "unreadable")
@@ -80,7 +80,7 @@ class SourceProbe:
 
     @property
     def is_zip(self) -> bool:
-        """Whether the file begins as a zip archive does."""
+        """Whether the file begins with the magic number of a zip archive."""
         return self.head.startswith(_ZIP)
 
     @property
@@ -134,7 +134,7 @@ class Format:
             source: files, folders, and names that do not exist. It must be fast and import nothing heavy.
         open: Function that opens a path with `OpenOptions` (`models.opened_model`). It returns an
             `OpenedModel`, or the `TensorIndex` of a file with only tensors. `import_on_call` defers imports.
-        tensors: Function that reads only the tensors of a path, if `open` does more.
+        tensors: Function that reads only the tensors of a path, or None to use `open` for this, too.
         outline: Function that reads only the header, and runs and analyzes nothing; None if the format has
             no file.
         endings: File name endings. They decide only if no format recognizes the content, as with a missing,
@@ -143,8 +143,8 @@ class Format:
         shows: Facts that are known of a model in this format, shown to users.
         needs: Extra of this package that `open` needs, such as 'torch', or '' for none. An outline needs no
             extra.
-        analysed: Whether the graph or the code of the model gives MACs, memory and execution order.
-        chooses: Whether the source is a set of models to choose from. Its outline lists the models.
+        is_analyzed: Whether the graph or the code of the model gives MACs, memory and execution order.
+        is_collection: Whether the source is a set of models to choose from. Its outline lists the models.
     """
 
     name: str
@@ -158,5 +158,5 @@ class Format:
     recognized_by: str = ""
     shows: str = ""
     needs: str = ""
-    analysed: bool = True
-    chooses: bool = False
+    is_analyzed: bool = True
+    is_collection: bool = False

@@ -32,7 +32,7 @@ class OperatorRow:
         inputs: (name, type, shape) of each input tensor. Type and shape are None if unknown.
         outputs: (name, type, shape) of each output tensor.
         settings: Other arguments by name.
-        line: Location in the source code: 'resnet.py:285'.
+        line: Location in the source code: 'resnet.py:285'; in TorchScript, the arguments as text.
         calls: Number of equal consecutive calls.
         uses: Names of the input values in the graph.
     """
@@ -53,7 +53,7 @@ class ModulePart:
 
     Args:
         path: Dotted path of the module; '' is the model itself.
-        kind: Name of the class, or '' for tensors outside modules.
+        kind: Name of the class, or '' for tensors outside modules and for more operators of a listed module.
         depth: Depth in the layer tree. The model itself has no row, so its members have depth 0.
         has_modules: Whether the module contains other modules.
         qualname: Name of the class with its Python module.
@@ -88,6 +88,7 @@ def format_settings(settings: Mapping[str, Any]) -> str:
 
 
 def _shorten(value: Any) -> str:
+    """Formats a setting in at most 40 characters."""
     text = str(tuple(value) if isinstance(value, list) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 

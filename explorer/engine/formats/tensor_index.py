@@ -73,7 +73,7 @@ SPLIT = 512
 
 @record
 class CountRule:
-    """How a tensor is counted, if not once and by its shape.
+    """How to count a tensor that must not be counted once and by its shape.
 
     Args:
         elements: Number of model elements to count, or None for the product of the shape. A tensor subclass
@@ -213,7 +213,7 @@ def build_outline(
             raise truncation
 
     params = (weights or count_stored(contents.tensors)[0]) if contents.files else None
-    bounded = bound_note(contents.tensors)
+    bounded = describe_bounds(contents.tensors)
     tensor_facts = [
         ("tensors", f"{len(contents.tensors):,}"),
         ("parameters", f"{'<= ' if bounded else ''}{params or 0:,}"),
@@ -263,7 +263,7 @@ def mark_overlaps(tensors: Iterable[StoredTensor], views: Mapping[str, TensorVie
             tensor.count_rule = CountRule(elements, shared.get(tensor.name, ()), tensor.name in bounded)
 
 
-def bound_note(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
+def describe_bounds(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
     """Returns a note if the bytes of any tensor are an upper bound; otherwise empty."""
     rules = ((tensor.name, tensor.count_rule) for tensor in tensors if tensor.count_rule is not None)
     name = next((name for name, rule in rules if rule.bounded), None)
@@ -293,7 +293,7 @@ def count_unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -
         size: Bytes of the file.
 
     Raises:
-        BadModel: Two tensors overlap.
+        BadModel: Two tensors overlap, or a tensor begins before `start`.
     """
     end, unused = start, 0
     # two sorts, because a million pairs as sort keys would take more memory than the tensors
@@ -386,7 +386,10 @@ def list_enclosing_modules(name: str) -> Iterator[str]:
 
 @record
 class _Group:
-    """A module during the construction of the tree."""
+    """A module during the construction of the tree.
+
+    The key of a child is (name, separator) for a module, and the name for a tensor.
+    """
 
     path: str
     name: str
@@ -409,7 +412,10 @@ def _split(name: str) -> tuple[str, list[str]]:
 def _sort_children(
     children: Mapping[str | tuple[str, str], _Group | StoredTensor],
 ) -> Sequence[tuple[str | tuple[str, str], _Group | StoredTensor]]:
-    """Returns the children in order. Numbered ones are sorted and moved to the first one's position."""
+    """Returns the children in the order of the rows.
+
+    Children whose names are numbers are sorted, and moved to the position of the first of them.
+    """
     entries = list(children.items())
     numbers = [index for index, (key, _) in enumerate(entries) if _parse_number(key) is not None]
     sorted_entries = sorted(

@@ -201,6 +201,6 @@ FORMAT = Format(
     outline=outline,
     recognized_by="a folder that is not a model itself",
     shows="which models are in it, their formats and sizes",
-    analysed=False,
-    chooses=True,
+    is_analyzed=False,
+    is_collection=True,
 )

@@ -36,10 +36,10 @@ def read_model_file(path: str) -> ModelFile | None:
     try:
         format = recognize(path)
         header = replace(header, format=format.name)
-        if format.chooses and os.path.isfile(os.path.join(path, SAVED_MODEL)):
+        if format.is_collection and os.path.isfile(os.path.join(path, SAVED_MODEL)):
             refusal = build_saved_model_error(path)
             return replace(header, format="saved_model", note=f"{refusal.what}: {refusal.hint}")
-        if format.outline is None or format.chooses:
+        if format.outline is None or format.is_collection:
             return replace(header, note="this is not a model that could be listed")
         outline = format.outline(path)
         figures = collect_header_figures(outline)
@@ -77,7 +77,7 @@ def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile 
     if not os.path.exists(folder):
         raise BadModel("there is no such folder", where=folder)
     format = recognize(folder)
-    if not format.chooses or format.outline is None:
+    if not format.is_collection or format.outline is None:
         listed = [model for model in read([folder]) if model is not None]
         note = ""
     else:

@@ -21,8 +21,8 @@ from explorer.engine.costs.memory.liveness import AnalysisResult, BuiltRows, Sch
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
-    bound_note,
     count_stored,
+    describe_bounds,
     list_rows,
 )
 from explorer.engine.models.opened_model import StaticModel
@@ -77,7 +77,7 @@ class TensorFile(StaticModel):
         contents = self.contents
         params, size = count_stored(contents.tensors)
         totals = build_stored_totals(params, self._count_trainable(), size)
-        bounded = bound_note(contents.tensors)
+        bounded = describe_bounds(contents.tensors)
         if bounded:
             totals = replace(totals, stored_status="bound")
         unknown = f"{contents.why}: MACs, activations and the order of execution are not known"

@@ -21,7 +21,7 @@ def list_stored(read: Tflite) -> list[Numbers]:
             numbers = replace(numbers, unstored_zeros=numbers.elements - tensor.stored_elements)
         scales = read.scales.get(numbers.name)
         if scales is not None:
-            numbers = replace(numbers, scales=build_scales(*scales.numbers(), scales.axis))
+            numbers = replace(numbers, scales=build_scales(*scales.read_parameters(), scales.axis))
         if numbers.name not in read.made_up:
             tensor_numbers.append(numbers)
     return tensor_numbers

@@ -16,7 +16,7 @@ def _recognize(probe: SourceProbe) -> bool:
     """Whether the first bytes of the file parse as fields of a ModelProto."""
     head, offset, complete_fields = probe.head, 0, 0
     if not head.translate(None, _TEXT):
-        return False  # a text, such as a Python file with a docstring: the version of a model is no text
+        return False  # a text file, such as Python code: in a model, tags such as 0x08 are no text
     while offset < len(head):
         tag, offset = _decode_varint(head, offset)
         wire = tag & 7
@@ -33,9 +33,10 @@ def _recognize(probe: SourceProbe) -> bool:
 
 
 def _is_message(head: bytes, offset: int, tag: int) -> bool:
-    """Whether field 2 is not the producer's name, which is text, but a message with a message in it.
+    """Whether the field is field 2 and its payload is a message that begins with a message.
 
-    A Core ML file begins with the same field numbers: its field 2 describes the inputs.
+    A Core ML file begins with the same field numbers as an ONNX file. Its field 2 is a message that describes
+    the inputs. In an ONNX file, field 2 is a text, the name of the producer.
     """
     if tag >> 3 != 2 or head[offset : offset + 1] != b"\n":
         return False
@@ -46,7 +47,7 @@ def _is_message(head: bytes, offset: int, tag: int) -> bool:
 def _decode_varint(head: bytes, start: int) -> tuple[int, int]:
     """Decodes a varint.
 
-    Returns its value and the offset after it, or -1 as the offset if the head ends first.
+    Returns its value and the offset after it. The offset is -1 if the head ends first, or after 10 bytes.
     """
     value = shift = 0
     for index in range(start, min(start + 10, len(head))):

@@ -85,7 +85,7 @@ def read_container(value: Value) -> Container | None:
 
 
 def read_declared_shape(value: Value) -> Shape | None:
-    """Returns the declared sizes of a tensor, or of the tensors in a sequence or optional."""
+    """Returns the declared shape of a tensor, or of the tensors in a container; None if undeclared."""
     if value.shape is not None:
         return value.shape
     contained = read_container(value)

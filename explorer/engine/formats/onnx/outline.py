@@ -1,8 +1,8 @@
 """Outline of an ONNX file: yields one row for each node, initializer, input and output.
 
 The reader (`reader`) builds a full `Model` for analysis. This module yields a row and forgets it, so a file
-of any size needs the memory of one row. It also checks less: attributes are ignored, and a contradiction in a
-tensor becomes a note in its row instead of an error.
+of any size needs the memory of one row. It also checks less: of the attributes it reads only constants and
+subgraphs, and a contradiction in a tensor becomes a note in its row instead of an error.
 
 Field numbers are those of onnx.proto (IR version 13).
 """
@@ -102,6 +102,7 @@ class _TopLevel:
         self._data = buffer
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yields the fields in the form of `iterate_fields`."""
         buffer, size, parsed = self._data, len(self._data), 0
         try:
             for field in iterate_fields(buffer, 0, size):
@@ -169,7 +170,7 @@ def _list_rows(
 
 
 def _list_graph_rows(
-    buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
+    buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int, inputs_repeat_initializers: bool
 ) -> Iterator[OutlineRow]:
     """Yields the rows of a GraphProto in file order.
 
@@ -179,7 +180,7 @@ def _list_graph_rows(
         stop: End of the GraphProto.
         prefix: Prefix of the paths in the rows.
         depth: Nesting depth of the graph.
-        doubled: Whether inputs repeat the initializers, as IR versions before 4 require.
+        inputs_repeat_initializers: Whether inputs repeat the initializers, as IR versions before 4 require.
     """
     if depth > MAX_DEPTH:
         raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
@@ -221,7 +222,7 @@ def _list_graph_rows(
             yield from _list_node_rows(buffer, value, end, prefix, depth)
         elif number == 5:
             row = _read_tensor(buffer, value, end, prefix)
-            if doubled:
+            if inputs_repeat_initializers:
                 initializer_names.add(row.path)
             yield row
         elif number == 11 or number == 12:
@@ -253,7 +254,8 @@ def _read_plain_node(window: bytes, offset: int, end: int, prefix: str) -> Outli
         end_of_field = offset + size
         if end_of_field > end:
             return None
-        # tags: 0x0A input, 0x12 output, 0x1A name, 0x22 operator, 0x3A domain; three others are skipped
+        # tags: 0x0A input, 0x12 output, 0x1A name, 0x22 operator, 0x3A domain; attribute (0x2A), doc_string
+        # (0x32) and metadata (0x4A) are skipped
         if tag == 0x0A:
             if len(inputs) < _MAX_LISTED_VALUES:
                 inputs.append(window[offset:end_of_field])
@@ -285,7 +287,7 @@ def _build_node_row(
     domain: bytes,
     prefix: str,
 ) -> OutlineRow:
-    """Builds the row of a node. `unlisted_count` is the number of further inputs, which are not in it."""
+    """Builds the row of a node. `unlisted_count` is the number of its inputs that are not in `inputs`."""
     if unlisted_count:
         inputs.append(b"+%d" % unlisted_count)
     note = b", ".join(inputs) + b" -> " + b", ".join(outputs)
@@ -325,7 +327,7 @@ def _list_function_rows(buffer: mmap.mmap, start: int, stop: int) -> Iterator[Ou
 def _list_node_rows(
     buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int
 ) -> Iterator[OutlineRow]:
-    """Yields the row of any NodeProto, followed by the rows of its subgraphs."""
+    """Yields the row of a NodeProto, followed by the rows of its subgraphs."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
@@ -418,7 +420,10 @@ def _read_tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> Outli
 def _locate_external_data(
     location: str, external: dict[str, str], nbytes: int | None
 ) -> tuple[str, int, int] | None:
-    """Returns (file, offset, length) of external data; None for an invalid offset or an empty tensor."""
+    """Returns (file, offset, length) of external data.
+
+    Returns None for an invalid offset, and for a tensor that is empty or of unknown size.
+    """
     offset, length = external.get("offset", "0"), external.get("length", "")
     if not offset.isdecimal() or len(offset) > _DIGITS or not nbytes:
         return None

@@ -69,7 +69,7 @@ def read(path: str) -> Model:
     """Reads the ONNX file at `path`.
 
     Args:
-        path: Path of an .onnx file. Its external data must be in the same folder or below it.
+        path: Path of an .onnx file. `resolve_inside` tells where its external data may be.
 
     Returns:
         The model. Its weights stay in the file, which must not change while the model is in use.
@@ -133,9 +133,9 @@ class _Reader(TensorReader):
         self.kinds: dict[bytes, _Kind] = {}
 
     def clear_decoders(self) -> None:
-        """Clears the attribute decoders.
+        """Clears the caches of decoders.
 
-        They refer to the reader, and this cycle would keep the file mapped.
+        The decoders refer to the reader, and this cycle would keep the file mapped.
         """
         self.decoders.clear()
         self.kinds.clear()
@@ -424,6 +424,7 @@ class _Reader(TensorReader):
                 repeated.setdefault(9, []).append(self.read_tensor(content, end))
             elif number == 11 and wire == 2:
                 repeated.setdefault(10, []).append(self.read_graph(content, end, depth=depth + 1))
+            # types and sparse tensors stay encoded
             elif number in (14, 22) and wire == 2:
                 single[{14: 13, 22: 11}[number]] = self.create_span(content, end)
             elif number in (15, 23) and wire == 2:
@@ -505,6 +506,11 @@ class _Reader(TensorReader):
         return Value(name, dtype, shape, self.create_span(start, stop))
 
     def read_dims(self, sizes: Sequence[int | str | None], name: str) -> tuple[Dim, ...]:
+        """Returns the sizes of the value `name`, with None for the unknown size -1.
+
+        Raises:
+            BadModel: A size is below -1.
+        """
         for size in sizes:
             if isinstance(size, int) and size < -1:
                 raise BadModel(f"value '{name}' has the negative dimension {size}")

@@ -112,7 +112,7 @@ class TensorReader:
 
     Attributes:
         data: Memory map of the file.
-        folder: Absolute path of the folder with the file; external data must be in it.
+        folder: Absolute path of the folder with the file. `resolve_inside` finds external data from it.
         externals: Mapped files of external data, by path.
         names: Value names in nodes, each mapped to itself, so that equal names share one string.
     """
@@ -140,7 +140,8 @@ class TensorReader:
         """Reads a TensorProto.
 
         Raises:
-            BadModel: The message contradicts itself.
+            BadModel: The element type is unknown, the shape is impossible, the data has another size than the
+                shape, or `locate_external_data` refuses its file.
         """
         name, code, data_location = "", 0, 0
         dims: list[int] = []
@@ -189,7 +190,9 @@ class TensorReader:
         elif payload is None and typed:
             payload = self.read_typed_field(dtype, typed)
         elif strings:
-            payload = Inline(b"\0" * strings)
+            payload = Inline(
+                b"\0" * strings
+            )  # only the size is used: the values of a text tensor are not read
         elif payload is None and nbytes == 0:
             payload = Inline(b"")
         if payload is not None and code != 8 and payload.size != nbytes:

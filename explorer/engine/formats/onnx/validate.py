@@ -94,7 +94,7 @@ def _run_checks(model: Model) -> Model:
 
 
 class _Census(Struct):
-    """Counts of one body (the main graph, or a function), including its subgraphs.
+    """Context and counts of one body (the main graph, or a function), including its subgraphs.
 
     Attributes:
         functions: Local functions of the model.
@@ -103,7 +103,7 @@ class _Census(Struct):
         nodes: Number of operators.
         call_depth: Maximum subgraph depth at which each local function is called.
         deepest: Maximum depth of nested subgraphs.
-        typed: Attributes whose types were checked, by identity: many nodes share theirs.
+        typed: Mappings of attributes whose types were checked, by `id`: many nodes share one mapping.
     """
 
     functions: Mapping[_Key, Function]
@@ -195,6 +195,7 @@ def _order_body(
             calls[node.key] += 1
             census.call_depth[node.key] = max(census.call_depth.get(node.key, 0), len(outer))
         names: Iterable[str] = node.inputs
+        # of the operators of ONNX, only control flow has subgraphs
         if node.domain or node.op in CONTROL_FLOW:
             bodies = list_bodies(node)
             if bodies:
@@ -309,7 +310,10 @@ def _check_types(node: Node, types: Mapping[str, str], where: str, census: _Cens
 
 
 def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:
-    """Raises an error for a node that lacks a required input or has no output."""
+    """Raises an error for a node that lacks a required input or has no output.
+
+    Calls of local functions are not checked: inputs of a function may be omitted.
+    """
     count = len(node.inputs)
     if node.key in functions:
         return

@@ -5,6 +5,8 @@ such as the tiles of a weight, is computed slab by slab while it is written, so 
 
 `encode_skeleton` encodes the model without its weights for onnx's shape inference, or with references to the
 weights for onnxruntime.
+
+Field numbers are those of onnx.proto (IR version 13).
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ from explorer.facts import Progress, Shape
 from explorer.host import output_files
 
 Part = bytes | Payload
+"""A part of an encoded message: bytes, or data that is read or computed while it is written."""
 Piece = bytes | bytearray | memoryview
+"""Bytes that are written in one call."""
 
 PROTOBUF_LIMIT = (1 << 31) - 1
 """Maximum bytes of a message that protobuf parsers accept.
@@ -389,7 +393,10 @@ def _encode_field_text(number: int, word: str) -> str:
 
 
 def _get_attribute_kind(value: Any) -> int:
-    """Returns the AttributeProto.AttributeType of a Python value; an empty list counts as integers."""
+    """Returns the AttributeProto.AttributeType of a Python value, or 0 for a reference to an attribute.
+
+    An empty list counts as a list of integers.
+    """
     if isinstance(value, AttributeRef):
         return 0
     if isinstance(value, (tuple, list)):
@@ -445,7 +452,7 @@ def _store_in_model(_: Tensor) -> None:
     return None
 
 
-def _is_sizes(tensor: Tensor) -> bool:
+def _may_hold_sizes(tensor: Tensor) -> bool:
     """Whether a tensor may hold shapes or axes, whose values shape inference needs.
 
     The limit is above `_MAX_SKELETON_BYTES`: the sizes of a Split into hundreds of tiles take more than 1 KB.
@@ -453,9 +460,9 @@ def _is_sizes(tensor: Tensor) -> bool:
     return tensor.dtype == "int64" and tensor.nbytes <= _MAX_SIZES_BYTES
 
 
-def _describe_omitted_data(tensor: Tensor) -> tuple[str, int] | None:
+def _omit_unless_sizes(tensor: Tensor) -> tuple[str, int] | None:
     """Decides that the data of a tensor is omitted, unless it may hold sizes."""
-    return None if _is_sizes(tensor) else ("", 0)
+    return None if _may_hold_sizes(tensor) else ("", 0)
 
 
 def encode(model: Model) -> bytes:
@@ -476,15 +483,15 @@ def encode_skeleton(model: Model, *, folder: str | None = None) -> bytes:
         folder: Folder in which onnxruntime looks for external data, or None to omit the weights.
 
     Note:
-        Nodes with a large Constant are copied unchanged.
+        A node that is copied from its file keeps the tensors in its attributes, such as a large Constant.
     """
     if folder is None:
-        return _join(_Encoder(_describe_omitted_data).encode_model(model))
+        return _join(_Encoder(_omit_unless_sizes).encode_model(model))
     root = os.path.realpath(folder)
 
     def refer(tensor: Tensor) -> tuple[str, int] | None:
         payload = tensor.payload
-        if not isinstance(payload, FileSpan) or _is_sizes(tensor):
+        if not isinstance(payload, FileSpan) or _may_hold_sizes(tensor):
             return None  # onnxruntime's shape inference reads only tensors inside the model
         path = os.path.realpath(payload.source.path)
         if os.path.commonpath([root, path]) != root:
@@ -501,12 +508,13 @@ def _join(parts: _Parts) -> bytes:
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
     """Writes a model to the file `path`. Call it in a `write_atomically`, so that a failure leaves no file.
 
-    The weights of a model above protobuf's limit of 2 GiB are written to `path` + '.data'.
+    If the model is larger than protobuf's limit of 2 GiB, its weights are written to `path` + '.data'. Small
+    tensors and sizes stay in the model.
 
     Args:
         model: Model to write; its payloads are read while writing.
         path: Path of the new file; an existing file is replaced.
-        on_progress: Callback that receives the number of bytes written.
+        on_progress: Callback that receives the number of bytes written to the file with the weights.
         cancel: Callback that returns True to stop; it is called between chunks.
 
     Raises:
@@ -523,7 +531,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
 
     def refer(tensor: Tensor) -> tuple[str, int] | None:
         nonlocal offset
-        if _is_sizes(tensor):
+        if _may_hold_sizes(tensor):
             return None  # shape inference does not read external data
         if id(tensor) not in outside:
             outside[id(tensor)] = tensor, offset
@@ -640,7 +648,7 @@ class _WriterThread:
     def queue_chunks(self, pieces: Iterator[Piece], offset: int) -> bool:
         """Queues chunks to compute and write.
 
-        Returns False if two jobs are unfinished, and queues nothing.
+        Returns False, and queues nothing, if two jobs are unfinished or the thread could not start.
         """
         if self._thread is None or not self._free_slots.acquire(blocking=False):
             return False

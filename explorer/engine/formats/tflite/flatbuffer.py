@@ -37,7 +37,8 @@ _MIN_BUDGET = 1 << 16
 class ReadBudget:
     """Number of elements and characters that may still be read from a file.
 
-    The initial budget is the size of the file in bytes, so a hostile file cannot repeat its parts endlessly.
+    The initial budget is the size of the file in bytes, or `_MIN_BUDGET` for a small file. Thus a hostile
+    file cannot repeat its parts endlessly.
 
     Attributes:
         left: Remaining budget.
@@ -130,7 +131,7 @@ class FlatTable:
             raise _build_bounds_error("a field", self.start + offset)
         return self.start + offset
 
-    def number(self, slot: int, letter: str, default: int = 0) -> int:
+    def read_number(self, slot: int, letter: str, default: int = 0) -> int:
         """Returns the value of a number field; `letter` is its format letter of `struct`."""
         decoder = _NUMBERS[letter]
         start = self.locate_field(slot, decoder.size)
@@ -156,7 +157,9 @@ class FlatTable:
         return FlatTable(self.data, start + _U32.unpack_from(self.data, start)[0], self.budget)
 
     def locate_vector(self, slot: int, width: int) -> tuple[int, int]:
-        """Finds offset and number of the elements of a vector field; `width` is the bytes of one element.
+        """Returns the file offset of the first element of a vector field, and the number of elements.
+
+        Both are 0 if the table omits the field. `width` is the number of bytes of an element.
 
         Raises:
             BadModel: The vector leaves the file.
@@ -167,14 +170,14 @@ class FlatTable:
     def read_tables(self, slot: int) -> list[FlatTable]:
         """Returns the tables in a vector field."""
         start, count = self.locate_vector(slot, 4)
-        # a table takes about a hundred times the memory of a number
+        # an opened table takes much more memory than a number: it costs as much as eight elements
         self.budget.spend(8 * count)
         buffer, budget = self.data, self.budget
         offsets = struct.unpack_from(f"<{count}I", buffer, start) if count else ()
         return [FlatTable(buffer, start + 4 * i + offset, budget) for i, offset in enumerate(offsets)]
 
     def read_numbers(self, slot: int, letter: str) -> tuple[Any, ...]:
-        """Reads the numbers in a vector field, empty if omitted; `letter` is the letter of `struct`."""
+        """Reads the numbers in a vector field, empty if omitted; `letter` is their letter of `struct`."""
         start, count = self.locate_vector(slot, _NUMBERS[letter].size)
         if not count:
             return ()
@@ -205,6 +208,7 @@ def read_root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
 
 
 def _locate_vector(buffer: Buffer, start: int, width: int) -> tuple[int, int]:
+    """Returns the offset of the first element, and the number of elements, of the vector at `start`."""
     if not 0 <= start <= len(buffer) - 4:
         raise _build_bounds_error("a vector", start)
     count: int = _U32.unpack_from(buffer, start)[0]

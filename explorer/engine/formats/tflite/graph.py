@@ -42,7 +42,7 @@ CUSTOM = "tflite.custom"
 """Domain of custom operators."""
 
 BATCH = "batch"
-"""Symbol of the resizable first axis of inputs; the file has no names for sizes."""
+"""Symbol of the first axis if it is resizable and of one size in all inputs. The file names no sizes."""
 
 MAX_ELEMENTS = 1 << 48
 """Maximum number of elements that a stored tensor may declare."""
@@ -55,7 +55,7 @@ MAX_OPENED = 200_000
 WHILE stay plain nodes without graphs."""
 
 _MAX_SIZE = 1 << 62
-"""Upper bound of the number of operators and values of a subgraph, as `_measure` counts them."""
+"""Largest number that `_read_and_measure` returns. Nested calls multiply the numbers, without a limit."""
 
 _CALLS = {"CALL": "subgraph", "STABLEHLO_COMPOSITE": "decomposition_subgraph_index"}
 _BRANCHES = {"IF": ("then_subgraph_index", "else_subgraph_index")}
@@ -76,7 +76,7 @@ class Tflite(Struct, frozen=True):
         made_up: Names of initializers that are not in the file, such as iteration counts of loops.
         states: Bytes of each tensor that keeps its values between runs, by name.
         quantized: Number of quantized tensors, by element type and granularity.
-        scales: Quantization of stored tensors, by name.
+        scales: Quantization of the stored tensors that have scales, by name.
         signatures: Names of the model's signatures.
     """
 
@@ -135,12 +135,14 @@ class _ModelBuilder:
         is_expanding: Whether the current graph is in a body of IF or WHILE.
         functions: Local functions by key.
         graphs: Graphs of the local functions by key.
-        called_constants: Constants of called functions that become initializers of the main graph, by id of
-            the caller.
+        called_constants: Constants of called functions that become initializers of the main graph, by `id` of
+            the caller's `_Body`.
         passed_constants: Names of the constants that a call passes to its function, by subgraph number.
-        decoders: Attribute key and decoder, by kind and place of the options.
+        decoders: Attribute key and decoder, by table and bytes (or offset) of the options.
         counted_prefixes: Prefixes of the subgraphs whose quantized tensors are counted.
         symbols: Size of each symbolic dimension.
+
+    The other attributes are those of `Tflite`.
     """
 
     def __init__(self, source: Source) -> None:
@@ -166,7 +168,7 @@ class _ModelBuilder:
     def read(self) -> Tflite:
         """Converts the file."""
         file = self.file
-        self._measure(0, ())
+        self._read_and_measure(0, ())
         main = self.bodies[0]
         self._name_sizes(main)
         graph = self._convert_graph(main, main.names, main.subgraph.name or "main")
@@ -192,7 +194,7 @@ class _ModelBuilder:
 
     # -- subgraphs that run other subgraphs ------------------------------------------------------
 
-    def _measure(self, subgraph_number: int, callers: tuple[int, ...]) -> int:
+    def _read_and_measure(self, subgraph_number: int, callers: tuple[int, ...]) -> int:
         """Reads a subgraph and the subgraphs that it runs.
 
         Args:
@@ -231,7 +233,7 @@ class _ModelBuilder:
             body.options[number] = options
             body.runs[number] = runs
             for inner_number in runs:
-                total += self._measure(inner_number, (*callers, subgraph_number))
+                total += self._read_and_measure(inner_number, (*callers, subgraph_number))
             self._check_value_counts(operator, runs)
         self.sizes[subgraph_number] = min(total, _MAX_SIZE)
         return self.sizes[subgraph_number]
@@ -330,7 +332,7 @@ class _ModelBuilder:
         needed = (count * bits + 7) // 8
         payload = None if tensor.data is None else FileSpan(self.source, *tensor.data)
         stored_count: int | None = None
-        extra_bytes = tensor.indices
+        extra_bytes = tensor.index_bytes
         if tensor.quantization is not None:
             if tensor.quantization.scales:
                 self.scales[name] = tensor.quantization
@@ -404,7 +406,9 @@ class _ModelBuilder:
             self.quantized[kind] = self.quantized.get(kind, 0) + 1
 
     def _check_order(self, body: _Body) -> None:
-        """Checks that every value is computed once and before its use. Operators run in file order.
+        """Checks that every value is computed once and before its use, in the order of the file.
+
+        A tensor that keeps its values between runs has a value from the start, and may be computed again.
 
         Raises:
             BadModel: A value is computed twice, or used before it is computed.
@@ -604,6 +608,7 @@ class _ModelBuilder:
             self.source.map, outer, outer.operators[index], condition_body.subgraph, loop_body.subgraph
         )
         continues = Value("#going", "bool", ())
+        # with an exact number of iterations, the condition cannot end the loop
         condition_value = continues if exact else condition.outputs[0]
         loop = Graph(
             "body",
@@ -632,7 +637,7 @@ def _count_stored_values(tensor: FileTensor, size: int, bits: int, count: int) -
     Raises:
         BadModel: The bytes contradict the indices, are not a whole number of elements, or exceed the shape.
     """
-    stored_count = tensor.values if tensor.values is not None else size * 8 // bits
+    stored_count = tensor.value_count if tensor.value_count is not None else size * 8 // bits
     needed = (stored_count * bits + 7) // 8
     if size != needed:
         raise BadModel(

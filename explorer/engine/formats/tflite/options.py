@@ -68,7 +68,7 @@ class _Flex:
         first = self.follow_offset(len(self.data) - 2 - width, width)
         return self.read_entries(first, 1 << (kind & 3))
 
-    def number(self, offset: int, width: int, kind: int = _UINT) -> Any:
+    def read_number(self, offset: int, width: int, kind: int = _UINT) -> Any:
         """Returns the number at an offset, `width` bytes wide."""
         if offset < 0 or offset + width > len(self.data):
             raise _Unknown
@@ -79,7 +79,7 @@ class _Flex:
 
     def follow_offset(self, offset: int, width: int) -> int:
         """Follows the backward offset that is stored at `offset`."""
-        position: int = offset - self.number(offset, width)
+        position: int = offset - self.read_number(offset, width)
         if position < 0:
             raise _Unknown
         return position
@@ -96,18 +96,18 @@ class _Flex:
 
         Its count, the width of its keys and the offset of its keys precede the values.
         """
-        count = self.number(first - width, width)
-        key_width = self.number(first - 2 * width, width)
+        count = self.read_number(first - width, width)
+        key_width = self.read_number(first - 2 * width, width)
         keys = self.follow_offset(first - 3 * width, width)
         if (
             count > MAX_ENTRIES
             or key_width not in (1, 2, 4, 8)
-            or self.number(keys - key_width, key_width) != count
+            or self.read_number(keys - key_width, key_width) != count
         ):
             raise _Unknown
         entries = {}
         for index in range(count):
-            kind = self.number(first + count * width + index, 1)
+            kind = self.read_number(first + count * width + index, 1)
             name = self.read_key(self.follow_offset(keys + index * key_width, key_width))
             entries[name] = self.decode_value(first + index * width, width, kind)
         return entries
@@ -122,16 +122,16 @@ class _Flex:
         """
         kind, value_width = packed >> 2, 1 << (packed & 3)
         if kind in (_INT, _UINT, _FLOAT):
-            return self.number(offset, width, kind)
+            return self.read_number(offset, width, kind)
         if kind == _BOOL:
-            return bool(self.number(offset, width))
+            return bool(self.read_number(offset, width))
         if kind in _INDIRECT:
-            return self.number(self.follow_offset(offset, width), value_width, _INDIRECT[kind])
+            return self.read_number(self.follow_offset(offset, width), value_width, _INDIRECT[kind])
         if kind == _KEY:
             return self.read_key(self.follow_offset(offset, width))
         if kind == _STRING:
             first = self.follow_offset(offset, width)
-            count = self.number(first - value_width, value_width)
+            count = self.read_number(first - value_width, value_width)
             if first + count > len(self.data):
                 raise _Unknown
             return self.data[first : first + count].decode("utf-8", "backslashreplace")
@@ -142,13 +142,13 @@ class _Flex:
     def decode_elements(self, first: int, width: int, kind: int) -> tuple[Any, ...]:
         """Decodes a list of numbers or texts; nested lists are not decoded."""
         element_type, count = (
-            _FIXED[kind] if kind in _FIXED else (_TYPED.get(kind, 0), self.number(first - width, width))
+            _FIXED[kind] if kind in _FIXED else (_TYPED.get(kind, 0), self.read_number(first - width, width))
         )
         if count > MAX_ENTRIES:
             raise _Unknown
         values = []
         for index in range(count):
-            packed = element_type << 2 if element_type else self.number(first + count * width + index, 1)
+            packed = element_type << 2 if element_type else self.read_number(first + count * width + index, 1)
             if packed >> 2 not in (_INT, _UINT, _FLOAT, _BOOL, _KEY, _STRING):
                 raise _Unknown
             values.append(self.decode_value(first + index * width, width, packed))

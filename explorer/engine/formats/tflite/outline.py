@@ -1,6 +1,6 @@
 """Outline of a TensorFlow Lite file: rows of operators and tensors.
 
-It imports neither the engine nor numpy.
+To start fast, it imports neither numpy nor the modules that analyze a model.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _build_operator_row(prefix: str, number: int, operator: TfliteOperator, subg
     if operator.custom:
         notes.append(f"custom, options of {operator.custom_options[1]:,} bytes")
     if first_output is not None and first_output.quantization is not None:
-        notes.append(f"{first_output.dtype or first_output.type}, {first_output.quantization.text()}")
+        notes.append(f"{first_output.dtype or first_output.type}, {first_output.quantization.describe()}")
     return OutlineRow(
         f"{prefix}{name or number}",
         "operator",
@@ -96,7 +96,7 @@ def _build_tensor_row(prefix: str, number: int, tensor: TfliteTensor, kind: str)
     """Returns the outline row of a tensor; `prefix` is written before its name or number."""
     notes = []
     if tensor.quantization is not None:
-        notes.append(tensor.quantization.text())
+        notes.append(tensor.quantization.describe())
     for applies, note in (
         (tensor.variable, "a state"),
         (tensor.sparse, "sparse"),

@@ -3,8 +3,8 @@
 The structure is read from the memory map. The data of buffers stays in the file: inside the flatbuffer, or
 after it in files above 2 GiB. An outline needs only this module; `graph` builds a model from it.
 
-The slot numbers in calls such as `table.number(4, "B")` are the positions of the fields in schema.fbs. They
-never change between versions of the schema.
+The slot numbers in calls such as `table.read_number(4, "B")` are the positions of the fields in schema.fbs.
+They never change between versions of the schema.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class TfliteQuantization:
         self.zero_points = table.locate_vector(3, 8)[1]
         self.scale: float = table.read_first_number(2, "f")
         self.zero_point = int(table.read_first_number(3, "q"))
-        self.axis = table.number(6, "i")
+        self.axis = table.read_number(6, "i")
         self.block = 0
         self.scale_tensors: tuple[int, ...] = ()
-        details = table.read_table(5) if table.number(4, "B") == 2 else None
+        details = table.read_table(5) if table.read_number(4, "B") == 2 else None
         if details is not None:
             # blockwise quantization of LiteRT: scales and zero points are tensors, and 0 means no tensor
-            self.block = max(details.number(2, "i"), 1)
-            numbers = details.number(0, "i"), details.number(1, "i")
+            self.block = max(details.read_number(2, "i"), 1)
+            numbers = details.read_number(0, "i"), details.read_number(1, "i")
             self.scale_tensors = tuple([number for number in numbers if number > 0])
 
-    def numbers(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    def read_parameters(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """Returns all scales and all zero points; an empty list of zero points means 0."""
         return self._table.read_numbers(2, "f"), self._table.read_numbers(3, "q")
 
@@ -70,7 +70,7 @@ class TfliteQuantization:
         """Bytes of the scales (float32) and zero points (int64) in the quantization record."""
         return 4 * self.scales + 8 * self.zero_points
 
-    def text(self) -> str:
+    def describe(self) -> str:
         """Returns the description of the quantization, shown to users."""
         if self.block:
             return f"a scale for every {self.block:,} elements"
@@ -92,8 +92,8 @@ class TfliteTensor:
         external: Whether the data is in another file.
         variable: Whether the tensor keeps its values between runs.
         sparse: Whether the data is sparse.
-        indices: Bytes of the sparse indices.
-        values: Number of stored elements of a sparse tensor, counted from its indices, or None if unknown.
+        index_bytes: Bytes of the sparse indices.
+        value_count: Number of stored elements of a sparse tensor, by its indices, or None if unknown.
         quantization: Quantization, or None for a tensor without scales.
     """
 
@@ -101,14 +101,14 @@ class TfliteTensor:
         "data",
         "dtype",
         "external",
-        "indices",
+        "index_bytes",
         "name",
         "quantization",
         "shape",
         "signature",
         "sparse",
         "type",
-        "values",
+        "value_count",
         "variable",
     )
 
@@ -124,17 +124,17 @@ class TfliteTensor:
             signature = shape
         self.shape: tuple[int, ...] | None = shape
         self.signature = signature if -1 in signature else ()
-        number = table.number(1, "b")
+        number = table.read_number(1, "b")
         self.dtype = schema.DTYPES.get(number)
         self.type = schema.load_names("TensorType").get(number, f"TYPE_{number}")
         self.data = buffer
-        self.external = bool(table.number(10, "I"))
-        self.variable = bool(table.number(5, "B"))
+        self.external = bool(table.read_number(10, "I"))
+        self.variable = bool(table.read_number(5, "B"))
         sparsity = table.read_table(6)
         self.sparse = sparsity is not None
         dimensions = [] if sparsity is None else sparsity.read_tables(2)
-        self.indices = sum(map(_count_index_bytes, dimensions))
-        self.values = _count_values(dimensions)
+        self.index_bytes = sum(map(_count_index_bytes, dimensions))
+        self.value_count = _count_values(dimensions)
         quantization = table.read_table(4)
         record = TfliteQuantization(quantization) if quantization is not None else None
         # converters also write an empty record, or a record with only minima and maxima
@@ -177,15 +177,15 @@ class TfliteOperator:
         self.kind: tuple[str, int] | None = None
         self.options: FlatTable | None = None
         for union, slot in (("BuiltinOptions", 3), ("BuiltinOptions2", 11)):
-            kind = table.number(slot, "B")
+            kind = table.read_number(slot, "B")
             if kind and self.kind is None:
                 self.kind = union, kind
                 self.options = table.read_table(slot + 1)
         self.custom_options = table.locate_vector(5, 1)
-        offset = table.number(9, "Q")
+        offset = table.read_number(9, "Q")
         if offset > 1:
             self.custom_options = _check_bounds(
-                offset, table.number(10, "Q"), size, f"the options of an operator {self.op}"
+                offset, table.read_number(10, "Q"), size, f"the options of an operator {self.op}"
             )
 
 
@@ -205,8 +205,8 @@ class Subgraph:
     def __init__(self, table: FlatTable, file: TfliteFile) -> None:
         self.name = table.decode_text(4)
         tables = table.read_tables(0)
-        self.tensors = [TfliteTensor(t, file.locate_buffer(t.number(2, "I"))) for t in tables]
-        ranked = [bool(t.number(8, "B")) for t in tables]
+        self.tensors = [TfliteTensor(t, file.locate_buffer(t.read_number(2, "I"))) for t in tables]
+        ranked = [bool(t.read_number(8, "B")) for t in tables]
         if any(ranked):
             # a writer that sets has_rank distinguishes scalars from tensors of unknown rank
             for tensor, has_rank in zip(self.tensors, ranked, strict=True):
@@ -216,7 +216,7 @@ class Subgraph:
         codes = file.codes
         self.operators: list[TfliteOperator] = []
         for entry in table.read_tables(3):
-            code_index = entry.number(0, "I")
+            code_index = entry.read_number(0, "I")
             if code_index >= len(codes):
                 raise BadModel(
                     f"an operator names operator code {code_index:,}, but there are {len(codes):,}"
@@ -261,11 +261,11 @@ class TfliteFile:
 
     def __init__(self, buffer: Buffer) -> None:
         if buffer[4:8] != IDENTIFIER:
-            raise BadModel("this is not a TensorFlow Lite model", hint="its bytes 4 to 8 are not 'TFL3'")
+            raise BadModel("this is not a TensorFlow Lite model", hint="its bytes 4 to 7 are not 'TFL3'")
         self.data = buffer
         self.budget = ReadBudget(len(buffer))
         model = read_root(buffer, self.budget)
-        self.version = model.number(0, "I")
+        self.version = model.read_number(0, "I")
         self.description = model.decode_text(3)
         self.codes = [_read_operator_code(t) for t in model.read_tables(1)]
         # the table of a buffer is next to its data: `locate_buffer` reads each table only when it is needed
@@ -278,10 +278,10 @@ class TfliteFile:
             raise BadModel("it holds no subgraph, so nothing that can run")
         self.metadata: dict[str, tuple[int, int]] = {}
         for entry in model.read_tables(6):
-            data_range = self.locate_buffer(entry.number(1, "I"))
+            data_range = self.locate_buffer(entry.read_number(1, "I"))
             if data_range is not None:
                 self.metadata[entry.decode_text(0)] = data_range
-        self.signatures = tuple([(t.decode_text(2), t.number(4, "I")) for t in model.read_tables(7)])
+        self.signatures = tuple([(t.decode_text(2), t.read_number(4, "I")) for t in model.read_tables(7)])
 
     @property
     def count(self) -> int:
@@ -311,11 +311,11 @@ class TfliteFile:
                 self.data.madvise(mmap.MADV_DONTNEED)
             table = self._model.read_element_table(self._buffers_start + 4 * number)
             start, size = table.locate_vector(0, 1)
-            offset = table.number(1, "Q")
+            offset = table.read_number(1, "Q")
             if offset > 1:
                 # the data follows the flatbuffer, whose own offsets cannot exceed 2 GiB
                 start, size = _check_bounds(
-                    offset, table.number(2, "Q"), len(self.data), f"buffer {number:,}"
+                    offset, table.read_number(2, "Q"), len(self.data), f"buffer {number:,}"
                 )
             self._buffer_ranges[number] = (start, size) if size else None
         return self._buffer_ranges[number]
@@ -329,7 +329,7 @@ def _count_index_bytes(dimension: FlatTable) -> int:
     """Returns the bytes of the segments and indices of one dimension of a sparse tensor."""
     total = 0
     for kind, slot in ((2, 3), (4, 5)):
-        number = dimension.number(kind, "B")
+        number = dimension.read_number(kind, "B")
         vector = dimension.read_table(slot) if 0 < number < len(_INDEX_BYTES) else None
         if vector is not None:
             total += vector.locate_vector(0, _INDEX_BYTES[number])[1] * _INDEX_BYTES[number]
@@ -344,10 +344,10 @@ def _count_values(dimensions: Sequence[FlatTable]) -> int | None:
     """
     count = 1
     for dimension in dimensions:
-        if not dimension.number(0, "b"):
-            count *= max(dimension.number(1, "i"), 0)
+        if not dimension.read_number(0, "b"):
+            count *= max(dimension.read_number(1, "i"), 0)
             continue
-        number = dimension.number(4, "B")
+        number = dimension.read_number(4, "B")
         vector = dimension.read_table(5) if 0 < number < len(_INDEX_BYTES) else None
         count = vector.locate_vector(0, _INDEX_BYTES[number])[1] if vector is not None else 0
     return count if dimensions else None
@@ -363,8 +363,8 @@ def _check_bounds(offset: int, count: int, size: int, part: str) -> tuple[int, i
 def _read_operator_code(table: FlatTable) -> tuple[str, bool, int]:
     """Returns the name of an operator code, whether the operator is custom, and its version."""
     # the first field holds numbers up to 127; a later version of the schema added the second
-    number = max(table.number(0, "b"), table.number(3, "i"))
-    version = table.number(2, "i", 1)
+    number = max(table.read_number(0, "b"), table.read_number(3, "i"))
+    version = table.read_number(2, "i", 1)
     if number == _CUSTOM:
         return table.decode_text(1) or "CUSTOM", True, version
     return schema.load_names("BuiltinOperator").get(number, f"BUILTIN_{number}"), False, version

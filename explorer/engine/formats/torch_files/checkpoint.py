@@ -65,9 +65,10 @@ class SavedFile:
             `Global`.
         call_counts: Number of calls of each class and function that the pickle names, by qualified name.
         size: Bytes of the file.
-        find_offset: Function that returns the file offset of a storage, or None if the storage is compressed.
-        swapped: Whether the values have the byte order of another machine.
-        base: File offset of the pickle, or None if it is compressed.
+        find_offset: Function that returns the file offset of a storage, or None if the file does not contain
+            its bytes unchanged. It raises `BadModel` if the file lacks the storage.
+        swapped: Whether the values are big-endian, which is not the byte order of this machine.
+        base: File offset from which the `ByteSpan`s in `root` count, or None if the pickle is compressed.
         storages: Element type and number of elements of each storage in the pickle, by key.
     """
 
@@ -87,8 +88,8 @@ def read(source: str, *, find_offsets: bool = True) -> SavedFile:
 
     Args:
         source: Path of the file.
-        find_offsets: Whether to find the file offset of each storage in an archive, which reads the header of
-            each entry. The sizes of storages are checked in any case.
+        find_offsets: Whether `find_offset` reads the header of each entry in an archive; otherwise it returns
+            0. It checks the sizes of storages in any case.
 
     Raises:
         BadModel: The file is not a checkpoint, is broken, or contradicts itself.
@@ -120,7 +121,7 @@ def read(source: str, *, find_offsets: bool = True) -> SavedFile:
 
 
 def _read_zip_archive(source: str, find_offsets: bool) -> SavedFile:
-    """Reads the pickle of a zip archive; with `find_offsets`, also finds where the storages begin."""
+    """Reads the pickle of a zip archive; see `read` for the arguments."""
     archive = ZipArchive(source)
     if "data.pkl" not in archive:
         raise BadModel("this is a zip archive without a model of torch", where=source)
@@ -318,7 +319,9 @@ _DANGEROUS = (
 
 
 def list_calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
-    """Yields the code that loading the file with torch would import.
+    """Yields the classes and functions that loading the file with torch would import.
+
+    Names that any checkpoint may contain are omitted, such as those of storages and element types.
 
     Yields:
         (name, number of calls, whether it is suspicious), suspicious names first.

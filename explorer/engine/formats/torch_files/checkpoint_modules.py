@@ -92,7 +92,7 @@ class Checkpoint:
         wrapped: Tensors that are stored as several inner tensors, by path.
         extra_data: (name, reason) of data in the file that belongs to no tensor.
         renamed: Names that differ from the path in the file, because the path is too long or not unique.
-        swapped: Whether the file and this machine differ in byte order.
+        swapped: Whether the values are big-endian, which is not the byte order of this machine.
         form: Form of the file: 'zip', 'legacy' or 'pickle' (see `parse_checkpoint`).
     """
 
@@ -158,16 +158,16 @@ class _ContentReader:
                 levels.pop()
                 continue
             key, value = entry
-            parent, role, depth, keys_give_roles, attribute = levels[-1]
+            parent, role, depth, keys_give_roles, is_attribute = levels[-1]
             path = _join_path(parent, key)
             if keys_give_roles and not role:
                 role = _find_role(parent, key, value)
             if isinstance(value, TensorSpec):
-                self.add_tensor(path, value, role, depth, attribute)
+                self.add_tensor(path, value, role, depth, is_attribute)
             elif isinstance(value, WrappedTensor):
                 self.check_names(value)
                 members = self.add_wrapped(
-                    path, value, role, self.find_unowned_list(role, depth), 0 if attribute else None
+                    path, value, role, self.find_unowned_list(role, depth), 0 if is_attribute else None
                 )
                 stack.append(iter(members))
                 levels.append(("", role, depth, False, True))
@@ -189,7 +189,7 @@ class _ContentReader:
                     # the names of a module's members do not decide roles
                     is_module = _is_module(value)
                     member_depth = depth + 1 if path and is_module else depth
-                    levels.append((path, role, member_depth, keys_give_roles and not is_module, attribute))
+                    levels.append((path, role, member_depth, keys_give_roles and not is_module, is_attribute))
         self.add_extra_storages()
         mark_overlaps(self.tensors, self.views)
 
@@ -237,16 +237,16 @@ class _ContentReader:
         return self.make_unique(f"{name}#{times + 1}") if times else name
 
     def check_names(self, value: object) -> None:
-        """Raises an error for an object with more names than any model gives it."""
+        """Counts a name of an object; raises an error for more names than a model gives an object."""
         times = self.name_counts[id(value)] = self.name_counts.get(id(value), 0) + 1
         self.check_count(times)
 
-    def add_tensor(self, path: str, spec: TensorSpec, role: str, depth: int, attribute: bool) -> None:
+    def add_tensor(self, path: str, spec: TensorSpec, role: str, depth: int, is_attribute: bool) -> None:
         """Records a tensor outside modules."""
         self.check_names(spec)
-        numbers = 0 if attribute else None
+        counted_elements = 0 if is_attribute else None
         self.find_unowned_list(role, depth).append(
-            self.record_tensor(path or "tensor", spec, role, numbers=numbers)
+            self.record_tensor(path or "tensor", spec, role, counted_elements=counted_elements)
         )
 
     def add_wrapped(
@@ -255,7 +255,7 @@ class _ContentReader:
         value: WrappedTensor,
         role: str,
         inner_tensors: list[StoredTensor],
-        numbers: int | None,
+        counted_elements: int | None,
         trained: bool | None = None,
         depth: int = 0,
     ) -> list[tuple[str, Any]]:
@@ -266,7 +266,7 @@ class _ContentReader:
             value: Description of the tensor in the file.
             role: Role of the tensor, or '' for the model.
             inner_tensors: List to which the inner tensors are added.
-            numbers: Number of model elements to count, or None for the elements of its shape.
+            counted_elements: Number of model elements to count, or None for the elements of its shape.
             trained: Whether the tensor is trained, or None if the module does not decide it.
             depth: Number of wrapped tensors that contain this one.
 
@@ -276,8 +276,8 @@ class _ContentReader:
         if depth > DEPTH:
             raise BadModel("it is nested deeper than any model", where=self.saved.source)
         self.checkpoint.wrapped.setdefault(path, value)
-        if numbers is None and value.shape is not None:
-            numbers = prod(value.shape)
+        if counted_elements is None and value.shape is not None:
+            counted_elements = prod(value.shape)
         if trained is None and value.parameter:
             trained = value.requires_grad
         others = []
@@ -285,12 +285,16 @@ class _ContentReader:
             name = _join_path(path, _shorten_key(key)) if key else path
             if isinstance(part, TensorSpec):
                 inner_tensors.append(
-                    self.record_tensor(name or "tensor", part, role, trained, numbers=numbers)
+                    self.record_tensor(
+                        name or "tensor", part, role, trained, counted_elements=counted_elements
+                    )
                 )
-                numbers = 0
+                counted_elements = 0
             elif isinstance(part, WrappedTensor):
-                others += self.add_wrapped(name, part, role, inner_tensors, numbers, trained, depth + 1)
-                numbers = 0
+                others += self.add_wrapped(
+                    name, part, role, inner_tensors, counted_elements, trained, depth + 1
+                )
+                counted_elements = 0
             elif not isinstance(part, (*PLAIN, Global, Device)):
                 others.append((name, part))
         return others
@@ -361,7 +365,7 @@ class _ContentReader:
         role: str,
         trained: bool | None = None,
         *,
-        numbers: int | None = None,
+        counted_elements: int | None = None,
     ) -> StoredTensor:
         """Records one tensor of the file.
 
@@ -370,7 +374,7 @@ class _ContentReader:
             spec: Description of the tensor.
             role: Role of the tensor, or '' for the model.
             trained: Whether the tensor is trained, or None to use its description.
-            numbers: Number of model elements to count (see `StoredTensor`).
+            counted_elements: Number of model elements to count, or None to count by the shape.
         """
         stored_name, name = name, self.make_unique(name)
         if name != stored_name or len(name) > NAME:
@@ -414,10 +418,10 @@ class _ContentReader:
             identity,
             trained,
             unread,
-            None if numbers is None else CountRule(numbers),
+            None if counted_elements is None else CountRule(counted_elements),
         )
         self.tensors.append(tensor)
-        if identity is not None and numbers is None and width:
+        if identity is not None and counted_elements is None and width:
             start = ref.start * BYTES.get(ref.dtype, 1) + spec.offset * width
             span = ref.key, start, width, spec.shape, spec.stride, spec.elements * width
             self.views[name] = TensorView(*span)

@@ -93,7 +93,7 @@ def find_batch_symbol(firsts: Collection[str | None], names: Collection[str]) ->
         names: Names of the program's dynamic dimensions.
 
     Returns:
-        The symbol, or None if the inputs have no common one or another symbol is named 'batch'.
+        The symbol, or None if the inputs have no common dynamic first dimension or a symbol is named 'batch'.
     """
     common = next(iter(firsts)) if len(set(firsts)) == 1 else None
     return common if common in names and "batch" not in names else None
@@ -203,6 +203,7 @@ class ProgramDescription:
             yield unused
 
     def _add_tensors(self, part: ModulePart, tensors_by_module: dict[str, list[StoredTensor]]) -> ModulePart:
+        """Moves the tensors of a module from the dictionary to `part`, and returns `part`."""
         for tensor in tensors_by_module.pop(part.path, []):
             (part.parameters if tensor.name in self.parameters else part.buffers).append(tensor)
         return part
@@ -284,6 +285,7 @@ def _build_no_program_error(archive: ZipArchive) -> BadModel:
 def _read_document(
     archive: ZipArchive, document: dict[str, Any], why: str, find_offsets: bool
 ) -> ProgramDescription:
+    """Describes the program in the parsed JSON `document`; see `read_description` for the arguments."""
     module = document["graph_module"]
     graph, signature = module["graph"], module["signature"]
     program = ProgramDescription()

@@ -182,7 +182,7 @@ class Pickle:
             raise TruncatedPickle("it is cut off")
         return self.content[start : self.position]
 
-    def number(self, size: int) -> int:
+    def read_number(self, size: int) -> int:
         """Reads the next `size` bytes as an unsigned integer."""
         return int.from_bytes(self.take(size), "little")
 

@@ -59,7 +59,7 @@ def _create_long_reader(size: int) -> Callable[[Pickle], int]:
     """Creates a reader of an integer whose length is `size` bytes wide."""
 
     def read(m: Pickle) -> int:
-        length = m.number(size)
+        length = m.read_number(size)
         if length > DIGITS:
             raise PickleError("a number of it has too many digits")
         return int.from_bytes(m.take(length), "little", signed=True)
@@ -71,14 +71,14 @@ def _create_text_reader(
     size: int, coding: str = "utf-8", errors: str = "surrogatepass"
 ) -> Callable[[Pickle], str]:
     """Creates a reader of a text whose length is `size` bytes wide."""
-    return lambda m: m.take(m.number(size)).decode(coding, errors)
+    return lambda m: m.take(m.read_number(size)).decode(coding, errors)
 
 
 def _create_bytes_reader(size: int) -> Callable[[Pickle], Any]:
     """Creates a reader of bytes whose length field has `size` bytes. Long content becomes a `ByteSpan`."""
 
     def read(m: Pickle) -> Any:
-        length = m.number(size)
+        length = m.read_number(size)
         if length < MIN_SPAN_BYTES:
             return m.take(length)
         start = m.position
@@ -198,7 +198,7 @@ def _store_in_memo(size: int) -> Step:
     """Creates a step that stores the top of the stack in the memo; the memo number is `size` bytes wide."""
 
     def step(m: Pickle) -> None:
-        m.memo[m.number(size)] = m.stack[-1]
+        m.memo[m.read_number(size)] = m.stack[-1]
 
     return step
 
@@ -268,7 +268,7 @@ def _load_persistent(m: Pickle, persistent_id: Any) -> Any:
 
 
 def _create_extension_reader(size: int) -> Callable[[Pickle], Any]:
-    return lambda m: m.replace_name("copyreg", f"extension {m.number(size)}")
+    return lambda m: m.replace_name("copyreg", f"extension {m.read_number(size)}")
 
 
 def _refuse_opcode(m: Pickle) -> None:
@@ -284,8 +284,8 @@ _STEPS: dict[bytes, Step] = {
     b"L": _push(lambda m: _parse_digits(m.read_line())),
     b"F": _push(lambda m: float(m.read_line())),
     b"J": _push(lambda m: int.from_bytes(m.take(4), "little", signed=True)),
-    b"K": _push(lambda m: m.number(1)),
-    b"M": _push(lambda m: m.number(2)),
+    b"K": _push(lambda m: m.read_number(1)),
+    b"M": _push(lambda m: m.read_number(2)),
     b"\x8a": _push(_create_long_reader(1)),
     b"\x8b": _push(_create_long_reader(4)),
     b"G": _push(_read_double),
@@ -327,8 +327,8 @@ _STEPS: dict[bytes, Step] = {
     b"r": _store_in_memo(4),
     b"\x94": _store_next_in_memo,
     b"g": _push(lambda m: m.memo[_parse_digits(m.read_line())]),
-    b"h": _push(lambda m: m.memo[m.number(1)]),
-    b"j": _push(lambda m: m.memo[m.number(4)]),
+    b"h": _push(lambda m: m.memo[m.read_number(1)]),
+    b"j": _push(lambda m: m.memo[m.read_number(4)]),
     # code: names and calls
     b"c": _push(_read_global),
     b"\x93": _push(_stack_global),

@@ -203,7 +203,7 @@ def check_spec(spec: TensorSpec) -> TensorSpec:
 
     Raises:
         ValueError: A size is not a count, shape and strides differ in length, or the tensor exceeds its
-            storage.
+            storage, torch's number of dimensions or the address space.
     """
     ref, shape, stride = spec.storage, spec.shape, spec.stride
     for number in (spec.offset, ref.elements, ref.start, *shape, *stride):

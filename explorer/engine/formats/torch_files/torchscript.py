@@ -98,7 +98,10 @@ def _parse_literal(text: str) -> Any:
 
 
 def _list_calls(text: str) -> Iterator[OperatorRow]:
-    """Yields the calls in the methods of a class, in order. Consecutive calls of one operator are counted."""
+    """Yields the calls in the methods of a class, in order.
+
+    Consecutive calls of one operator become one row with the arguments of the first call.
+    """
     start = _METHOD.search(text)
     if start is None:
         return

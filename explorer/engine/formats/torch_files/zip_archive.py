@@ -53,7 +53,7 @@ class ZipEntry:
     Args:
         method: Compression method: 0 for none, 8 for deflate.
         crc: CRC-32 of the uncompressed data.
-        packed: Bytes in the file.
+        packed: Bytes in the file, compressed or not.
         size: Uncompressed bytes.
         header: File offset of the entry's local header.
         is_encrypted: Whether the entry is encrypted.

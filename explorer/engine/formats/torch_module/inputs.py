@@ -99,12 +99,15 @@ def bind(
     inputs = tuple(infos[name] for name in order)
     if "batch" in dims:
         inputs = tuple(replace(i, shape=(dims["batch"], *(i.shape or ())[1:])) for i in inputs if i.shape)
-    prefix = _count_positional(order, parameter_names)
+    positional_count = _count_positional(order, parameter_names)
     has_assumed_batch = not input_shapes or "batch" in dims
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and has_assumed_batch else None
     takes_images = loaded.torchvision and part_of(model) == "detection"
     indices = _find_index_inputs(
-        loaded, model, BoundInputs(inputs, {}, positional_count=prefix, has_image_list=takes_images), untyped
+        loaded,
+        model,
+        BoundInputs(inputs, {}, positional_count=positional_count, has_image_list=takes_images),
+        untyped,
     )
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
     notes += tuple(
@@ -114,7 +117,7 @@ def bind(
         _split_images(inputs[0]) if takes_images else inputs,
         {"batch": batch} if isinstance(batch, int) else {},
         notes,
-        prefix,
+        positional_count,
         takes_images,
     )
     return loaded.bound
@@ -227,8 +230,9 @@ def _bind_example(
 
 
 def _write_pattern(shapes: Sequence[Size]) -> str:
-    """Writes shapes of one layer with N for the sizes that may vary: '1,3,N,N' for (1, 3, 8, 8) and
-    (1, 3, 16, 16), '1,N,7' for (1, 7) and (1, 16, 7).
+    """Writes possible input shapes of a layer as one text, with N for the sizes that differ.
+
+    (1, 3, 8, 8) and (1, 3, 16, 16) give '1,3,N,N'. (1, 7) and (1, 16, 7) give '1,N,7'.
     """
     longest = max(shapes, key=len)
     alike = [shape for shape in shapes if len(shape) == len(longest)]
@@ -443,7 +447,8 @@ def _find_detection_size(model: Any) -> tuple[int, int]:
 def _find_image_size(name: str, model: Any) -> tuple[int, int]:
     """Returns height and width of a torchvision model's input.
 
-    The attribute `image_size` comes first, then the crop size of the model's first trained weights.
+    It is the model's attribute `image_size`, else the crop size (or resize size) of the first trained weights
+    that state one, else 224.
     """
     from torchvision import models
 
@@ -491,7 +496,7 @@ def _list_possible_candidates(first: nn.Module | None) -> tuple[str, list[tuple[
 
 def _list_candidates(layer: Any) -> tuple[str, list[Size]]:
     """Returns element type and possible input shapes of a layer, most likely first; empty if unknown."""
-    # columns: layer types, attribute with the channels or features, other sizes of the input
+    # columns: layer types, attribute with the channels or features (else num_features), other sizes
     table: list[tuple[Any, str, list[Size]]] = [
         (nn.Linear, "in_features", [(1,), (1, 16)]),
         (nn.BatchNorm1d, "num_features", [(1,)]),

@@ -90,7 +90,9 @@ class LoadedModule(Struct):
     _real: nn.Module | None = None
     _built: nn.Module | None = None
     _shapes: nn.Module | None = None
+    """Result of `valued` that `build_for_inspection` built."""
     _unused: bool = False
+    """Whether the next call of `valued` returns `_shapes`."""
 
     def build_for_inspection(self) -> nn.Module:
         """Returns the model with parameters on the meta device, for inspection and not for a run.

@@ -335,7 +335,10 @@ class _Rebinding:
         self._cells: dict[int, tuple[CellType, CellType]] = {}
 
     def rebind(self, value: Any, depth: int = 0) -> Any:
-        """Returns `value` with functions that use copies. Lists and dictionaries are changed in place."""
+        """Returns `value` with functions that use copies.
+
+        If `value` is a list or dictionary, it is changed in place. Containers inside it are copied.
+        """
         if depth > _MAX_DEPTH:
             return value
         if isinstance(value, (nn.Module, torch.Tensor)):

@@ -22,8 +22,6 @@ _FILLS = frozenset(
         "uniform", "zero",
     )
 )  # fmt: skip
-
-
 """Operators that fill a tensor in place."""
 
 

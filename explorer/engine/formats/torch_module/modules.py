@@ -155,7 +155,7 @@ def find_held_tensors(
     Args:
         value: Value to search.
         expression: Expression of `value`, with which the other expressions begin.
-        skipped: Ids of the modules that are not searched, or None for all modules.
+        skipped: Ids of the modules that are not searched, or None to search no modules.
     """
     return _list_tensors(walk_contents(value, expression, skipped=skipped, plain=False))
 
@@ -189,7 +189,7 @@ def walk_contents(
     Args:
         value: Value to search.
         expression: Expression of `value`, with which the other expressions begin.
-        skipped: Ids of the modules that are not searched, or None for all modules.
+        skipped: Ids of the modules that are not searched, or None to search no modules.
         plain: Whether to include plain values and containers of only plain values.
     """
     return _walk_contents([(expression, value)], skipped=skipped, plain=plain)

@@ -86,7 +86,7 @@ def forget(module: nn.Module) -> None:
 
 
 def read_own_forms(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
-    """Returns the stored forms of a module's own parameters, or type and bytes in memory without them."""
+    """Returns the stored form of each own parameter of a module; by default its type and bytes in memory."""
     file_forms = read_stored_forms(module)
     parameters = {name: p for name, p in parameters_of(module).items() if p is not None}
     return {

@@ -24,7 +24,7 @@ _CONVERSIONS = ("dequantize", "full_tensor", "to_tensor", "get_data", "get_origi
 are from torchao, DTensor, MaskedTensor, and NF4Tensor of torchao (the last two)."""
 
 _ARGUMENTS = {"to_tensor": (0,)}
-"""Arguments of these methods: the fill value of a MaskedTensor."""
+"""Arguments by method; the other methods take none. `to_tensor` of a MaskedTensor takes a fill value."""
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:

@@ -514,5 +514,5 @@ FORMAT = Format(
     endings=(".safetensors",),
     recognized_by="the length of a JSON header, and the header",
     shows="tensors by module: types, shapes, bytes, values",
-    analysed=False,
+    is_analyzed=False,
 )

@@ -74,5 +74,5 @@ FORMAT = Format(
     endings=(".pt", ".pth", ".pt2", ".ckpt"),
     recognized_by="a zip archive with data.pkl, a pickle with torch's magic number, or a pickle alone",
     shows="names, dtypes, shapes, strides and values of the tensors; the tree of a pickled module",
-    analysed=False,
+    is_analyzed=False,
 )

@@ -40,17 +40,17 @@ def opened(data: bytes) -> FlatTable:
 
 def test_what_the_official_builder_wrote_is_read_back() -> None:
     table = opened(written())
-    assert table.number(0, "h") == -5
+    assert table.read_number(0, "h") == -5
     assert table.decode_text(1) == "naïve"
     assert table.read_numbers(2, "i") == (1, 2, 3)
-    assert [t.number(0, "i") for t in table.read_tables(3)] == [7]
+    assert [t.read_number(0, "i") for t in table.read_tables(3)] == [7]
     assert table.read_first_number(2, "i") == 1
 
 
 def test_what_the_file_leaves_out_has_its_default() -> None:
     table = opened(written())
-    assert table.number(4, "i", 9) == 9
-    assert table.number(40, "i", 9) == 9
+    assert table.read_number(4, "i", 9) == 9
+    assert table.read_number(40, "i", 9) == 9
     assert table.read_numbers(4, "i") == ()
     assert table.decode_text(4) == ""
     assert table.read_table(4) is None
@@ -58,11 +58,11 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
 
 def every_answer(data: bytes) -> None:
     table = opened(data)
-    table.number(0, "h")
+    table.read_number(0, "h")
     table.decode_text(1)
     table.read_numbers(2, "i")
     for inner in table.read_tables(3):
-        inner.number(0, "i")
+        inner.read_number(0, "i")
 
 
 def test_a_file_that_is_cut_off_anywhere_is_refused_and_never_read_past_its_end() -> None:
