@@ -262,4 +262,13 @@ def test_the_optimizer_is_left_behind_and_the_verdict_says_so(convert: Convert, 
     torch.save({"model": {"w": torch.ones(2)}, "optimizer": moments}, tmp_path / "a.pt")
     fact = convert("a.pt", "a.safetensors")
     assert fact.stored is not None
-    assert fact.stored.verdict.endswith("not compared: 1 tensor beside the model")
+    assert fact.stored.verdict.endswith("not compared: 1 tensor outside the model")
+
+
+def test_a_parameter_named_rng_belongs_to_the_model(convert: Convert, tmp_path: Path) -> None:
+    torch.save(
+        {"w": torch.ones(2), "rng": torch.ones(3), "rng_state": torch.get_rng_state()}, tmp_path / "a.pt"
+    )
+    fact = convert("a.pt", "a.safetensors")
+    assert set(safetensors_torch.load_file(tmp_path / "a.safetensors")) == {"w", "rng"}
+    assert "1 tensor outside the model not written: training state" in fact.notes

@@ -170,7 +170,7 @@ def test_what_lies_beside_the_model_is_left_behind_or_becomes_metadata_and_that_
         said = file.metadata()
     assert (said["epoch"], said["arch"], said["hyper"]) == ("3", "linear", '{"lr": 0.1, "steps": [1, 2]}')
     assert "the state_dict is what the checkpoint holds under 'state_dict'" in fact.notes
-    assert any("6 tensors beside the model not written: optimizer state" in note for note in fact.notes)
+    assert any("6 tensors outside the model not written: optimizer state" in note for note in fact.notes)
 
 
 def test_views_of_one_storage_are_written_each_by_itself(convert: Convert, tmp_path: Path) -> None:

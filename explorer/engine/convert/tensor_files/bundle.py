@@ -195,7 +195,7 @@ def read_checkpoint(path: str) -> StateDict:
     roles_beside = sorted(set(saved_tensors.roles.values()))
     count = sum(1 for t in saved_tensors.contents.tensors if t.name in saved_tensors.roles)
     if roles_beside:
-        notes.append(f"{many_text(count, 'tensor')} beside the model not written: {', '.join(roles_beside)}")
+        notes.append(f"{many_text(count, 'tensor')} outside the model not written: {', '.join(roles_beside)}")
     attributes = getattr(state, "state", None)
     attributes = attributes if isinstance(attributes, dict) else {}
     saved_metadata = attributes.get(METADATA)

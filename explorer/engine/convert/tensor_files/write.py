@@ -89,7 +89,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
     count = f"{many_text(len(source_tensors), 'tensor')}, {bytes_text(nbytes)}"
     verdict = f"equal byte for byte: {count}"
     if source.skipped_count:
-        verdict += f"; not compared: {many_text(source.skipped_count, 'tensor')} beside the model"
+        verdict += f"; not compared: {many_text(source.skipped_count, 'tensor')} outside the model"
     if differing:
         name, why = differing[0]
         verdict = f"different: {len(differing):,} of {count}: '{printable(name)}': {why}"

@@ -56,17 +56,15 @@ PICKLED = "the file holds a pickled module, whose code was not run"
 
 _OPTIMIZER = "optimizer state"
 _COPY = "averaged copy"
-_OUTSIDE_MODEL = "beside the model"
+_TRAINING = "training state"
 
 ROLES = {
     **dict.fromkeys(("optimizer", "optimizers", "optimizer_state", "optimizer_states", "optim"), _OPTIMIZER),
     **dict.fromkeys(("optimizer_state_dict", "optim_state", "optimizer_g", "optimizer_d"), _OPTIMIZER),
     **dict.fromkeys(("ema", "model_ema", "ema_state_dict", "state_dict_ema", "ema_model"), _COPY),
-    **dict.fromkeys(
-        ("scheduler", "lr_scheduler", "lr_schedulers", "lr_scheduler_state_dict"), _OUTSIDE_MODEL
-    ),
-    **dict.fromkeys(("scaler", "grad_scaler", "amp", "rng_state", "rng", "cuda_rng_state"), _OUTSIDE_MODEL),
-    **dict.fromkeys(("random_state", "torch_rng_state", "rng_states", "callbacks", "loops"), _OUTSIDE_MODEL),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "lr_schedulers", "lr_scheduler_state_dict"), _TRAINING),
+    **dict.fromkeys(("scaler", "grad_scaler", "amp", "rng_state", "rng", "cuda_rng_state"), _TRAINING),
+    **dict.fromkeys(("random_state", "torch_rng_state", "rng_states", "callbacks", "loops"), _TRAINING),
 }
 """Role of an entry of the outermost dictionary, by its key in lower case."""
 
@@ -553,11 +551,16 @@ def _has_only_values(value: Any) -> bool:
 def _find_role(path: str, key: str, value: Any) -> str:
     """Returns the role of a dictionary entry, or '' if it may belong to the model."""
     role = ROLES.get(key.lower(), "") if not path else ""
-    if isinstance(value, (TensorSpec, WrappedTensor)) and "rng" not in key:
+    if isinstance(value, WrappedTensor) or (isinstance(value, TensorSpec) and not _may_be_rng(key, value)):
         return ""  # a parameter may have any name
     if isinstance(value, dict) and "state" in value and "param_groups" in value:
         return _OPTIMIZER
     return role
+
+
+def _may_be_rng(key: str, tensor: TensorSpec) -> bool:
+    """Whether a tensor may be the state of a random number generator, which torch stores as bytes."""
+    return "rng" in key and tensor.dtype == "uint8"
 
 
 def _is_setting(key: Any, value: Any) -> bool:
