@@ -1,9 +1,9 @@
 """Builds graphs: collects new nodes, weights and functions.
 
-The forms of a tiling write nodes into a `GraphBuilder`: the main graph, the body of a Scan, or a function.
-All builders of a model share an `Emission` with new weights and functions. The methods of `GraphBuilder`
-write each operator as the model's operator set requires, because some attributes became inputs in later
-operator sets.
+A tiling writes nodes into a `GraphBuilder`, for the main graph, the body of a Scan, or a function. The
+builders of a model share an `Emission`, which collects new weights and functions; the body of a model's own
+function has a separate one. The methods of `GraphBuilder` write each operator as the model's operator set
+requires, because some attributes became inputs in later operator sets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FIRST_OPSET = {
     "Round": 11,
     "Scan": 9,
 }
-"""The operator set that introduced an operator, for the operators that opset 7 lacks."""
+"""The operator set that introduced an operator, for the operators that tiling writes and opset 7 lacks."""
 
 Size = int | tuple[str, int]
 """A length: a number, or a pair of a value name and an axis for a length known only at run time."""
@@ -54,11 +54,11 @@ class Emission(Struct):
         used_names: All names in use, which new names avoid.
         initializers: New stored tensors, by name.
         functions: Existing and new functions of the tile domain, by name.
-        initializer_names: Names of new stored tensors, by the key of their contents.
+        initializer_names: Names of new stored tensors, by the key passed to `store`.
         function_names: Names of registered functions, by requested name and operator set.
-        roots: Prefixes of the original names, up to each slash.
+        roots: Parts of the names in use that end before a slash.
         bundles: Groups of weights that are cut from one tensor, by key.
-        quantized: Whether the model has DequantizeLinear nodes. If so, values for bodies need `set_apart`.
+        quantized: Whether the model has DequantizeLinear nodes, so that `set_apart` adds a node.
     """
 
     opset: int
@@ -75,7 +75,7 @@ class Emission(Struct):
         self.roots |= {name[:index] for name in self.used_names for index, c in enumerate(name) if c == "/"}
 
     def create_prefix(self, base: str) -> str:
-        """Returns an unused prefix: `base` and a slash, with a number if a name in use starts so."""
+        """Returns the prefix `base/`, or `base_N/` if a name in use is `base` or starts with `base/`."""
         name, number = base, 2
         while name in self.used_names or name in self.roots:
             name, number = f"{base}_{number}", number + 1
@@ -278,7 +278,7 @@ class GraphBuilder(Struct):
         return self.add("Reshape", (x, self.sizes(shape, f"{label}_shape")), label)
 
     def sizes(self, shape: Sequence[Size], label: str) -> str:
-        """Writes a shape as a value. If more than one size is open, the sizes are read at run time."""
+        """Writes a shape as a value. A single open size becomes -1; several are read at run time."""
         open_sizes = [d for d in shape if not isinstance(d, int) or d == -1]
         if len(open_sizes) <= 1:
             return self.integers([d if isinstance(d, int) else -1 for d in shape], label)
@@ -303,6 +303,7 @@ class GraphBuilder(Struct):
     def size(self, x: str, axis: int, label: str) -> str:
         """Writes the length of `x` along an axis, as a value of one element."""
         shape = self.add("Shape", (x,), f"{label}_of")
+        # the slice of the last axis, -1, has no end
         return self.slice(shape, (axis,), (axis + 1 or 1 << 62,), label)
 
     def unsqueeze(self, x: str, axis: int, label: str) -> str:
@@ -316,11 +317,11 @@ class GraphBuilder(Struct):
         return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
 
     def set_apart(self, x: str, label: str) -> str:
-        """Returns the matrix `x` in a form that the body of a Scan may read from the outer graph.
+        """Returns the matrix `x` as a value that the body of a Scan may read from the outer graph.
 
         onnxruntime moves a DequantizeLinear through Reshape, Transpose, Slice and similar operators to its
         readers. It crashes if a reader is in the body of a Scan. A Flatten, which copies nothing, prevents
-        the move.
+        the move. A model without DequantizeLinear needs no Flatten.
         """
         return self.add("Flatten", (x,), label, attributes={"axis": 1}) if self.emission.quantized else x
 

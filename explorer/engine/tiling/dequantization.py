@@ -14,10 +14,13 @@ from explorer.engine.number_formats.number_format import Grid, reshape_for_tenso
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _FLOATS = ("float32", "float16")
+"""Types of scales and results that can be computed here."""
 
 
 def dequantize(node: Node, find_tensor: Callable[[str], Tensor | None]) -> Tensor | None:
-    """Returns the result of a DequantizeLinear of a stored tensor, or None if an input is computed.
+    """Returns the result of a DequantizeLinear of a stored tensor.
+
+    Returns None if an input is computed, or if the scale or the result is neither float32 nor float16.
 
     Args:
         node: The DequantizeLinear.

@@ -30,7 +30,7 @@ def find_sites(
     runs: Callable[[Node], RunCounts] = lambda node: RunCounts(),
     defaults: Collection[str] | None = None,
 ) -> tuple[list[Site], list[SkippedSite]]:
-    """Finds the tileable matmuls of one graph, and the other matmuls, each with the reason.
+    """Finds the tileable matmuls of one graph, and the other matmuls, each with the reason to skip it.
 
     Args:
         model: The model.

@@ -17,7 +17,7 @@ _MAX_MACS = 1 << 200
 
 
 def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int, float]]:
-    """Returns the MACs of each layer, with and without the filling of tiles.
+    """Computes the MACs of the layers that have tiled matmuls, with and without the padding of tiles.
 
     Returns:
         Two tables by layer id: 'tile_work' has the MACs of all tile products, with padding. 'tile_macs' has
@@ -29,7 +29,7 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
         # skip open sizes: the plan has example sizes, which would decide the utilization
         if layer_id is not None and not site.dynamic:
             tm, tk, tn = site.tile
-            calls = 1 if site.calls is None else site.calls
+            calls = 1 if site.calls is None else site.calls  # the data decides: count one run
             tile_macs = calls * site.products * tm * tk * tn
             if not (0 < tile_macs < _MAX_MACS and 0 <= site.utilisation <= 1):
                 continue  # the plan in a file may be wrong
@@ -90,6 +90,7 @@ def resolve_site_filters(
 
 
 def _build_site_layer(site: SitePlan, layer: Layer | None = None) -> Layer:
+    """Returns the layer that a filter tests for a site: `layer` with the site's name, operator and sizes."""
     layer = layer or Layer(-1, None, site.name, site.name, site.op, 0, False, macs=site.macs)
     sizes = {"M": site.M, "K": site.K, "N": site.N}
     return replace(layer, path=site.name, kind=site.op, group=False, attributes={**layer.attributes, **sizes})

@@ -2,8 +2,9 @@
 
 An export would hold the weights (140 GB for a 70 B model), and would have no decode step with a KV cache.
 This module instead builds a graph of matrix products from the rows, which come from a run on shapes. The
-weights of the graph have shapes but no values. Sites, plan and cost are then computed as for any model. A row
-becomes no site if its shapes do not explain its counted MACs. The plan therefore never contradicts the tree.
+weights of the graph have shapes but no values. Sites, plan and cost are then computed as for an ONNX model. A
+row whose shapes do not explain its counted MACs becomes no site. The plan therefore never contradicts the
+tree.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class _Graph:
         dtype = row.inputs[0].dtype if row.inputs else None
         operands = [f"{name}:left", f"{name}:right"]
         if product.stored:
-            operands[1] = self._find_weight_name(row, name, product.shapes[1], dtype or "float32")
+            operands[1] = self._add_weight(row, name, product.shapes[1], dtype or "float32")
         for operand, shape in zip(operands, product.shapes, strict=True):
             if operand not in self.weights:
                 self.inputs.append(Value(operand, dtype, shape))
@@ -114,10 +115,10 @@ class _Graph:
         self.outputs.append(Value(name, dtype, product.output))
         return name
 
-    def _find_weight_name(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
-        """Returns the name of a weight.
+    def _add_weight(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
+        """Adds the weight of a row, without values; returns its name.
 
-        If several rows use it in different shapes, each gets its own name.
+        Rows with the same weight share the name. A row that uses the weight in another shape gets a new name.
         """
         weight_name = row.weights[0].name if row.weights else "weight"
         full_name = (
@@ -148,7 +149,10 @@ def _list_matrix_product(left_shape: Sizes, right_shape: Sizes, output: Sizes, p
 
 
 def _find_known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
-    """Returns the shapes of a row's inputs and first output. Inputs with open sizes are left out."""
+    """Returns the shapes of a row's inputs and first output, without unknown sizes.
+
+    A shape with unknown sizes therefore has fewer axes, and an unknown shape has none.
+    """
     shapes = [
         tuple(size for size in tensor.shape or () if isinstance(size, int))
         for tensor in (*row.inputs, *row.outputs[:1])
@@ -222,7 +226,10 @@ def _list_linear(row: Layer) -> Iterator[_Product]:
 
 
 def _list_activation_product(row: Layer) -> Iterator[_Product]:
-    """Yields the product of two activations. In a fused sum, the added input precedes them."""
+    """Yields the product of the first two neighboring inputs that fit the output.
+
+    The operands are not always the first inputs: in a fused sum such as addmm, the added input comes first.
+    """
     inputs, output = _find_known_shapes(row)
     for left_shape, right_shape in pairwise(inputs):
         if (

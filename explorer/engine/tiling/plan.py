@@ -1,6 +1,6 @@
 """Tiling plan: chooses the sites to tile and their tiles before any node is written.
 
-A plan lists sites, sizes, grids and edges independently of the form. Counts and utilization follow from it.
+A plan lists the sites with their sizes, grids, edges and forms. Counts and utilization follow from these.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from explorer.facts import Form, Plan, SitePlan, SkippedSite, TileSpec
 LAB_TILES = 256
 """Largest number of products of a site for which `auto` uses the 'lab' form (nested functions).
 
-Sites with more products get the 'scan' form.
+Sites with more products get the 'scan' form, if the operator set has Scan.
 """
 
 MAX_LAB_PRODUCTS = 512
@@ -63,7 +63,7 @@ def make_plan(
         The plan, and its sites in the same order.
 
     Raises:
-        Misuse: The tile size is impossible, a glob matches no site, or no site is left.
+        Misuse: A setting is impossible, a glob matches no site, or no site is left.
     """
     tile = check_tile(spec.tile)
     _check_spec(spec, opset)
@@ -219,7 +219,10 @@ def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int, lay
 
 
 def _list_call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
-    """Returns (runs, rows) for each number of rows of a call, or None if other sizes differ, too."""
+    """Returns (runs, rows) for each number of rows of a call, if calls differ in their rows.
+
+    Returns () if all calls have the same sizes, and None if they differ in other sizes than rows.
+    """
     run_counts, macs_per_run = site.runs.run_macs, _count_useful_macs(site)
     if len(run_counts) < 2:
         return ()

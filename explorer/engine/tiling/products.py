@@ -40,7 +40,7 @@ class Products(Struct, frozen=True):
     """Tileable and other products of one model.
 
     Attributes:
-        bound_model: Model at the bound sizes, with decomposed nodes.
+        bound_model: Model at the bound sizes, after the decomposition.
         sites: Tileable products, in execution order.
         skipped: Products that cannot be tiled, with the reason.
         macs_total: MACs of the whole model at the sizes in `dims`, or None if any are unknown.
@@ -167,7 +167,7 @@ def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> RunsByNode:
     """Collects the runs of every node at each of its call sites, from the analysis of the model."""
     only_node_by_function: dict[str, Node] = {}
     for function in model.functions.values():
-        # the analysis lists such a function under its call
+        # the analysis lists a function with one computing node under the node that calls it
         computing_nodes = [node for node in function.nodes if node.op != "Constant"]
         if len(computing_nodes) == 1:
             only_node_by_function[function.name] = computing_nodes[0]

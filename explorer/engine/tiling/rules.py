@@ -88,7 +88,7 @@ class Rules(Generic[Rule]):
     """Rules prepared for matching many sites.
 
     A rule file written by the program has one rule for each site name. These rules are looked up by name.
-    Only globs are tested one by one.
+    Only globs, regular expressions and rules without a site name are tested one by one.
 
     Args:
         rules: Rules of a specification.

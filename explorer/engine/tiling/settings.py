@@ -34,6 +34,7 @@ def list_effective_settings(
         choice = choose_settings(spec, site.name, site.op, (site.M, site.K, site.N))
         origins = {name: origin or DEFAULT for name, origin in choice.origins.items()}
         is_on = choice.on and site.output in chosen_outputs
+        # the list of sites decides, unless a rule decided about a site in the list
         if site.output not in chosen_outputs or (spec.sites and origins["on"] == DEFAULT):
             origins["on"] = spec_origins.get("sites", DEFAULT)
         edges = choice.edges

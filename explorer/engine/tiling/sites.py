@@ -67,14 +67,14 @@ WORDS = ("int16", "uint16")
 """Integer types that onnxruntime multiplies only after conversion to a wider type."""
 
 PackedTile = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
-"""Function that returns (TK, TN) of the tile for a product's name, operator and size, for packing groups."""
+"""Function of a product's name, operator and (M, K, N) that returns (TK, TN), the tile for packing groups."""
 
 
 class Weight(Struct, frozen=True):
     """A constant right-hand operand (K, N), or a stack of such matrices, with its storage.
 
     Attributes:
-        tensor: Stored tensor: `batch` matrices in sequence.
+        tensor: Stored tensor: `batch` matrices in sequence, or the kernel that `compute_block` cuts.
         name: Name of the initializer, or value name of the Constant.
         transposed: Whether the stored matrices are (N, K).
         K, N: Sizes of the operand, which may differ from the stored tensor's sizes.
@@ -216,7 +216,7 @@ class Constants:
 
     Attributes:
         replaceable: Whether a replaceable default was found since the caller last set this to False.
-        derived: Weights computed from stored weights, with their axes, by name.
+        derived: Weights computed from stored weights, by name. Each has its axes in the value's order.
     """
 
     def __init__(
@@ -229,10 +229,14 @@ class Constants:
             producers = {o: n for n in graph.nodes for o in n.outputs if o}
         self.producers = producers
         self.derived: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
-        """Weights computed from stored weights, with their axes, by name."""
 
     def resolve(self, name: str) -> tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]] | None:
-        """Returns (tensor, its name, its axes in the value's order, nodes between), or None if computed."""
+        """Finds the stored tensor behind a value.
+
+        Returns:
+            The tensor; its name; its axes in the value's order; and the nodes between, the value's producer
+            first. None if the value is computed, or is a default that a caller may replace.
+        """
         chain: list[Node] = []
         perms: list[tuple[int, ...] | None] = []
         while name not in self.initializers:
@@ -284,7 +288,7 @@ class Constants:
         return self.resolve(name) is not None
 
     def matrix(self, name: str, flip: bool) -> Weight | None:
-        """Returns the constant operand `name` as a matrix (K, N), or None for a stack of matrices.
+        """Returns the constant operand `name` as a matrix (K, N); a vector is (K, 1). None for a stack.
 
         Args:
             name: Value name of the operand.
@@ -363,7 +367,7 @@ class SiteContext:
         Raises:
             NoSite: The shape is unknown.
         """
-        return self._sizes(self._shapes.get(self._value(name)))
+        return self._get_known_sizes(self._shapes.get(self._get_value_name(name)))
 
     def get_static_shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a value that has the same shape in every run.
@@ -371,7 +375,7 @@ class SiteContext:
         Raises:
             NoSite: The shape is unknown or may vary.
         """
-        return self._sizes(self._declared.get(self._value(name)))
+        return self._get_known_sizes(self._declared.get(self._get_value_name(name)))
 
     def find_shape(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
         """Returns the result of `shape`, or of `get_static_shape` if `static`; None instead of an error."""
@@ -381,7 +385,7 @@ class SiteContext:
 
     def find_open_axes(self, name: str) -> frozenset[int]:
         """Returns the axes of a value whose lengths are known only at run time."""
-        name = self._value(name)
+        name = self._get_value_name(name)
         info, known_info = self._declared.get(name), self._shapes.get(name)
         if info is None or info.shape is None:
             return (
@@ -391,10 +395,12 @@ class SiteContext:
             )
         return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
 
-    def _value(self, name: str) -> str:
+    def _get_value_name(self, name: str) -> str:
+        """Returns the name of the float value that the codes `name` stand for, or `name` itself."""
         return self.codes[name][1] if name in self.codes else name
 
-    def _sizes(self, info: TensorInfo | None) -> tuple[int, ...]:
+    def _get_known_sizes(self, info: TensorInfo | None) -> tuple[int, ...]:
+        """Returns the shape of a value; raises `NoSite` if one of its sizes is unknown."""
         shape: Shape | None = info.shape if info is not None else None
         if shape is None and not self._free:
             raise NoSite("the shape of its activation is not known")

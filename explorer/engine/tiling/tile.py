@@ -100,7 +100,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
 def _find_used_weights(
     tensors: Mapping[str, Tensor], emission: Emission, used_names: set[str]
 ) -> Mapping[str, Tensor]:
-    """Returns the stored tensors that are used."""
+    """Returns the stored tensors among `tensors` and the bundles of `emission` that are used."""
     used_tensors = {name: tensor for name, tensor in tensors.items() if name in used_names}
     bundles = [bundle for bundle in emission.bundles.values() if bundle.names[0] in used_names]
     return Tensors(used_tensors, bundles) if bundles else used_tensors
@@ -121,7 +121,8 @@ def _replace_nodes(
         if id(node) in planned:
             site, site_plan = planned[id(node)]
             tile_nodes = emit(site, site_plan, emission)
-            # torch's exporter records the module as metadata: keep it on one node, not on all 14,336
+            # torch's exporter records the module as metadata: one node keeps it, because a site may have
+            # thousands of nodes
             exporter_metadata = {
                 key: text for key, text in node.metadata.items() if key.startswith("pkg.torch.onnx.")
             }
@@ -224,7 +225,8 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
         shapes: Every value of the main graph, inferred at the bound sizes.
 
     Returns:
-        The model without declared intermediate shapes, which apply only to the symbolic model.
+        The model without declared intermediate shapes, which apply only to the symbolic model; or `model`
+        itself if no declaration changes.
     """
     graph = model.graph
     required = [info for value in graph.required_inputs if (info := shapes.get(value.name)) is not None]

@@ -123,9 +123,9 @@ def compute_plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: st
 
 
 def _list_runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
-    """Yields the number of runs at each size of the site, and the site with that size.
+    """Yields pairs (number of runs, site with these rows) for each number of rows that the site runs with.
 
-    The number is 0 if it depends on data.
+    The number of runs is 0 if it depends on data.
     """
     if not site.rows:
         yield site.calls or 0, site
@@ -247,7 +247,7 @@ def _compute_figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
 
 @lru_cache(maxsize=64)
 def _list_refetch_loops(repeated: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
-    """Returns the loops that fetch each operand again, for every order.
+    """Returns, for each order in `ORDERS`, the loop that fetches A, B and C again, or '' if none does.
 
     Args:
         repeated: Whether each of the loops m, k and n has more than one trip.
@@ -381,6 +381,7 @@ def _compute_systolic(
         * dimensions.count_folds(shape, column_axis, columns)
         * streams
     )
+    # for comparison: the same product without a division into tiles
     sizes = shape[:3]
     whole_folds = -(-sizes[row_axis] // rows) * -(-sizes[column_axis] // columns)
     whole_cycles = shape.batch * whole_folds * (fill + sizes[stream_axis])

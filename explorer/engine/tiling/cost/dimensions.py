@@ -95,7 +95,7 @@ def count_packed_bytes(elements: _Elements, bits: int) -> _Elements:
 
 
 def count_operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Computes the bytes of A, B and C for one product of size `sizes`, (M, K, N)."""
+    """Computes the bytes of A, B and C for one matmul of size `sizes`, (M, K, N)."""
     M, K, N = sizes
     return (
         count_packed_bytes(M * K, shape.width),
@@ -125,7 +125,7 @@ def find_refetch_loops(order: str, grid: tuple[int, int, int], operand_loops: st
 
 
 def count_folds(shape: SiteDims, axis: int, width: int) -> int:
-    """Computes how often the tiles along an axis fill an array of this width."""
+    """Computes the number of folds along an axis: parts of at most `width` elements of each tile."""
     t, count = shape.tile[axis], compute_grid(shape)[axis]
     last = round_up_sizes(shape)[axis] - (count - 1) * t
     return (count - 1) * -(-t // width) + -(-last // width)

@@ -1,6 +1,6 @@
 """Writes the formulas of the cost model in symbols and with the numbers of a site.
 
-They repeat the computation in `cost`, so that a reader can check each figure by hand.
+The formulas repeat the computation in `cost`, so that a reader can check each figure by hand.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def _list_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
 
 
 def _format_product(*factors: object) -> str:
-    """Writes a product without factors of 1, unless all factors are 1."""
+    """Writes 'a x b x c' without factors of 1, or '1' if all factors are 1."""
     texts = [f"{factor:,}" if isinstance(factor, int) else str(factor) for factor in factors]
     return " x ".join(text for text in texts if text != "1") or "1"
 
 
 def _extend_to_batch(site: SiteCost, rule: str, numbers: str) -> tuple[str, str]:
-    """Extends a formula for one product, in symbols (`rule`) and in numbers, to the batch."""
+    """Extends a formula for one matmul, in symbols (`rule`) and in numbers, to the batch."""
     return (rule, numbers) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({numbers})")
 
 

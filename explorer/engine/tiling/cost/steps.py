@@ -19,8 +19,8 @@ from explorer.facts.cost import ORDERS, TileStep, TileSteps
 MAX_STEPS = 10_000
 """Maximum number of steps in one answer."""
 
-_Weights = Callable[[str, int, int], int]
-"""Function that returns the weight of the iterations `first` to `stop` - 1 of a loop."""
+_LoopFactor = Callable[[str, int, int], int]
+"""Function that returns the factor of a sum for the iterations `first` to `stop` - 1 of a loop."""
 
 
 class _Operand(Struct, frozen=True):
@@ -30,7 +30,7 @@ class _Operand(Struct, frozen=True):
         loops: Loops that the operand depends on.
         fetch_loops: Loops whose advance fetches a tile of the operand, outermost first.
         bits: Number of bits of an element.
-        element_count: Number of elements of the operand in one product, including padding.
+        element_count: Number of elements of the operand in one matmul of the batch, including padding.
     """
 
     loops: str
@@ -62,21 +62,21 @@ class _Nest:
         ]
 
     def _build_operand(self, loops: str, bits: int) -> _Operand:
-        fetch_loops = [
+        advancing_indices = [
             index for index, loop in enumerate(self.order) if loop in loops and self.trips[loop] > 1
         ]
-        last = fetch_loops[-1] + 1 if fetch_loops else 0
-        return _Operand(loops, self.order[:last], bits, self._size[loops[0]] * self._size[loops[1]])
+        count = advancing_indices[-1] + 1 if advancing_indices else 0
+        return _Operand(loops, self.order[:count], bits, self._size[loops[0]] * self._size[loops[1]])
 
     def find_indices(self, step: int) -> dict[str, int]:
-        """Returns the tile index of each loop at a step of one product."""
+        """Returns the tile index of each loop at a step of one matmul of the batch."""
         indices = {}
         for loop in reversed(self.order):
             step, indices[loop] = divmod(step, self.trips[loop])
         return indices
 
     def count_span(self, loop: str, first: int, stop: int) -> int:
-        """Computes the number of elements of a range of tiles along an axis."""
+        """Computes the number of elements along an axis in the tiles `first` to `stop` - 1."""
         return min(stop * self._tile[loop], self._size[loop]) - min(
             first * self._tile[loop], self._size[loop]
         )
@@ -95,7 +95,7 @@ class _Nest:
             visits: 'all' to count all visits of a tile, or 'first' to count only its first visit.
         """
 
-        def weight(loop: str, first: int, stop: int) -> int:
+        def count_iterations(loop: str, first: int, stop: int) -> int:
             if loop in operand.loops:
                 return self.count_span(loop, first, stop)
             return stop - first if visits == "all" else int(first == 0 < stop)
@@ -104,18 +104,18 @@ class _Nest:
         for loop in operand.loops:
             if loop not in operand.fetch_loops:
                 inner_elements *= self.count_span(loop, 0, self.trips[loop])
-        return self._sum_weighted_iterations(operand.fetch_loops, indices, weight) * inner_elements
+        return self._sum_iterations(operand.fetch_loops, indices, count_iterations) * inner_elements
 
-    def _sum_weighted_iterations(self, loops: str, indices: Mapping[str, int], weight: _Weights) -> int:
-        """Sums the products of the loops' weights over all iterations up to the given indices."""
-        total, outer_weight = 0, 1
+    def _sum_iterations(self, loops: str, indices: Mapping[str, int], factor: _LoopFactor) -> int:
+        """Multiplies the factors of all loops, and sums over the iterations up to and including `indices`."""
+        total, outer_factor = 0, 1
         for index, loop in enumerate(loops):
-            inner_weight = 1
+            inner_factor = 1
             for inner in loops[index + 1 :]:
-                inner_weight *= weight(inner, 0, self.trips[inner])
-            total += outer_weight * weight(loop, 0, indices[loop]) * inner_weight
-            outer_weight *= weight(loop, indices[loop], indices[loop] + 1)
-        return total + outer_weight
+                inner_factor *= factor(inner, 0, self.trips[inner])
+            total += outer_factor * factor(loop, 0, indices[loop]) * inner_factor
+            outer_factor *= factor(loop, indices[loop], indices[loop] + 1)
+        return total + outer_factor
 
     def is_fetched(self, operand: _Operand, indices: Mapping[str, int]) -> bool:
         """Whether an operand's tile is fetched at a step.
@@ -156,7 +156,7 @@ def tile_steps(site: SitePlan, order: str = "best", first: int = 0, count: int =
 
 
 def _build_step(nest: _Nest, step: int) -> TileStep:
-    """Returns the tiles and the moved bytes of a step, which is counted over all batches."""
+    """Returns the tiles and the moved bytes of a step; steps are numbered through the whole batch."""
     batch, inner = divmod(step, nest.count)
     indices = nest.find_indices(inner)
     a, b, c = nest.operands
@@ -191,7 +191,7 @@ def _build_step(nest: _Nest, step: int) -> TileStep:
 
 
 def _sum_earlier_traffic(nest: _Nest, batch: int) -> Sequence[int]:
-    """Computes the traffic of the earlier products of the batch: A, B, C read and C written, in bytes."""
+    """Computes the traffic of the earlier matmuls of the batch: A, B, C read and C written, in bytes."""
     end = {loop: trips - 1 for loop, trips in nest.trips.items()}
     a, b, c = (operand.count_bytes(nest.count_fetched(operand, end)) for operand in nest.operands)
     first_visits = nest.operands[2].count_bytes(nest.count_fetched(nest.operands[2], end, visits="first"))

@@ -1,8 +1,8 @@
 """Decomposes operators that contain matmuls into simpler nodes, so that the matmuls become separate nodes.
 
 An LSTM multiplies twice in each step, with activations between. It is not a matmul itself, but the graph of
-its definition contains two, which can be tiled. The decomposition also drops initializers and their inputs
-that no node reads any more. It changes nothing else. The proof repeats it and compares the results.
+its definition contains two matmuls, which can be tiled. The decomposition also drops nodes, initializers and
+inputs that no node reads any more. The proof of a tiling repeats the decomposition and compares the results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def decompose(
         only: Names of the nodes to decompose, or None for all possible nodes.
 
     Returns:
-        The model; the names of the decomposed nodes; and the reason for each node that cannot be decomposed.
+        The new model, or `model` if no node was decomposed; the names of the decomposed nodes; and the reason
+        for each node that cannot be decomposed, by its name.
     """
     if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
         return model, (), {}

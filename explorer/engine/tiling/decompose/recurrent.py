@@ -29,7 +29,7 @@ _DIRECTION_OPERATORS = ("Unsqueeze", "Concat")
 """Operators with which exporters add the axis of directions to a weight and join directions."""
 
 _MAX_CHAIN = 4
-"""Maximum length of a chain of such operators."""
+"""Maximum number of these operators between a stored weight and the recurrent operator."""
 
 
 class _Layer(Struct, frozen=True):
@@ -42,7 +42,7 @@ class _Layer(Struct, frozen=True):
         gates: Number of gates; W and R have `gates` times `hidden` rows.
         inputs: Value names by role, '' for an omitted input.
         activations: The activations of each direction.
-        batch: The batch size, as a number or to be read at run time.
+        batch: The batch size, or (X, axis) if it is read from X at run time.
         sizes: Sizes of X as (steps, batch, features), None for an open size.
         is_batch_first: Whether the batch is the first axis.
     """
@@ -62,7 +62,7 @@ class _Layer(Struct, frozen=True):
         return len(self.activations)
 
     def name_direction(self, d: int) -> str:
-        """Returns the part of a name that says the direction: 'forward' or 'backward'."""
+        """Returns 'forward' or 'backward', which becomes a part of value names."""
         return "backward" if self.is_backward(d) else "forward"
 
     def is_backward(self, d: int) -> bool:
@@ -74,8 +74,9 @@ class _Weights(Struct, frozen=True):
     """Value names of a direction's weights.
 
     Attributes:
-        w: Weight of the input.
-        r: Weights of the state.
+        w: Weight of the input, transposed: (features, gates x hidden).
+        r: Transposed weights of the state: one for all gates, or two if a GRU resets the state before the
+            product of the last gate.
         bias: Bias that is added to the product of X over all steps, or ''.
         r_bias: Bias that a GRU adds to the state's product, or ''.
         peephole: Peephole weights of an LSTM, or empty.
@@ -99,6 +100,7 @@ _OUTPUTS = ("Y", "Y_h", "Y_c")
 """Names of the outputs in ONNX's documentation."""
 
 _ROLES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+"""Names of the inputs in ONNX's documentation."""
 
 
 def _make_decomposition(
@@ -166,7 +168,11 @@ def _read_layer(node: Node, context: SiteContext, gates: int, defaults: tuple[st
 
 
 def _store_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: Step) -> list[_Weights]:
-    """Stores the weights of each direction as new initializers."""
+    """Stores the weights of each direction as new initializers; returns their value names.
+
+    Raises:
+        NoSite: A weight is computed, or its shape does not fit the attributes.
+    """
     tensors: dict[str, Tensor] = {}
     for role in ("W", "R", "B", "P"):
         if name := layer.inputs[role]:
@@ -176,7 +182,8 @@ def _store_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, s
         raise NoSite(f"its W is {list(tensors['W'].shape)}")
     if tensors["R"].shape != (layer.directions, G * H, H):
         raise NoSite(f"its R is {list(tensors['R'].shape)}")
-    # the reset of a GRU comes before the product of the last gate, so that gate has separate weights
+    # a GRU without `linear_before_reset` resets the state before the product of its last gate, so that gate
+    # needs a separate product
     is_split = step is _write_gru_step and not layer.node.attributes.get("linear_before_reset", 0)
     weights = []
     for d in range(layer.directions):
@@ -203,7 +210,7 @@ def _store_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, s
 
 
 def list_nodes_before(name: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -> Iterator[Node]:
-    """Yields the nodes between a stored weight and its reader."""
+    """Yields the nodes between a stored weight and the value `name` that a recurrent operator reads."""
     resolved = context.constants.resolve(name) if name else None
     node = context.constants.producers.get(name)
     if resolved is not None:
@@ -243,9 +250,9 @@ def _find_stored_tensor(name: str, role: str, context: SiteContext, max_chain: i
 def _store_gate_rows(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor, label: str, d: int, first: int, gates: int
 ) -> str:
-    """Stores the rows of some gates of one direction of W or R, as a view of the stored bytes.
+    """Stores the rows of `gates` gates from gate `first` on, of direction `d` of W or R.
 
-    Returns the name of the new tensor.
+    The new tensor is a view of the stored bytes. Returns its name.
     """
     rows = layer.gates * layer.hidden
     width = tensor.shape[2]
@@ -311,6 +318,8 @@ def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weight
         last.append([inner.unsqueeze(state, 0, f"last_{i}") for i, state in enumerate(scanned[:states])])
         builder.nodes += inner.nodes
     outputs = [*layer.node.outputs, "", "", ""][: 1 + states]
+    # for each output: the parts of its directions, the axis that joins them, and the axis order of a
+    # batch-first layout
     results = [
         (rows, 1, (2, 0, 1, 3)),
         *(([finals[i] for finals in last], 0, (1, 0, 2)) for i in range(states)),
@@ -367,6 +376,7 @@ def _write_clip(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str
 
 
 def _write_gates(builder: GraphBuilder, layer: _Layer, x: str, count: int, label: str) -> list[str]:
+    """Splits `x`, (batch, count x hidden), into the values of `count` gates; returns their names."""
     names = [builder.value(f"{label}_{i}") for i in range(count)]
     builder.split(x, [layer.hidden] * count, 1, names, label)
     return names

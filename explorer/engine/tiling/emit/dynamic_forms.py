@@ -62,7 +62,10 @@ def _find_fixed_length(site: Site, axis: str) -> int | None:
 
 
 def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
-    """Writes one matmul of the stack."""
+    """Writes the matmul X W, cropped to its actual size, as a Scan over blocks of rows.
+
+    `w` is the matrix W if it is computed, else its columns of tiles.
+    """
     tm, tk, tn = tile
     rows = pad_to_whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x")
     K = -(-site.K // tk) * tk

@@ -3,8 +3,8 @@
 - `unrolled`: one node for each tile product and one initializer for each weight tile, for hardware compilers.
 - `lab`: like `unrolled`, but inside one function for each site, so that the graph stays readable.
 - `scan`: a Scan over output columns with the products of one column in its body, or over blocks of rows if
-there are many rows. The time to create a session grows with the square of the nodes that are ready at the
-same time: a minute for 9,216 nodes, almost none for the Scan.
+  there are many rows. onnxruntime's time to load a model grows with the square of the number of nodes that
+  can run at the same time: a minute for 9,216 nodes, almost none for the Scan.
 - `batched`: one batched MatMul over blocks, for tools that support neither functions nor Scan.
 
 All forms compute the same: each product (m, n, k) once, summed over k in order, followed by the site's own
@@ -49,7 +49,12 @@ _MAX_BODY_PRODUCTS = 64
 
 
 class _Geometry(Struct, frozen=True):
-    """A site cut into tiles, with the tile lengths along each axis, all equal if edges are padded."""
+    """A site cut into tiles.
+
+    Attributes:
+        tile: (TM, TK, TN).
+        ms, ks, ns: Lengths of the tiles along M, K and N. With padded edges, all are full lengths.
+    """
 
     tile: tuple[int, int, int]
     ms: list[int]
@@ -119,7 +124,8 @@ def _write_site(
         inputs: Value names of the site's inputs; in a function, its formal inputs.
         weight: Value name of the padded weight in a function, or ''.
     """
-    # whether the body of a Scan reads the operands from the outer graph; a stack is scanned instead
+    # whether the body of a Scan reads the operands from the outer graph, where they may come from a
+    # DequantizeLinear, which returns floats; a stack is scanned instead
     reads_outer = form == "scan" and not site.stacked and "float" in site.dtype
     x = _write_left_operand(builder, site, geometry, form, inputs, reads_outer)
     right: WholeOperand
@@ -261,7 +267,10 @@ def _write_column(
 
 
 def _write_scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
-    """Writes a Scan over the matrices of a stack, each in scan form, or unrolled if it is small."""
+    """Writes one matrix in scan form, or a stack as a Scan over its matrices.
+
+    The body of the second Scan has a matrix in scan form, or unrolled if it is small.
+    """
     if not site.stacked:
         return _write_matrix_scan(builder, site, geometry, x, right)
     body = builder.create_inner("matrix")
@@ -290,7 +299,7 @@ def _is_narrow(geometry: _Geometry) -> bool:
 
 
 def _prefers_row_scan(geometry: _Geometry) -> bool:
-    """Whether a Scan over blocks of rows has a much smaller body than a Scan over columns.
+    """Whether a Scan over blocks of rows has at most half as many products in its bodies as one over columns.
 
     A convolution has thousands of rows and few columns. The time to load a graph grows with the number of
     products in its bodies.
@@ -318,7 +327,7 @@ def _write_matrix_scan(
 def _write_column_scan(
     builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], right: RightOperand
 ) -> str:
-    """Writes (M, N) from blocks of rows: a Scan over whole columns, and a ragged last column after it."""
+    """Writes (M, N) from the tiles `xs` of X: a Scan over full columns, and then a partial last column."""
     tn = geometry.tile[2]
     full_count = sum(width == tn for width in geometry.ns)
     parts = []
@@ -340,7 +349,10 @@ def _write_column_scan(
 def _write_row_scan(
     builder: GraphBuilder, site: Site, geometry: _Geometry, x: str | GatheredRows, right: RightOperand
 ) -> str:
-    """Writes a Scan over whole blocks of rows. Its body has the unrolled products, or a Scan over columns."""
+    """Writes a Scan over full blocks of rows, and then a partial last block.
+
+    Its body has the unrolled products, or a Scan over columns if there are many.
+    """
     tm, tk, tn = geometry.tile
     full_count = sum(height == tm for height in geometry.ms)
     remaining_rows = geometry.M - full_count * tm
@@ -429,7 +441,7 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
     stack_text = f"{site.batch}x" if site.stacked else ""
     name = f"{site.label}_{stack_text}{site.M}x{site.K}x{site.N}_by_{tile_text}"
     opsets = {"": emission.opset, DOMAIN: 1}
-    # sites of the same size may differ in the steps before and after the products
+    # sites of one size may differ in the steps before and after the products: `define` then adds a number
     name = emission.define(Function(DOMAIN, name, tuple(formal), ("Y",), combine_nodes(body.nodes), opsets))
     builder.add(name, arguments, "lab", outputs=(site.output,), domain=DOMAIN)
     builder.nodes[-1].name = site.name

@@ -57,7 +57,10 @@ class StoredOperand:
         return [list(tile_names[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
     def write_matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
-        """Returns the name of the value with the columns `first` to `first + width`, a matrix (K, width)."""
+        """Returns the name of the value with the columns `first` to `first + width` - 1, (K, width).
+
+        For all matrices of a stack, the value is (batch, K, width).
+        """
         weight = self.weight
         has_same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
@@ -83,7 +86,10 @@ class StoredOperand:
         )
 
     def write_columns(self, builder: GraphBuilder, count: int, width: int) -> str:
-        """Returns the value name of the first `count` columns of tiles, (count, K, width)."""
+        """Returns the value name of the first `count` columns of tiles, (count, K, width).
+
+        For all matrices of a stack, the value is (batch, count, K, width).
+        """
         return builder.emission.store(
             (*self.key, "columns", width, count),
             f"{self.base_name}/columns_{width}",
@@ -233,11 +239,11 @@ class CutOperand:
     """Value name of the ragged last column, (K, width), or '' if there is none."""
 
     def write_matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
-        """See `StoredOperand.write_matrix`."""
+        """Returns `last_column`, the only matrix that the forms ask for."""
         return self.last_column
 
     def write_columns(self, builder: GraphBuilder, count: int, width: int) -> str:
-        """See `StoredOperand.write_columns`."""
+        """Returns `full_columns`; `count` and `width` are those of the cut."""
         return self.full_columns
 
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> CutOperand:

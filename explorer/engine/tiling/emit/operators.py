@@ -27,7 +27,10 @@ def _name_blocks(label: str, m: int, n: int) -> list[list[str]]:
 def register_split(
     emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]
 ) -> str:
-    """Returns the function that cuts a (sum(rows), sum(cols)) matrix into blocks, in row order."""
+    """Returns the name of the function that cuts a matrix into blocks of these heights and widths.
+
+    Its outputs are in row order.
+    """
     name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
 
     def write(body: GraphBuilder) -> list[str]:
@@ -74,7 +77,7 @@ def scan_columns(
 
 
 def register_concat(emission: Emission, m: int, n: int) -> str:
-    """Returns the function that joins m x n blocks in row order."""
+    """Returns the name of the function that joins m x n blocks in row order."""
     grid = _name_blocks("X", m, n)
 
     def write(body: GraphBuilder) -> tuple[str]:
@@ -89,11 +92,11 @@ def register_concat(emission: Emission, m: int, n: int) -> str:
 def register_tile_operator(
     emission: Emission, tile: tuple[int, int, int], dtype: str, right: str = ""
 ) -> str:
-    """Returns the function for one pass of the matrix unit: C = A B.
+    """Returns the name of the function for one pass of the matrix unit: C = A B.
 
-    Half precision is multiplied in float32, as matrix units do, and the sum is cast once at the end. Integers
-    are added in int32 without zero points. The zero points contribute sums of rows and columns, which are
-    subtracted once after the products.
+    Half precision is multiplied in float32, as matrix units do, and the sum is cast once at the end. Products
+    of 8-bit codes are added in int32, of 16-bit codes in int64. They are without zero points. The zero points
+    contribute sums of rows and columns, which are subtracted once after the products.
 
     Args:
         emission: Registers the function.
@@ -111,7 +114,10 @@ def register_tile_operator(
 
 
 def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, label: str, mnk: str = "") -> str:
-    """Multiplies two matrices or stacks, with sums in the accumulator's type."""
+    """Multiplies two matrices or stacks, with sums in the accumulator's type; returns the product's name.
+
+    `dtype` and `right` are the element types of `a` and `b`.
+    """
     left_name, right_name = (name.rsplit("/", 1)[-1] for name in (a, b))
     if "int" not in dtype:
         if dtype in HALVES:

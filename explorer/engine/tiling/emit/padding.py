@@ -30,7 +30,7 @@ def tile_extents(size: int, tile: int, padded: bool) -> list[int]:
 def pad_operand(
     builder: GraphBuilder, site: Site, x: str, rows: int, columns: int, label: str, side: int
 ) -> str:
-    """Pads an operand with `rows` and `columns` at its end."""
+    """Pads an operand with `rows` and `columns` of zeros at its end; `side` is 0 for X and 1 for W."""
     if not rows and not columns:
         return x
     lead = (0,) if site.stacked else ()
@@ -42,7 +42,10 @@ def pad_operand(
 def pad_to_whole_tiles(
     builder: GraphBuilder, x: str, site: Site, axes: tuple[str, str], tile: tuple[int, int], label: str
 ) -> str:
-    """Pads a matrix to whole tiles along both axes."""
+    """Pads a matrix to whole tiles along both axes, at run time.
+
+    `axes` names its axes, such as ('M', 'K'), and `tile` has the tile lengths along them.
+    """
     pads_after: list[str] = []
     needs_padding = False
     for axis_index, (axis, size) in enumerate(zip(axes, tile, strict=True)):

@@ -1,7 +1,7 @@
 """Layouts of a site's weight in the tiled file, and how their bytes are computed.
 
-Each layout is a payload that cuts the stored weight while the file is written. It copies one block
-of the weight at a time, and never the whole weight. Padded edges are zeros.
+Each layout is a payload that cuts the stored weight while the file is written. It copies a block or a band of
+blocks at a time, and never the whole weight. Padded edges are zeros.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _view_bytes(array: Array) -> memoryview:
 
 
 def _release_pages(weight: Weight, first: int, last: int) -> None:
-    """Releases the mapped pages of the stored rows from `first` to `last` - 1."""
+    """Releases the mapped pages of the stored rows `first` to `last` - 1. Stacks keep their pages."""
     payload = weight.tensor.payload
     if isinstance(payload, FileSpan) and weight.batch == 1:
         row = payload.size // max(weight.N if weight.transposed else weight.K, 1)
@@ -108,7 +108,7 @@ class _Blocks(Struct):
         ]
 
     def compute_block(self, block_index: int) -> Iterator[memoryview]:
-        """Computes one block of a matrix that is stored column by column."""
+        """Yields the bytes of one block of a matrix that is stored column by column."""
         k, n = self.corners[block_index]
         yield _view_bytes(
             read_padded_block(_view_matrix(self.weight, self.matrix_index), k, n, self.height, self.width)
@@ -122,7 +122,7 @@ class _Blocks(Struct):
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
 
     def compute_in_order(self) -> Iterator[memoryview]:
-        """Computes all blocks, in order."""
+        """Yields the bytes of all blocks, in order."""
         if self.weight.compute_block is not None:
             for k, n in self.corners:
                 yield _view_bytes(self.weight.compute_block(self.matrix_index, k, n, self.height, self.width))
@@ -138,7 +138,7 @@ class _Blocks(Struct):
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
 
     def compute_from_bands(self, matrix: Array) -> Iterator[memoryview]:
-        """Computes the blocks of a large row-major matrix from bands of a few columns of blocks.
+        """Yields the bytes of the blocks of a large row-major matrix, from bands of a few columns of blocks.
 
         A column of blocks touches every page of the matrix. Without bands, each column would map the whole
         matrix.
@@ -226,7 +226,7 @@ def create_column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[n
 
 
 def view_columns(weight: Weight, index: int, first: int, width: int) -> Array:
-    """Returns some columns of one matrix, (K, width)."""
+    """Returns the columns `first` to `first` + `width` - 1 of one matrix of a stack, (K, width)."""
     if weight.compute_block is None:
         return _view_matrix(weight, index)[:, first : first + width]
     block: Array = weight.compute_block(index, 0, first, weight.K, width)
@@ -333,7 +333,10 @@ class WeightTiles:
         )
 
     def _find_inner_tiles(self, band: int) -> Array:
-        """Returns the tiles of a band that are completely inside the matrix, or none if they are computed."""
+        """Returns the full tiles of a band, (tiles, TK, TN).
+
+        The result is empty if the band is lower than a tile, or if `compute_block` computes the weight.
+        """
         tk, tn = self._tile
         if self._weight.compute_block is not None:
             return np.empty(0)

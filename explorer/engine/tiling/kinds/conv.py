@@ -60,7 +60,7 @@ def find_convolution_site(
     open_axes = context.find_open_axes(node.inputs[0])
     has_open_sizes = bool(open_axes - {0})
     if has_open_sizes and _needs_sizes(node, open_axes):
-        context.get_static_shape(node.inputs[0])
+        context.get_static_shape(node.inputs[0])  # raises NoSite, with the dimensions to bind
     stored_kernel = context.constants.resolve(node.inputs[1])
     kernel = context.find_shape(node.inputs[1], static=True)
     if stored_kernel is not None:
@@ -124,10 +124,10 @@ def _build_stored_kernel(
 def _check_shapes(
     node: Node, shape: tuple[int, ...], kernel: tuple[int, ...], output_shape: tuple[int, ...], count: int
 ) -> None:
-    """Checks that the shapes of images, kernel and output match.
+    """Checks that the shapes of images, kernel and output match each other and the `count` groups.
 
     Raises:
-        NoSite: They do not match.
+        NoSite: They do not match, or the attributes are invalid.
     """
     is_transposed = node.op == "ConvTranspose"
     if len(shape) < 3 or len(kernel) != len(shape) or len(output_shape) != len(shape):

@@ -32,10 +32,10 @@ class WindowAxis(Struct, frozen=True):
     Attributes:
         places: Places in the padded input, (phases, positions, taps).
         kernel_indices: Index of each tap's kernel element, (phases, taps); -1 for a tap that holds none.
-        pads: Number of zeros before and after the input.
+        pads: Number of padding elements before and after the input.
         size: Size of the input.
         out: Size of the output; the product of phases and positions may be larger.
-        step: Distance between positions.
+        step: Distance between positions in the input.
         dilation: Distance between taps of a convolution; unused for a transposed one.
     """
 

@@ -1,4 +1,7 @@
-"""Operators that multiply and accumulate but are not tiled, with the reason."""
+"""Operators that multiply and accumulate but are not tiled, with the reason.
+
+Recurrent layers are here for those that cannot be decomposed.
+"""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def write_gathered_rows(
         fill: Value name of the padding value, or '' for zero.
 
     Returns:
-        That matrix, and the indices of its rows that form each row of the product's left matrix. None if no
-        Gather is needed or sizes are open.
+        The matrix of places, and the indices of its rows that form each row of the product's left matrix.
+        None if no Gather is needed, if sizes are open, or if the convolution is several matmuls.
     """
     if window.has_open_size or window.needs_no_gather or window.batch != 1:
         return None

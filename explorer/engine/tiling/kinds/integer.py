@@ -5,9 +5,10 @@ graph uses this identity, where a and b are the zero points of the operands:
 
     sum (x - a) (w - b)  =  sum x w  -  a sum w  -  b sum (x - a)
 
-The column sums of a stored weight are constants and are added to the bias. The terms that depend on data are
-computed by separate nodes, as on a vector unit. Tiles are padded with zero, images with their zero point. The
-sum is requantized once at the end, multiplied by the scales in onnxruntime's order.
+If W is stored and a is a constant, the term a sum w is a constant that is added to the bias. Separate nodes
+compute the terms that depend on data, as a vector unit would. Tiles are padded with zero, images with their
+zero point. QLinearMatMul, QGemm and QLinearConv then multiply the sum by their scales, in onnxruntime's
+order, and round it once.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ class Columns(Struct, frozen=True):
     """Converts values to the shape of the product, (M, N) or (batch, M, N).
 
     Attributes:
-        channels: Converts values of the weight's channels: one for each, or one for all.
+        channels: Converts values of the weight's channels: an array with one for each, or with one for all.
         bias: Converts a bias in the operator's shape.
-        count: Number of columns of all groups in one phase, or 0 without phases.
+        count: For a convolution, number of columns of all groups in one phase; 0 for other operators.
     """
 
     channels: Expand
@@ -110,7 +111,7 @@ def _read_zero_point(context: SiteContext, name: str) -> Zero:
 
 
 def simplify_equal_values(values: Array) -> int | Array:
-    """Returns a single number if all values are equal, else the values."""
+    """Returns a single number if all values are equal, else the values as a flat int64 array."""
     flat = values.reshape(-1).astype(np.int64)
     return int(flat[0]) if (flat == flat[0]).all() else flat
 
@@ -138,6 +139,9 @@ def build_integer_site(
         write_output: Writes the nodes after the sum, or None if the sum is the output.
         columns: Converts values of channels and of the bias to the product's shape, or None for the
             operator's default.
+
+    Raises:
+        NoSite: The weight's type, or the zero points of packed kernels, cannot be tiled.
     """
     site_inputs = list(base.inputs)
     right_dtype = (
@@ -197,7 +201,10 @@ def _compute_needed_accumulator(
 
 
 def _fill_zero(weight: Weight, zero: int) -> Weight:
-    """Returns a weight cut from kernels, with the zero point instead of 0 outside of the groups' blocks."""
+    """Returns a weight cut from kernels, with the zero point instead of 0 between the blocks of its groups.
+
+    The padding of its tiles stays 0.
+    """
     assert isinstance(weight.compute_block, KernelBlocks)
     kernel_blocks = replace(weight.compute_block, zero=zero)
 
@@ -217,12 +224,12 @@ def get_operand_type(context: SiteContext, name: str) -> str | None:
 
 
 def get_default_columns(base: Site, context: SiteContext, *, swapped: bool = False) -> Columns:
-    """Returns the default conversion for an operator: per channel for images, by broadcasting for a Gemm.
+    """Returns the default conversion: repeated for each pack and phase of a convolution, unchanged otherwise.
 
     Args:
         base: The site of the operator on floats.
         context: The graph around it.
-        swapped: Whether the weight was on the left, so that the product is transposed.
+        swapped: Whether the weight was on the left, so that the product is transposed, and so is its bias.
     """
     if base.node.op in ("Conv", "ConvTranspose"):
         channels = (context.find_shape(base.node.outputs[0]) or (0, base.N))[1]
@@ -284,7 +291,7 @@ def _add_corrections(
             assert not isinstance(right, Weight)
             column_terms = _write_operand_sums(builder, right, inputs, base, 0, "w", "")
         if isinstance(a, int):
-            # a constant, which a runtime adds to the bias
+            # added as a negative term: if W is stored, a runtime can fold it into the bias
             minus = _write_integer_constant(builder, np.asarray(-a), "x_zero_less", dtype)
             correction = builder.add("Mul", (minus, column_terms), "x_zero_worth")
             z = builder.add("Add", (z, correction), "x_zero_off")
@@ -334,7 +341,8 @@ def _write_operand_sums(
 ) -> str:
     """Writes the sums of an operand along the depth: column sums (axis 0) or row sums (axis 1).
 
-    `zero` is the value name of a number that is subtracted from every element, or ''.
+    The summed axis stays, with length 1. `zero` is the value name of a number that is subtracted from every
+    element, or ''.
     """
     inner = builder.create_inner(f"{label}_sums")
     matrix = write_operand(inner, inputs)
@@ -383,7 +391,7 @@ def _read_zero_points(node: Node, context: SiteContext, indices: tuple[int, int]
 
 
 def find_float_product(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site:
-    """Returns the site of the float matmul of the same operands, with `x` on the left."""
+    """Returns the site of a plain matmul of the codes `x` and `w`, without zero points and scales."""
     attributes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
     return find_product_site(
         Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, CODES
@@ -391,7 +399,7 @@ def find_float_product(node: Node, context: SiteContext, x: str, w: str, op: str
 
 
 def find_float_convolution(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
-    """Returns the site of the same convolution on floats, with images padded by their zero point."""
+    """Returns the site of a plain convolution of the codes `x` and `w`, with images padded by `zero`."""
     if isinstance(zero, np.ndarray):
         raise UntiledProduct("its images have more than one zero point")
     shape = context.find_shape(zero) if isinstance(zero, str) else ()
@@ -431,7 +439,13 @@ def _find_integer_site(node: Node, context: SiteContext) -> Site:
 
 
 def _compute_sum_scale(context: SiteContext, node: Node, y: int) -> Array:
-    """Computes the factor of the sum, in float32 and in onnxruntime's order, per column or as one number."""
+    """Computes the factor from the sum to the output, alpha x scale of X x scale of W / scale of Y.
+
+    It is computed in float32 and in onnxruntime's order, per column or as one number.
+
+    Raises:
+        UntiledProduct: A scale is computed, zero, or not float32, or X or Y has several scales.
+    """
     scales = [read_stored_values(context, _get_input(node, index)) for index in (1, 4, y)]
     if scales[0] is None or scales[1] is None or (scales[2] is None and _get_input(node, y)):
         raise UntiledProduct("its scales are computed")
@@ -448,13 +462,13 @@ def _compute_sum_scale(context: SiteContext, node: Node, y: int) -> Array:
 
 
 def _make_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[Node, SiteContext], Site]:
-    """Returns the kind of an operator with quantized inputs.
+    """Returns the kind (the function that builds the site) of an operator with quantized inputs.
 
     Its inputs are X, scale, zero; W, scale, zero; an int32 bias at `bias`; and the scale and zero point of Y
-    at `output_index`. Without a zero point, Y is float32, and its scale only divides it.
+    at `output_index`. Without a zero point, Y is float32: the sum divided by Y's scale if there is one.
 
     Args:
-        op: The same operator on floats.
+        op: The corresponding operator on floats.
         bias: Index of the bias among the inputs, or 0 for none.
         output_index: Index of Y's scale among the inputs.
     """

@@ -102,6 +102,11 @@ def _build_site(
     trans_x: bool,
     swapped: bool,
 ) -> Site:
+    """Builds the site of an activation `x` of this `shape`, times a stored weight.
+
+    `open_axes` are axes of `x` other than its depth. If `trans_x`, the rows of X are columns of `x`. If
+    `swapped`, the weight was on the left, and the product is transposed at the end.
+    """
     attributes = node.attributes if node.op == "Gemm" else {}
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))

@@ -35,10 +35,10 @@ class QuantizedOperand(Struct, frozen=True):
     Attributes:
         node: The DequantizeLinear, or the call of IntQuant.
         name: Value name of the codes, or '' if the codes have too many bits for tiles. If the graph lacks the
-            value, `SiteContext` holds it.
+            value, `SiteContext.codes` has its type.
         scale: The scale: one number, or one for each index along `axis`.
         zero: The zero points, in the shape of `scale`. 0 for IntQuant, whose codes do not contain them.
-        axis: The axis along which scales differ.
+        axis: The axis along which scales differ; negative if it counts from the end. Unused for one scale.
         code_range: Range of the codes, or None for the range of their type.
         floats: Value name of the floats from which the codes are computed at run time; '' if the codes exist.
         dtype: Type of codes that are computed at run time, or ''.
@@ -55,7 +55,10 @@ class QuantizedOperand(Struct, frozen=True):
 
 
 def find_quantized_operand(context: SiteContext, name: str) -> QuantizedOperand | None:
-    """Returns the quantization of a value, or None if tiles cannot use it or the value is not quantized."""
+    """Returns the quantization of a value, or None if tiles cannot use it or the value is not quantized.
+
+    Codes that the graph lacks are registered in `context`.
+    """
     node = context.constants.producers.get(name)
     if node is not None and node.op == "IntQuant" and node.domain == _QONNX:
         return _read_int_quant(context, node)
@@ -112,7 +115,10 @@ def _register_codes(
 
 
 def _read_int_quant(context: SiteContext, node: Node) -> QuantizedOperand | None:
-    """Returns the operand that an IntQuant quantizes; its codes do not contain the zero point."""
+    """Returns the operand that an IntQuant quantizes, or None if its parameters are computed or too fine.
+
+    Its codes do not contain the zero point.
+    """
     parameters = [integer.read_stored_values(context, name) for name in node.inputs[1:]]
     if len(parameters) != 3 or any(values is None for values in parameters):
         return None
@@ -160,7 +166,7 @@ def _compute_codes(context: SiteContext, name: str, scale: Array, zero: int, cod
 
 
 def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
-    """Returns a site that converts its float inputs to codes at run time.
+    """Returns a site that converts its float inputs to codes at run time; `site` itself if it has none.
 
     Raises:
         NoSite: The tiled graph would cut codes that are computed only while the file is written.

@@ -1,7 +1,7 @@
 """Tiled layers: subclasses of torch's layers that compute their products by tiles.
 
-A tiled layer has the same parameter names as its base class. A state_dict fits both, and `isinstance(m,
-nn.Linear)` gives the same answer.
+A tiled layer has the same parameter names as torch's layer, so a state_dict fits both. It is an instance of
+torch's layer class.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _extract_windows(
         sizes: Number of positions along each axis.
         depth: Number of input elements under the kernel.
     """
-    if all(step == (1, 1, 1) for step in steps):
+    if all(step == (1, 1, 1) for step in steps):  # every input element is a window
         return x.flatten(2).transpose(1, 2).reshape(-1, depth)
     if len(steps) == 1:
         x, steps = x.unsqueeze(2), ((1, 1, 1), *steps)
@@ -100,7 +100,7 @@ def _list_padding(layer: Any) -> list[int]:
 
 
 class _TiledConvolution(_TiledLayer):
-    """A convolution as one product, with a row for each output position and a column for each channel."""
+    """A convolution without groups as one product: rows are output positions, columns are output channels."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the convolution of x of shape (batch, channels, *sizes), with or without the batch axis."""

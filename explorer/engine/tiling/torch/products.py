@@ -29,9 +29,9 @@ def compute_tiled_product(
     """Returns the product of x and the transposed weight, computed by tiles.
 
     A graph of torch.jit.trace works for every number of rows. One part of it computes all full blocks of TM
-    rows. The other part computes the remaining rows. If torch.export leaves the number of rows open, all rows
-    stay in one block, because torch's guards would fix an open size that is divided. The result is the same,
-    because no sum crosses rows.
+    rows. If the rows are not padded, another part computes the remaining rows. If torch.export leaves the
+    number of rows open, all rows stay in one block, because torch's guards would fix an open size that is
+    divided. The result is the same, because no sum crosses rows.
 
     Args:
         x: Left operand, (M, K).
@@ -99,7 +99,7 @@ def _pad(x: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def _split_rows(x: Tensor, size: int, rows: int, depth: int) -> list[_Blocks]:
-    """Returns blocks of `size` rows, and a separate block of the remaining rows."""
+    """Returns the blocks of `size` rows, and then the block of the remaining rows if there are any."""
     block_count = rows // size
     parts = []
     if block_count:
@@ -132,7 +132,7 @@ def _compute_region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth:
 
 
 def _compute_open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
-    """Returns the same product for row blocks (m, 1, rows, K), where m or the number of rows is symbolic."""
+    """Does what `_compute_region` does, for row blocks (m, 1, rows, K) with a symbolic m or rows."""
     sums = _sum_products(row_blocks, column_blocks.tensor, tk, depth, torch.matmul)
     return sums.transpose(1, 2).reshape(-1, column_blocks.block_count * column_blocks.rows)
 

@@ -1,7 +1,8 @@
 """Layer replacement: copies an nn.Module with tiled layers, and makes the plan that describes the copy.
 
-Only the class of the replaced layers changes. Parameters, buffers, hooks, flags and other references to a
-module stay. Tied weights stay tied, because the copy stores each tensor once, like the original.
+A replaced layer gets another class, a tile and edges. Its parameters, buffers and hooks stay, and so do
+references to it. Only torch's fused transformer operator is switched off. Tied weights stay tied, because the
+copy stores each tensor once, like the original.
 """
 
 from __future__ import annotations
@@ -199,7 +200,11 @@ def _explain_unfit(layer: Any, layer_class: type[nn.Module], rows: Sequence[int]
 
 
 def _select_sites(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[_Site]:
-    """Returns the layers that match a glob. Each glob must match at least one layer."""
+    """Returns the layers that match a glob of `spec`, or all layers if it has none.
+
+    Raises:
+        Misuse: There is no layer to tile, or a glob matches none.
+    """
     if not sites:
         reasons = "; ".join(dict.fromkeys(s.reason for s in skipped))
         raise Misuse(f"no layer can be tiled ({reasons})" if reasons else "the module has no matmul")
