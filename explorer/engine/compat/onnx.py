@@ -21,20 +21,20 @@ def scan_along_any_axis() -> list[Any]:
         from onnx.reference.ops import op_scan
 
         untyped: Any = op_scan
-        first_axis: Any = untyped.Scan
-        if not callable(first_axis._run):
+        base_class: Any = untyped.Scan
+        if not callable(base_class._run):
             return []
     except (AttributeError, ImportError):
         return []
 
-    class Scan(first_axis):  # type: ignore[misc]
+    class Scan(base_class):  # type: ignore[misc]
         op_domain = ""
 
         def __init__(self, node: Any, params: Any) -> None:
             super().__init__(node, params)
             untyped_self: Any = self
             self.output_axes = tuple(untyped_self.scan_output_axes or ())
-            untyped_self.scan_output_axes = None
+            untyped_self.scan_output_axes = None  # the base class then stacks along the first axis
 
         def _run(self, *args: Any, **options: Any) -> Any:
             options.pop("scan_output_axes", None)

@@ -449,7 +449,9 @@ def read_packed_handle(module: nn.Module) -> dict[str, Any]:
 
 
 def layer_state(module: nn.Module) -> dict[str, Any] | None:
-    """Returns all attributes of a torch layer, or None if the layer may do more than its class.
+    """Returns all attributes of a torch layer, or None if its work may depend on more than these.
+
+    The result is None in training mode, with hooks, and for classes outside `torch.nn.modules`.
 
     Assumes: in evaluation mode, `vars` of a module contains its settings, its tensors (`MODULE_DICTS`) and
     its hooks.
@@ -639,15 +641,15 @@ def _run_watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 
 @contextmanager
-def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: None) -> Iterator[None]:
+def intercept_calls(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: None) -> Iterator[None]:
     """Lets `run` make the calls of modules in this thread.
 
-    This replaces two hooks on each module. Hooks would take longer than everything else, and would stay on
-    the model if the process were stopped.
+    The method of the class is replaced, because hooks on each module would take longer than everything else,
+    and would stay on the model if the process were stopped.
 
     Args:
         run: Makes the calls in this thread.
-        elsewhere: Receives each module that another thread calls.
+        elsewhere: Receives each module that a thread without its own `run` calls.
 
         Assumes: every call of a module uses `nn.Module.__call__`, which can be replaced temporarily.
         Seen: torch 2.9 to 2.15.
@@ -708,7 +710,7 @@ def _run_watched_attention(*args: Any, **kwargs: Any) -> Any:
 
 
 @contextmanager
-def attention_by(function: Callable[..., Any]) -> Iterator[None]:
+def replace_attention(function: Callable[..., Any]) -> Iterator[None]:
     """Replaces `nn.functional.scaled_dot_product_attention` with `function` in this thread only.
 
     Assumes: modules call it as an attribute of `torch.nn.functional`.
@@ -754,7 +756,7 @@ def _compile_unless_watched(model: Any = None, **options: Any) -> Any:
 
 
 @contextmanager
-def uncompiled() -> Iterator[None]:
+def disable_compilation() -> Iterator[None]:
     """Runs functions in this thread without compiling them, and without earlier compilations.
 
     Assumes: `torch.cond` and similar functions compile themselves through the attribute `torch.compile`.
@@ -790,7 +792,7 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
     Assumes: the named tuples that torch's functions return are created from a list of their parts.
     Seen: torch 2.9 to 2.15.
-    Otherwise: `calls_on_cpu` returns None for such a function.
+    Otherwise: `record_calls_on_cpu` returns None for such a function.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -818,7 +820,11 @@ class _TensorRef:
 class RecordedCalls:
     """The recorded ATen operator calls of a function, which can be repeated with other tensors.
 
-    `calls` has the operator, positional and keyword arguments, and references of the results of each call.
+    Attributes:
+        calls: Operator, positional arguments, keyword arguments and results of each call. Each tensor is
+            replaced by its reference; a result that is not a tensor is None.
+        result: The function's result, with references.
+        tensors: Number of tensors with a reference. The first ones are the function's arguments.
 
     Assumes: a function of torch calls the same operators for tensors of the same shapes and types.
     Seen: torch 2.9 to 2.15.
@@ -831,7 +837,7 @@ class RecordedCalls:
         self.tensors = 0
         self._constants: dict[int, tuple[torch.Tensor, _TensorRef]] = {}
 
-    def number(self) -> _TensorRef:
+    def create_reference(self) -> _TensorRef:
         """Creates the reference of a new tensor."""
         self.tensors += 1
         return _TensorRef(self.tensors - 1)
@@ -839,7 +845,7 @@ class RecordedCalls:
     def create_constant(self, tensor: torch.Tensor) -> _TensorRef:
         """Records that the function creates a tensor of its own, such as zeros for missing biases."""
         if id(tensor) not in self._constants:
-            reference = self.number()
+            reference = self.create_reference()
             keywords = {"dtype": tensor.dtype, "device": torch.device("meta")}
             self.calls.append((torch.ops.aten.zeros.default, (list(tensor.shape),), keywords, [reference]))
             self._constants[id(tensor)] = tensor, reference
@@ -856,15 +862,15 @@ class RecordedCalls:
         Args:
             args: Positional arguments of the function.
             kwargs: Keyword arguments of the function.
-            call: Function that calls an operator with its arguments, or None.
+            call: Function that calls an operator with its arguments, or None to call the operator directly.
         """
         tensors: dict[int, torch.Tensor] = {}
 
-        def keep(tensor: torch.Tensor) -> None:
+        def number_tensor(tensor: torch.Tensor) -> None:
             tensors[len(tensors)] = tensor
 
-        map_tensors((args, dict(kwargs)), keep)
-        last_calls = self._find_last_calls()
+        map_tensors((args, dict(kwargs)), number_tensor)
+        freed_numbers = self._list_freed_numbers()
         first, _, _, results = self.calls[0]
         # attention that is not fused holds its scaled queries until it ends
         kept_number = results[0].number if operator_name(first) == "mul" and results[0] is not None else -1
@@ -880,30 +886,30 @@ class RecordedCalls:
                     tensors[result.number] = tensor
             del outputs, tensor
             # the function frees a tensor that it no longer needs; only autograd may keep it
-            for number in last_calls[index]:
+            for number in freed_numbers[index]:
                 if number != kept_number:
                     tensors.pop(number, None)
         return _fill_tensors(self.result, tensors)
 
-    def _find_last_calls(self) -> list[list[int]]:
-        """Returns the numbers of the tensors that no later call and no result needs, for each call."""
+    def _list_freed_numbers(self) -> list[list[int]]:
+        """Returns for each call the numbers of its tensors that neither a later call nor the result needs."""
         needed: set[int] = set()
         _add_references(self.result, needed)
-        last_calls: list[list[int]] = []
+        freed_numbers: list[list[int]] = []  # from the last call to the first
         for index in range(len(self.calls) - 1, -1, -1):
             operator, positional, named, results = self.calls[index]
             outputs = {result.number for result in results if result is not None}
             sources: set[int] = set()
             _add_references((positional, named), sources)
-            last_calls.append(sorted((outputs | sources) - needed))
+            freed_numbers.append(sorted((outputs | sources) - needed))
             needed |= outputs | sources
             # a function such as matmul holds its operand while it reads a view or a copy of it
             if operator_name(operator) in _LAYOUTS:
-                for calls in last_calls:
-                    if outputs & set(calls):
-                        calls.extend(sources & set(last_calls[-1]))
-                        last_calls[-1] = sorted(set(last_calls[-1]) - sources)
-        return last_calls[::-1]
+                for numbers in freed_numbers:
+                    if outputs & set(numbers):
+                        numbers.extend(sources & set(freed_numbers[-1]))
+                        freed_numbers[-1] = sorted(set(freed_numbers[-1]) - sources)
+        return freed_numbers[::-1]
 
 
 _LAYOUTS = ("_unsafe_view", "clone", "expand", "transpose", "view")
@@ -911,6 +917,7 @@ _LAYOUTS = ("_unsafe_view", "clone", "expand", "transpose", "view")
 
 
 def _fill_tensors(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
+    """Returns `value` with each reference in it replaced by its tensor."""
     if isinstance(value, _TensorRef):
         return tensors[value.number]
     if isinstance(value, tuple | list):
@@ -928,30 +935,30 @@ class _OnCpu(torch.Tensor):
     """A tensor without values that claims to be on a CPU, and records the operators that are called with it.
 
     Attributes:
-        without_values: The meta tensor inside.
-        place: Reference of this tensor in the recorded calls.
+        meta_tensor: The meta tensor inside.
+        reference: Reference of this tensor in the recorded calls.
         calls: The recorded calls.
-        longest: Maximum number of recorded calls.
+        max_calls: Maximum number of recorded calls.
     """
 
-    without_values: torch.Tensor
-    place: _TensorRef
+    meta_tensor: torch.Tensor
+    reference: _TensorRef
     calls: RecordedCalls
-    longest: int
+    max_calls: int
 
     @staticmethod
-    def wrap(inner: torch.Tensor, like: Any, trained: bool = False) -> _OnCpu:
-        """Wraps the meta tensor `inner`, and records its operators in the calls of `like`."""
+    def wrap(inner: torch.Tensor, like: Any, requires_grad: bool = False) -> _OnCpu:
+        """Wraps the meta tensor `inner`, which records its operators in `like.calls`."""
         tensor: _OnCpu = torch.Tensor._make_wrapper_subclass(
             *(_OnCpu, inner.shape),
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
             device=torch.device("cpu"),
-            requires_grad=trained,
+            requires_grad=requires_grad,
         )
-        tensor.without_values, tensor.calls, tensor.longest = inner, like.calls, like.longest
-        tensor.place = like.calls.number()
+        tensor.meta_tensor, tensor.calls, tensor.max_calls = inner, like.calls, like.max_calls
+        tensor.reference = like.calls.create_reference()
         return tensor
 
     @classmethod
@@ -960,13 +967,13 @@ class _OnCpu(torch.Tensor):
     ) -> Any:
         wrapped: list[_OnCpu] = []
 
-        def inner(tensor: Any) -> Any:
+        def unwrap(tensor: Any) -> Any:
             if not isinstance(tensor, _OnCpu):
                 return tensor
             wrapped.append(tensor)
-            return tensor.without_values
+            return tensor.meta_tensor
 
-        positional, named = map_tensors((args, kwargs or {}), inner)
+        positional, named = map_tensors((args, kwargs or {}), unwrap)
         if "device" in named:
             named["device"] = torch.device("meta")
         result = func(*positional, **named)
@@ -974,18 +981,18 @@ class _OnCpu(torch.Tensor):
         wrapped_result = map_tensors(result, lambda tensor: _OnCpu.wrap(tensor, wrapped[0]))
         parts = wrapped_result if isinstance(wrapped_result, tuple | list) else (wrapped_result,)
 
-        def place(tensor: Any) -> Any:
+        def get_reference(tensor: Any) -> Any:
             if isinstance(tensor, _OnCpu):
-                return tensor.place
+                return tensor.reference
             return calls.create_constant(tensor) if tensor.is_floating_point() and tensor.dim() else tensor
 
-        recorded_args, recorded_kwargs = map_tensors((args, kwargs or {}), place)
+        recorded_args, recorded_kwargs = map_tensors((args, kwargs or {}), get_reference)
         if "device" in recorded_kwargs:
             recorded_kwargs["device"] = named["device"]
         calls.calls.append(
-            (func, recorded_args, recorded_kwargs, [getattr(part, "place", None) for part in parts])
+            (func, recorded_args, recorded_kwargs, [getattr(part, "reference", None) for part in parts])
         )
-        if len(calls.calls) > wrapped[0].longest:
+        if len(calls.calls) > wrapped[0].max_calls:
             raise _TooLong
         return wrapped_result
 
@@ -1009,7 +1016,8 @@ def attention_workspace(
             well.
         Otherwise: the figure is off by the memory of one block; no other figure depends on it.
     """
-    block = min(queries, next(size for least, size in ((768, 256), (192, 64), (0, 32)) if queries >= least))
+    block_sizes = ((768, 256), (192, 64), (0, 32))
+    block = min(queries, next(size for min_queries, size in block_sizes if queries >= min_queries))
     scores = block * min(keys, 512)
     narrow_bytes = dtype.itemsize if dtype.itemsize < 4 else 0
     wide_bytes = max(dtype.itemsize, 4)
@@ -1018,7 +1026,7 @@ def attention_workspace(
     return (scores + 2 * block + block * width) * wide_bytes + scores * narrow_bytes
 
 
-def calls_on_cpu(
+def record_calls_on_cpu(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], max_calls: int
 ) -> RecordedCalls | None:
     """Records the operator calls of a function for tensors of these shapes on a CPU.
@@ -1039,7 +1047,7 @@ def calls_on_cpu(
     class _Root:
         calls = root
 
-    _Root.longest = max_calls  # type: ignore[attr-defined]
+    _Root.max_calls = max_calls  # type: ignore[attr-defined]
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
         # the stand-in may live on, so it must not keep the memory of the tensor
@@ -1051,16 +1059,16 @@ def calls_on_cpu(
             result = function(*map_tensors(tuple(args), stand_in), **map_tensors(dict(kwargs), stand_in))
     except Exception:
         return None
-    root.result = map_tensors(result, lambda tensor: tensor.place)  # type: ignore[attr-defined]
-    needed_places: set[int] = set()
-    _add_references(root.result, needed_places)
+    root.result = map_tensors(result, lambda tensor: tensor.reference)  # type: ignore[attr-defined]
+    needed_numbers: set[int] = set()
+    _add_references(root.result, needed_numbers)
     needed_calls = []
-    # leaves out calls that autograd makes, which are not part of the function
+    # calls whose results are not needed are left out: autograd makes them, not the function
     for call in reversed(root.calls):
-        operator, positional, named, places = call
-        output_places = {place.number for place in places if place is not None}
-        if output_places & needed_places or schema_of(operator).is_mutable:
-            _add_references((positional, named), needed_places)
+        operator, positional, named, results = call
+        output_numbers = {reference.number for reference in results if reference is not None}
+        if output_numbers & needed_numbers or schema_of(operator).is_mutable:
+            _add_references((positional, named), needed_numbers)
             needed_calls.append(call)
     root.calls = needed_calls[::-1]
     return root
@@ -1089,12 +1097,14 @@ def step_number() -> int | None:
     Seen: torch 2.9 to 2.15.
     Otherwise: None. Memory of a backward pass is assigned to the model, and to no module.
     """
-    ask = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
-    return None if ask is None else int(ask())
+    get_number = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
+    return None if get_number is None else int(get_number())
 
 
 def find_running_step() -> tuple[Any, int] | None:
-    """Returns the autograd node that runs backward (or None) and its number, or None if that is unknown.
+    """Returns the autograd node that runs backward and its number, or None if that is unknown.
+
+    Outside of backward, the pair is (None, -1).
 
     Assumes: `torch._C._current_autograd_node` returns the node, and its `_sequence_nr` the number.
     Seen: torch 2.9 to 2.15.
@@ -1189,7 +1199,7 @@ _CALLS_IN_MODE = Replacement(
 
 
 @contextmanager
-def autograd_calls_in(create_mode: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
+def run_autograd_calls_in(create_mode: Callable[[], AbstractContextManager[Any]]) -> Iterator[None]:
     """Runs the Python code that autograd calls in this thread in a mode. Autograd calls it outside of modes.
 
     The code is that of hooks for saved tensors, and `backward` of each `autograd.Function`, such as that of

@@ -5,7 +5,8 @@ box. No shape implies these sizes. A tensor without values returns 1 for them, w
 even be invalid. A box is never larger than the image to which it was clipped. This module therefore replaces
 these functions by functions that use the largest possible box, and a note states the assumption.
 
-The original functions are always restored. This module never imports torchvision.
+Two functions of torch for autocast are replaced as well, because they raise an error for the meta device. The
+original functions are always restored. This module never imports torchvision.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Wrap = Callable[[Any, Note], Any]
 """Function that returns the replacement of a function, from the original and a callback for notes."""
 
 
-def _mask_of_whole_image(original: Any, note: Note) -> Any:
+def _build_image_sized_paste(original: Any, note: Note) -> Any:
     """Replaces `paste_mask_in_image`: uses the image, grown by the padding of masks, as the box.
 
     A clipped box ends at x1 <= width. Grown about its center by g, it ends at (x1 + x0 + g (x1 - x0)) / 2,
@@ -50,7 +51,7 @@ def _mask_of_whole_image(original: Any, note: Note) -> Any:
     return paste
 
 
-def _remembering_images(original: Any, note: Note) -> Any:
+def _build_forward_that_stores_size(original: Any, note: Note) -> Any:
     """Replaces `RoIHeads.forward`: stores the size of the largest image, which later functions need."""
 
     @functools.wraps(original)
@@ -69,7 +70,7 @@ def _remembering_images(original: Any, note: Note) -> Any:
     return forward
 
 
-def _heatmaps_of_whole_images(original: Any, note: Note) -> Any:
+def _build_image_sized_keypoints(original: Any, note: Note) -> Any:
     """Replaces `heatmaps_to_keypoints`: uses boxes as large as the image."""
 
     @functools.wraps(original)
@@ -84,7 +85,7 @@ def _heatmaps_of_whole_images(original: Any, note: Note) -> Any:
     return locate
 
 
-def _suppression_at_once(original: Any, note: Note) -> Any:
+def _choose_nms_for_all_classes(original: Any, note: Note) -> Any:
     """Replaces `_batched_nms_vanilla`, which loops over classes, with torchvision's other implementation.
 
     The other implementation handles all classes at once, with their boxes moved far apart. Both keep the same
@@ -94,7 +95,7 @@ def _suppression_at_once(original: Any, note: Note) -> Any:
     return getattr(boxes, "_batched_nms_coordinate_trick", original)
 
 
-def _disable_autocast_on_shapes(original: Any, note: Note) -> Any:
+def _build_autocast_check_for_meta(original: Any, note: Note) -> Any:
     """Replaces `torch.is_autocast_enabled`, which raises for the meta device: returns False there."""
 
     @functools.wraps(original)
@@ -105,7 +106,7 @@ def _disable_autocast_on_shapes(original: Any, note: Note) -> Any:
     return enabled
 
 
-def _autocast_of_shapes(original: Any, note: Note) -> Any:
+def _build_autocast_for_meta(original: Any, note: Note) -> Any:
     """Replaces `torch.autocast`, which raises an error for the meta device: there it acts as for the CPU."""
 
     @functools.wraps(original)
@@ -121,12 +122,12 @@ def _autocast_of_shapes(original: Any, note: Note) -> Any:
 
 
 STAND_INS: tuple[tuple[str, str, Wrap], ...] = (
-    ("torch", "is_autocast_enabled", _disable_autocast_on_shapes),
-    ("torch", "autocast.__init__", _autocast_of_shapes),
-    ("torchvision.models.detection.roi_heads", "paste_mask_in_image", _mask_of_whole_image),
-    ("torchvision.models.detection.roi_heads", "RoIHeads.forward", _remembering_images),
-    ("torchvision.models.detection.roi_heads", "heatmaps_to_keypoints", _heatmaps_of_whole_images),
-    ("torchvision.ops.boxes", "_batched_nms_vanilla", _suppression_at_once),
+    ("torch", "is_autocast_enabled", _build_autocast_check_for_meta),
+    ("torch", "autocast.__init__", _build_autocast_for_meta),
+    ("torchvision.models.detection.roi_heads", "paste_mask_in_image", _build_image_sized_paste),
+    ("torchvision.models.detection.roi_heads", "RoIHeads.forward", _build_forward_that_stores_size),
+    ("torchvision.models.detection.roi_heads", "heatmaps_to_keypoints", _build_image_sized_keypoints),
+    ("torchvision.ops.boxes", "_batched_nms_vanilla", _choose_nms_for_all_classes),
 )
 """Module, attribute in it, and the function that builds the replacement from the original."""
 
@@ -169,7 +170,7 @@ def _wrap_for_thread(original: Any, replacement: Any) -> Any:
 
 @contextmanager
 def install_replacements(note: Note) -> Iterator[None]:
-    """Installs the replacements of `STAND_INS` inside the block, if torchvision is imported.
+    """Installs the replacements of `STAND_INS` inside the block, for each module that is imported.
 
     Several threads may use it at the same time: the first installs them, and the last restores the originals.
 

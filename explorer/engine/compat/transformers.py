@@ -52,7 +52,10 @@ def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
 
 
 def _iterate_forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
-    """Yields the module's forward, functions in its decorators, and forwards of submodules with tokens."""
+    """Yields the forwards to search for arguments: of the module, then those that it may pass arguments to.
+
+    Those are the functions that its decorators enclose, and the forwards of submodules that take tokens.
+    """
     yield model.forward
     yield from _list_enclosed_functions(getattr(model.forward, "__func__", model.forward), set())
     for part in model.modules():
@@ -103,7 +106,7 @@ def _names_cache(annotation: Any) -> bool:
 
 
 def position_of_step(argument: str, argument_names: Collection[str]) -> dict[str, torch.Tensor]:
-    """Returns the position argument of a decode step, for a forward that cannot derive it from its cache.
+    """Returns the position of a decode step as keyword arguments, or {} if the forward needs none.
 
     Assumes: a forward with `cache_params` and `cache_position` needs the positions of the new tokens, and
     reads only their number.
@@ -168,6 +171,8 @@ def cache_layers(cache: Any) -> list[Any]:
 
 def grow(cache: Any, tokens: int) -> bool:
     """Adds tokens to a cache, by the method with which a model adds them. Recurrent states do not grow.
+
+    Of an encoder-decoder's cache, only self-attention grows. Returns whether the cache has layers.
 
     Assumes: layers have `keys` and `values`, with tokens in the second-last axis, and `update(keys, values)`.
     Seen: 5.0 to 5.24.
@@ -234,7 +239,7 @@ def build_configured(kind: Any, settings: Any, dtype: torch.dtype | None) -> nn.
 
 
 def list_wide_parts(module: Any, dtype: torch.dtype | None) -> list[str]:
-    """Returns patterns of the parameter names that stay in float32 when a model is loaded in a narrower type.
+    """Returns regular expressions for the parameters that stay in float32 in a model of a narrower type.
 
     Assumes: `_keep_in_fp32_modules_strict` names those of all narrower types, `_keep_in_fp32_modules` those
     of float16 only.

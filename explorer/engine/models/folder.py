@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 
 MAX_FILES = 10_000
-"""Maximum number of files that the search reads: about one second of work."""
+"""Maximum number of entries of folders that the search examines: about one second of work."""
 MAX_FOLDERS = 2_000
+"""Maximum number of subfolders that the search enters."""
 MAX_DEPTH = 6
-"""Maximum number and depth of the folders that the search enters."""
+"""Maximum depth of the subfolders that the search enters."""
 
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages")
 
@@ -44,7 +45,7 @@ class _Search:
 
     Attributes:
         root: Real path of the searched folder.
-        files: Number of files that the search may still read.
+        files: Number of entries of folders that the search may still examine.
         folders: Number of folders that the search may still enter.
         left_out: Whether files or folders were left out.
         links: Number of links out of the folder that were not followed.
@@ -63,7 +64,14 @@ class _Search:
 
 
 def _find_models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
-    """Yields rows of the models below a folder: first directly in it, then in its subfolders."""
+    """Yields rows of the models below a folder: first directly in it, then in its subfolders.
+
+    Args:
+        search: State of the search.
+        folder: Path of the folder.
+        inside: Path of the folder relative to the searched folder, with a separator at its end, or ''.
+        depth: Depth of the folder below the searched folder.
+    """
     try:
         with os.scandir(folder) as entries:
             dir_entries = []
@@ -115,7 +123,8 @@ def _find_models(search: _Search, folder: str, inside: str, depth: int) -> Itera
 def _recognize_model(path: str, label: str) -> OutlineRow | None:
     """Returns the row of a file or folder, or None if no format recognizes its content.
 
-    A Git LFS pointer has a row, too: reading its header reports that the model was not fetched.
+    A Git LFS pointer has a row if its name has the ending of a format. Reading its header reports that the
+    model was not fetched.
     """
     probe = SourceProbe(path)
     if is_lfs_pointer(probe.head):
@@ -134,7 +143,7 @@ def _recognize_model(path: str, label: str) -> OutlineRow | None:
 
 
 def _sum_folder_bytes(folder: str) -> int | None:
-    """Returns the bytes of all files of a folder that is one model, or None if there are too many files."""
+    """Returns the bytes of the files directly in a folder, or None if it has too many entries."""
     with os.scandir(folder) as entries:
         sizes = [
             entry.stat().st_size
@@ -181,6 +190,7 @@ def outline(source: str) -> Outline:
 
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
+    """Refuses the folder, with its first models as a hint."""
     rows = [row for _, row in zip(range(_MAX_LISTED), outline(source).rows, strict=False)]
     names = ", ".join(row.path for row in rows)
     raise Misuse(

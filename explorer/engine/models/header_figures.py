@@ -45,7 +45,7 @@ _CONTEXT_KEYS = (
     "max_seq_len",
     ".context_length",
 )
-"""Settings of config.json, and the key of GGUF metadata, that give the longest context."""
+"""Settings of config.json, and the ending of a GGUF key, that give the longest context."""
 _MAX_DIGITS = 15
 """Maximum number of digits of a plausible context length."""
 
@@ -106,7 +106,7 @@ class _OutlineSums:
         methods: Quantization methods that operators indicate, in the order of the rows.
         scaled_types: Descriptions of integer types whose tensors have scales, in the order of the rows.
         params: Number of parameters, or None if unknown.
-        spans: Bytes of the file that were counted.
+        spans: Places of the counted tensors as (file, offset, length).
         other_elements: Elements of biases and scales, which are parameters of a quantized graph only.
     """
 
@@ -118,7 +118,7 @@ class _OutlineSums:
         self.params: int | None = 0
         self.spans: set[tuple[str, int, int]] = set()
         self.other_elements = 0
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + SECONDS  # the rows are read in the loop, not before
         for index, row in enumerate(outline.rows):
             self._add_row(row)
             if index % _CHECK_INTERVAL == 0 and time.monotonic() > deadline:

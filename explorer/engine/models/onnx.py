@@ -113,7 +113,7 @@ class OnnxModel:
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`."""
-        if info.model.inference_died:
+        if info.model.inference_died:  # the next analysis may find more shapes
             return None
         # without a source, the reader may have read any part of the file
         return (record_full_read(self.source),) if self.model.source is None else list_model_reads(self.model)

@@ -75,7 +75,7 @@ class OpenedModel(Protocol):
     format: str
     source: str
     takes_weights: bool
-    """Whether `--weights` applies: the model has trained weights in torchvision."""
+    """Whether `--weights` and `--weights-file` apply: the model comes from code, not from a file."""
     is_graph: bool
     """Whether the model already is an ONNX graph, so that `graph` exports nothing."""
     options: OpenOptions
@@ -189,8 +189,11 @@ def select_dims(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
 def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
     """Checks that every dimension and input from the user exists in one of the models.
 
+    The names are not checked if a model does not know its names yet.
+
     Raises:
-        Misuse: A name does not exist (the hint is the nearest name), or `--weights` is passed for files.
+        Misuse: A name does not exist (the hint is the nearest name), or `--weights` or `--weights-file` is
+            passed although all models come from files.
     """
     for option, path in (("--weights", options.weights), ("--weights-file", options.weights_file)):
         if path is not None and not any(model.takes_weights for model in opened):

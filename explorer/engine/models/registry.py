@@ -79,7 +79,7 @@ SAVED_MODEL = "saved_model.pb"
 def build_saved_model_error(source: str) -> BadModel:
     """Returns the error for a SavedModel, given as its folder or the file in it.
 
-    The hint is the next step.
+    The hint is the command that converts it.
     """
     folder = os.path.dirname(source) if os.path.basename(source) == SAVED_MODEL else source
     hint = (
@@ -97,7 +97,10 @@ def find_format_by_ending(source: str) -> Format | None:
 
 
 def _build_missing_error(source: str, format_by_name: Format | None) -> BadModel:
-    """Returns the error for a missing file or unknown name, with the nearest match as a hint."""
+    """Returns the error for an unknown name, a dangling link or a missing file.
+
+    For a missing file, the hint is the model file in its folder with the nearest name.
+    """
     if format_by_name is None and os.sep not in source:
         hint = "explorer formats lists what can be opened"
         return BadModel("this is neither a file nor a model's name", where=source, hint=hint)

@@ -1,7 +1,7 @@
 """Builds the rows of a layer tree of very many tensors lazily, each when it is first read.
 
 A row takes a kilobyte of objects, and a user looks at a few hundred rows of a million. Before it is built, a
-row is an index of a few arrays, and the header's entry of its tensor. The rows equal those that
+row is an index into a few arrays, and its tensor's entry in the header. The rows equal those that
 `costs.layer_rows` builds from the same tensors. That module is used for small trees, and for trees in which a
 tensor has several names or two rows would have the same path.
 """
@@ -49,7 +49,11 @@ class TensorRows(LayerRows):
         self._compute_sums()
 
     def _collect_items(self, contents: TensorIndex) -> None:
-        """Collects the rows in pre-order: the path of a module, or the entry of a tensor."""
+        """Collects the rows in pre-order: the path of a module, or the entry of a tensor.
+
+        Raises:
+            ValueError: A tensor has several names, or two rows would have the same path.
+        """
         modules: set[str] = set()
         ancestors = array("i", [-1])
         for index, row in enumerate(list_rows(contents.tensors)):
@@ -70,7 +74,10 @@ class TensorRows(LayerRows):
             raise ValueError("shared")
 
     def _compute_sums(self) -> None:
-        """Computes the sums of modules and finds runs of equal modules, from the last row to the first."""
+        """Computes the sums of modules, and finds runs of identical consecutive modules.
+
+        Rows are visited from the last to the first, so that a module comes after all its members.
+        """
         parents, params, sizes, trained = self._parent, self._params, self._bytes, self._trained
         id_by_signature: dict[Hashable, int] = {}
         signature_ids = array("i", bytes(4 * len(parents)))
@@ -160,7 +167,7 @@ def build_leaf_layer(
         index: Index of the row in the tree.
         parent: Index of the row of its module, or None.
         depth: Depth of the row in the tree.
-        params: Number of elements of the tensor.
+        params: Number of parameters of the row; 0 if `layer_rows.build` sets it later.
     """
     return Layer(
         id=index,

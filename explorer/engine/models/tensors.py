@@ -53,7 +53,11 @@ class TensorFile(StaticModel):
 
     Args:
         contents: Contents of the file headers.
-        options: Options that the model is opened with. Only misspelled names in them have an effect.
+        options: Options that the model is opened with. They change nothing: `check_names` refuses every
+            dimension and input in them.
+
+    Attributes:
+        strides: Strides in elements of the tensors that are not contiguous, by name.
     """
 
     no_graph = "nothing can be tiled, verified or compared node by node"
@@ -108,15 +112,16 @@ class TensorFile(StaticModel):
         """Returns the rows of tensors by their names, without the tree, which takes seconds for very many.
 
         Returns:
-            One row per name; None if a name is a pattern, a module, or a tensor with several names.
+            One row per name, without a place in the tree; None if a name is unknown or a pattern, or names a
+            module, or a tensor with several names.
         """
         tensors = self.contents.tensors
         requested = set(names)
         entries = {entry.name: entry for entry in tensors if entry.name in requested}
         if len(entries) < len(requested) or any(entry.identity is not None for entry in entries.values()):
             return None
-        modules = tuple(f"{name}{separator}" for name in requested for separator in "./")
-        if any(entry.name.startswith(modules) for entry in tensors):
+        module_prefixes = tuple(f"{name}{separator}" for name in requested for separator in "./")
+        if any(entry.name.startswith(module_prefixes) for entry in tensors):
             return None
         why = self.contents.why
         return [build_leaf_layer(entry, name, why, params=entry.elements) for name, entry in entries.items()]
@@ -133,19 +138,17 @@ class TensorFile(StaticModel):
     def _list_layers(self) -> tuple[Layer, ...]:
         """Returns the rows of `_create_rows`, all built."""
         leaves, groups = build_tree(self.contents.tensors, self.contents.why, self.contents.kinds)
-        trained = self._list_trained()
-        return build(
-            leaves,
-            groups,
-            trained=None if trained is None else {key for tensor in trained for key, _, _ in tensor.counted},
-        )
+        trainable = self._list_trainable()
+        parameter_ids = {key for tensor in trainable or () for key, _, _ in tensor.counted}
+        return build(leaves, groups, trained=None if trainable is None else parameter_ids)
 
     def _count_trainable(self) -> int | None:
         """Returns the number of parameters with requires_grad, or None if the file does not say."""
-        trained = self._list_trained()
-        return None if trained is None else count_stored(trained)[0]
+        trainable = self._list_trainable()
+        return None if trainable is None else count_stored(trainable)[0]
 
-    def _list_trained(self) -> list[StoredTensor] | None:
+    def _list_trainable(self) -> list[StoredTensor] | None:
+        """Returns the tensors with requires_grad, or None if the file does not say."""
         tensors = self.contents.tensors
         if not tensors or any(tensor.trainable is None for tensor in tensors):
             return None
@@ -171,7 +174,7 @@ def build_tree(
         tensors: Tensors in the order of the file.
         reason: Reason why the costs are unknown.
         kinds: Class of each module by its path, if known.
-        role: Purpose of tensors outside the model, or ''.
+        role: Purpose of the tensors if they are outside the model, such as 'optimizer state', or ''.
     """
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}

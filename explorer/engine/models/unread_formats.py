@@ -164,9 +164,10 @@ UNREAD_FORMATS = (
 )
 """Formats in the order in which they are tried.
 
-The start of an HDF5 file is the signature of its specification. ExecuTorch files have the file identifier of
-their FlatBuffers schema. TensorRT engines of versions 5 to 10 begin with a tag, and ncnn's files begin with a
-number. Core ML, OpenVINO and frozen graphs are recognized by the first fields of their files.
+Zip archives are recognized by the names in them. The start of an HDF5 file is the signature of its
+specification. ExecuTorch files have the file identifier of their FlatBuffers schema. TensorRT engines of
+versions 5 to 10 begin with a tag, and ncnn's files begin with a number. The other formats are recognized by
+the first fields of their files.
 """
 
 

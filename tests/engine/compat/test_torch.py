@@ -185,14 +185,14 @@ def test_threads_that_end_in_another_order_leave_the_compiler_as_it_was() -> Non
     first, second = threading.Event(), threading.Event()
 
     def outer() -> None:
-        with compat.uncompiled():
+        with compat.disable_compilation():
             first.set()
             second.wait(10)
 
     thread = threading.Thread(target=outer)
     thread.start()
     first.wait(10)
-    with compat.uncompiled():
+    with compat.disable_compilation():
         assert torch.compile(len) is len
         second.set()
         thread.join(10)

@@ -2,7 +2,7 @@
 
 For some functions, the kernel depends on device, shape and dtype. The meta device has no kernels, so torch
 takes its most general implementation there. Here torch records the operators of the same call on a CPU
-(`calls_on_cpu`), and these run on meta tensors.
+(`record_calls_on_cpu`), and these run on meta tensors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from explorer.base.replacement import Replacement
 from explorer.engine.compat.torch import (
     RecordedCalls,
     attention_workspace,
-    calls_on_cpu,
     map_tensors,
     read_sparse_parts,
+    record_calls_on_cpu,
 )
 from explorer.engine.costs.aten import meta_shapes
 
@@ -63,7 +63,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if signature not in _recorded_calls:
         if len(_recorded_calls) >= _MAX_CACHED:
             _recorded_calls.clear()
-        _recorded_calls[signature] = calls_on_cpu(function, args, kwargs, _MAX_OPERATORS)
+        _recorded_calls[signature] = record_calls_on_cpu(function, args, kwargs, _MAX_OPERATORS)
     calls = _recorded_calls[signature]
     # a function that calls no operator (size, type) has the same result on any device
     if calls is None or not calls.calls:

@@ -1,6 +1,6 @@
 """Defines torch modes that forward calls of functions and operators to an observer of a running model.
 
-The observer also receives calls of modules, through `compat.torch.listening`.
+The observer also receives calls of modules, through `compat.torch.intercept_calls`.
 """
 
 from __future__ import annotations

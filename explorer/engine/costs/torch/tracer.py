@@ -24,21 +24,21 @@ from torch import nn
 
 from explorer.base.errors import ExplorerError
 from explorer.engine.compat.torch import (
-    attention_by,
     buffers_of,
+    disable_compilation,
     hide_from_dispatch,
+    intercept_calls,
     is_about_devices,
     is_about_meta,
     is_higher_order,
     is_of_torch,
-    listening,
     mode_depths,
     parameters_of,
     pop_function_mode,
     push_function_mode,
+    replace_attention,
     schema_of,
     storage_key,
-    uncompiled,
 )
 from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.aten import (
@@ -1116,15 +1116,15 @@ def _observe_model(
         note_variation("date")
     with (
         restoring_modes(modules),
-        listening(watch.run, watch.note_thread_call),
+        intercept_calls(watch.run, watch.note_thread_call),
         watch_handed_on_work(
             code_modules, watch.note_started_work, watch.note_later_work, partial(note_variation, "state")
         ),
         watch_draws(code_modules, watch.policy.draw, partial(note_variation, "draw")),
         storages.watch_storages(watch.note_memory_access),
-        attention_by(watch.run_attention),
+        replace_attention(watch.run_attention),
         kernels.keep_casts(),
-        uncompiled(),
+        disable_compilation(),
     ):
         if any(module.training != train for module in modules):
             model.train(train)

@@ -27,8 +27,6 @@ from torch.utils.checkpoint import checkpoint
 from explorer.base.errors import ExplorerError, Misuse, suggest_name
 from explorer.engine.compat.torch import (
     DispatchMode,
-    attention_by,
-    autograd_calls_in,
     buffers_of,
     find_running_compiled_function,
     find_running_step,
@@ -36,6 +34,8 @@ from explorer.engine.compat.torch import (
     is_compiled,
     parameters_of,
     read_sparse_parts,
+    replace_attention,
+    run_autograd_calls_in,
     step_number,
     storage_key,
 )
@@ -290,9 +290,9 @@ def _simulate(
         stack.enter_context(_observe_modules(model, watch, checkpoints))
         stack.enter_context(storages.watch_storages(lambda method: None))
         stack.enter_context(kernels.keep_casts())
-        stack.enter_context(autograd_calls_in(_CpuKernels))
+        stack.enter_context(run_autograd_calls_in(_CpuKernels))
         stack.enter_context(_CpuKernels())
-        stack.enter_context(attention_by(_run_attention))
+        stack.enter_context(replace_attention(_run_attention))
         stack.enter_context(watch)
         result = model(*args, **kwargs)
         differentiable_results = [t for _, t in walk_tensors(result) if t.requires_grad]

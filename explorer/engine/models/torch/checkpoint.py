@@ -34,12 +34,16 @@ def _is_pickle(head: bytes) -> bool:
     """Whether a file starts like a pickle of protocol 2 or later."""
     if len(head) < 3 or head[0] != 0x80 or not 2 <= head[1] <= 5:
         return False
-    # first opcodes of a model's pickle: a frame, a container, a global, a number, text
+    # opcodes that can follow the protocol: a frame, a container, a global, a number, text, None, the memo
     return head[2] in b"\x95}](c\x8a\x8cXq)\x94NKMJ"
 
 
 def _check(source: str) -> None:
-    """Refuses a file that only has the name of a checkpoint."""
+    """Refuses a missing file, and a file that only has the name of a checkpoint.
+
+    Raises:
+        BadModel: The file is refused.
+    """
     probe = SourceProbe(source)
     if not probe.exists:
         raise BadModel("there is no such file", where=source)

@@ -45,7 +45,7 @@ class DescribedFile(TensorFile):
         hint: Next step for a user who needs more.
         inputs: Inputs of the model, as far as the file declares them.
         outputs: Outputs of the model, as far as the file declares them.
-        counted: Note on the source of the leaves' costs, or '' if the leaves have none.
+        cost_note: Note on the source of the leaves' costs, or '' if the leaves have none.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DescribedFile(TensorFile):
         hint: str = "",
         inputs: tuple[TensorInfo, ...] = (),
         outputs: tuple[TensorInfo, ...] = (),
-        counted: str = "",
+        cost_note: str = "",
     ) -> None:
         super().__init__(contents, options)
         self._create_leaves = create_leaves
@@ -66,7 +66,7 @@ class DescribedFile(TensorFile):
         self._hint = hint
         self._inputs = inputs
         self._outputs = outputs
-        self._counted = counted
+        self._cost_note = cost_note
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> liveness.AnalysisResult:
         """See `OpenedModel`."""
@@ -85,8 +85,9 @@ class DescribedFile(TensorFile):
         totals = layer_tree.compute_totals(leaves, trainable_params=trainable)
         totals = replace(totals, stored_status=examined.info.totals.stored_status)
         model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
-        if self._counted:
-            model = replace(model, notes=(self._counted, *model.notes[1:]))
+        if self._cost_note:
+            # the first note of a TensorFile says that MACs are unknown
+            model = replace(model, notes=(self._cost_note, *model.notes[1:]))
             totals = replace(totals, **self._sum_activations(leaves))
         else:
             totals = replace(totals, nodes=0, coverage=0.0, status="unknown")
@@ -96,7 +97,10 @@ class DescribedFile(TensorFile):
         return liveness.AnalysisResult(info, lambda: liveness.BuiltRows(layers, lambda: order))
 
     def _sum_activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
-        """Returns the output bytes of modules, and separately of operators outside modules."""
+        """Returns the fields of the totals for activations: output bytes of modules, and of other operators.
+
+        The peak is None, because it depends on the order of execution.
+        """
         sums: dict[bool, list[int | None]] = {True: [], False: []}
         for leaf in leaves:
             sums[leaf.layer.path in self.contents.kinds].append(leaf.layer.activation_bytes)
@@ -152,8 +156,9 @@ def build_tensor_infos(values: Sequence[tuple[str, str | None, Shape | None]]) -
 def build_leaves(parts: Sequence[ModulePart], reason: str) -> DescribedLeaves:
     """Returns the leaves of a layer tree.
 
-    There is a leaf for every module without submodules, for every tensor outside modules, and for every
-    object outside the model. Tensors of such objects are not parameters.
+    There is a leaf for every module without submodules, for every parameter that a module with submodules
+    owns directly, and for every tensor outside modules. Tensors of parts with a role, such as an optimizer
+    state, are not parameters.
 
     Args:
         parts: Parts of the file, in pre-order.

@@ -38,7 +38,12 @@ _COST_NOTE = (
 
 
 def open_program(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens an exported program, or only reads its description if torch is not installed."""
+    """Opens an exported program, or only reads its description if torch is not installed.
+
+    Raises:
+        BadModel: The file holds no program, or cannot be read.
+        Misuse: torch is not installed, and the options request other sizes than those in the file.
+    """
     try:
         require("torch", source)
     except MissingExtra:
@@ -64,7 +69,7 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
         hint=f"type: {format_install_command()}",
         inputs=build_tensor_infos(program.inputs),
         outputs=build_tensor_infos(program.outputs),
-        counted=_COST_NOTE,
+        cost_note=_COST_NOTE,
     )
 
 
@@ -101,24 +106,27 @@ def read_node_figures(source: str) -> dict[str, dict[str, int | None]]:
 
 
 def _build_leaves(program: ProgramDescription) -> DescribedLeaves:
-    """Returns the leaves in the order of their first operator. The file has no facts about groups."""
+    """Returns the leaves in the order of their first operator, then the parameters that no operator uses.
+
+    The facts about groups are empty, because the file has none.
+    """
     paths_with_submodules = {
         module_call.path.rpartition(".")[0]
         for call in program.nodes
         for module_call in call.stack
         if module_call.path
     }
-    runs: dict[int | str, list[ProgramCall]] = {}  # by path of a module, or index of an operator
+    calls_by_row: dict[int | str, list[ProgramCall]] = {}  # by path of a module, or index of an operator
     for index, call in enumerate(program.nodes):
         path = call.stack[-1].path if call.stack else ""
         is_single = not path or path in paths_with_submodules
-        runs.setdefault(index if is_single else path, []).append(call)
+        calls_by_row.setdefault(index if is_single else path, []).append(call)
     parameters = {
         tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
     }
     unused_parameters = {tensor.key: tensor for tensor in parameters.values()}
     leaves: list[LayerLeaf] = []
-    for key, nodes in runs.items():
+    for key, nodes in calls_by_row.items():
         layer, used_parameters = _build_row(program, nodes, isinstance(key, str), parameters)
         for tensor in used_parameters:
             unused_parameters.pop(tensor.key, None)
@@ -130,6 +138,7 @@ def _build_leaves(program: ProgramDescription) -> DescribedLeaves:
 
 
 def _build_scopes(call: ProgramCall, is_module: bool) -> tuple[Scope, ...]:
+    """Returns the modules around a call, without the innermost one if the row is that module."""
     module_calls = [module_call for module_call in call.stack if module_call.path]
     if is_module:
         module_calls = module_calls[:-1]
@@ -142,7 +151,7 @@ def _build_row(
     is_module: bool,
     parameters: Mapping[str, StoredTensor],
 ) -> tuple[Layer, list[StoredTensor]]:
-    """Returns the row of a module with all its operators, or of one operator, and its parameters."""
+    """Returns the row of a module with all its operators, or of one operator, and the parameters it uses."""
     costs = [
         count_exported_call(
             call.operator.kind, call.operator.inputs, call.operator.outputs, call.operator.settings
@@ -190,8 +199,8 @@ def _build_row(
 
 
 def _find_outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescription) -> list[Tensor]:
-    """Returns the input tensors from outside the module that are not stored."""
-    inner_values = {name for r in nodes for name, _, _ in r.operator.outputs}
+    """Returns the input tensors of the nodes that are not stored and come from outside these nodes."""
+    inner_values = {name for call in nodes for name, _, _ in call.operator.outputs}
     outside_inputs: dict[str, Tensor] = {}
     for call in nodes:
         input_tensors = [value for value in call.operator.inputs if value[2] is not None]
@@ -202,12 +211,13 @@ def _find_outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescripti
 
 
 def _collect_results(nodes: Sequence[ProgramCall]) -> list[Tensor]:
-    """Returns the outputs of every call of a module."""
+    """Returns the outputs of every call of a module: those of the last operator in each call."""
     outputs_by_call = {call.stack[-1].key: call.operator.outputs for call in nodes}
     return [value for outputs in outputs_by_call.values() for value in outputs]
 
 
 def _sum_bytes(values: Sequence[Tensor]) -> int | None:
+    """Returns the bytes of all values, or None if a type or size is unknown."""
     total_bytes = 0
     for _, dtype, shape in values:
         value_bytes = BYTES.get(dtype or "")
@@ -222,7 +232,7 @@ def _sum_bytes(values: Sequence[Tensor]) -> int | None:
 
 
 def _collect_attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
-    """Returns the arguments of the operator, and its line in the source code."""
+    """Returns the arguments of a single operator, or the names of the first 16; and the first source line."""
     attributes = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
     if len(nodes) > 1:
         attributes["operators"] = [call.operator.kind for call in nodes[:16]]

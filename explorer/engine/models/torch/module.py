@@ -61,7 +61,7 @@ class TorchModel:
     takes_weights = True
     is_graph = False
     planned_as_traced = False
-    """Whether the sites of a tiling come from a run on the meta device at any size of the model.
+    """Whether the sites of a tiling always come from a run on the meta device, however small the model is.
 
     The module is then not exported, so the exporter does not have to support its operators.
     """

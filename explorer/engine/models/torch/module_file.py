@@ -65,7 +65,7 @@ def open_program(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> OpenedModel:
-    """Opens the module in a checkpoint with torch.load, which runs any code in the file.
+    """Opens the first module in a checkpoint with torch.load, which runs any code in the file.
 
     Raises:
         BadModel: A class of the module cannot be imported, or loading fails.
@@ -98,7 +98,10 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
 
 
 def _find_module(loaded: Any, path: str) -> torch.nn.Module | None:
-    """Returns the module at a path in the loaded object: keys of dictionaries, indices of lists."""
+    """Returns the module at a path in the loaded object, or None if there is none.
+
+    The path joins keys of dictionaries and indices of lists with dots.
+    """
     while path and not isinstance(loaded, torch.nn.Module):
         if isinstance(loaded, dict):
             key = next(

@@ -20,6 +20,7 @@ def is_code(source: str) -> bool:
 
 
 def _recognize(probe: SourceProbe) -> bool:
+    """Whether a source is no file, and has the form of a model's name or of a callable."""
     if probe.exists:
         return False
     if is_code(probe.source):

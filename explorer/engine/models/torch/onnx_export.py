@@ -8,9 +8,9 @@ tried if the first fails, or if its file branches on values.
 The newer exporter writes module paths only into metadata. Its nodes get the names that the TorchScript
 exporter would give, so that a plan, a proof and a map name the module's layers.
 
-Two changes of names are reverted. Parameters with equal values (such as new biases of zeros) are not merged
-into one parameter. A transposed weight that the exporter named `onnx::MatMul_2064` gets its state_dict name
-back. Batch norms are not folded, so that parameters can be compared.
+Parameters can be compared with the module's, because three changes by the exporters are prevented or undone.
+Parameters with equal values (such as new biases of zeros) are not merged into one parameter. Batch norms are
+not folded. A transposed weight that the exporter named `onnx::MatMul_2064` gets its state_dict name back.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ _ATTEMPTS = (("torchscript", OPSET), ("torchscript", _MAX_OPSET), ("dynamo", _DY
 """Exporter and opset of each attempt, in order, if the request leaves them open."""
 
 _EXTERNAL_BYTES = 1 << 30
-"""Bytes of weights above which they are written to a separate file: protobuf allows 2 GiB, graph included."""
+"""Bytes of weights above which the torch.export exporter writes them to a separate file.
+
+protobuf allows 2 GiB, graph included.
+"""
 
 
 class ExportRequest(Struct, frozen=True):
@@ -79,9 +82,10 @@ class ExportRequest(Struct, frozen=True):
         inputs: Name in the file of each input; empty for the model's own names.
         outputs: Name in the file of each output; empty for the model's own names.
         weights: New names of the first stored tensors, in the order of the file; empty keeps all names.
-        axes: Dynamic axes of each input and their names; empty if all sizes are fixed.
-        output_axes: Dynamic axes of each output and their names.
-        shapes: The `dynamic_shapes` argument of torch.export.
+        axes: For each input, the names of its dynamic axes by axis; empty if all sizes are fixed. Only the
+            TorchScript exporter reads it.
+        output_axes: The same for each output.
+        shapes: The `dynamic_shapes` argument of torch.export, for the torch.export exporter.
     """
 
     exporter: str | None = None
@@ -118,8 +122,10 @@ def export(
         request: Options of the export.
 
     Raises:
-        BadModel: No requested exporter can write this model. The message has the first exporter's reason.
-        Misuse: No exporter supports the opset.
+        BadModel: No requested exporter can write this model. The message has the reason of the first failure
+            other than a failed trace, or else of the first failure.
+        Misuse: No requested exporter supports the opset, or the new names of weights do not fit the file.
+        OSError: The disk is full.
     """
     report, request = on_progress or (lambda progress: None), request or ExportRequest()
     attempts = _list_attempts(request)
@@ -162,7 +168,7 @@ def export(
         reported_error = next((error for error in errors if not _is_untraceable(error)), errors[0])
         raise BadModel(f"it cannot be exported to ONNX ({format_error(reported_error)})", where=loaded.source)
     report(Progress("naming the weights"))
-    _restore_names(path, model, named_nodes=result.exporter == "torchscript")
+    _restore_names(path, model, has_module_names=result.exporter == "torchscript")
     if request.weights:
         _name_weights(path, request.weights)
     return result
@@ -195,10 +201,10 @@ def _list_attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
     """Returns the exporter and opset of each attempt, in order.
 
     Raises:
-        Misuse: None of the exporters supports the opset.
+        Misuse: No requested exporter supports the opset.
     """
     if request.opset is None:
-        return tuple(way for way in _ATTEMPTS if request.exporter in (None, way[0]))
+        return tuple(attempt for attempt in _ATTEMPTS if request.exporter in (None, attempt[0]))
     names = [request.exporter] if request.exporter else list(EXPORTERS)
     attempts = tuple((name, request.opset) for name in names if request.opset in _list_opsets(name))
     if not attempts:
@@ -277,20 +283,20 @@ def _export_dynamo(
 _EXPORT = {"torchscript": _export_torchscript, "dynamo": _export_dynamo}
 
 
-def _restore_names(path: str, model: nn.Module, *, named_nodes: bool) -> None:
-    """Restores the state_dict names of weights that constant folding transposed.
+def _restore_names(path: str, model: nn.Module, *, has_module_names: bool) -> None:
+    """Restores the state_dict names of transposed weights, and names nodes by their modules.
 
-    The weights are recognized by value. If all names are right, the file is not rewritten.
+    If no name changes, the file is not rewritten.
 
     Args:
         path: Path of the file.
         model: The exported module.
-        named_nodes: Whether the names of the nodes already contain the module tree.
+        has_module_names: Whether the names of the nodes already contain the module tree.
     """
     graph = onnx.load(path, load_external_data=False)
     renamed = _map_original_names(graph, path, model)
-    named = 0 if named_nodes else _name_nodes(graph.graph, Counter())
-    if not renamed and not named:
+    named_count = 0 if has_module_names else _name_nodes(graph.graph, Counter())
+    if not renamed and not named_count:
         return
     for tensor in graph.graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
@@ -306,7 +312,7 @@ def _name_nodes(graph: onnx.GraphProto, used: Counter[str]) -> int:
         used: Number of nodes with each name so far.
 
     Returns:
-        The number of nodes with a new name.
+        The number of nodes that were named.
     """
     count = 0
     for node in graph.node:
@@ -328,7 +334,7 @@ def _name_weights(path: str, names: Sequence[str]) -> None:
     """Renames the first stored tensors of the file.
 
     Raises:
-        Misuse: The file stores fewer tensors, or a name is that of another value.
+        Misuse: The file stores fewer tensors, or a name is repeated or is the name of another value.
     """
     model = onnx.load(path, load_external_data=False)
     graph = model.graph
@@ -367,7 +373,7 @@ def _rename_inputs(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
 
 
 def _map_original_names(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
-    """Maps names that the exporter invented to names in the state_dict."""
+    """Maps names that the exporter invented to state_dict names of matrices with the transposed values."""
     used_names = {tensor.name for tensor in graph.graph.initializer}
     weights_by_shape: dict[tuple[int, ...], list[tuple[str, torch.Tensor]]] = {}
     for name, weight in model.state_dict().items():

@@ -1,7 +1,8 @@
 """Reads the names of torchvision's models from its source code: an import would take seconds and need torch.
 
-Each builder is a function with the decorator `register_model`. Its name is the function's name or the one
-passed to the decorator. The enumeration of its trained weights contains torchvision's number of parameters.
+torchvision decorates each function that builds a model with `register_model`. The model's name is the
+function's name, or the name that is passed to the decorator. The enumeration of the model's trained weights
+contains its number of parameters.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def _list_source_files() -> list[str] | None:
 
 
 def _list_models_in_file(path: str, text: str = "") -> Iterator[tuple[str, int | None]]:
-    """Yields the names that a source file with `text` registers, with their numbers of parameters."""
+    """Yields the models that a source file registers: name, and number of parameters (None if unknown).
+
+    Yields nothing if the file cannot be read or does not contain `text`.
+    """
     try:
         with input_files.open_text(path, internal=True) as file:
             source = file.read(_MAX_SOURCE_BYTES)
@@ -116,7 +120,12 @@ def _read_registered_name(node: ast.FunctionDef) -> str:
 
 
 def _read_parameter_count(weights: ast.AST, shared: Mapping[str, int | None] | None = None) -> int | None:
-    """Returns the number of parameters in the first weights of an enumeration, or of a dictionary in it."""
+    """Returns the first `num_params` in an enumeration of weights, or None.
+
+    Args:
+        weights: The class of the enumeration, or a value that its members share.
+        shared: Numbers of parameters in module variables by name, which the class may use.
+    """
     for node in ast.walk(weights):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

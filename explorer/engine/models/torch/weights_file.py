@@ -2,7 +2,7 @@
 
 Explorer's own readers read the file one tensor at a time, so no code in it runs. Trainers add prefixes to the
 names ('state_dict.', 'model.', 'module.', '_orig_mod.'). The prefix that makes the most names match is
-removed, and reported.
+removed from the names of the file, or added to them, and reported.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _HINT = "explorer layers FILE lists what it holds"
 def use_weights_file(loaded: LoadedModule, path: str) -> LoadedModule:
     """Returns the model with the weights of a file.
 
-    Tensors that the file lacks keep the values from the callable.
+    The file is opened at once, and its tensors are copied each time the model is built. Tensors that the file
+    lacks keep the values from the callable.
 
     Raises:
-        Misuse: The file holds no named tensors.
+        Misuse: The file is a model, not a file of weights.
         BadModel: The file cannot be read.
     """
     opened = open_tensors(path)
@@ -66,11 +67,11 @@ class Match(Struct, frozen=True):
 
     Attributes:
         file_names: Name in the file by the matched name in the module.
-        removed_prefix: Prefix removed from the file's names.
-        added_prefix: Prefix added to the file's names.
+        removed_prefix: Prefix removed from the file's names, or ''.
+        added_prefix: Prefix added to the file's names, or ''.
         missing: Names in the module that the file lacks.
         unexpected: Names in the file that the module lacks.
-        others: Other prefixes with which as many tensors would match.
+        others: Other prefixes that, if removed, make as many names match.
     """
 
     file_names: Mapping[str, str]
@@ -82,9 +83,11 @@ class Match(Struct, frozen=True):
 
 
 def match(module_names: Iterable[str], file_names: Iterable[str]) -> Match:
-    """Finds the prefix with which the most names match. Of equally good prefixes, the first in the file wins.
+    """Finds the prefix with which the most names match, if it is removed from the file's names or added.
 
-    Prefixes of averaged copies and of optimizer states come last.
+    A prefix is added only if this makes more names match than any removal. Of equally good prefixes to
+    remove, the first in the file wins, but prefixes of averaged copies and of optimizer states come last. Of
+    equally good prefixes to add, the shortest wins.
 
     Args:
         module_names: Names of the module's tensors.
@@ -140,13 +143,17 @@ def _split_at_dots(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _strip_wrappers(names: Iterable[str]) -> dict[str, str]:
-    """Maps names without the components of torch's wrappers to the original names."""
+    """Maps names without the components of torch's wrappers to the original names.
+
+    If two names would become equal, every name maps to itself.
+    """
     all_names = list(names)
     name_by_bare = {".".join(p for p in name.split(".") if p not in _WRAPPERS): name for name in all_names}
     return name_by_bare if len(name_by_bare) == len(all_names) else {name: name for name in all_names}
 
 
 def _find_wrappers(name: str) -> list[str]:
+    """Returns the components of a name that torch's wrappers inserted."""
     return [piece for piece in name.split(".") if piece in _WRAPPERS]
 
 
@@ -154,26 +161,29 @@ def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tu
     """Copies the tensors of a file into a module. Returns the origin of the weights, and notes.
 
     Raises:
-        Misuse: Few of the tensors match, or a tensor has another shape or values that cannot be read.
+        Misuse: Fewer than half of the tensors match (of the module or the file, whichever has fewer), or a
+            tensor has another shape, complex values for a real tensor, or values that cannot be read.
     """
     module_tensors = {
         name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)
     }
     by_name = {numbers.name: numbers for numbers in tensors}
-    names = match(module_tensors, by_name)
-    if 2 * len(names.file_names) < min(len(module_tensors), len(by_name)) or not names.file_names:
-        file_name, module_name = (next(iter(names.unexpected), "none"), next(iter(names.missing), "none"))
+    matches = match(module_tensors, by_name)
+    if 2 * len(matches.file_names) < min(len(module_tensors), len(by_name)) or not matches.file_names:
+        file_name, module_name = (next(iter(matches.unexpected), "none"), next(iter(matches.missing), "none"))
         count_text = (
-            f"only {len(names.file_names):,} of its {len(by_name):,} tensors are"
-            if names.file_names
+            f"only {len(matches.file_names):,} of its {len(by_name):,} tensors are"
+            if matches.file_names
             else "none of its tensors is"
         )
         texts = printable(file_name), printable(module_name)
         reason = f"{count_text} in the model: '{texts[0]}' in the file, '{texts[1]}' in the model"
         raise Misuse(reason, where=path, hint=_HINT)
-    pairs = [(name, module_tensors[name], by_name[file_name]) for name, file_name in names.file_names.items()]
+    pairs = [(name, module_tensors[name], by_name[file]) for name, file in matches.file_names.items()]
     mismatches = [
-        (n, tuple(t.shape), k.shape) for n, t, k in pairs if not is_lazy(t) and tuple(t.shape) != k.shape
+        (name, tuple(target.shape), numbers.shape)
+        for name, target, numbers in pairs
+        if not is_lazy(target) and tuple(target.shape) != numbers.shape
     ]
     if mismatches:
         name, *shapes = mismatches[0]
@@ -187,7 +197,7 @@ def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tu
             raise Misuse(reason.replace("torch.", ""), where=path, hint=_HINT)
     for name, target, numbers in pairs:
         _copy_tensor(module, name, target, numbers, path)
-    return _describe_origin(names, pairs, path), list(_describe_mismatches(names, pairs, path))
+    return _describe_origin(matches, pairs, path), list(_describe_mismatches(matches, pairs, path))
 
 
 def _copy_tensor(module: nn.Module, name: str, target: torch.Tensor, numbers: Numbers, path: str) -> None:
@@ -207,8 +217,14 @@ def _copy_tensor(module: nn.Module, name: str, target: torch.Tensor, numbers: Nu
 
 
 def _write_slabs(target: torch.Tensor, numbers: Numbers, path: str) -> None:
+    """Copies the values of a file's tensor into a contiguous tensor.
+
+    Raises:
+        Misuse: Some values cannot be read.
+    """
     flat, position = target.view(-1), 0
     for slab in numbers.slabs():
+        # torch takes no arrays of the types that numpy lacks, such as bfloat16
         native = slab if slab.dtype.kind in "biufc" else slab.astype(np.float32)
         flat[position : position + slab.size].copy_(torch.from_numpy(np.array(native)))
         position += slab.size
@@ -216,33 +232,37 @@ def _write_slabs(target: torch.Tensor, numbers: Numbers, path: str) -> None:
         raise Misuse(f"the values of '{printable(numbers.name)}' cannot be read", where=path, hint=_HINT)
 
 
-def _describe_origin(names: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
+def _describe_origin(matches: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
     """Describes the origin of the weights: "of best.ckpt: 7 tensors, 528 B"."""
     size = sum(numbers.nbytes for _, _, numbers in pairs)
     text = f"of {path}: {many_text(len(pairs), 'tensor')}, {bytes_text(size)}"
     removed_components = {
         p: None
-        for module_name, name in names.file_names.items()
+        for module_name, name in matches.file_names.items()
         for p in _find_wrappers(name)
         if p not in _find_wrappers(module_name)
     }
-    removed = [*filter(None, (names.removed_prefix,)), *(f"{piece}." for piece in removed_components)]
+    removed = [*filter(None, (matches.removed_prefix,)), *(f"{piece}." for piece in removed_components)]
     if removed:
         text += f"; {' and '.join(printable(repr(word)) for word in removed)} removed from their names"
-    if names.added_prefix:
-        text += f"; '{printable(names.added_prefix)}' added before their names"
+    if matches.added_prefix:
+        text += f"; '{printable(matches.added_prefix)}' added before their names"
     return text
 
 
-def _describe_mismatches(names: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
-    """Yields notes on tensors that do not match, and on other possible matches."""
-    if names.missing:
-        yield f"not in {path}, and left as the callable made them: {format_names(names.missing)}"
-    if names.unexpected:
-        yield f"in {path} but not in the model: {format_names(names.unexpected)}"
-    if names.others:
-        yield f"the prefix {format_names(names.others)} matches as many tensors, but was not used"
-    converted = Counter(n.dtype for _, t, n in pairs if format_dtype(t.dtype) != n.dtype)
+def _describe_mismatches(
+    matches: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str
+) -> Iterator[str]:
+    """Yields notes on tensors that do not match, on other possible prefixes, and on converted types."""
+    if matches.missing:
+        yield f"not in {path}, and left as the callable made them: {format_names(matches.missing)}"
+    if matches.unexpected:
+        yield f"in {path} but not in the model: {format_names(matches.unexpected)}"
+    if matches.others:
+        yield f"the prefix {format_names(matches.others)} matches as many tensors, but was not used"
+    converted = Counter(
+        numbers.dtype for _, target, numbers in pairs if format_dtype(target.dtype) != numbers.dtype
+    )
     for dtype, count in converted.items():
         verb = "was" if count == 1 else "were"
         yield f"{many_text(count, 'tensor')} of {dtype} there {verb} converted"

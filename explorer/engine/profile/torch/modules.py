@@ -22,7 +22,7 @@ from torch.profiler import profile, record_function
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
-from explorer.engine.compat.torch import listening
+from explorer.engine.compat.torch import intercept_calls
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.engine.formats.torch_module.modules import list_modules, walk_tensors
@@ -135,7 +135,7 @@ class _ModuleRuns(TimedRuns):
             raise Misuse("no parameter of the model is trained", where="--train", hint="leave it out")
         self._optimizer = _OPTIMIZERS[spec.optimizer](trained) if spec.train else None
 
-    # methods that `listening` calls
+    # methods that `intercept_calls` calls
 
     def run(self, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Calls a module inside a range of the profiler."""
@@ -174,7 +174,7 @@ class _ModuleRuns(TimedRuns):
                     self.phases.setdefault(name, []).append(device.between(*marks))
                 return seconds
             with profile(activities=device.activities, profile_memory=True) as profiler:
-                with listening(self.run):
+                with intercept_calls(self.run):
                     began = time.perf_counter()
                     self._step(args, kwargs, True)
                     device.wait()

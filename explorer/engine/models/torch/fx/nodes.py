@@ -88,7 +88,13 @@ def build_fx_graph(
 
 
 class _Run(fx.Interpreter):
-    """Runs a graph node by node, stores shapes, and computes statistics before a value is freed."""
+    """Runs a graph node by node, stores shapes, and computes statistics before a value is freed.
+
+    Attributes:
+        infos_by_node: Types and shapes of each node's output.
+        statistics: Statistics of the first tensor in each node's output, by label.
+        current_node: Name of the node that runs, or that ran last.
+    """
 
     def __init__(
         self, module: fx.GraphModule, choices: Sequence[Choice], on_progress: OnProgress, cancel: Cancel
@@ -96,11 +102,16 @@ class _Run(fx.Interpreter):
         super().__init__(module)
         self.choices, self.on_progress, self.cancel = choices, on_progress, cancel
         self.infos_by_node: dict[str, tuple[TensorInfo, ...]] = {}
-        self.values: dict[str, Mapping[str, float | None]] = {}
+        self.statistics: dict[str, Mapping[str, float | None]] = {}
         self.current_node = ""
 
     def run_all(self, graph: TracedGraph, loaded: LoadedModule) -> None:
-        """Runs all nodes. Without statistics, a failure only leaves later shapes unknown."""
+        """Runs all nodes. Without statistics, a failure only leaves later shapes unknown.
+
+        Raises:
+            BadModel: The model fails, and statistics were requested.
+            Cancelled: `cancel` returned True.
+        """
         try:
             with loaded.quiet(), torch.no_grad():
                 self.run(*graph.values, enable_io_processing=False)
@@ -123,7 +134,7 @@ class _Run(fx.Interpreter):
         first = next((tensor for _, tensor in walk_tensors(result)), None)
         if self.choices and first is not None and n.op != "output":
             measured = measure(build_numbers(first, n.name), choices=self.choices, cancel=self.cancel)
-            self.values[n.name] = {label: values[0] for label, values in measured.chosen.items()}
+            self.statistics[n.name] = {label: values[0] for label, values in measured.chosen.items()}
         return result
 
 
@@ -142,7 +153,7 @@ def _build_node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
         next((info.dtype for info in outputs), None),
         tuple(info.shape for infos in inputs for info in infos[:1]),
         outputs,
-        run.values.get(node.name, {}),
+        run.statistics.get(node.name, {}),
     )
 
 

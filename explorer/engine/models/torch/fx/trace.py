@@ -42,7 +42,12 @@ class TracedGraph(Struct, frozen=True):
 
 
 class _Tracer(fx.Tracer):
-    """A tracer that records the modules that it is in."""
+    """A tracer that records the modules that it is in.
+
+    Attributes:
+        module_paths: Paths of the modules that are being traced, outermost first.
+        failed_path: Path of the innermost module in which tracing failed, or None.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,8 +118,13 @@ def _export_graph(
     reason: str,
     real: bool,
 ) -> TracedGraph:
+    """Exports a module with torch.export. `reason` says why torch.fx cannot trace it.
+
+    Raises:
+        BadModel: torch.export does not support the module.
+    """
     failed: Exception | None = None
-    # on the meta device, a module cannot read values
+    # a module that reads values can only be exported on the CPU
     for device in ("cpu",) if real else ("meta", "cpu"):
         module = loaded.meta() if device == "meta" else loaded.materialise()
         arguments = (list(args), dict(kwargs)) if real else bound_inputs.build_arguments(device=device)

@@ -32,6 +32,7 @@ def open_folder(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def _open_contents(source: str, options: OpenOptions) -> OpenedModel:
+    """Opens a folder as a module, or as its tensors if no module can be built."""
     contents = huggingface.read_contents(source)
     is_adapter = isinstance(contents.config.get("base_model_name_or_path"), str)
     if not is_adapter and not isinstance(contents.config.get("model_type"), str):
@@ -55,11 +56,11 @@ def open_safetensors(source: str, options: OpenOptions) -> OpenedModel:
 def open_with_config(source: str, contents: TensorIndex, options: OpenOptions) -> OpenedModel | None:
     """Builds the module of a file of weights from the config.json in its folder.
 
-    Returns None if none can be built.
+    Returns None if no module can be built, or if the file is one of several parts of a model.
 
     Args:
-        source: Path of the file, which holds all weights of the model.
-        contents: The file's tensors. If no module can be built, they get the reason.
+        source: Path of the file.
+        contents: The file's tensors. If no module can be built, their `why` becomes the reason.
         options: Options that the file is opened with.
 
     Raises:
@@ -102,7 +103,10 @@ def _add_configuration_error(contents: TensorIndex, folder: str) -> None:
 
 @pause_garbage_collector()
 def _build_module(contents: TensorIndex, options: OpenOptions, *, is_adapter: bool = False) -> OpenedModel:
-    """Builds the module that an adapter, the metadata of a GGUF file or a config.json describes."""
+    """Builds the module that an adapter, the metadata of a GGUF file or a config.json describes.
+
+    If this fails, returns the tensors with the reason.
+    """
     from explorer.engine.models.torch.transformers import adapter, module  # torch and transformers: seconds
 
     if is_adapter:
@@ -113,7 +117,7 @@ def _build_module(contents: TensorIndex, options: OpenOptions, *, is_adapter: bo
 
 
 def _lacks_packages(contents: TensorIndex) -> bool:
-    """Whether a needed package is missing. If so, `contents` gets the reason."""
+    """Whether a needed package is missing. If so, `contents.why` becomes the reason."""
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
         command = format_install_command("transformers")

@@ -1,7 +1,8 @@
-"""Opens an adapter (LoRA, DoRA, IA3) merged into its base model, if the base is on this machine.
+"""Opens an adapter (LoRA, DoRA, IA3) with the figures of its merged base, if the base is on this machine.
 
-The merged model has the same products as its base. Notes give the adapter's share of the parameters, and its
-cost if it is not merged. Nothing is downloaded: a base is a folder, or is in Hugging Face's cache.
+The merged model has the same layers and MACs as its base. Notes give the adapter's share of the parameters,
+and its cost if it is not merged. Values are not merged. Nothing is downloaded: the base is searched in
+folders and in Hugging Face's cache.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ _MULTIPLIED_ENDINGS = (".lora_A.weight", ".lora_B.weight")
 
 
 class AdaptedModule(ConfiguredModule):
-    """A base model with an adapter merged into it. Its tensors are those of the base and the adapter."""
+    """A base model with the figures of a merged adapter. Its tensors are those of base and adapter."""
 
     adapter: TensorFile
+    """The tensors of the adapter."""
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
@@ -105,7 +107,7 @@ def _find_base(contents: TensorIndex) -> str:
     ):
         if name and "\0" not in path and os.path.isfile(os.path.join(path, "config.json")):
             return path
-    # imported late, because transformers has already imported it
+    # an import that costs nothing here, because transformers has already imported this package
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -122,7 +124,7 @@ def _describe_adapter(contents: TensorIndex, base: ConfiguredModule, folder: str
     """Yields notes on the adapter and its base.
 
     Raises:
-        BuildError: The adapter belongs to another base.
+        BuildError: A tensor of the adapter does not fit its weight in the base, or no tensor has a weight.
     """
     base_shapes = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
     added = multiplied_elements = replaced_elements = 0

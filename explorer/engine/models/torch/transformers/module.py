@@ -73,7 +73,7 @@ class ConfiguredModule(TorchModel):
         )
 
     def _add_stored_names(self, layer: Layer) -> Layer:
-        """Returns a row with the names of its tensors in the files, if they differ."""
+        """Returns the row with the names of its tensors in the files as 'stored as', if they differ."""
         if layer.group or not layer.weights:
             return layer
         weight_names = [f"{layer.path}.{weight.name}" for weight in layer.weights]
@@ -89,7 +89,8 @@ class ConfiguredModule(TorchModel):
     def _add_file_facts(self, info: Info) -> Info:
         """Adds facts about the files to those about the module."""
         contents = self.file.contents
-        # plain notes, because the module also counts parameters in missing files and quantized parameters
+        # the explanation of a CountNote is left out: it explains counts of the files, and these figures count
+        # the module, with its parameters in missing files
         file_notes = map(strip_count_note, contents.notes)
         notes = tuple(dict.fromkeys((*info.model.notes, *file_notes, *format_facts(contents.facts))))
         model_info = replace(
@@ -114,9 +115,10 @@ class ConfiguredModule(TorchModel):
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`.
 
-        A folder's analysis depends on its configuration, its index and the headers of its shards.
+        For a folder of safetensors files: its configurations, its index and the headers of its shards. The
+        version of transformers also matters, but is not a file of the model.
 
-        It also depends on the version of transformers, which is not a file of the model.
+        The result is None for any other source, or if a file cannot be read.
         """
         files = self.file.contents.files
         if not os.path.isdir(self.source) or not all(name.endswith(".safetensors") for name in files):
@@ -132,10 +134,10 @@ class ConfiguredModule(TorchModel):
 
 
 def _locate_header(path: str) -> FileRead:
-    """Returns the location of the header of a shard.
+    """Returns the location of the header of a safetensors file.
 
     Raises:
-        OSError: The file does not exist.
+        OSError: The file cannot be read.
     """
     with input_files.open_binary(path) as file:
         length = int.from_bytes(file.read(8), "little")
@@ -143,14 +145,14 @@ def _locate_header(path: str) -> FileRead:
 
 
 def _name_packing_method(packed: Mapping[str, Any]) -> str:
-    """Returns the name of the packing method of weights. MLX does not store its name."""
+    """Returns the packing method of weights: `quant_method`, or 'mlx', which is stored without that key."""
     return printable(str(packed.get("quant_method") or "mlx"))
 
 
 def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
-    """Opens a folder as the module of its configuration, or as its tensors with a reason.
+    """Opens a folder, or a file with a config.json next to it, as the module of the configuration.
 
-    The tensors are returned if no module can be built.
+    If no module can be built, opens the tensors, with a note that gives the reason.
 
     Raises:
         BadModel: The configuration asks for larger sizes than any model has.
@@ -173,7 +175,7 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         match = matching.match(loaded.build_for_inspection(), contents.tensors, packed)
         # weights in an unknown packed form must not be counted in the module's own form
         method = f"config.json, for '{_name_packing_method(packed)}'," if packed else "config.json"
-        _check_match(match, method, whole=bool(packed) and not contents.missing)
+        _check_match(match, method, requires_all=bool(packed) and not contents.missing)
     except BuildError as error:
         contents.why = str(error)
         return TensorFile(contents, options)
@@ -205,7 +207,7 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
                     parameters, architecture, layers if isinstance(layers, int) else 0, file_tensors
                 )
                 match = matching.match_weights(parameters, group_weights(contents.tensors, {}), names)
-                _check_match(match, "its metadata", whole=not contents.missing)
+                _check_match(match, "its metadata", requires_all=not contents.missing)
             except BuildError as error:
                 reason = str(error)
                 continue
@@ -231,12 +233,14 @@ def _build_without_weights(
 
 
 def _refuse_values(source: str) -> NoReturn:
+    """Refuses to read values, because the folder has no weights."""
     raise BadModel(NO_WEIGHTS, where=source, hint="there is only its config.json; put the weights beside it")
 
 
 def _attach_weights(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, match: matching.NameMatch
 ) -> ConfiguredModule:
+    """Returns the module with the stored forms of its matched parameters, and with notes on the others."""
     stored_form.attach(loaded.build_for_inspection(), match.stored)
     build = loaded.build
 
@@ -254,22 +258,23 @@ def _attach_weights(
     return ConfiguredModule(TensorFile(contents, options), options, loaded, match)
 
 
-def _check_match(match: matching.NameMatch, source_text: str, *, whole: bool = False) -> None:
-    """Refuses a module that contradicts the files.
+def _check_match(match: matching.NameMatch, source_text: str, *, requires_all: bool = False) -> None:
+    """Refuses a module that contradicts the files, or of which the files contain less than half.
 
     Args:
         match: Tensors of the files for each parameter of the module.
         source_text: Description of the module's source for messages.
-        whole: Whether the files must contain all parameters, because the source leaves much open.
+        requires_all: Whether the files must contain all parameters. A source that does not fully determine
+            the module requires it: a configuration of packed weights, or GGUF metadata.
 
     Raises:
-        BuildError: The files contradict the module.
+        BuildError: The module is refused.
     """
     if match.contradictions:
         count = len(match.contradictions)
         tensor_names = format_names(match.contradictions, 2)
         raise BuildError(f"{source_text} contradicts {many_text(count, 'tensor')} ({tensor_names})")
-    if len(match.stored) < len(match.missing) or (whole and match.missing):
+    if len(match.stored) < len(match.missing) or (requires_all and match.missing):
         tensor_names = format_names(match.unexpected, 1) or "nothing"
         raise BuildError(
             f"{len(match.missing):,} of {len(match.stored) + len(match.missing):,} parameters of the module"
@@ -284,7 +289,7 @@ _FLOATS = ("bfloat16", "float16", "float32", "float64")
 def _choose_compute_dtype(contents: TensorIndex, otherwise: str = "float32") -> str:
     """Returns the type that the module computes in.
 
-    It is the type in the configuration, or else the type of most numbers in the files.
+    It is the type in the configuration, or else the type of most numbers in the files, or else `otherwise`.
     """
     config = contents.config
     for section in (config, config.get("text_config")):
