@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.proof.outputs.run import run_in_float64
+from explorer.engine.proof.outputs.run import is_identical, run_in_float64
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
 
 Feeds = Mapping[str, Array]
@@ -115,12 +115,28 @@ def insert_nonfinite(feeds: Feeds, number: float, seed: int) -> Iterator[dict[st
         yield changed
 
 
+def _sum_over_elements(count: Callable[[Array, Array], int], first: Any, second: Any) -> int:
+    """Counts the differences of two results of which at least one is a sequence, a map or absent.
+
+    Results with different numbers of elements, or of different kinds, have one difference.
+    """
+    if isinstance(first, dict) and isinstance(second, dict):
+        if first.keys() != second.keys():
+            return 1
+        first, second = [*first.values()], [second[key] for key in first]
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        return sum(count(a, b) for a, b in zip(first, second, strict=True))
+    return int(not is_identical(first, second))
+
+
 def count_nonfinite_differences(first: Array, second: Array) -> int:
     """Counts the elements that are NaN, or a certain infinity, in only one of two results.
 
     Of results that are not floats, all differing elements count; of results with different shapes, all
-    elements.
+    elements. The elements of sequences and maps are compared one by one.
     """
+    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
+        return _sum_over_elements(count_nonfinite_differences, first, second)
     if first.shape != second.shape:
         return max(first.size, second.size)
     if first.dtype.name not in _FLOATS or second.dtype.name not in _FLOATS:
@@ -136,6 +152,8 @@ def count_differences(first: Array, second: Array) -> int:
 
     Finite elements count too, because a comparison with NaN may choose between two finite numbers.
     """
+    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
+        return _sum_over_elements(count_differences, first, second)
     count = count_nonfinite_differences(first, second)
     if first.shape != second.shape or {first.dtype.kind, second.dtype.kind} != {"f"}:
         return count
@@ -168,8 +186,11 @@ def count_extreme_differences(
         compute_reference: Computes the original's float64 result, or None if it has none.
 
     Returns:
-        The number of elements; 0 if it is a small share of all, or if there is no float64 result.
+        The number of elements; 0 if it is a small share of all, if there is no float64 result, or if the
+        results are no tensors.
     """
+    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
+        return 0
     if first.shape != second.shape or not first.size or {first.dtype.kind, second.dtype.kind} != {"f"}:
         return 0
     first, second = first.astype(np.float64), second.astype(np.float64)

@@ -50,6 +50,21 @@ _ARITHMETIC = frozenset(
 """Operators whose scalar constants may be limits of a later operator. Examples are a Relu of a difference of
 sizes, and a Floor of a fraction of a size."""
 
+_FILL_INPUTS: Mapping[str, Sequence[int] | None] = {
+    "Concat": None,
+    "Pad": (2,),
+    "ScatterElements": (2,),
+    "ScatterND": (2,),
+}
+"""Operators that place stored numbers beside computed ones, with the inputs that may hold them; None stands
+for all. A later maximum shows such a number only if no computed number exceeds it."""
+
+_FILL = "Fill"
+"""Common name of the operators in `_FILL_INPUTS`."""
+
+_MAX_FILL_ELEMENTS, _MAX_FILL_NUMBERS = 1 << 20, 8
+"""Largest number of elements of a tensor of fill numbers, and largest number of different elements."""
+
 _FACTOR_OPERATORS = frozenset(("Div", "Einsum", "Gemm", "MatMul", "Mul", "PRelu"))
 """Operators whose number is a factor. Before an ArgMax, any factor may give the same result."""
 
@@ -417,7 +432,11 @@ def _list_node_numbers(
             )
             if is_deciding and _is_limit(attribute, np.dtype(np.float32)):
                 yield (kind, attribute), DecidingNumber(node.op, attribute), None
-        if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
+        if node.domain:
+            continue
+        for number in _list_fill_numbers(node, scopes):
+            yield (_FILL, number), DecidingNumber(node.op, number), None
+        if not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
         read_values = [_read_small_values(name, scopes) for name in node.inputs]
         for index, values in enumerate(read_values):
@@ -433,6 +452,29 @@ def _list_node_numbers(
             for value, axis in zip(values.reshape(-1).tolist(), axes, strict=True):
                 if _is_limit(float(value), values.dtype):
                     yield (kind, float(value)), DecidingNumber(node.op, float(value)), axis
+
+
+def _list_fill_numbers(node: Node, scopes: Sequence[Mapping[str, Tensor]]) -> list[float]:
+    """Lists the stored floats that a node places beside computed numbers."""
+    return [
+        float(number)
+        for index in range(len(node.inputs))
+        if (numbers := _read_fill(node, index, scopes)) is not None
+        for number in np.unique(numbers)
+        if _is_limit(float(number), numbers.dtype)
+    ]
+
+
+def _read_fill(node: Node, index: int, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
+    """Returns the stored floats of an input in `_FILL_INPUTS`, or None for other inputs and many floats."""
+    positions = _FILL_INPUTS.get(node.op, ())
+    if node.domain or (positions is not None and index not in positions):
+        return None
+    tensor = next((scope[node.inputs[index]] for scope in scopes if node.inputs[index] in scope), None)
+    if tensor is None or tensor.elements > _MAX_FILL_ELEMENTS or not tensor.dtype.startswith("float"):
+        return None
+    numbers = np.asarray(tensor.array()) if _is_numeric(tensor) else None
+    return numbers if numbers is not None and len(np.unique(numbers)) <= _MAX_FILL_NUMBERS else None
 
 
 def _read_small_values(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
@@ -540,7 +582,9 @@ def _change_number(
     """Changes a number of a node. New inputs are added to `added`."""
     inputs = list(node.inputs)
     read_values = [_read_small_values(name, [constants]) for name in inputs]
-    for index, (name, values) in enumerate(zip(node.inputs, read_values, strict=True)):
+    for index, name in enumerate(node.inputs):
+        fill = _read_fill(node, index, [constants])
+        values = read_values[index] if fill is None else fill
         if values is None or (node.op == "Slice" and index == _AXES_INPUT):
             continue
         matches = values == number.value

@@ -118,4 +118,4 @@ def measure_float64_difference(
     a, b = (np.asarray(v, np.float64).reshape(-1) for v in (old, new))
     finite = np.isfinite(a) & np.isfinite(b)
     largest = float(np.abs(a[finite]).max(initial=0.0))
-    return float(np.abs(b - a)[finite].max(initial=0.0)) / largest if largest else None
+    return float(np.abs(b[finite] - a[finite]).max(initial=0.0)) / largest if largest else None

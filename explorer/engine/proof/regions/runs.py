@@ -94,6 +94,11 @@ class RunResults(Struct):
         self.has_changed = self.has_changed or not outputs.is_identical(output, self.first_output[0])
 
     @property
+    def output_elements(self) -> int:
+        """Number of elements of the first output, or 1 for an output that is no tensor."""
+        return max((o.size for o in self.first_output if isinstance(o, np.ndarray)), default=1)
+
+    @property
     def is_rounded(self) -> bool:
         """Whether the outputs differ by rounding. Zeros of different signs are not rounding."""
         return not all(r.equal or r.max_abs == 0 for r in self.results)
@@ -381,7 +386,10 @@ def _name_nonfinite_side(pairs: Sequence[tuple[Array, Array]]) -> str:
         name
         for old, new in pairs
         for name, result, other in (("the first", old, new), ("the second", new, old))
-        if old.shape == new.shape and np.any(~np.isfinite(result) & np.isfinite(other))
+        if isinstance(old, np.ndarray)
+        and isinstance(new, np.ndarray)
+        and old.shape == new.shape
+        and np.any(~np.isfinite(result) & np.isfinite(other))
     }
     return sides.pop() if len(sides) == 1 else "one"
 

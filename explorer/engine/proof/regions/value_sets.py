@@ -59,8 +59,9 @@ _SPREADS = (1.0, 0.1, 10.0)
 _MIN_ELEMENTS, _MAX_SETS = 4096, 8
 """Number of dense elements to run on, and largest number of sets for them."""
 
-_MIN_DRIVEN_ELEMENTS = 64
-"""Number of driven elements, repeated if needed, that are compared together with dense values."""
+_MIN_DRIVEN_ELEMENTS, _MAX_REPEATS = 64, 16
+"""Number of driven elements that are compared together with dense values, and how often they may be repeated
+to reach it."""
 
 _DRAWS = 3
 """Number of draws of the model's inputs for a region without float inputs."""
@@ -131,15 +132,19 @@ class ValueSets:
         """Draws dense random values with the spread of the original's values."""
         return draw_dense_values(region_inputs, compute_spreads(region_inputs), _SPREADS[0], self._seed)
 
-    def add_dense(self, region_inputs: Feeds, driven: Sequence[Feeds]) -> list[Feeds]:
+    def add_dense(self, region_inputs: Feeds, driven: Sequence[Feeds], output_elements: int) -> list[Feeds]:
         """Adds dense values to driven ones, so that errors are judged relative to results of usual size.
 
         The driven values are repeated, because a few small results are not judged beside many large ones.
+
+        Args:
+            region_inputs: The original's values of the region's inputs.
+            driven: Sets of driven values.
+            output_elements: Number of elements of the region's output.
         """
-        repeats = max(
-            1,
-            min(_MAX_SETS, _MIN_DRIVEN_ELEMENTS // sum(value.size or 1 for value in region_inputs.values())),
-        )
+        input_elements = sum(value.size or 1 for value in region_inputs.values())
+        elements = max(1, min(input_elements, output_elements))
+        repeats = min(_MAX_REPEATS, -(-_MIN_DRIVEN_ELEMENTS // elements))
         return [self.draw_dense(region_inputs), *(feeds for feeds in driven for _ in range(repeats))]
 
     def describe_unmet_range(self, region: ChangedRegion) -> str:

@@ -206,7 +206,7 @@ class RegionTester:
                     feeds_of_kind = [*feeds]
                     difference = self._runs.run_sets(region, run, kind, feeds_of_kind, trials)
                     if difference is not None and kind == "driven" and region.reads:
-                        with_dense = self._value_sets.add_dense(values, feeds_of_kind)
+                        with_dense = self._value_sets.add_dense(values, feeds_of_kind, trials.output_elements)
                         difference = self._runs.run_sets(region, run, kind, with_dense, trials)
                     if difference is not None:
                         where = f" on {SET_TEXTS[kind]} values" if kind in SET_TEXTS else ""

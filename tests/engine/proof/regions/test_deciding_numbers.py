@@ -338,3 +338,35 @@ def test_sizes_that_are_computed_from_fixed_sizes_are_no_limits(tmp_path: Path) 
         b = written(tmp_path / "b.onnx", plain, numbers, (4, 6))
         for pair in ((a, b), (b, a)):
             assert verify_files(*pair).verdict_kind == verdict, verify_files(*pair).verdict
+
+
+def fills(number: float) -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """Graphs that compute the maximum of every row of m and of a stored number, by what adds the number."""
+    largest, column = node("ReduceMax", ["all"], ["y"], axes=[1]), np.full((4, 1), number, np.float32)
+    return {
+        "padded": ([node("Pad", ["m", "pads", "fill"], ["all"]), largest],
+                   {"pads": np.asarray([0, 0, 0, 1]), "fill": np.float32(number)}),
+        "joined": ([node("Concat", ["m", "fill"], ["all"], axis=1), largest], {"fill": column}),
+        "joined to many": ([node("Concat", ["fill", "m"], ["all"], axis=1), largest],
+                           {"fill": column.repeat(40, 1)}),
+        "scattered": (
+            [node("ScatterElements", ["m", "where", "fill"], ["all"], axis=1, reduction="max"), largest],
+            {"where": np.zeros((4, 1), np.int64), "fill": column},
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", fills(0))
+def test_a_number_beside_which_all_others_are_larger_is_no_equality(tmp_path: Path, case: str) -> None:
+    plain_nodes = [node("ReduceMax", ["m"], ["y"], axes=[1])]
+    plain = written(tmp_path / "a.onnx", plain_nodes, {}, (4, 6))
+    trap = written(tmp_path / "b.onnx", *fills(-1e4)[case], (4, 6))
+    for pair in ((plain, trap), (trap, plain)):
+        fact = verify_files(*pair)
+        assert not fact.passed, fact.verdict
+
+
+def test_a_number_that_is_placed_in_two_ways_is_no_limit(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"{c}.onnx", *fills(-0.3)[c], (4, 6)) for c in ("padded", "joined")]
+    fact = verify_files(*paths)
+    assert fact.verdict_kind == "evidence", fact.verdict

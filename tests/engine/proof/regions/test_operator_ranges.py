@@ -475,3 +475,31 @@ def test_a_quantized_value_stays_on_its_side_of_the_zero_point(tmp_path: Path) -
     assert verdict(tmp_path, start + same, start + other).verdict_kind == "evidence"
     start = "r = Relu(x)\np = Neg(r)\n" + quantized
     assert verdict(tmp_path, start + same, start + other).verdict_kind == "different"
+
+
+ROW_SUM = "ax = Constant<value = int64[1] {1}>()\nq = Mul(x, x)\nt = ReduceSum(q, ax)\n" + number("e", 1e-12)
+
+FEW_RESULTS = {
+    "a denominator below a sum": (ROW_SUM + "y = Add(t, e)", ROW_SUM + "y = Max(t, e)"),
+    "a norm that is never zero": (ROW_SUM + "y = Sqrt(t)", ROW_SUM + "p = Add(t, e)\ny = Sqrt(p)"),
+}
+
+
+@pytest.mark.parametrize("case", FEW_RESULTS)
+def test_tiny_results_of_a_reduction_are_judged_beside_usual_ones(case: str, tmp_path: Path) -> None:
+    """Three results are few, so the driven values are repeated until there are enough of them to judge."""
+    first, second = FEW_RESULTS[case]
+    for pair in ((first, second), (second, first)):
+        assert not verdict(tmp_path, *pair, output="float[3,1]").passed
+
+
+def test_sequences_are_compared_element_by_element(tmp_path: Path) -> None:
+    def split(length: int) -> str:
+        return integer("n", length) + "y = SplitToSequence<axis = 0>(x, n)"
+
+    shapes = "float[rows,5] x", "seq(float[part,5])"
+    assert not verdict(tmp_path, split(50), split(60), *shapes).passed
+    found = verdict(
+        tmp_path, "r = Relu(x)\n" + split(2), number("z", 0.0) + "r = Max(x, z)\n" + split(2), *shapes
+    )
+    assert "internal" not in found.verdict
