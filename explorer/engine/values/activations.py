@@ -110,7 +110,7 @@ class ActivationArchive:
         self._file.close()
 
     def add(self, name: str, numbers: Numbers) -> None:
-        """Writes one tensor, a slab at a time.
+        """Writes one tensor, a slab at a time. A name that the file already has gets '#2', '#3' and so on.
 
         A type that .npy files do not support is replaced by the nearest wider type: float32 for bfloat16 and
         float8, int8 for int4.

@@ -68,7 +68,7 @@ class Agreement(Struct):
     Attributes:
         elements: Number of elements that are finite in both outputs.
         nonfinite: Number of elements that are NaN or Inf in one output and have another value in the other.
-        max_abs: Largest |after - before| among them.
+        max_abs: Largest |after - before| of the elements that are finite in both outputs.
         rows: Number of rows along the last axis; each row holds the scores of one choice.
         classes: Length of that axis, or 0 if batches differ in it.
     """
@@ -162,21 +162,22 @@ class Agreement(Struct):
 
     @property
     def rms(self) -> float | None:
-        """Root of the mean squared difference: infinity if only one side has a NaN or Inf."""
+        """Root of the mean squared difference: infinity if only one side has a NaN or Inf, None if empty."""
         if self.nonfinite:
             return math.inf
         return math.sqrt(self._noise / self.elements) if self.elements else None
 
     @property
     def top1(self) -> float | None:
-        """Share of rows with the same best class, or None if there is only one class."""
+        """Share of rows with the same best class. None without rows, for one class, or if batches differ."""
         return self._top_one / self.rows if self.rows and self.classes > 1 else None
 
     @property
     def top5(self) -> float | None:
         """Share of rows in which the best class of `before` is among the five best classes of `after`.
 
-        The value is None for five classes or fewer, because it would always be 1.
+        The value is None for five classes or fewer, because it would always be 1. It is also None without
+        rows, or if batches differ in the number of classes.
         """
         return self._top_five / self.rows if self.rows and self.classes > 5 else None
 

@@ -21,7 +21,7 @@ from explorer.engine.values.onnx_tensors import read_part, read_slabs
 from explorer.host import input_files
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
-"""Types whose numbers are stored one by one, unpacked."""
+"""Types whose numbers are stored one after the other, each in the same number of bits."""
 
 _BLOCKS = (
     "the numbers of quantized tensors are what ggml computes with: each integer times the scale of its block,"

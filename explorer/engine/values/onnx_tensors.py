@@ -187,7 +187,7 @@ def read_part(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
 def _cut_to_elements(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:
     """Yields the bytes of `pieces` in pieces of whole elements and at most `SLAB` bytes.
 
-    Small pieces are joined.
+    Pieces of up to a sixteenth of `SLAB` are joined.
     """
     step = SLAB // unit * unit
     pending = bytearray()

@@ -1,10 +1,10 @@
 """Statistics of one output of a layer over many runs, one for each sample of a file.
 
-Moments are merged run by run. The numbers are stored while those of all outputs fit in a budget; complex
-numbers always are. For another output that does not fit, occurrences are counted instead. Types of 8 or 16
-bits have a count for every value. Wider types have a count for the upper 16 bits of the number as float32,
-which determine it to 2^-8 of its size. Requested quantiles are then made exact by further runs of the same
-samples (`RankSearch`).
+Moments are merged run by run. Complex numbers are always stored. Other numbers are stored while the stored
+numbers of all outputs fit in a budget; after that, occurrences are counted instead. Types of 8 or 16 bits
+have a count for every value. Wider types have a count for the upper 16 bits of the number as float32, which
+determine it to 2^-8 of its size. Further runs of the same samples then make requested quantiles exact
+(`RankSearch`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class OutputSamples:
             all numbers if None.
 
     Attributes:
+        runs: Number of runs added so far.
         stored_bytes: Bytes of the stored numbers.
     """
 

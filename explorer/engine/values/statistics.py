@@ -131,7 +131,7 @@ def compute_quantiles_along(
 ) -> dict[float, tuple[float | None, ...]]:
     """Computes the quantiles of each index of an axis, over tensors in which the axis has the same length.
 
-    The tensors are held in memory, in their stored type.
+    The tensors are loaded into memory, in their stored type. An index without finite numbers has None.
     """
     parts = [np.moveaxis(_load_numbers(numbers), axis, 0) for numbers in tensors]
     rows: list[list[float | None]] = []

@@ -109,7 +109,7 @@ def draw_inputs(
 ) -> tuple[list[torch.Tensor], list[str]]:
     """Returns the inputs of a run, and a description of each.
 
-    Example inputs of the module are used if they have the requested size. Otherwise inputs are drawn.
+    Example inputs of the module are used if they have the bound type and shape. Other inputs are drawn.
     """
     heights = _find_table_rows(loaded, bound_inputs)
     rules = [_choose_random_input(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
@@ -242,7 +242,7 @@ class _HookState:
         total: Expected number of outputs of all runs.
         calls: Number of calls of each module in the present run, by path.
         reason_by_path: Reason why a layer or parameter has no output or gradient, by path or name.
-        failure: Path of the innermost module that raised an exception, and the exception.
+        failure: Path of the innermost module that raised an exception, and the exception; None without one.
         earlier_error: Exception that was being handled when the observation started, or None.
         output_count: Number of outputs or gradients so far.
     """

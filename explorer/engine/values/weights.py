@@ -308,6 +308,7 @@ def _find_duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[
         return _compute_digest(tensor, 1, cancel)
 
     def digest_all(tensor: Numbers) -> Hashable:
+        # a slab has at least SLAB // 4 stored bytes, so the first digest covers a smaller tensor completely
         return _compute_digest(tensor, None, cancel) if tensor.nbytes > SLAB // 4 else b""
 
     duplicates: list[tuple[str, ...]] = []

@@ -56,6 +56,7 @@ _CLOCK_NS = 20_000_000
 """Largest lag of a file system's clock behind the system clock, in nanoseconds."""
 _PROGRAM_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _STARTED_NS = time.time_ns()
+"""Time at which this process imported this module, in nanoseconds since the epoch."""
 
 
 class _Evidence(Struct, frozen=True):
@@ -189,7 +190,10 @@ class AnalysisCache:
                 self.read_or_written.add(kind)
 
     def _make_name(self, files: tuple[FileRead, ...]) -> str | None:
-        """Returns the name prefix of answers about `files`, or None if these may have changed since."""
+        """Stores the digest of `files`, and returns the name prefix of answers about them.
+
+        Returns None if nothing may be stored, or the files may have changed since the session was created.
+        """
         source_key = self._find_source_key()
         if source_key is None or _is_name(self._source):
             return None if files else source_key  # a model of torchvision is made from no files

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, overload
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer  # imported late: see the module docstring
+    from explorer.facts import Layer
 
 PAGE_ROWS = 32
 """Rows per page. A screen of closed groups can need one page per row, so each page must be cheap to decode.
@@ -34,8 +34,9 @@ RANGE = 1_000
 COLUMNS = ("macs", "params", "weight_bytes", "activation_bytes")
 """Figures of a layer that `Structure` holds for every row."""
 GROUP, UNKNOWN, BOUND, SHARED, ASSUMED = 1, 2, 4, 8, 16
-"""Flags of a row. SHARED: a parameter of the row, or of a row below it, has other users. ASSUMED: the figures
-rest on an assumption and are not a bound.
+"""Flags of a row. GROUP: the row is a group. UNKNOWN: its figures are unknown. BOUND: its figures are bounds.
+SHARED: a parameter of the row, or of a row below it, has other users. ASSUMED: the figures rest on an
+assumption and are not a bound.
 """
 
 _MAX_CACHED_PAGES, _MAX_CACHED_ROWS = 128, 1_024
@@ -268,7 +269,7 @@ class _List(list[Any]):
 
 
 def _decode_list(code: int, body: memoryview) -> Any:
-    """Decodes an extension."""
+    """Decodes the extension `_LIST`, the only one."""
     from msgspec.msgpack import decode
 
     return _List(decode(body, ext_hook=_decode_list))
@@ -281,7 +282,7 @@ def _make_decoder() -> Callable[[memoryview, int], Layer]:
     from msgspec.structs import force_setattr
 
     from explorer.base.compat import build_type
-    from explorer.facts import Layer  # imported late: see the module docstring
+    from explorer.facts import Layer  # imported late, so that importing this module is fast
 
     decode = Decoder(build_type(Layer), ext_hook=_decode_list).decode
 

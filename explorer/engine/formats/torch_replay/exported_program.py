@@ -60,7 +60,7 @@ def _evaluate(text: str, values: Mapping[str, int]) -> int:
     return _evaluate_node(ast.parse(SYMBOL.sub(r"\1", text), mode="eval").body, values)
 
 
-# operators and functions in the expressions of sizes; a power that no size has gives 0
+# operators and functions in the expressions of sizes; a power outside 0 to 64, which no size has, gives 0
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

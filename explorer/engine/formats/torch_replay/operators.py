@@ -341,6 +341,7 @@ _LAYER_OPERATORS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": _call_scaled_attention,
     "_transformer_encoder_layer_fwd": _compute_encoder_layer,
 }
+"""Functions that replace the operators of whole layers, by name in aten."""
 
 
 # -- builtins on plain values

@@ -198,7 +198,7 @@ _ROOTS = frozenset({"torch", "ops", "__torch__", "CONSTANTS"})
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}
 """Functions that read the number in a tensor, by the type in `annotate`."""
 _NUMBERS = {"inf": float("inf"), "nan": float("nan"), "infj": complex(0, float("inf"))}
-"""Names of numbers."""
+"""Numbers by their name in the code."""
 
 _ENTRY = re.compile(r"forward(\d+|__\d+)?")
 """Names of the methods that run a submodule. A traced module that is called twice also has `forward1`."""

@@ -25,7 +25,6 @@ _TYPES = {
     "command-r": "cohere",
     "phi2": "phi",
     "deepseek2": "deepseek_v3",
-    "granitemoe": "granitemoe",
     "gptneox": "gpt_neox",
     "starcoder": "gpt_bigcode",
 }
@@ -203,7 +202,7 @@ _EXPERT_NAMES = {
     "gate_up_proj": (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_up_exps",)),
     "down_proj": (("ffn_down_exps",),),
 }
-"""Possible sets of llama.cpp's names for such a parameter."""
+"""Possible sets of llama.cpp's names for such a parameter, by the second group of `_EXPERTS`."""
 
 
 class GgufNames:
@@ -236,8 +235,9 @@ class GgufNames:
     ) -> Mapping[str, tuple[int, ...] | None]:
         """Returns the shape of a parameter in the file.
 
-        It is the module's shape if the only stored tensor has the same sizes in any order of the axes, apart
-        from sizes of 1, or if several stored tensors together have as many elements.
+        A single stored tensor gives the module's shape if it has the same sizes, in any order and apart from
+        sizes of 1. Several stored tensors give it if they have as many elements in all. Otherwise the result
+        is the stored shape, or the number of stored elements as the only size.
         """
         shape = tuple(self.parameters[target].shape)
         stored_shapes = [weight.shape for _, weight in sources]

@@ -86,6 +86,7 @@ _MIN_FILE_BYTES = 24
 """Minimum bytes of a file: magic number, version and two counts."""
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
+"""Alignment of the tensors' data in bytes, unless the metadata declares another one."""
 _MAX_RANK = 4
 _MAX_SIZE = (1 << 63) - 1
 _MAX_NESTING = 4
@@ -95,7 +96,7 @@ _MAX_ENTRIES = 1 << 23
 _ARRAY_COST = 128
 """Number of strings that a nested array counts for."""
 _MAX_KEPT_NUMBERS = 1 << 10
-"""Maximum length of an array of numbers that is kept. Such an array has one number for each layer."""
+"""Maximum length of an array of numbers that is kept, such as a setting with one number for each layer."""
 _MAX_SHOWN_ELEMENTS = 6
 """Maximum number of elements of an array that are shown."""
 _MAX_TEXT_BYTES = 1 << 12
@@ -162,8 +163,8 @@ class GgufHeader:
         arrays: Contents of short arrays of numbers by key, such as settings that differ between layers.
         tensors: Tensors in the order of the file.
         notes: Notes on unusual contents.
-        partial: Whether a truncated file sets `cut` instead of raising an error.
-        cut: Error for a truncated file, or None.
+        partial: Whether a tensor beyond the end of the file sets `cut` instead of raising an error.
+        cut: Error for the first tensor beyond the end of the file, or None.
     """
 
     path: str
@@ -183,7 +184,8 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
 
     Args:
         path: Path of the file.
-        partial: Whether a truncated file sets `GgufHeader.cut` instead of raising an error.
+        partial: Whether a tensor beyond the end of the file sets `GgufHeader.cut` instead of raising an
+            error. A truncated header always raises one.
 
     Raises:
         BadModel: The file is not a GGUF file, is truncated, or contradicts itself.
@@ -499,7 +501,7 @@ _OTHER_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".c
 
 
 def _list_split_model(folder: str) -> list[str]:
-    """Returns the file names of the only GGUF model in a folder, in order; empty for any other folder."""
+    """Returns the file names of a folder's only model, a split GGUF model; empty for any other folder."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:

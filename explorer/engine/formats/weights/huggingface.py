@@ -156,7 +156,10 @@ def _list_names(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
 
 
 def _find_other_weights(folder: str, name: str) -> list[str]:
-    """Returns the names of weights other than `name` in a folder: other variants, or the same as pickles."""
+    """Returns the names of weights other than `name` in a folder: variants, or the same weights as pickles.
+
+    A .bin file counts only if its name begins as the weights of a model do.
+    """
     other_names = (n for n in _list_names(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
     return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
@@ -221,7 +224,7 @@ def _read_unindexed_tensors(
     missing_names: list[str],
     extra_data: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
-    """Reads the tensors and the metadata of files without an index.
+    """Reads the tensors of files without an index, and the metadata of the last file.
 
     Args:
         folder: Folder, as the user named it.

@@ -100,8 +100,8 @@ class SafetensorsHeader:
         tensors: Tensors in the order of the header.
         metadata: Metadata from the writer of the file.
         notes: Notes on unusual contents.
-        partial: Whether a truncated file sets `cut` instead of raising an error.
-        cut: Error for a truncated file, or None.
+        partial: Whether a tensor beyond the end of the file sets `cut` instead of raising an error.
+        cut: Error for the first tensor beyond the end of the file, or None.
         unused: Number of bytes after the header that belong to no tensor.
     """
 

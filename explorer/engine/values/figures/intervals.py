@@ -48,8 +48,9 @@ def compute_quantiles(
 def convert_to_ordered(values: Array) -> Array:
     """Converts numbers to unsigned integers in the same order.
 
-    The bits of positive floats are in the order of their size. Of negative floats, all bits are inverted. Of
-    other floats and of signed integers, only the top bit is.
+    The bits of positive floats are in the order of the numbers, and those of negative floats in the reverse
+    order. Therefore all bits of negative floats are inverted, and only the top bit of other floats and of
+    signed integers. Unsigned integers stay.
     """
     width, kind = 8 * values.itemsize, values.dtype.kind
     unsigned = np.dtype(f"u{values.itemsize}")

@@ -1,8 +1,8 @@
 """Moments of numbers that arrive in pieces: count, mean, spread and range.
 
 The moments cover a whole tensor, or each index of an axis. Pieces are merged in float64 with the update of
-Chan, Golub and LeVeque (1983), applied to the root of the squared deviations. A piece whose squares exceed
-float64 is first scaled by a power of two.
+Chan, Golub and LeVeque (1983), applied to the root of the squared deviations. A piece whose squares are too
+large or too small for float64 is first scaled by a power of two.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def compute_moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = 
 
 
 def find_groups(start: int, size: int, inner: int, groups: int) -> Array:
-    """Returns the index of consecutive elements on an axis.
+    """Returns for consecutive elements of a tensor the index of each on an axis.
 
     Args:
         start: Position of the first element in the tensor.

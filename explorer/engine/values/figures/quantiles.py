@@ -1,5 +1,6 @@
-"""Quantiles and moments of numbers of four or eight bytes, of any count, without sorting them.
+"""Quantiles and moments of numbers of four or eight bytes, of any count.
 
+Up to `_MAX_SORTED` numbers are sorted. More numbers are only counted, so that they need not fit in memory.
 Moments are merged in float64 with the update of Chan, Golub and LeVeque (1983). Quantiles are found digit by
 digit: the first pass counts the upper 16 bits of every number. Each further pass counts the next 16 bits of
 the numbers whose earlier bits are those of a quantile. The first counts also fill most of the histogram.
@@ -58,7 +59,7 @@ class WideStatistics:
         low, high: Smallest and largest finite number.
         collected: Finite numbers, if they are sorted.
         is_sorted: Whether the numbers are sorted instead of counted.
-        upper: Number of finite numbers by their upper 16 bits, if they are counted.
+        upper: Number of finite numbers by the upper 16 bits of their ordered integers, if they are counted.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ def list_parts(dtype: str) -> tuple[Part, ...]:
 
 
 def explain_missing_codes(dtype: str) -> str:
-    """Returns the reason why the numbers of a type have no codes, or '' if they have."""
+    """Returns why the numbers of a block type have no codes; '' if they have codes, and for other types."""
     is_codebook = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
     return (
         f"no codes: {dtype} stores indices of a codebook, whose entries are several numbers"
@@ -129,7 +129,7 @@ def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> 
     Only the blocks of these numbers are read.
 
     Args:
-        dtype: A type with a `get_zero_point`.
+        dtype: A type for which `get_zero_point` returns a number.
         span: Bytes of the tensor.
         part: One of `list_parts`.
         start: Index of the first number.
@@ -148,9 +148,11 @@ def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> 
         return patched_blocks
 
     for slab in ggml_blocks.read_part(dtype, span, start, stop, patch_blocks):
+        # with a scale of 1, the dequantized number is the code minus the zero point
         yield (slab + layout.zero).astype(np.int16) if part == "codes" and layout.has_integer_codes else slab
 
 
+# the ranges of a layout cover the complete block
 assert all(
     sum(len(piece.unit_bytes) for piece in _LAYOUTS[name].pieces) == size
     for name, _, size in TYPES.values()

@@ -16,8 +16,8 @@ _SCALED_INPUTS: Mapping[str, tuple[tuple[int, int], ...]] = {
 }
 """Operators whose inputs are integers, each followed by its scale and zero point.
 
-The values are the index of each such input, and the axis of its scales. DequantizeLinear has the axis as an
-attribute.
+The values are the index of each such input, and the axis of its scales. For DequantizeLinear, an attribute
+has the axis.
 """
 
 

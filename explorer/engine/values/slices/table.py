@@ -51,7 +51,7 @@ class SlicedTensor(Struct, frozen=True):
 
     @property
     def dtype(self) -> str:
-        """Type of the numbers. A quantized tensor has the type of its scales."""
+        """Type of the dequantized numbers: that of the scales, float32 for ggml's blocks, else as stored."""
         if self.numbers.scales is not None:
             return self.numbers.scales.number_type.name
         return "float32" if self.numbers.coded is not None else self.numbers.dtype
