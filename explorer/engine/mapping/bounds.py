@@ -23,6 +23,7 @@ ROUNDING = 1e-12
 """Relative error of figures that are sums of floats."""
 
 _NO_SEPARATE_RATES: Any = {"read_bytes_per_cycle": None, "write_bytes_per_cycle": None}
+"""Rates that the bound of the cycles ignores, because the bound of the traffic adds reads and writes."""
 
 
 def compute_objective_bound(mapping: SiteMapping, machine: MemoryMachine, objective: Objective) -> float:
@@ -60,8 +61,7 @@ def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
 
     Each memory that holds an operand receives the whole operand at least once and sends it on at least once.
     Sums leave each memory at least once. The outermost memory also moves at least the bound of the traffic.
-    The
-    accesses for the array have a bound of their own: see `_bound_array_energy`.
+    The accesses for the array have a bound of their own: see `_bound_array_energy`.
     """
     outermost, groups = machine.memories[0], group_memories(machine)[1:]
     outermost_energy = inner_energy = 0.0

@@ -44,8 +44,9 @@ from explorer.settings.site_mappings import ARRAY
 def group_memories(machine: MemoryMachine) -> list[tuple[MachineMemory, ...]]:
     """Groups the memories into levels, from the outermost in.
 
-    Memories that follow each other and hold different operands form one level, such as a scratchpad for both
-    operands and an accumulator for the sums.
+    Memories inside the outermost that follow each other and hold different operands form one level, such as a
+    scratchpad for both operands and an accumulator for the sums. A memory with several cores, or with
+    `inside` set, starts a new level.
     """
     groups: list[list[MachineMemory]] = []
     for index, memory in enumerate(machine.memories):
@@ -64,8 +65,9 @@ def build_nest(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
     """Builds the loop nest of a mapping.
 
     Raises:
-        Misuse: The mapping does not have one level for each level of memory and one for the array, a level
-            divides more tiles than it has cores, or a tile is larger than the tile outside of it.
+        Misuse: The mapping does not have one level for each level of memory and one for the array; a level
+            divides tiles among more cores than it has; two levels divide K; a tile is larger than the tile
+            outside of it; or a level cannot keep a whole operand, or no level can apply the epilogue.
     """
     groups = group_memories(machine)[1:]
     if len(mapping.levels) != len(groups) + 1:
@@ -446,11 +448,12 @@ def _round_up(amount: Fraction | None) -> int | None:
 
 
 def _list_first_core(levels: int) -> tuple[Triple, ...]:
+    """Returns the index of the first core along M, K and N at each of the outermost `levels` levels."""
     return ((0, 0, 0),) * levels
 
 
 def _count_products(nest: Nest) -> int:
-    """Counts the tiles that the first core, which has the most work, computes."""
+    """Counts the tiles of the array that the first core, which has the most work, computes."""
     last = len(nest.levels) - 1
     core = _list_first_core(last + 1)
     return math.prod(sum(count_core_extents(nest, last, core, axis).values()) for axis in range(3))
@@ -529,6 +532,17 @@ class _Pipeline:
 
     Operands that bypass the first level, the bias and the residual move while a step computes. A core without
     work in a step at the edge is assumed to load its tile again in the next step.
+
+    Attributes:
+        level: The first level.
+        order: Axes of its loops, from the outermost in.
+        chunk: M, K and N of one step over all cores.
+        trips: Number of steps along M, K and N.
+        overlaps: Whether the transfers of each operand overlap with computation.
+        outermost: Outermost level that holds each operand.
+        finishing: Level that applies the epilogue, as in `find_epilogue_level`.
+        reads_first: Whether the first visit of a sum reads it from the outermost memory.
+        compute, transfer: Cached functions that return the cycles of a step and of a transfer.
     """
 
     def __init__(
@@ -599,6 +613,7 @@ class _Pipeline:
         return None
 
     def _compute_lengths(self, step: Triple) -> Triple:
+        """Returns M, K and N of a step over all cores, shorter at the edge."""
         m, k, n = (
             min(chunk, size - position * chunk)
             for position, chunk, size in zip(step, self.chunk, self.nest.size, strict=True)
@@ -606,6 +621,7 @@ class _Pipeline:
         return m, k, n
 
     def _is_changed(self, operand: Operand, step: Triple, neighbor: Triple | None) -> bool:
+        """Whether the first level holds another tile of an operand in a step than in the neighboring step."""
         if operand not in self.nest.holds[0]:
             return False
         if operand in self.level.keep:

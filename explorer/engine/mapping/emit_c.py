@@ -47,7 +47,10 @@ COUNTERS = (
     *("A loads", "B loads", "C loads", "C stores", "A reads", "B reads", "C reads", "C writes"),
     *("bias reads", "residual reads"),
 )
-"""Counters of a level, in bytes: what it loads and stores, and what it reads and writes outside."""
+"""Counters of a level, in bytes: what it loads and stores, and what it reads and writes outside.
+
+The C code refers to a counter by its index.
+"""
 
 _MAKES_FLOATS = ("scale", "offset", "quantize", "requantize")
 """Steps that compute with floats, also after a sum of integers."""
@@ -174,6 +177,7 @@ class _Emitter:
     # -- names and sizes
 
     def find_outer_level(self, operand: Operand, level: int) -> int:
+        """Returns the next outer level that holds the operand, or -1 for the outermost memory."""
         return max((index for index in self.nest.list_holders(operand) if index < level), default=-1)
 
     def list_inner_levels(self, operand: Operand, level: int) -> list[int]:
@@ -387,6 +391,7 @@ class _Emitter:
         return " && ".join(terms) or "1"
 
     def write_run(self) -> Iterator[str]:
+        """Writes the function `run`: the loops of all levels, with loads, products and the final stores."""
         yield "void run(const a_t *A, const b_t *B, out_t *output, const sum_t *biases, const real_t *scales,"
         yield "         const real_t *offsets, const real_t *residuals, long zero_a, long zero_b) {"
         yield "  bias = biases; scale = scales; offset = offsets; residual = residuals;"

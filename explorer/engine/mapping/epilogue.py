@@ -80,7 +80,7 @@ class Epilogues:
         self._outputs = {value.name for value in model.graph.outputs}
 
     def find(self, site: Site, plan: SitePlan) -> FusedEpilogue | None:
-        """Returns the epilogue of a site, or None if there is nothing to fuse."""
+        """Returns the epilogue of a site, or None if no operator can be fused."""
         if plan.is_in_body or not set(site.dynamic) <= {"M"}:
             return None
         try:
@@ -195,7 +195,7 @@ class _Chain:
         return self._add_float_bias(node)
 
     def _has_weight_zero_point(self, node: Node) -> bool:
-        """Whether the weight has a zero point other than 0."""
+        """Whether the weight has a zero point that is computed, or other than 0."""
         names = []
         if node.op in _QUANTIZED:
             names = [node.inputs[5]] if len(node.inputs) > 5 else []
@@ -208,6 +208,7 @@ class _Chain:
                 producer for producer in nodes if self.reader.read_numbers(producer.inputs[0]) is not None
             ]
             activations = [producer for producer in nodes if producer not in weights]
+            # without a stored weight, the second operand takes its place
             for producer in weights or activations[1:]:
                 names += list(producer.inputs[2:3])
         for name in filter(None, names):

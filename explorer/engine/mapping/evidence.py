@@ -72,7 +72,7 @@ def prove_sites(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Iterator[CodeEvidence]:
-    """Runs the nest of each site on the values of a run of the model and on dense random values.
+    """Yields the evidence of each site, from runs of its nest on values of the model and on random values.
 
     Args:
         model: The model.

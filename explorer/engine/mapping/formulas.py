@@ -1,7 +1,7 @@
 """Lists the formulas of the cost of a mapping, in words and with the numbers of a site.
 
-They repeat what `cost` computes, so that a reader can check each figure by hand. Tiles of unequal sizes and
-cores have no short formula: such a count says that it is summed over all tiles.
+The formulas repeat what `cost` computes, so that a reader can check each figure by hand. Tiles of unequal
+sizes and cores have no short formula: the text then says that the count is summed over all tiles.
 """
 
 from __future__ import annotations

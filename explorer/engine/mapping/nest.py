@@ -219,6 +219,7 @@ def _group_axis_cores(size: int, levels: Sequence[NestLevel], axis: int) -> list
 
     Returns:
         Pairs of the first core of a class and the number of cores in the class, in the order of the cores.
+        Cores without work are left out.
     """
     innermost = levels[-1]
     core_count = innermost.split[axis]

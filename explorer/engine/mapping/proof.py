@@ -77,7 +77,7 @@ class RunResult(NamedTuple):
 
 
 class CompilerError(Misuse):
-    """The compiler rejects a file, or takes too long. `what` is the first line of its message."""
+    """The compiler rejects a file, or takes too long. `what` quotes one line of the compiler's message."""
 
 
 class CompilerTimeout(CompilerError):
@@ -176,6 +176,7 @@ class Programs:
         return program
 
     def _call(self, command: list[str], what: str, kind: type[Misuse]) -> None:
+        """Runs a command in the folder; raises `kind`, about `what`, if it fails or takes too long."""
         name = os.path.basename(command[0])
         try:
             done = _run_process(command, self._seconds, self._folder.path)

@@ -1,7 +1,7 @@
 """Searches for the best mapping of a matrix product to a machine.
 
-The search space has one tile size for each level, in multiples of the array's unit, every order of the loops
-at every level, and, at the first level, the choice to keep one whole operand.
+The search space has one tile size for each level, in multiples of the unit (the tile of the array), every
+order of the loops at every level, and, at the first level, the choice to keep one whole operand.
 
 With one level of memory between the outermost memory and the array, every tile that fits is compared. Lower
 bounds over all orders of the inner loops exclude most tiles, so the result is exact for each objective. If
@@ -135,6 +135,7 @@ def search_mappings(
         key = _build_objective_key(objective, ranked, machine)
         on_front, exact = ranked, True
     elif is_flat:
+        # a first mapping shows which figures the machine gives
         smallest = _Entry((), candidates[0].get_tile(0), ORDERS[0], ORDERS[0], "").build_mapping(
             mapping, machine
         )
@@ -199,10 +200,10 @@ def _make_tie_key(cost: MappingCost) -> tuple[Any, ...]:
 def _build_objective_key(
     objective: Objective, costs: Sequence[MappingCost], machine: MemoryMachine
 ) -> Callable[[MappingCost], tuple[float, ...]]:
-    """Returns the figure to minimize, then the figures that decide between equal ones.
+    """Returns a function of a cost: the figure to minimize, then the figures that decide between equal ones.
 
     Raises:
-        Misuse: The machine does not give the figures.
+        Misuse: The machine does not give the figure to minimize.
     """
     figures: dict[Objective, Callable[[MappingCost], tuple[float | None, ...]]] = {
         "cycles": lambda cost: (cost.cycles, cost.traffic, cost.pj),
@@ -236,7 +237,10 @@ def _sum_moved_bytes(cost: MappingCost) -> int:
 
 
 def _list_pareto_front(costs: Sequence[MappingCost]) -> list[MappingCost]:
-    """Lists mappings of which none undercuts another in cycles, energy and bytes on the chip."""
+    """Lists mappings of which none undercuts another in cycles, energy and bytes on the chip.
+
+    The traffic takes the place of the energy if the machine does not give it.
+    """
     points = [
         (
             float(cost.cycles or 0),
@@ -254,7 +258,10 @@ def _list_pareto_front(costs: Sequence[MappingCost]) -> list[MappingCost]:
 def _list_first_tiles(
     mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
 ) -> tuple[list[Tiles], dict[str, int]]:
-    """Lists the tiles of the first level that fit and meet the constraints.
+    """Lists the tiles of the first level that fit and meet the constraints, one for each number of trips.
+
+    Returns:
+        The tiles, for each operand kept whole, and the number of tiles that were left out, by reason.
 
     Raises:
         Misuse: No tile fits, or a constraint leaves none.
@@ -315,7 +322,7 @@ def _count_held_bytes(mapping: SiteMapping, memory: MachineMemory, tiles: Tiles)
 def _build_too_small_error(
     mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None = None
 ) -> MemoryTooSmall:
-    """Describes the tile that exceeds a memory by the fewest bytes, and that memory.
+    """Builds the error that names the tile that exceeds a memory by the fewest bytes, and the memory.
 
     Args:
         mapping: The site.
@@ -355,6 +362,11 @@ def _build_too_small_error(
 def _compute_array_orders(
     mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
 ) -> tuple[list[MappingCost], int]:
+    """Computes the cost of each order of the array's loops, on a machine without a memory on the chip.
+
+    Returns:
+        The costs, and their number.
+    """
     costs = []
     for order in constraints.orders or ORDERS:
         tried = replace(mapping, levels=(NestLevel(order, machine.unit),))
@@ -363,7 +375,14 @@ def _compute_array_orders(
 
 
 class _Entry(NamedTuple):
-    """A mapping with its figures. Entries sort by figures, then by tile and orders."""
+    """A mapping with its figures. Entries sort by figures, then by tile and orders.
+
+    Attributes:
+        ranks: The figures that rank mappings, as in `_list_ranking_figures`.
+        tile: Tile of the first level.
+        outer, inner: Orders of the loops of the first level and of the array.
+        keep: Operand that the first level keeps whole, or ''.
+    """
 
     ranks: tuple[float, ...]
     tile: Triple
@@ -411,7 +430,8 @@ class _Ranking:
         pool: The best mappings so far, one for each tile, outer order and whole operand.
         threshold: First two figures that a mapping must reach to be among the best.
         count: Number of mappings in the space.
-        least_left: Lower bound of the objective of all mappings left out for lack of time, or infinity.
+        least_left: Lower bound of the objective of all mappings left out because `_MAX_EVALUATED` is reached,
+            or infinity.
     """
 
     def __init__(
@@ -443,6 +463,7 @@ class _Ranking:
         for branch in self._branches:
             self._evaluate(branch, branch.list_promising(self.threshold)[:_FIRST_LOOK])
         for branch in self._branches:
+            # the list begins with the tiles of the first look
             remaining = branch.list_promising(self.threshold)[_FIRST_LOOK:]
             for start in range(0, len(remaining), _CHUNK):
                 indices = remaining[start : start + _CHUNK]
@@ -584,6 +605,7 @@ class _Ranking:
 
 
 def _list_ranking_figures(objective: Objective, figures: Figures) -> list[Numbers]:
+    """Returns the objective and the figures that decide between tiles with an equal objective, in order."""
     return {
         "cycles": [figures.cycles, figures.traffic, figures.inner],
         "energy": [figures.pj, figures.traffic, figures.inner],
@@ -705,7 +727,7 @@ def _search_many_levels(
 
 
 def _split_levels(tile: Triple, order: LoopOrder, keep: str, cores: int, unit: Triple) -> Iterator[NestLevel]:
-    """Yields a level for each way to divide a tile among cores."""
+    """Yields a level for each way of `_list_splits` to divide a tile among cores."""
     for split in _list_splits(cores, tile, unit):
         m, k, n = (
             min(-(-length // (number * each)) * each, length)
@@ -729,7 +751,10 @@ def _list_splits(cores: int, tile: Triple, unit: Triple) -> list[Triple]:
 def _list_inner_levels(
     outer: Triple, machine: MemoryMachine, mapping: SiteMapping
 ) -> Iterator[tuple[NestLevel, ...]]:
-    """Yields levels inside a tile: the largest tiles that fit each memory, in the three kinds of dataflow."""
+    """Yields the levels inside a tile for each combination of dataflows.
+
+    The tile of each memory is the one that fits and needs the fewest loads.
+    """
     groups = group_memories(machine)[2:]
     if not groups:
         for order in _DATAFLOWS:
@@ -739,14 +764,14 @@ def _list_inner_levels(
         tiles = [outer]
         levels = []
         for group, order in zip(groups, orders, strict=False):
-            tile = _find_largest_inside(tiles[-1], group[0].name, order, machine, mapping)
+            tile = _find_best_inside(tiles[-1], group[0].name, order, machine, mapping)
             level = next(_split_levels(tile, order, "", group[0].cores, machine.unit))
             tiles.append(level.tile)
             levels.append(level)
         yield (*levels, NestLevel(orders[-1], machine.unit))
 
 
-def _find_largest_inside(
+def _find_best_inside(
     outer: Triple, name: str, order: LoopOrder, machine: MemoryMachine, mapping: SiteMapping
 ) -> Triple:
     """Finds the tile inside an outer tile that fits a memory and needs the fewest loads."""

@@ -1,8 +1,8 @@
 """Computes figures of many tiles at once, for a machine with one level of memory on the chip.
 
 The figures are the closed forms of `nest` and `cost` for two levels of loops without cores, as arrays with an
-entry for each tile. Each operand does not depend on one of the three loops. It moves again for each trip of
-that loop, if a loop inside it that the operand depends on has several trips.
+entry for each tile. Each operand is independent of one of the three loops. It moves again for each trip of
+this loop, if a loop inside it that the operand depends on has several trips.
 
 Times are computed as floats. `_round_up` rounds them so that they never exceed the exact cycles of `cost`.
 """
@@ -32,7 +32,12 @@ _Result = TypeVar("_Result")
 
 
 class Tiles(NamedTuple):
-    """Tiles of the first level: their lengths along M, K and N, and the operand that each keeps whole."""
+    """Tiles of the first level.
+
+    Attributes:
+        lengths: Lengths along M, K and N, each with an entry for each tile.
+        keep: Operand that the first level keeps whole with all of these tiles, or ''.
+    """
 
     lengths: tuple[Numbers, Numbers, Numbers]
     keep: str
@@ -57,8 +62,9 @@ class Figures(NamedTuple):
     Attributes:
         traffic: Bytes at the outermost memory.
         inner: Bytes between the first level and the array.
-        pj: Energy of all transfers and of the arithmetic, or zeros.
-        cycles: Cycles as a pipeline; never more than the exact cycles.
+        pj: Energy of all transfers and of the arithmetic. Unknown energies count as 0.
+        cycles: Cycles as a pipeline, never more than the exact cycles; without a rate of the array, the
+            cycles of the slowest memory.
     """
 
     traffic: Numbers
@@ -81,6 +87,16 @@ class TileFigures:
         mapping: Site with its size, number types and epilogue.
         machine: Machine with one level of memory on the chip, without cores.
         tiles: The tiles.
+
+    Attributes:
+        group: Memories of the level on the chip.
+        holder: Memory of the group that holds each operand, or None if the operand bypasses them.
+        rate: Multiply-accumulates of the array per cycle, or None if unknown.
+        outputs: Number of elements of C.
+        trips: Number of trips along M, K and N.
+        last_lengths: Lengths of the last tile along M, K and N.
+        parts, last_parts, all_parts: Number of the array's tiles along M, K and N in a full tile, in the last
+            tile, and in all tiles.
     """
 
     def __init__(self, mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles) -> None:
@@ -242,6 +258,10 @@ class TileFigures:
     def _count_loads_and_stores(
         self, operand: Operand, elements: Numbers, *, is_first: bool
     ) -> tuple[Numbers, Numbers]:
+        """Returns the bytes that a level loads and stores, if it visits `elements` elements of an operand.
+
+        `is_first` is true for the outermost level that holds the operand.
+        """
         if operand != "C":
             return self.count_packed_bytes(elements, self.dtype(operand)), np.zeros(
                 len(self.tiles), dtype=np.int64
@@ -270,7 +290,8 @@ class TileFigures:
         Args:
             outer: Order of the loops of the first level.
             inner: Order of the loops of the array, or None.
-            with_cycles: Whether to compute the pipeline of a pair; without it, the cycles are zeros.
+            with_cycles: Whether to compute the pipeline of a pair; without it, the cycles are those of the
+                slowest memory.
         """
         reads, writes, inner_bytes = self.sum_moved_bytes(outer, inner)
         number = len(self.tiles)

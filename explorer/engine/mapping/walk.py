@@ -54,7 +54,7 @@ def finish_sums(
         sums: Sums of shape (M, N).
         steps: Operators of the epilogue.
         inputs: Values of bias, scale, offset and residual.
-        index: Index of the product.
+        index: Index of the product in the batch.
         output: Number type of the output.
     """
     return _finish(sums, steps, inputs, index, (slice(None), slice(None)), output)
@@ -119,7 +119,18 @@ def walk_nest(
 
 
 class _Walker:
-    """Runs the loops of one site; the names are those of the C code in `emit_c`."""
+    """Runs the loops of one site as the C code of `emit_c` does.
+
+    Attributes:
+        finishing, last, adding, instances: As in `emit_c`.
+        counters: Bytes so far, by level and counter name.
+        outside: Next outer level that holds an operand, by (operand, level); -1 for the outermost memory.
+        seen: For each tile of sums, the last visit in which it was loaded. The key is the level, the instance
+            of the level `adding`, and the first row and column.
+        visits: Number of visits of each instance of the level `adding`.
+        added: First row and column of the tiles of sums that cores have added to.
+        cores, ids: Current core of each level along M, K and N, and its index among all instances.
+    """
 
     def __init__(
         self, mapping: SiteMapping, machine: MemoryMachine, inputs: RunInputs, steps: tuple[EpilogueStep, ...]
@@ -222,6 +233,7 @@ class _Walker:
         target += products.astype(np.int64).astype(target.dtype)
 
     def _load(self, operand: Operand, level: int, start: Triple, size: Triple) -> None:
+        """Makes the current instance of a level hold the tile of an operand at `start`."""
         rows, columns = OPERAND_AXES[operand]
         keeps = operand in self.nest.levels[level].keep
         instance = self.ids[level]
@@ -234,7 +246,7 @@ class _Walker:
             tile.k_end = start[1] + size[1]
 
     def _replace(self, operand: Operand, level: int, tile: _Tile, place: _Place) -> None:
-        """Loads another tile."""
+        """Loads another tile into a buffer, after sending the sums of the old tile outside."""
         instance = self.ids[level]
         if operand == "C":
             self._flush(level, instance, self._is_first_core_of_tile(operand, level))
@@ -266,6 +278,7 @@ class _Walker:
             self.counters[level, f"{operand} reads"] += size
 
     def _copy(self, operand: Operand, level: int, tile: _Tile) -> None:
+        """Copies the elements of a tile from the outer level into its buffer."""
         row, column, rows, columns = tile.place
         outer = self.outside[operand, level]
         source = self.matrices[operand]
@@ -276,6 +289,7 @@ class _Walker:
         tile.values[:rows, :columns] = source[row : row + rows, column : column + columns]
 
     def _is_first_core_of_tile(self, operand: Operand, level: int) -> bool:
+        """Whether the current core is the first of the cores that need the same tile from outside."""
         axis = 3 - sum(OPERAND_AXES[operand])
         return all(
             self.cores[index][axis] == 0 for index in range(self.outside[operand, level] + 1, level + 1)
@@ -324,6 +338,7 @@ class _Walker:
         tile.place = _EMPTY
 
     def _store(self, level: int, instance: int, tile: _Tile, finished: bool) -> None:
+        """Writes a tile to the outer level: added to its sums, as outputs if `finished`, or as sums."""
         row, column, rows, columns = tile.place
         part = slice(row, row + rows), slice(column, column + columns)
         outer = self.outside["C", level]

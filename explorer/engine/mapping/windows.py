@@ -2,9 +2,8 @@
 
 A mapping counts a convolution as the matmul of its windows: A has a row for each position, and a column for
 each channel and tap, so neighboring windows repeat elements. A memory that holds the input itself loads only
-new elements: when a window moves by one position, its new column. This is
-how Timeloop counts inputs with sliding windows. K is in the order of a stored kernel: channel by channel, the
-taps within.
+new elements: when a window moves by one position, its new column. This is how Timeloop counts inputs with
+sliding windows. K is in the order of a stored kernel: channel by channel, the taps within.
 
 The count visits the tiles of A in order. Loops over N repeat the tiles of the loops inside. Only their first
 and second iterations are visited; the second represents all later iterations.
@@ -42,7 +41,7 @@ _CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv")
 def list_window_elements(
     model: Model, plan: SitePlan, shape_of: Callable[[str], tuple[int, ...] | None]
 ) -> _Ids | None:
-    """Lists the element of the input behind each element of A of the first group, M x K; 0 is padding.
+    """Lists the element of the input behind each element of A of the first group.
 
     Args:
         model: The model.
@@ -50,7 +49,8 @@ def list_window_elements(
         shape_of: Function that returns the shape of a value, or None if it is not known.
 
     Returns:
-        Numbers of elements, or None if the site is not a convolution, or too large.
+        Numbers of elements from 1, or 0 for padding, of shape (M, K). None if the site is not a convolution,
+        is inside a body, or is too large.
     """
     if plan.is_in_body or plan.M * plan.K > _MAX_ELEMENTS:
         return None

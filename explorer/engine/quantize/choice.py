@@ -87,8 +87,9 @@ other numbers.
 def is_function_call(choice: LayerChoice, part: Part) -> bool:
     """Whether a part of a layer is written as a function call instead of QuantizeLinear.
 
-    This is also true for an input whose layer has a weight in floats or in an unsafe type. Otherwise
-    onnxruntime would quantize that weight to 8 bits too, because the nodes around it are quantized.
+    This is also true for an input in an unsafe type, and for an input whose layer has a weight in floats or
+    in an unsafe type. Otherwise onnxruntime would quantize that weight to 8 bits too, because the nodes
+    around it are quantized.
     """
     fmt: NumberFormat | None = getattr(choice, part)
     if fmt is None:
@@ -135,7 +136,11 @@ def _list_named_formats(spec: QuantizeSpec) -> Iterator[tuple[str, str | None, s
 
 
 def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:
-    """Returns the format called `name` for a part of a layer."""
+    """Returns the format called `name` for a part of a layer, or None for floats.
+
+    Raises:
+        Misuse: The format is unknown, or the part cannot take it.
+    """
     if name != BIAS.name:
         return find_format(name, where)
     if part != "bias":
@@ -198,7 +203,7 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
         choice = replace(choice, granularity="tensor")
     if "bias" not in parts and layer.operands_of("bias") and layer.operands_of("bias")[0].tensor:
         formats["bias"] = BIAS
-    if formats.get("bias") is BIAS and (len(integer_formats) != 2 or not _has_channel_scales(choice)):
+    if formats.get("bias") is BIAS and (len(integer_formats) != 2 or not _can_scale_bias(choice)):
         del formats["bias"]  # no integer accumulator has the scale of this bias
     if not formats:
         missing_part = next((part for part in ("weight", "bias") if parts.get(part)), "")
@@ -225,7 +230,8 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
 def _needs_one_scale(layer: QuantizableLayer, integer_formats: Sequence[Integer]) -> bool:
     """Whether onnxruntime needs one scale for the whole 8-bit weight.
 
-    It does if the weight is the left factor of a matrix product, or has more than two axes.
+    It does if the weight of a matrix product is on the left or has more than two axes, and the input has
+    8 bits, too.
     """
     if len(integer_formats) != 2 or any(fmt.element_type not in ("int8", "uint8") for fmt in integer_formats):
         return False
@@ -234,8 +240,11 @@ def _needs_one_scale(layer: QuantizableLayer, integer_formats: Sequence[Integer]
     )
 
 
-def _has_channel_scales(choice: LayerChoice) -> bool:
-    """Whether each number of a stored bias belongs to one output channel, or one scale covers all."""
+def _can_scale_bias(choice: LayerChoice) -> bool:
+    """Whether the weight's scales give each number of a stored bias one scale.
+
+    This holds if there is one scale for all, or if each number belongs to one output channel.
+    """
     (weight, *_), (bias, *_) = choice.layer.operands_of("weight"), choice.layer.operands_of("bias")
     if bias.tensor is None:
         return False
@@ -303,7 +312,7 @@ def _fits_nbits(choice: LayerChoice) -> bool:
     ):
         return False
     block = choice.block if fmt.scaled and weights[0].shape[weights[0].depth or 0] > choice.block else 0
-    is_supported = not block or (block >= 16 and block & (block - 1) == 0)
+    is_supported = not block or (block >= 16 and block & (block - 1) == 0)  # a power of two
     return is_supported and not layer.node.attributes.get("transA", 0)
 
 
@@ -359,10 +368,7 @@ def _select_layers(
 
 
 def _select_by_filter(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
-    """Returns the ids of the layers that a filter selects.
-
-    It tests the row that produces the layer's output.
-    """
+    """Returns the ids of the layers that a filter selects, by the rows that produce the layers' outputs."""
     layers_by_id = {id(layer): layer for layer in layers}
     ids_by_output = {layer.node.outputs[0]: layer_id for layer_id, layer in layers_by_id.items()}
     matches, layer_ids = build_matcher(query), set()
@@ -373,6 +379,7 @@ def _select_by_filter(layers: Sequence[QuantizableLayer], query: str, rows: Sequ
         if layer_id is not None and not row.group:
             sizes = dict(zip("MKN", layers_by_id[layer_id].sizes or (), strict=False))
             row = replace(row, attributes={**row.attributes, **sizes})
+        # the matcher must see every row, because rows may refer to the groups before them
         if matches(row) and layer_id is not None:
             layer_ids.add(layer_id)
     return layer_ids

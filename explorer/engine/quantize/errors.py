@@ -51,7 +51,7 @@ class LayerErrors(Struct):
         output: Agreement of the quantized layer's outputs with the original's. Both layers get the original's
             inputs.
         saturated: Number of input elements outside the range of the format by more than a rounding error.
-        inputs: Number of all input elements, or 0 if no input has a format with a calibrated range.
+        inputs: Number of elements of the inputs with a format, or 0 if they have none or a block format.
         nan: Number of NaN in inputs with a format.
         lost_nan: Number of NaN in the original's outputs that are numbers in those of the quantized layer.
     """
@@ -141,7 +141,7 @@ def run_errors(
             set() if part_index else {*output_names}
         )
         observer = Observer(original, [info_by_name[name] for name in sorted(values)], "the original")
-        run_quantized = subgraphs.session(part, info_by_name)
+        run_quantized = subgraphs.make_runner(part, info_by_name)
         for number, feeds in enumerate(samples):
             step(part_index * samples.count + number, len(parts) * samples.count)
             original_values = observer.run(feeds)
@@ -257,7 +257,7 @@ class _LayerSubgraphs:
         read = {operand.value for operand in choice.layer.operands_of("input")}
         return sorted(received | read | {name for name, _ in regions})
 
-    def session(
+    def make_runner(
         self, choices: Sequence[LayerChoice], info_by_name: Mapping[str, TensorInfo]
     ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         """Returns a function that maps the original's values to the outputs of the given quantized layers."""
@@ -308,6 +308,8 @@ def describe_calibrator_loss(
     calibrator: str, snr_db: Mapping[str, float | None], minmax_outputs: Sequence[OutputAgreement]
 ) -> tuple[str, ...]:
     """Returns a note on the first output where a calibrator loses `_LOSS_NOTE_DB` or more relative to minmax.
+
+    Returns () if no output loses so much.
 
     Args:
         calibrator: Name of the calibrator.

@@ -187,6 +187,7 @@ def _list_nested_layers(
 
 
 def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
+    """Whether a Gather reads a stored float tensor with more than one axis."""
     table = initializers.get(node.inputs[0])
     return table is not None and len(table.shape) > 1 and table.dtype.startswith("float")
 
@@ -249,7 +250,9 @@ def _check_operands(
     shapes: Mapping[str, TensorInfo],
     constant_names: Collection[str],
 ) -> None:
-    """Rejects operands that are already quantized, are not floats, have no data, or are all constant.
+    """Rejects operands that are already quantized, not floats, computed from stored tensors, or without data.
+
+    Also rejects a product of which all operands are stored.
 
     Raises:
         _NotQuantizable: The reason.
@@ -359,7 +362,10 @@ def _read_product(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 def _read_einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
-    """Returns both operands of an Einsum; the last output axis that only one has is its channel axis."""
+    """Returns both operands of an Einsum.
+
+    The channel axis of an operand is its last axis that the output has, and the other operand has not.
+    """
     text = str(node.attributes["equation"])
     inputs, arrow, output = text.replace(" ", "").partition("->")
     terms = inputs.split(",")
@@ -392,6 +398,7 @@ def _read_recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 def _read_gather(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    """Returns the table of a Gather of rows, or () if the table is not stored or holds no floats."""
     table = _read_operand(constants, "weight", 0, node.inputs[0], depth=-1)
     rank = 0 if table.tensor is None else len(table.shape)
     if table.tensor is None or rank < 2 or node.attributes.get("axis", 0) not in (0, -rank):

@@ -1,7 +1,7 @@
 """Quantization of a graph: builds the quantized model from a model and a choice for each layer.
 
-Nodes without a choice keep their bytes. Weights that no node reads any more are removed. Integer codes of
-weights are computed while the file is written.
+Nodes without a choice keep their bytes, unless they read a value of a chain. Weights that no node reads any
+more are removed. Integer codes of weights are computed while the file is written.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _WRITERS: Mapping[str, Callable[[LayerChoice, Grids, Additions], None]] = {
     "nbits": nbits.write,
     "qoperator": qoperator.write,
 }
+"""Writers by the form of a choice. `qdq.write` writes all other forms."""
 
 
 def quantize_model(

@@ -1,6 +1,7 @@
 """Quantized weights: the grid of a stored weight, and its codes, computed in slabs while they are written.
 
-A weight is read twice, once for its range and once for its codes. It is never in memory as a whole.
+A weight is read twice, once for its range and once for its codes. In a linear format, it is never in memory
+as a whole.
 """
 
 from __future__ import annotations
@@ -198,13 +199,19 @@ def pack_codes(codes: Array, bits: int) -> bytes:
 
 
 def build_small_tensor(name: str, values: Array, fmt_type: str = "") -> Tensor:
-    """Builds a small tensor. `values` of the types 'int4' and 'uint4' have one number per byte."""
+    """Builds a small tensor of type `fmt_type`, or of the type of `values` if it is ''.
+
+    `values` of the types 'int4' and 'uint4' have one number per byte.
+    """
     bits = 4 if fmt_type in ("int4", "uint4") else 8
     return Tensor(name, fmt_type or str(values.dtype), values.shape, Inline(pack_codes(values, bits)))
 
 
 def _count_rows_per_slab(operand: Operand, block: int, elements: int) -> int:
-    """Returns the number of rows of the first axis to process at a time, an even number for packed pairs."""
+    """Returns the number of rows of the first axis to process at a time.
+
+    It is a multiple of the block along the first axis, and even, because two 4-bit codes share a byte.
+    """
     rows = operand.shape[0] if operand.shape else 1
     assert operand.tensor is not None
     row_elements = max(1, operand.tensor.elements // max(1, rows))

@@ -21,8 +21,8 @@ from explorer.facts import TensorInfo
 _ROUNDS_OUTPUT = frozenset(("Conv",))
 """Layers whose integer kernel returns integers.
 
-The kernel of a matrix product returns floats. A product with a stored bias is not listed, because onnxruntime
-first makes it a Gemm that stays in floats.
+The kernel of a matrix product returns floats. Its output is rounded only before the Add of a stored bias: see
+`_will_become_gemm`.
 """
 
 _ABSORBED = frozenset(("Relu", "Clip"))
@@ -41,7 +41,7 @@ class _Chains:
     """The values of a graph that are rounded because they are in a chain.
 
     Attributes:
-        rounded_values: For each such value, by name, the choice whose input format it takes.
+        rounded_values: For each rounded value, by name, the choice whose input format it takes.
         sources: For each value that keeps another value's scale, the name of the other value.
     """
 
@@ -75,7 +75,10 @@ class _Chains:
                 self._keep_scale(node)
 
     def _will_become_gemm(self, node: Node) -> bool:
-        """Whether the only node that reads a product adds a stored bias to it."""
+        """Whether the only node that reads a product adds a stored bias to it.
+
+        onnxruntime makes both a Gemm that stays in floats, unless the product is rounded before the Add.
+        """
         readers = self._readers[node.outputs[0]]
         if node.op != "MatMul" or len(readers) != 1 or readers[0].op != "Add" or readers[0].domain:
             return False
@@ -93,7 +96,7 @@ class _Chains:
         self._round(self._skip_activation(node.outputs[0]), choice)
 
     def _keep_scale(self, node: Node) -> None:
-        """Rounds the output of an operator with the scale of its input."""
+        """Rounds the output of an operator with the scale of its input, if it has only one output."""
         source, output = node.inputs[0], node.outputs[0]
         if len([name for name in node.outputs if name]) == 1 and self._can_round(output):
             self._round(output, self.rounded_values[source])

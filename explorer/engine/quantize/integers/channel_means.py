@@ -21,7 +21,7 @@ class ChannelMeans:
         self._sums: dict[str, tuple[Array, int]] = {}
 
     def add(self, name: str, value: Array) -> None:
-        """Adds one sample of a value. Values without a channel axis are ignored."""
+        """Adds one sample of a value. Ignored are values without a channel axis or with other channels."""
         axis = self.axes.get(name)
         if axis is None or value.ndim < -axis:
             return

@@ -100,7 +100,8 @@ def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeK
         choices: Choices for its layers.
 
     Returns:
-        Counts of layers by kernel, and the operator of each layer by its name.
+        Counts of layers by kernel, and the operator of each layer by its name. If onnxruntime does not load
+        the model, the first has the problem, and the second is empty.
     """
     quantized = [choice for choice in choices if not choice.reason]
     fields: dict[str, Any] = {
@@ -154,6 +155,7 @@ _ADJACENT = frozenset(
 
 
 def _is_replacement(node: Node, name: str, codes: Collection[str], output_names: Collection[str]) -> bool:
+    """Whether a node has the name of a layer, reads the codes of its weight, or computes its output."""
     if node.op in _ADJACENT:
         return False
     return bool(name and node.name == name) or not (

@@ -43,6 +43,7 @@ def compare_modules(before: ModuleSide, after: ModuleSide) -> DiffFact:
     Weights, buffers and input roundings are compared by value. A layer without a row computes the same.
     """
     rows: list[NodeDiff] = []
+    # number of layers of each kind, by whether they changed
     changes_by_kind: defaultdict[str, Counter[bool]] = defaultdict(Counter)
     new_modules = dict(after.module.named_modules())
     for path, layer, kind in _list_layers(before.module):

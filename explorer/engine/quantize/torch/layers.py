@@ -87,7 +87,10 @@ def get_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 def record_runs(
     path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]
 ) -> Callable[[], None]:
-    """Records runs of a layer in `runs`. Returns a function that stops the recording."""
+    """Records runs of a layer in `runs`. Returns a function that stops the recording.
+
+    The type and the sizes are those of the first run.
+    """
 
     def record_call(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         x = get_input(args, kwargs)
