@@ -1026,6 +1026,27 @@ def attention_workspace(
     return (scores + 2 * block + block * width) * wide_bytes + scores * narrow_bytes
 
 
+_KERNEL_SETTINGS = (
+    *("_get_math_sdp_enabled", "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled"),
+    *("_get_cudnn_sdp_enabled", "_get_overrideable_sdp_enabled", "_get_sdp_priority_order"),
+    *("_get_mkldnn_enabled", "_get_deterministic_algorithms"),
+)
+
+
+def list_kernel_settings() -> tuple[Any, ...]:
+    """Returns the settings of torch, other than autocast, that choose the kernel of a function on a CPU.
+
+    `torch.nn.attention.sdpa_kernel` and `torch.backends.mkldnn.flags` change them within a model's forward.
+
+    Assumes: the functions in `_KERNEL_SETTINGS` return them.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: None in place of a setting. A function that ran before keeps the kernel of its first run.
+    """
+    questions = (getattr(torch._C, name, None) for name in _KERNEL_SETTINGS)
+    values = (None if ask is None else ask() for ask in questions)
+    return torch.get_default_dtype(), *(tuple(v) if isinstance(v, list) else v for v in values)
+
+
 def record_calls_on_cpu(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], max_calls: int
 ) -> RecordedCalls | None:

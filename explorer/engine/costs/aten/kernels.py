@@ -20,6 +20,7 @@ from explorer.base.replacement import Replacement
 from explorer.engine.compat.torch import (
     RecordedCalls,
     attention_workspace,
+    list_kernel_settings,
     map_tensors,
     read_sparse_parts,
     record_calls_on_cpu,
@@ -47,7 +48,7 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     Calls with tensor subclasses, or without meta tensors, run as they are.
     """
     types = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    key: list[Any] = [torch.is_grad_enabled(), types]
+    key: list[Any] = [torch.is_grad_enabled(), types, list_kernel_settings()]
     tensors: list[torch.Tensor] = []
 
     def describe(tensor: torch.Tensor) -> tuple[Any, ...]:

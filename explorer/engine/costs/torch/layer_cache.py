@@ -25,6 +25,7 @@ from explorer.engine.compat.torch import (
     has_global_hooks,
     is_autocast,
     layer_state,
+    list_kernel_settings,
     parameters_of,
     storage_key,
 )
@@ -160,6 +161,7 @@ def _build_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Laye
     storages: list[int] = []
     if torch.is_grad_enabled() or is_autocast() or not _read_settings(module, key, storages):
         return None
+    key.append(list_kernel_settings())
     inputs: list[torch.Tensor] = []
     if not meta_cache.read_arguments(args, key, inputs) or not inputs:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 from explorer.session import Session  # noqa: E402
 
@@ -107,6 +109,68 @@ def test_a_training_step_works_in_the_memory_of_the_same_kernel() -> None:
         moments = [moment for moment in step.moments if moment.phase == "backward"]
     # two blocks of 64 queries by 512 keys in the backward pass
     assert max(moment.temporary for moment in moments) > 2 * 64 * 512 * 4
+
+
+class Within(nn.Module):
+    """A layer that runs as usual, and an equal layer that runs within a context."""
+
+    def __init__(self, make: Any, context: Any) -> None:
+        super().__init__()
+        self.plain, self.other, self.context = make(), make(), context
+
+    def forward(self, x: Any) -> Any:
+        x = self.plain(x)
+        with self.context():
+            return self.other(x)
+
+
+class Steps(nn.LSTM):
+    """The steps of a recurrent layer, without its state."""
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        return super().forward(x)[0]
+
+
+SETTINGS = {
+    "attention": (
+        lambda: nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True),
+        lambda: sdpa_kernel(SDPBackend.MATH),
+    ),
+    "recurrent": (
+        lambda: Steps(16, 16, batch_first=True),
+        lambda: torch.backends.mkldnn.flags(enabled=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_torch_within_a_model_choose_the_kernel_of_equal_layers(name: str) -> None:
+    make, context = SETTINGS[name]
+    x = torch.rand(2, 40, 16)
+    model = Within(make, context).train()
+    own = {t.untyped_storage().data_ptr() for t in (x, *model.parameters())}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = model(x)
+    with Session(Within(make, context), inputs=x, cache=False) as session:
+        step = session.training_memory().steps[0]
+    assert result.requires_grad
+    assert abs(step.kept_bytes - sum(kept.values())) <= 0.02 * step.kept_bytes
+
+
+def test_an_equal_layer_with_another_kernel_has_its_own_peak() -> None:
+    make, context = SETTINGS["attention"]
+    x = torch.rand(1, LONG, 16)
+    plain, within = (totals(Within(make, c), x) for c in (contextlib.nullcontext, context))
+    assert plain.macs == within.macs
+    assert plain.activation_bytes_peak < SCORES < within.activation_bytes_peak
 
 
 def test_the_kernel_does_not_change_the_macs() -> None:
