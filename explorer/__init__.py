@@ -17,7 +17,7 @@ import os
 
 from explorer.base.version import __version__
 
-# onnxruntime reads this when it is imported; otherwise it would send telemetry from the user's home
+# onnxruntime reads this variable when it is imported; without it, it sends telemetry
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 TYPE_CHECKING = False

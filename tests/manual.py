@@ -78,11 +78,11 @@ def _verb_table(title: str, rows: list[tuple[str, str]]) -> list[str]:
 
 def _exit_codes(verbs: Mapping[str, Command]) -> list[str]:
     """A row for every way in which some verb can end."""
-    from explorer.cli.arguments.help import exit_codes
+    from explorer.cli.arguments.help import list_exit_codes
 
     ends: dict[tuple[int, str], list[str]] = {}
     for name, verb in verbs.items():
-        for code, said in exit_codes(verb).items():
+        for code, said in list_exit_codes(verb).items():
             ends.setdefault((code, ", ".join(said)), []).append(f"`{name}`")
     rows = ["| code | meaning | of |", "|---|---|---|"]
     for (code, said), names in sorted(ends.items(), key=lambda row: (row[0][0], len(row[1]))):

@@ -34,7 +34,7 @@ Positive = Annotated[float, Meta(gt=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 Words = Annotated[str, Meta(min_length=1)]
 PathText = Annotated[str, Meta(min_length=1, title="path")]
-"""Types with limits, for annotations of fields and arguments."""
+"""Types with limits, for annotations of fields and arguments. `Words` and `PathText` are not empty."""
 
 _MAX_INTEGER = (1 << 63) - 1
 """Largest magnitude of an integer in a field or an argument: it fits in 64 bits."""
@@ -79,7 +79,7 @@ def _list_fields(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
 
 
 def convert_value(value: Any, kind: Any, where: str) -> Any:
-    """Converts a value to its declared type, if its meaning is obvious.
+    """Converts a value to its declared type, if its meaning is obvious; a single value may become a tuple.
 
     Args:
         value: Value of any type.
@@ -89,10 +89,10 @@ def convert_value(value: Any, kind: Any, where: str) -> Any:
     Raises:
         Misuse: The value has another type, is not among the choices, or is out of range.
     """
-    accepted_value = _convert_scalar(value, kind)
+    accepted_value = _convert_with_msgspec(value, kind)
     if accepted_value is _WRONG:
         plain = _make_plain(value)
-        attempts = (_convert_scalar(plain, kind), _convert_scalar((plain,), kind))
+        attempts = (_convert_with_msgspec(plain, kind), _convert_with_msgspec((plain,), kind))
         accepted_value = next((converted for converted in attempts if converted is not _WRONG), _WRONG)
     fault = "" if accepted_value is _WRONG else _describe_fault(accepted_value, kind)
     if accepted_value is _WRONG or fault:
@@ -107,7 +107,8 @@ def convert_value(value: Any, kind: Any, where: str) -> Any:
 _WRONG = object()
 
 
-def _convert_scalar(value: Any, kind: Any) -> Any:
+def _convert_with_msgspec(value: Any, kind: Any) -> Any:
+    """Returns the converted value, or `_WRONG`. A value for a protocol is returned unchecked."""
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError):
@@ -331,6 +332,7 @@ def _resolve_types(function: Callable[..., Any], names: tuple[str, ...], find: F
         try:
             kind = _drop_paths(eval(text, {}, namespace) if isinstance(text, str) else text)
             msgspec.inspect.type_info(kind)
+            # raises ValidationError for a type that msgspec can check, TypeError for others
             msgspec.convert(object(), build_type(kind))
         except msgspec.ValidationError:
             pass
@@ -341,14 +343,14 @@ def _resolve_types(function: Callable[..., Any], names: tuple[str, ...], find: F
 
 
 def _drop_paths(kind: Any) -> Any:
-    """Removes path types from a union, because paths are accepted as strings."""
+    """Replaces a path type, also in a union, by `str`, because paths are converted to text."""
     if get_origin(kind) in (Union, UnionType):
         return reduce(or_, map(_drop_paths, get_args(kind)))
     return str if get_origin(kind) is os.PathLike else kind
 
 
 def check_methods(kind: type, find: Find) -> None:
-    """Wraps all public methods of a class with `wrap_checked`."""
+    """Wraps the constructor and all public methods of a class with `wrap_checked`."""
     for name, member in list(vars(kind).items()):
         if (
             callable(member)

@@ -1,8 +1,9 @@
 """Errors of the program, each printed as one line.
 
 Every failure that a user can cause or meet is an `ExplorerError` with the fault, the place, and the next
-step. The command line prints it and exits with 2, the screen shows it in a dialog, and the engine's process
-sends it through its pipe. Any other exception is a bug and keeps its traceback.
+step. The command line prints it and exits with 2 (130 if the user stopped the job), the screen shows it in a
+dialog, and the engine's process sends it through its pipe. `version_notes.explain_failure` converts any other
+exception.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class MissingExtra(ExplorerError):
 
 
 class Cancelled(ExplorerError):
-    """The user stopped the job; nothing was written."""
+    """The user stopped the job."""
 
     def __init__(self, what: str = "stopped", *, where: str = "", hint: str = "") -> None:
         super().__init__(what, where=where, hint=hint)
@@ -193,7 +194,7 @@ def format_choices(names: Iterable[str]) -> str:
 def suggest_only_near(
     name: str, candidates: Iterable[str], full_names: Mapping[str, str] | None = None
 ) -> str:
-    """Like `suggest_name`, but returns '' if no name is close.
+    """Builds the hint `did you mean 'x'?`, or returns '' if no candidate is close.
 
     Args:
         name: Name as the user typed it.

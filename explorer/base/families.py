@@ -59,6 +59,7 @@ _FRAGMENTS = (
     ("movement", ("squeeze", "scatter", "depthtospace", "spacetodepth", "pixelshuffle", "embedding")),
 )
 """Families with parts of names. The first match wins. Punctuation and case are ignored."""
+# complete names, which are looked up before the fragments
 _WORDS = {
     "activation": "elu mish glu clip hardtanh erf threshold activation",
     "matmul": "mm bmm mv dot vdot inner outer tensordot rnn dense batchmatmulv2 product",
@@ -82,6 +83,7 @@ def find_kind_family(kind: str) -> str:
     ['conv', 'norm', 'conv', 'other']
     """
     plain = re.sub(r"[^a-z0-9]", "", kind[:200].lower())
+    # torch's layer Bilinear multiplies matrices; in other names, 'bilinear' is an interpolation
     word = plain if plain == "bilinear" else _NO_PRODUCT.sub("", plain)
     if word in _BY_WORD:
         return _BY_WORD[word]

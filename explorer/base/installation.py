@@ -93,7 +93,7 @@ def find_distributions(folders: Sequence[str] | None = None) -> dict[str, Distri
         for entry in entries:
             if not entry.endswith((".dist-info", ".egg-info")):
                 continue
-            name, _, remainder = entry[: -len(".dist-info")].partition("-")
+            name, _, remainder = os.path.splitext(entry)[0].partition("-")
             key, version = _normalize_name(name), remainder.partition("-")[0]
             # `pip install --target` leaves the metadata of the older version in the folder
             if key not in folder_packages or parse_release(version) > parse_release(
@@ -204,7 +204,10 @@ def find_import_folder(module: str) -> str | None:
 
 
 def build_missing_fault(row: VersionRange) -> Fault:
-    """Builds the fault of a package that is not installed."""
+    """Builds the fault of a package that is not installed.
+
+    If the package has no wheels for this Python, the command creates an environment with an older Python.
+    """
     if not has_wheels(row):
         version = ".".join(read_installed_version("python").split(".")[:2])
         message = (
@@ -292,7 +295,7 @@ def find_import_fault(error: BaseException) -> Fault | None:
     """Finds the broken, missing or shadowed package behind a failure, or returns None."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "explorer":
         return build_own_fault()
-    row = _find_imported(error)
+    row = _find_failed_import(error)
     installed = find_distributions()
     for candidate in (row,) if row else filter(None, map(find_version_range, list_failing_packages(error))):
         package = find_distribution(candidate, installed)
@@ -313,7 +316,7 @@ def find_import_fault(error: BaseException) -> Fault | None:
     return Fault(message, format_repair_command(row, package.version if package else ""))
 
 
-def _find_imported(error: BaseException) -> VersionRange | None:
+def _find_failed_import(error: BaseException) -> VersionRange | None:
     """Finds the row of the package whose import failed, or returns None if no import failed."""
     for cause in iterate_causes(error):
         # a frame at the top level of a module belongs to its import

@@ -85,7 +85,7 @@ class DeclaredOption(Struct, frozen=True):
         name: Name of the field.
         kind: Type of the field without None and without limits; for a tuple of any length, the type of one
             value.
-        default: Default value.
+        default: Default value; None for a field without one.
         declared: Declaration of the option.
         many: Whether the option holds any number of values: a tuple, or a mapping from names to values.
         least: Smallest allowed number, or None for no limit.

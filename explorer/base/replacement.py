@@ -14,7 +14,7 @@ class Replacement:
     def __init__(self, list_attributes: Callable[[], Iterable[tuple[Any, str, Any]]]) -> None:
         """Takes a function that returns each owner, the name of its attribute and the new attribute.
 
-        The function is called when none of its attributes is replaced.
+        The function is called each time that the first of the blocks begins.
         """
         self._list_attributes = list_attributes
         self._lock = threading.Lock()

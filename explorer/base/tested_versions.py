@@ -82,7 +82,7 @@ TESTED = (
     VersionRange("torchvision", "0.24", "0.29"),
     VersionRange("transformers", "5.0", "5.24"),
 )
-"""One row for each dependency and each package of an extra, in alphabetical order."""
+"""Row of Python, then one row for each dependency and each package of an extra, in alphabetical order."""
 
 _ROWS = {row.package: row for row in TESTED}
 _PACKAGES = {row.module or row.package: row.package for row in TESTED}
@@ -126,7 +126,8 @@ def is_tested(package: str, version: str) -> bool:
 
     Args:
         package: Name for pip. A package without a row counts as tested.
-        version: Version such as `2.14.1+cpu`. Everything after the leading numbers is ignored.
+        version: Version such as `2.14.1+cpu`. Everything after the leading numbers is ignored. A version
+            without them counts as tested.
     """
     row = _ROWS.get(package)
     numbers = parse_release(version)

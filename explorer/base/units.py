@@ -32,7 +32,7 @@ def number_text(value: float) -> str:
 
 
 _MAX_WRITTEN_BITS = 1000
-"""Bits of the largest number that is written out. A float has 1,023, and only manipulated files have more."""
+"""Bits of the largest number that is written out. A float overflows above 1,024 bits."""
 
 
 def _power_of_ten_text(value: int) -> str:
@@ -69,9 +69,9 @@ def many_do_text(count: int, noun: str, one_does: str, many_do: str) -> str:
 
 
 def runs_text(calls: int | None) -> str:
-    """Formats the number of runs of a site in one pass; '' for one run.
+    """Formats the number of runs of a site in one pass: '3 runs'; '' for one run, '? runs' for None.
 
-    0 runs means that the site is in a branch that is not counted.
+    0 runs are 'not counted', because the site is in a branch that is not counted.
     """
     return "? runs" if calls is None else {0: "not counted", 1: ""}.get(calls, f"{calls:,} runs")
 
@@ -143,7 +143,7 @@ def dims_text(dims: Mapping[str, int]) -> str:
 
 
 def edges_text(edges: str, *, brief: bool = True) -> str:
-    """Formats the handling of last tiles as the word that `--edges` accepts; the long form is a noun."""
+    """Formats the handling of last tiles as the value of `--edges`, followed by "tiles" if not `brief`."""
     word = "partial" if edges == "ragged" else edges
     return word if brief else f"{word} tiles"
 
@@ -184,7 +184,7 @@ def sentence_text(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Escapes every control and bidirectional-override character of `text`.
+    """Escapes the characters of `text` that are not printable, such as control and bidirectional characters.
 
     The author of a model file chooses its names. An escape sequence in a name could move the cursor, retitle
     the window or hide text.

@@ -126,7 +126,10 @@ def _build_notes(cause: BaseException | None) -> list[str]:
 
 
 def explain_failure(error: BaseException) -> ExplorerError:
-    """Builds the error for any failure, with version notes unless the next step is known."""
+    """Builds the error for any failure, or returns an `ExplorerError` itself, with version notes.
+
+    Other failures with a known next step get no notes.
+    """
     if isinstance(error, ExplorerError):
         return add_notes(error)
     failure = find_known_failure(error)

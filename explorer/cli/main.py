@@ -47,11 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code of the command's outcome, 2 for misuse or bad input, 130 for an interruption.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
-    return _run_reporting_errors(lambda: _dispatch(typed, alone=argv is None))
+    return _run_reporting_errors(lambda: _dispatch(typed, is_own_process=argv is None))
 
 
 def _run_reporting_errors(work: Callable[[], int], memory: int | None = None) -> int:
     """Run `work` and return its exit code. An exception becomes one line and an exit code.
+
+    `SignalExit` is raised again. With EXPLORER_TRACEBACK, so are errors other than `ExplorerError`.
 
     Args:
         work: Function to run.
@@ -99,14 +101,14 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
-    """Run the command of the typed words. `alone` tells whether this process is the program's own."""
+def _dispatch(typed: Sequence[str], *, is_own_process: bool) -> int:
+    """Run the command of the typed words. `is_own_process` is False for a call from another program."""
     _reserve_standard_streams()
-    anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].anywhere
+    runs_anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].anywhere
     try:
         command, args = parser.read(typed, VERBS)
     except Misuse:
-        if not anywhere:
+        if not runs_anywhere:
             check_supported()
         raise
     if args.version:
@@ -114,14 +116,14 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
         return DONE
     if args.help:
         from explorer.cli.arguments.help import (  # imported on demand: it loads argparse
+            build_help,
             build_short_help,
-            help_text,
         )
 
         is_short = not command.name and args.models != ["all"]
-        print_pieces([build_short_help(VERBS) if is_short else help_text(command, VERBS)])
+        print_pieces([build_short_help(VERBS) if is_short else build_help(command, VERBS)])
         return DONE
-    if not anywhere:
+    if not runs_anywhere:
         check_supported()
     if args.no_cache:
         os.environ[SWITCH] = "1"  # the environment also reaches child processes
@@ -138,7 +140,9 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
         return screen.run(args)
     if command.instant:
         return _run_supervised(lambda: _print(command, run(args, None), args), args)
-    return _run_supervised(lambda: _print(command, _answer(run, args), args), args, alone=alone)
+    return _run_supervised(
+        lambda: _print(command, _answer(run, args), args), args, is_own_process=is_own_process
+    )
 
 
 def _protect_inputs(command: Command, args: ParsedArgs) -> None:
@@ -155,6 +159,7 @@ def _protect_inputs(command: Command, args: ParsedArgs) -> None:
             value = getattr(args, option.key)
             input_paths += value if option.many else [value] if value else []
     for flag, target in targets.items():
+        # the value of --take is ROW:FILE
         refuse_input(target.partition(":")[2] if flag == "--take" else target, input_paths)
 
 
@@ -175,9 +180,9 @@ def _reserve_standard_streams() -> None:
         raise Misuse("it is closed", where="standard output")
 
 
-def _run_supervised(work: Callable[[], int], args: ParsedArgs, *, alone: bool = False) -> int:
+def _run_supervised(work: Callable[[], int], args: ParsedArgs, *, is_own_process: bool = False) -> int:
     """Run `work`, in a child process if this process is the program's own or its memory is limited."""
-    if not alone and args.memory is None:
+    if not is_own_process and args.memory is None:
         return work()
     from explorer.process import supervisor  # imported on demand: takes 18 ms
 

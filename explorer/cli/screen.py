@@ -32,7 +32,7 @@ def run(args: ParsedArgs) -> int:
 
 
 def _show(source: str, options: dict[str, Any], **arguments: Any) -> int:
-    gc.disable()  # enabled after the first paint: collections take 10 % of the start
+    gc.disable()  # collections take 10 % of the start; the app enables them after the first paint
     try:
         return app.run(source, options, **arguments)
     finally:
@@ -40,7 +40,11 @@ def _show(source: str, options: dict[str, Any], **arguments: Any) -> int:
 
 
 def _open(source: str, args: ParsedArgs) -> int:
-    """Open the screen on a model. Errors that can be found without the screen are raised before it opens."""
+    """Open the screen on a model, or the chooser on a folder with several models.
+
+    Without a terminal, the models of such a folder are printed. Errors that can be found without the screen
+    are raised before it opens.
+    """
     second_model = args.models[1] if len(args.models) > 1 else None
     for model in args.models:
         _check_source(model)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from explorer.cli.arguments.command import Command
-from explorer.cli.arguments.help import help_text
+from explorer.cli.arguments.help import build_help
 from explorer.cli.commands import VERBS
 from explorer.manual import TOPICS, page, titles
 
@@ -36,12 +36,12 @@ def _build_command_page(name: str, command: Command) -> str:
     parts = [f"# explorer {name}\n\n{summary}.\n"]
     for topic, example in _list_examples(name)[:_MAX_EXAMPLES]:
         parts.append(f"From [{titles()[topic]}](../{topic}.md):\n\n```console\n{example}```\n")
-    parts.append(f"## Options\n\n```text\n{help_text(command, VERBS).rstrip()}\n```\n")
+    parts.append(f"## Options\n\n```text\n{build_help(command, VERBS).rstrip()}\n```\n")
     return "\n".join(parts)
 
 
 def _list_examples(name: str) -> list[tuple[str, str]]:
-    """List pages of the manual with a command of this verb and its output of two or more lines."""
+    """Return the manual's examples of a verb with at least two lines of output, each with its topic."""
     examples = []
     for topic in TOPICS:
         for block in re.findall(r"^```console\n(.*?)^```$", page(topic), re.DOTALL | re.MULTILINE):

@@ -137,6 +137,17 @@ def test_the_first_folder_and_the_newest_metadata_in_it_count(tmp_path: Path) ->
     assert installation.find_distribution(row, known) is known["textual_serve"]
 
 
+def test_metadata_of_old_installers_keep_the_full_name_and_version(tmp_path: Path) -> None:
+    for name in ("plain", "dated-2.31-py3.11", "short-1.5"):
+        (tmp_path / f"{name}.egg-info").mkdir()
+    packages = installation.find_distributions([str(tmp_path)])
+    assert {name: package.version for name, package in packages.items()} == {
+        "plain": "",
+        "dated": "2.31",
+        "short": "1.5",
+    }
+
+
 def test_every_row_of_the_table_names_a_command() -> None:
     for row in TESTED[1:]:
         extra = installation.get_extra_name(row)

@@ -37,12 +37,13 @@ GROUPS = {
 
 
 class ParsedArgs:
-    """Parsed arguments: `models`, and one attribute per option, named by its long flag with '_' for '-'.
+    """Parsed arguments: `models`, and one attribute per option, named by `Option.key`.
 
     Attributes:
         models: Positional arguments.
-        explicit: Names of the options that the user typed; the others have their defaults.
-        csv, json, markdown, exact, quiet, no_cache, shapes: Options that all commands can rely on.
+        explicit: Attributes of the options that the user typed; the others have their defaults.
+        csv, json, markdown, exact, quiet, no_cache, shapes: Values of these options; False if the command
+            does not have the option.
         top: Maximum number of rows of a table, or None.
         memory: Memory limit in bytes, or None.
     """
@@ -76,7 +77,11 @@ class ParsedArgs:
                 raise Misuse(reason, where=f"--{key.replace('_', '-')}", hint=hint)
 
     def writing(self, *, draws: int) -> dict[str, Any]:
-        """Return keyword arguments for proving and writing a result; `draws` is the default input count."""
+        """Return keyword arguments for proving and writing a result.
+
+        Args:
+            draws: Number of random inputs if the user did not type `--draws`.
+        """
         return {
             "overwrite": self.force,
             "verify": not self.no_verify,
@@ -97,8 +102,8 @@ class Command:
         taken: Options of the command: flags of shared options, and its own options.
         examples: Example command lines.
         run: Function that runs the command. Its arguments are the parsed arguments and an
-            `explorer.cli.output.progress.ProgressLine`; it returns an `explorer.cli.output.answer.Answer`.
-            None for the screen.
+            `explorer.cli.output.progress.ProgressLine` (None if `instant`); it returns an
+            `explorer.cli.output.answer.Answer`. None for the screen.
         usage: Typical usage without the program's name.
         manual: Description for the README (Markdown).
         needs: Flags of required options.
@@ -108,7 +113,7 @@ class Command:
         words: Allowed values of the positional arguments, if they are not models.
         meaning: Description of a positional argument that is neither a model nor one of `words`.
         exits: Exit code of each outcome. Outcomes are kinds of verdict, or words for the manual.
-        others: Descriptions of placeholders in `models` that are not models.
+        others: Descriptions of the positional arguments that are not models, by placeholder.
         group: Key of the command's group in `GROUPS`.
         answer: Type of the fact that `--json` prints, if the document has the fields of one fact. The other
             documents are in `explorer.report.document_types`.

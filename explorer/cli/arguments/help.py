@@ -41,13 +41,13 @@ def wrap_message(line: str) -> str:
     )
 
 
-def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
-    """Return the help of a command. That of the screen command covers the program and lists `verbs`."""
+def build_help(command: Command, verbs: Mapping[str, Command]) -> str:
+    """Return the help of a command. The help of the screen, which has no verb, also lists `verbs`."""
     usage = " ".join([command.prog, *command.models, "[options]"])
     if not command.name:
         usage = f"{usage}          the screen\n       explorer VERB MODEL... [options]  headless"
-    room = width()
-    columns = _WIDTH if room is None else min(room, _WIDTH)
+    terminal_width = width()  # None if standard output is no terminal
+    columns = _WIDTH if terminal_width is None else min(terminal_width, _WIDTH)
     parser = argparse.ArgumentParser(
         prog=command.prog,
         usage=usage,
@@ -64,7 +64,8 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
             parser.add_argument(*spellings, metavar=option.metavar, help=option.help.replace("%", "%%"))
         else:
             parser.add_argument(*spellings, action="store_true", help=option.help.replace("%", "%%"))
-    return "".join(part for line in parser.format_help().splitlines() for part in fitted(line, room))
+    lines = parser.format_help().splitlines()
+    return "".join(part for line in lines for part in fitted(line, terminal_width))
 
 
 _WIDTH = 100
@@ -79,13 +80,15 @@ def _format_epilog(command: Command, verbs: Mapping[str, Command], columns: int)
         if len(model_arguments) == 1
         else f"{' and '.join(model_arguments)} are each"
     )
-    sentences = [f"{subject} {command.takes}.", *(f"{a} is {is_}." for a, is_ in command.others.items())]
+    other_sentences = [f"{placeholder} is {meaning}." for placeholder, meaning in command.others.items()]
+    sentences = [f"{subject} {command.takes}.", *other_sentences]
     filled = (textwrap.fill(sentence, columns, break_on_hyphens=False) for sentence in sentences)
     parts = ["\n".join(filled)] if model_arguments else []
     if verbs:
         parts = [*_build_verb_tables(verbs), *parts, SECOND_NAME.replace("`", "")]
     examples = "\n".join(f"  {example}" for example in command.examples)
-    codes = "\n".join(f"  {code:<5}{', '.join(ends)}" for code, ends in exit_codes(command).items())
+    outcomes_by_code = list_exit_codes(command).items()
+    codes = "\n".join(f"  {code:<5}{', '.join(outcomes)}" for code, outcomes in outcomes_by_code)
     return "\n\n".join([*parts, f"examples:\n{examples}", f"exit codes:\n{codes}"])
 
 
@@ -102,15 +105,14 @@ def _build_verb_tables(verbs: Mapping[str, Command]) -> list[str]:
     ]
 
 
-def exit_codes(*commands: Command) -> dict[int, list[str]]:
-    """Return the outcomes of commands by exit code."""
-    ends = [
-        end for exits in (*(command.exits for command in commands), OF_EVERY_VERB) for end in exits.items()
-    ]
+def list_exit_codes(*commands: Command) -> dict[int, list[str]]:
+    """Return the outcomes of commands in words, by exit code in ascending order."""
+    exits = [*(command.exits for command in commands), OF_EVERY_VERB]
+    pairs = [(outcome, code) for code_by_outcome in exits for outcome, code in code_by_outcome.items()]
     words = {str(kind): verdict for kind, verdict in VERDICTS.items()}
     return {
         code: list(
-            dict.fromkeys(words.get(outcome, outcome) for outcome, exit_code in ends if exit_code == code)
+            dict.fromkeys(words.get(outcome, outcome) for outcome, exit_code in pairs if exit_code == code)
         )
-        for code in sorted({code for _, code in ends})
+        for code in sorted({code for _, code in pairs})
     }

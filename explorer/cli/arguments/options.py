@@ -1,8 +1,8 @@
 """Options of the command line.
 
 Parser, help, errors, completion, man page and README are generated from them. Options that several commands
-share are in this table; those of one command are in the command's file. Every start of the program reads the
-table. It therefore uses plain classes, and the parsers of values are imported on demand.
+share are in the table `OPTIONS`; those of one command are in the command's file. Every start of the program
+reads the table. It therefore uses plain classes, and the parsers of values are imported on demand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Option:
     Attributes:
         flag: Long spelling, such as `--output`.
         help: Description for the help.
-        metavar: Placeholder of the value; '' for a switch. By default it is made of `choices`.
+        metavar: Placeholder of the value; '' for a switch. With `choices`, '' becomes 'A|B|C'.
         default: Default value as the user would type it, or None.
         many: Whether the option may be repeated.
         collected_as: Name under which the values of several repeatable options are collected in typed order,
@@ -34,7 +34,8 @@ class Option:
         short: Short spelling, such as `-o`; '' for none.
         old: Old spelling that is still accepted but not documented; '' for none.
         reads: Parser of the value: 'tile' for `explorer.settings.parse.parse_tile`. The parser gets the typed
-            word, or with `many` a list of words. With '', the word is the value.
+            word, or with `many` a list of words. '' becomes 'choice' with `choices`, and 'count' with
+            `least`; without both, the word is the value.
         choices: Allowed values; empty for any.
         least: Minimum of an integer value, or None.
         declared: Declaration of the option in a record (`explorer.base.options`), which then parses the
@@ -73,11 +74,11 @@ class Option:
 
     @property
     def typed_choices(self) -> tuple[str, ...]:
-        """Allowed values as a user types them: those of the placeholder, if it lists values."""
+        """Allowed values as a user types them. If the placeholder lists values, they replace `choices`."""
         return tuple(self.metavar.split("|")) if self.choices and "|" in self.metavar else self.choices
 
-    def value(self, typed: Any) -> Any:
-        """Parse the typed value.
+    def parse_value(self, typed: Any) -> Any:
+        """Parse a typed word, or a list of words with `many`. None stays None; a switch stays a bool.
 
         Raises:
             Misuse: The value is invalid.
@@ -278,4 +279,4 @@ SEVERAL_SIZES = Option(
     many=True,
     reads="dim_sizes",
 )
-"""Variant of a shared option for some commands."""
+"""Variant of `--dim` for commands that try several sizes."""

@@ -36,13 +36,17 @@ def read(words: Sequence[str], verbs: Mapping[str, Command]) -> tuple[Command, P
     if not (args.version or args.help):
         _check_models(command, args, verbs)
         for option in command.options.values():
-            setattr(args, option.key, option.value(getattr(args, option.key)))
+            setattr(args, option.key, option.parse_value(getattr(args, option.key)))
         _check_options(command, args)
     return command, args
 
 
 def _parse_options(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
-    """Return the arguments with option values as text, and the first word with an unknown option or ''."""
+    """Return the arguments with option values as text, and the first word with an unknown option or ''.
+
+    Raises:
+        Misuse: A value is missing, empty, or typed for a switch.
+    """
     args, unknown_word = ParsedArgs(), ""
     args.models, args.explicit = [], set()
     options_by_spelling = command.spellings()
@@ -141,11 +145,16 @@ def _suggest_option(flag: str, command: Command) -> str:
 
 
 def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Command]) -> None:
-    """Check the number of positional arguments, and that none of them is empty."""
+    """Check the number of positional arguments, and that none of them is empty.
+
+    Raises:
+        Misuse: There are too few or too many arguments, or an argument is empty.
+    """
     models: Sequence[str] = args.models
     placeholders = command.models
     takes_many = placeholders[-1:] == ("...",)
     max_models = len(placeholders) - takes_many  # '...' stands for no argument of its own
+    # a verb has at most one optional argument
     min_models = max_models - any(placeholder.startswith("[") for placeholder in placeholders)
     if not command.name:
         if len(models) > 1:
@@ -183,10 +192,10 @@ def _check_verb(word: str, verbs: Mapping[str, Command]) -> None:
 
 
 def _check_options(command: Command, args: ParsedArgs) -> None:
-    """Reject options that exclude each other, and a command without its required options.
+    """Reject missing options, and options that exclude each other.
 
     Raises:
-        Misuse: A required option is missing, or two options exclude each other.
+        Misuse: The command or an option needs another option, or two options exclude each other.
     """
     for flag in command.needs:
         option = command.options[flag]

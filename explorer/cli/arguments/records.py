@@ -39,7 +39,7 @@ def read_tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> 
 def read_quantize_spec(args: ParsedArgs) -> QuantizeSpec:
     """Return the number formats: the defaults, overridden by the `--config` file, then by the options."""
     quantize = _import_quantize()
-    # in `explorer settings`, --form is the form of the tiles
+    # `explorer settings` is the command with --formats; its --form is the form of the tiles
     form = ("form",) if "formats" in vars(args) else ()
     without = ("config", "weight", "input", "bias", "symmetric", *form)
     typed = read_typed_values(args, explorer.QuantizeSpec, without=without)
@@ -47,7 +47,7 @@ def read_quantize_spec(args: ParsedArgs) -> QuantizeSpec:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if args.symmetric or args.asymmetric:
         typed["symmetric"] = args.symmetric
-    # without a choice of the user, the form is the fastest that the runtime has for each operator
+    # if no option sets the form, it is the fastest that the runtime has for each operator
     words = [f"--{key.replace('_', '-')}" for key in args.explicit - {"to", *form}]
     if quantize.is_form_open([*words, *(("--to", args.to) if args.to else ())]):
         typed["form"] = "fast"

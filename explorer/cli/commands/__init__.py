@@ -39,7 +39,7 @@ class _Verbs:
     """A mapping of the commands by name. It does not subclass `Mapping`, which takes too long to import."""
 
     def __init__(self) -> None:
-        self._own: dict[str, str] = {}
+        self._own: dict[str, str] = {}  # import path of each command in the folders next to this module
         for folder in os.scandir(os.path.dirname(__file__)):
             if folder.is_dir():
                 self._own |= {

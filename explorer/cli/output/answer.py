@@ -25,7 +25,8 @@ class Answer:
         rows: Key of the list or record in the document that `--csv` prints. Dots separate nested keys.
         csv: Function that creates the rows of `--csv`, if they are not those of the document; or None.
         warning: One line for standard error in addition to the answer; '' for none.
-        pieces: Function that creates the output in pieces, in place of `document` and `page`; or None.
+        pieces: Function that creates the output in pieces, in place of `document` and `page` but not of
+            `csv`; or None.
         outcome: Outcome of the command: a key of the command's `exits`.
     """
 

@@ -52,7 +52,7 @@ complete -o bashdefault -o default -F _explorer explorer explorer-nn
 
 
 def _find_options_with_choices(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], list[str]]:
-    """Return options with fixed choices, and their commands. Commands may give `--sort` different choices."""
+    """Return the names of commands by flag and fixed choices, which differ for `--sort`. The screen is ''."""
     commands: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, command in (("", SCREEN), *verbs.items()):
         for flag, option in command.options.items():

@@ -21,8 +21,8 @@ def warn_missing_figures(rows: Sequence[ModelRow], reasons: Mapping[str, str]) -
     return "; ".join(clauses)
 
 
-def say_what_is_kept(args: ParsedArgs) -> None:
-    """Set the message for a stopped sweep: whether its rows are kept, and where."""
+def announce_kept_rows(args: ParsedArgs) -> None:
+    """Set the message that is printed if the sweep is stopped: whether its rows are kept, and where."""
     kept_text = f"the finished rows are in {args.output}; the same command continues from there"
     supervisor.set_stop_message(
         f"stopped; {kept_text if args.output else 'nothing was kept; with -o FILE it would be'}"

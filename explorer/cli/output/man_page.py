@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from explorer.cli.arguments.command import MODEL_HELP, SECOND_NAME, Command, group_commands
-from explorer.cli.arguments.help import exit_codes
+from explorer.cli.arguments.help import list_exit_codes
 from explorer.cli.arguments.options import Option
 from explorer.cli.arguments.screen_options import SCREEN
 from explorer.cli.output.answer import name_tool
@@ -31,6 +31,7 @@ def write_man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
     for command in (SCREEN, *verbs.values()):
         for option in command.options.values():
             takers.setdefault(option, []).append(command.name or "the screen")
+    # an option that most verbs have is followed by the verbs without it
     for option, names in takers.items():
         words = ", ".join(f"\\fB{_escape_roff(word)}\\fR" for word in (option.short, option.flag) if word)
         value = f" \\fI{_escape_roff(option.metavar)}\\fR" if option.metavar else ""
@@ -39,8 +40,8 @@ def write_man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
         verb_list = _convert_text(users if missing else "all")
         yield f".TP\n{words}{value}\n{_convert_text(option.manual)}.\n(For {verb_list}.)\n"
     yield ".SH EXIT STATUS\n"
-    for code, ends in exit_codes(*verbs.values()).items():
-        yield f".TP\n.B {code}\n{_convert_text(', '.join(ends))}\n"
+    for code, outcomes in list_exit_codes(*verbs.values()).items():
+        yield f".TP\n.B {code}\n{_convert_text(', '.join(outcomes))}\n"
     yield ".SH EXAMPLES\n.nf\n"
     for command in (SCREEN, *verbs.values()):
         yield from (f"{_convert_text(example)}\n" for example in command.examples)

@@ -40,15 +40,15 @@ def open_and_answer(
     Args:
         args: Parsed arguments.
         progress: Progress callback.
-        ask: Function that gets the facts from the session and the totals.
-        name: Function that creates the document, or its name in `explorer.report.document` (without such a
-            function, the document contains `info` and the fields of the fact). The name is also that of the
-            function in `presenter`.
+        ask: Function that takes the session and the model's totals, and returns the facts.
+        name: Function that creates the document, or its name in `explorer.report.document`. If that module
+            has no such function, `build_document` creates the document. The presenter's function has the
+            same name.
         presenter: Function that creates the blocks, or the name of a module in `package`.
         rows: Key of the list that `--csv` prints; see `Answer`.
         opening: Function that opens the model and returns its totals; by default `Session.open`.
         package: Package of the presenters: the report's package, or a feature's.
-        partial: Whether the answer needs no run of the model's code, so that it may fail.
+        partial: Whether to answer even if the model's code fails.
         csv: Function that creates the rows of `--csv` from the facts; see `Answer`.
     """
     options = {**args.opening, "partial": True} if partial else args.opening
@@ -70,7 +70,7 @@ def open_and_answer(
     )
 
 
-def change_of(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]:
+def compute_changes(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]:
     """Return the changes of the model and '', or None and the reason why they cannot be computed.
 
     The output file exists already, so an error must not end the command.
@@ -90,7 +90,8 @@ def suggest_no_verify(args: ParsedArgs, does: str) -> Iterator[None]:
         does: What the command does, such as 'folds'.
 
     Raises:
-        BadModel: The runtime cannot run the model.
+        BadModel: The runtime cannot run the model. The error has the suggestion, unless it has another hint
+            or the user typed `--no-verify`.
     """
     try:
         yield
@@ -112,7 +113,7 @@ def open_or_stored(session: Session, progress: ProgressLine) -> Info:
 def describe_fixed_sizes(info: Info, args: ParsedArgs) -> str:
     """Describe the sizes that an exported program leaves open and its graph has fixed, or return ''.
 
-    Sizes that the user bound are left out.
+    Sizes that the user bound with `--dim` are left out; with `--input-shape`, the result is ''.
     """
     if info.model.format != "torch.export" or args.input_shape:
         return ""
@@ -133,8 +134,8 @@ def write_output(
     Args:
         args: Parsed arguments.
         progress: Progress callback.
-        ask: Function that gets the fact from the session and the totals.
-        write: Function that writes the fact to a path.
+        ask: Function that takes the session and the model's totals, and returns the fact.
+        write: Function that takes the totals, the fact and a path, and writes the file.
     """
     source, output = args.models[0], args.output
     check_target(output, overwrite=args.force, models=[source], weights=())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from explorer.facts import Progress
 
 _PERIOD_S = 0.1
+"""Minimum seconds between two drawings of the line."""
 _SILENT_S = 0.3
 """Seconds of a job before its line is first drawn."""
 _COUNTABLE = 100_000
@@ -35,14 +36,14 @@ class ProgressLine:
 
     def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._on = not quiet and self._stream is not None and self._stream.isatty()
+        self._is_on = not quiet and self._stream is not None and self._stream.isatty()
         self._started = self._drawn_at = time.monotonic()
-        self._drawn = 0
+        self._drawn = 0  # characters of the current line
 
     def __call__(self, progress: Progress) -> None:
         """Draw the state of a job, at most ten times per second, if the job has taken a moment."""
         now = time.monotonic()
-        if not self._on or now - self._started < _SILENT_S or now - self._drawn_at < _PERIOD_S:
+        if not self._is_on or now - self._started < _SILENT_S or now - self._drawn_at < _PERIOD_S:
             return
         self._drawn_at = now
         self._draw(

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 MAX_FILES = 10_000
 """Maximum number of entries of folders that the search examines: about one second of work."""
-MAX_FOLDERS = 2_000
-"""Maximum number of subfolders that the search enters."""
-MAX_DEPTH = 6
-"""Maximum depth of the subfolders that the search enters."""
+MAX_FOLDERS, MAX_DEPTH = 2_000, 6
+"""Maximum number and depth of the subfolders that the search enters."""
 
 _SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages")
 
@@ -66,11 +64,7 @@ class _Search:
 def _find_models(search: _Search, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
     """Yields rows of the models below a folder: first directly in it, then in its subfolders.
 
-    Args:
-        search: State of the search.
-        folder: Path of the folder.
-        inside: Path of the folder relative to the searched folder, with a separator at its end, or ''.
-        depth: Depth of the folder below the searched folder.
+    `inside` is the path of the folder in the searched folder with a separator at its end, or ''.
     """
     try:
         with os.scandir(folder) as entries:

@@ -187,9 +187,7 @@ def select_dims(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
 
 
 def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
-    """Checks that every dimension and input from the user exists in one of the models.
-
-    The names are not checked if a model does not know its names yet.
+    """Checks that every dimension and input from the user exists in a model, if all models know their names.
 
     Raises:
         Misuse: A name does not exist (the hint is the nearest name), or `--weights` or `--weights-file` is

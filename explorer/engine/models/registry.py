@@ -77,10 +77,7 @@ SAVED_MODEL = "saved_model.pb"
 
 
 def build_saved_model_error(source: str) -> BadModel:
-    """Returns the error for a SavedModel, given as its folder or the file in it.
-
-    The hint is the command that converts it.
-    """
+    """Returns the error for a SavedModel, given as its folder or its file, with the command to convert it."""
     folder = os.path.dirname(source) if os.path.basename(source) == SAVED_MODEL else source
     hint = (
         f"explorer convert {folder or '.'} -o model.onnx --trust converts it (needs the extra 'tensorflow')"
@@ -97,10 +94,7 @@ def find_format_by_ending(source: str) -> Format | None:
 
 
 def _build_missing_error(source: str, format_by_name: Format | None) -> BadModel:
-    """Returns the error for an unknown name, a dangling link or a missing file.
-
-    For a missing file, the hint is the model file in its folder with the nearest name.
-    """
+    """Returns the error for an unknown name, a broken link or a missing file (hint: the nearest name there)."""
     if format_by_name is None and os.sep not in source:
         hint = "explorer formats lists what can be opened"
         return BadModel("this is neither a file nor a model's name", where=source, hint=hint)

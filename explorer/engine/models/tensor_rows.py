@@ -49,11 +49,7 @@ class TensorRows(LayerRows):
         self._compute_sums()
 
     def _collect_items(self, contents: TensorIndex) -> None:
-        """Collects the rows in pre-order: the path of a module, or the entry of a tensor.
-
-        Raises:
-            ValueError: A tensor has several names, or two rows would have the same path.
-        """
+        """Collects the rows in pre-order: the path of a module, or the entry of a tensor."""
         modules: set[str] = set()
         ancestors = array("i", [-1])
         for index, row in enumerate(list_rows(contents.tensors)):
@@ -74,10 +70,7 @@ class TensorRows(LayerRows):
             raise ValueError("shared")
 
     def _compute_sums(self) -> None:
-        """Computes the sums of modules, and finds runs of identical consecutive modules.
-
-        Rows are visited from the last to the first, so that a module comes after all its members.
-        """
+        """Computes sums of modules and finds runs of equal modules. Members come before their module."""
         parents, params, sizes, trained = self._parent, self._params, self._bytes, self._trained
         id_by_signature: dict[Hashable, int] = {}
         signature_ids = array("i", bytes(4 * len(parents)))

@@ -55,9 +55,6 @@ class TensorFile(StaticModel):
         contents: Contents of the file headers.
         options: Options that the model is opened with. They change nothing: `check_names` refuses every
             dimension and input in them.
-
-    Attributes:
-        strides: Strides in elements of the tensors that are not contiguous, by name.
     """
 
     no_graph = "nothing can be tiled, verified or compared node by node"
@@ -70,7 +67,9 @@ class TensorFile(StaticModel):
         self.format = contents.format
         self.source = contents.source
         self.files = contents.files
-        self.strides: Mapping[str, tuple[int, ...]] = {}
+        self.strides: Mapping[
+            str, tuple[int, ...]
+        ] = {}  # in elements, of the tensors that are not contiguous
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `OpenedModel`."""

@@ -6,7 +6,7 @@ import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
-from explorer.cli.output.model_answer import change_of
+from explorer.cli.output.model_answer import compute_changes
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.edit import EDITS, Edit
 
@@ -26,7 +26,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             on_progress=progress,
         )
         if not args.json:
-            change, warning = change_of(session, progress)
+            change, warning = compute_changes(session, progress)
     return Answer(
         lambda: build_plain_document(fact),
         lambda: load_presenter("rewrite_words", __package__).edit(source, fact, change),

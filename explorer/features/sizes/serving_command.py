@@ -19,7 +19,7 @@ from explorer.cli.output.answer import (
     load_presenter,
     name_tool,
 )
-from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
+from explorer.cli.output.computed_rows import announce_kept_rows, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.sweep import SweepRunSpec
@@ -83,7 +83,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 def _sweep_serving(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
     if args.plot is not None:
         raise Misuse("shows one model at one type", where="--plot", hint="leave out --plot or --sweep")
-    say_what_is_kept(args)
+    announce_kept_rows(args)
     types = {name: getattr(args, name) or ("",) for name in ("dtype", "kv_dtype")}
     fact = explorer.sweep_serving(
         *args.models,

@@ -26,7 +26,7 @@ from explorer.cli.output.answer import (
     load_presenter,
     name_tool,
 )
-from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
+from explorer.cli.output.computed_rows import announce_kept_rows, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.cost import HardwareSpec, OrderSpec
 from explorer.facts.evaluate.evaluation import SampleSpec
@@ -83,7 +83,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         if args.scalesim is not None:
             for target in (args.scalesim, _name_layout(args.scalesim)):
                 output_files.check_target(target, overwrite=args.force, models=args.models, weights=())
-        say_what_is_kept(args)
+        announce_kept_rows(args)
         fact = explorer.sweep_files(
             *args.models,
             on_progress=progress,
@@ -157,7 +157,7 @@ def _sweep_mappings(args: ParsedArgs, progress: ProgressLine) -> MappingSweep:
         raise Misuse("needs machines with memories", where="--map", hint=hint)
     if len(args.models) > 1:
         raise Misuse("one model is mapped at a time", where=args.models[1], hint="leave it out")
-    say_what_is_kept(args)
+    announce_kept_rows(args)
     with explorer.Session(args.models[0], **args.opening) as session:
         return session.sweep_mappings(
             machines,
@@ -274,7 +274,7 @@ def _draw(fact: FormatSweep, front: Sequence[Scatter], args: ParsedArgs) -> None
 
 
 def _sweep_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
-    say_what_is_kept(args)
+    announce_kept_rows(args)
     scales = read_typed_values(args, explorer.QuantizeSpec, group="scales")
     spec = record_of(
         args,
@@ -319,7 +319,7 @@ def _sweep_trainings(args: ParsedArgs, progress: ProgressLine, take: tuple[int, 
         raise Misuse("needs samples", where="--train", hint="add --data FILE")
     if len(args.models) > 1:
         raise Misuse("one model is trained at a time", where=args.models[1], hint="leave it out")
-    say_what_is_kept(args)
+    announce_kept_rows(args)
     options = {name: getattr(args, name) for name in ("trials", "seed", "held")}
     options |= asdict(record_of(args, SweepRunSpec))
     options |= {"take": take, "overwrite": args.force, "on_progress": progress}

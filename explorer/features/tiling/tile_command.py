@@ -11,7 +11,7 @@ from explorer.cli.arguments.options import OPENING, PROVED, TABLE, Option
 from explorer.cli.arguments.quantize_options import FIRST
 from explorer.cli.arguments.records import read_quantize, read_tile_spec
 from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
-from explorer.cli.output.model_answer import change_of, describe_fixed_sizes, suggest_no_verify
+from explorer.cli.output.model_answer import compute_changes, describe_fixed_sizes, suggest_no_verify
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.conversion import ConversionOptions
 from explorer.settings.parse import write_opening_words
@@ -62,7 +62,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                     on_progress=progress,
                 )
             if result.output and not args.json and not args.no_verify:
-                change, warning = change_of(session, progress)
+                change, warning = compute_changes(session, progress)
     return Answer(
         lambda: document().tile(result, model, name_tool(), digest, quantization),
         lambda: load_presenter("tile_words", __package__).tile(

@@ -134,8 +134,8 @@ def _build_layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
 def _build_torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Return the answer with torchinfo's table.
 
-    `--compare` adds the errors of torchinfo. `--style tree` prints Explorer's own table instead. A graph,
-    which torchinfo cannot read, is shown with Explorer's figures in torchinfo's columns.
+    `--compare` adds the errors of torchinfo. `--style tree` prints Explorer's own table instead. Without
+    `--compare`, a graph, which torchinfo cannot read, has Explorer's figures in torchinfo's columns.
     """
     if args.csv and not args.compare:
         raise Misuse("torchinfo's table is text", where="--csv", hint="leave --style out, or add --compare")
@@ -143,7 +143,7 @@ def _build_torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         if info.totals.nodes and not info.model.format.startswith("torch") and not args.compare:
             return (_build_table(args, session),)
-        ours = session.analysis() if args.style == "tree" else None
+        analysis = session.analysis() if args.style == "tree" else None
         names = [_TORCHINFO_COLUMNS.get(name, name) for name in args.columns or ()]
         layout = {
             "columns": names,
@@ -151,7 +151,7 @@ def _build_torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
             "width": args.col_width,
             "rows": args.row_settings or (),
         }
-        return info, session.torchinfo(**({} if args.style == "tree" else layout)), ours, args.compare
+        return info, session.torchinfo(**({} if args.style == "tree" else layout)), analysis, args.compare
 
     def build_page(*facts: Any) -> list[Block]:
         blocks: list[Block] = (

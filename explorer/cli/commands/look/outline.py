@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    """Run the command."""
-    wants_code = "code" in args.explicit  # the screen lists a folder with this function, too
+    """Run the command, or `explorer formats FOLDER`."""
+    wants_code = "code" in args.explicit  # `explorer formats` has no option --code
     if "layer" in args.explicit and not wants_code:
         raise Misuse("a module is chosen for its code", where="--layer", hint="add --code")
     outline = (

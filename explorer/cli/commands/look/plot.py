@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _read_profile(args: ParsedArgs, session: Session, info: Info, machine: Machine | None = None) -> Any:
-    """Return a profile, which runs the model, and the rows of the tree."""
+    """Run the model, and return its profile and the rows of the layer tree."""
     batches = args.batch or (None,)
     if len(batches) > 1:
         raise Misuse("a picture of measured time takes one batch size", where="--batch")
@@ -35,7 +35,7 @@ def _read_profile(args: ParsedArgs, session: Session, info: Info, machine: Machi
 
 
 def _build_roofline(args: ParsedArgs, session: Session, info: Info) -> Any:
-    """Return the roofline, and with `--measured` also a profile."""
+    """Return the roofline; with `--measured` run the model, and return the roofline and its profile."""
     machine = read_roofline_machine(args)
     fact = session.roofline(machine)
     return (fact, _read_profile(args, session, info, machine)[0]) if args.measured else fact

@@ -36,9 +36,9 @@ def _print_topic(topic: str) -> Iterator[str]:
     if topic in manual.TOPICS or topic not in VERBS:
         yield from _render(_explain_term(topic) or manual.page(topic))
         return
-    from explorer.cli.arguments.help import help_text  # loads argparse
+    from explorer.cli.arguments.help import build_help  # loads argparse
 
-    yield help_text(VERBS[topic], VERBS)
+    yield build_help(VERBS[topic], VERBS)
 
 
 def _explain_term(word: str) -> str:

@@ -34,10 +34,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         fact = _measure(args, progress)
     elif args.save is None:
         fact = machines.list_machines()
-        args.refuse(_OF_MEASURING, *_NOT_MEASURED)
+        args.refuse(_MEASURE_OPTIONS, *_NEEDS_MEASURE)
         args.refuse((*_SETTINGS, "machine"), "applies only to a machine that is saved", "add --save NAME")
     else:
-        args.refuse(_OF_MEASURING, *_NOT_MEASURED)
+        args.refuse(_MEASURE_OPTIONS, *_NEEDS_MEASURE)
         typed = {key: getattr(args, key) for key in _SETTINGS if getattr(args, key) is not None}
         fact = machine_file.add_machine(args.save, args.machine, typed, overwrite=args.force)
     return Answer(
@@ -62,9 +62,12 @@ def _measure(args: ParsedArgs, progress: ProgressLine) -> Machines:
     )
 
 
-_OF_MEASURING = ("threads", "time_limit")
-_NOT_MEASURED = "applies only to a machine that is measured", "add --measure"
+_MEASURE_OPTIONS = ("threads", "time_limit")
+"""Attributes of the options that need `--measure`."""
+_NEEDS_MEASURE = "applies only to a machine that is measured", "add --measure"
+"""Reason and hint of the error for these options without `--measure`."""
 _SETTINGS = tuple(flag.removeprefix("--").replace("-", "_") for flag in MACHINE_SETTINGS)
+"""Attributes of the options that set a machine's figures."""
 
 
 COMMAND = Command(

@@ -53,10 +53,11 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
 
 
 def _split_source(source: str) -> tuple[str, str]:
-    """Return the folder whose files visitors may open, and the model's path in it.
+    """Return the folder whose files visitors may open, and the model to show.
 
-    The path is '.' for a folder with several models, because visitors choose a model in it. The name of a
-    torchvision model is not a path: its folder is the current one.
+    The model is a file's name in the folder, the path of the folder if it is one model, or '.' if it has
+    several models, among which visitors choose. The name of a torchvision model stays as it is, with the
+    current folder.
     """
     if os.path.isdir(source):
         folder = os.path.realpath(source)

@@ -39,11 +39,7 @@ def _is_pickle(head: bytes) -> bool:
 
 
 def _check(source: str) -> None:
-    """Refuses a missing file, and a file that only has the name of a checkpoint.
-
-    Raises:
-        BadModel: The file is refused.
-    """
+    """Raises BadModel for a missing file, and for a file that only has the name of a checkpoint."""
     probe = SourceProbe(source)
     if not probe.exists:
         raise BadModel("there is no such file", where=source)

@@ -97,10 +97,7 @@ class DescribedFile(TensorFile):
         return liveness.AnalysisResult(info, lambda: liveness.BuiltRows(layers, lambda: order))
 
     def _sum_activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
-        """Returns the fields of the totals for activations: output bytes of modules, and of other operators.
-
-        The peak is None, because it depends on the order of execution.
-        """
+        """Returns fields of the totals: output bytes of modules, of other operators, and the unknown peak."""
         sums: dict[bool, list[int | None]] = {True: [], False: []}
         for leaf in leaves:
             sums[leaf.layer.path in self.contents.kinds].append(leaf.layer.activation_bytes)

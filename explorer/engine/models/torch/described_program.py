@@ -38,12 +38,7 @@ _COST_NOTE = (
 
 
 def open_program(source: str, options: OpenOptions) -> OpenedModel:
-    """Opens an exported program, or only reads its description if torch is not installed.
-
-    Raises:
-        BadModel: The file holds no program, or cannot be read.
-        Misuse: torch is not installed, and the options request other sizes than those in the file.
-    """
+    """Opens an exported program, or only reads its description if torch is not installed."""
     try:
         require("torch", source)
     except MissingExtra:
@@ -106,10 +101,7 @@ def read_node_figures(source: str) -> dict[str, dict[str, int | None]]:
 
 
 def _build_leaves(program: ProgramDescription) -> DescribedLeaves:
-    """Returns the leaves in the order of their first operator, then the parameters that no operator uses.
-
-    The facts about groups are empty, because the file has none.
-    """
+    """Returns leaves in the order of their first operator, then of unused parameters. No group has facts."""
     paths_with_submodules = {
         module_call.path.rpartition(".")[0]
         for call in program.nodes

@@ -98,10 +98,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
 
 
 def _find_module(loaded: Any, path: str) -> torch.nn.Module | None:
-    """Returns the module at a path in the loaded object, or None if there is none.
-
-    The path joins keys of dictionaries and indices of lists with dots.
-    """
+    """Returns the module at a dotted path of dictionary keys and list indices in the loaded object, or None."""
     while path and not isinstance(loaded, torch.nn.Module):
         if isinstance(loaded, dict):
             key = next(

@@ -66,10 +66,7 @@ def _list_source_files() -> list[str] | None:
 
 
 def _list_models_in_file(path: str, text: str = "") -> Iterator[tuple[str, int | None]]:
-    """Yields the models that a source file registers: name, and number of parameters (None if unknown).
-
-    Yields nothing if the file cannot be read or does not contain `text`.
-    """
+    """Yields name and number of parameters (or None) of the models that a source file with `text` registers."""
     try:
         with input_files.open_text(path, internal=True) as file:
             source = file.read(_MAX_SOURCE_BYTES)
@@ -120,12 +117,7 @@ def _read_registered_name(node: ast.FunctionDef) -> str:
 
 
 def _read_parameter_count(weights: ast.AST, shared: Mapping[str, int | None] | None = None) -> int | None:
-    """Returns the first `num_params` in an enumeration of weights, or None.
-
-    Args:
-        weights: The class of the enumeration, or a value that its members share.
-        shared: Numbers of parameters in module variables by name, which the class may use.
-    """
+    """Returns the first `num_params` in the code, or of the first variable in `shared` that it uses, or None."""
     for node in ast.walk(weights):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

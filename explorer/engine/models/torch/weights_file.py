@@ -143,10 +143,7 @@ def _split_at_dots(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _strip_wrappers(names: Iterable[str]) -> dict[str, str]:
-    """Maps names without the components of torch's wrappers to the original names.
-
-    If two names would become equal, every name maps to itself.
-    """
+    """Maps names without the components of torch's wrappers to the names, or names to themselves if two agree."""
     all_names = list(names)
     name_by_bare = {".".join(p for p in name.split(".") if p not in _WRAPPERS): name for name in all_names}
     return name_by_bare if len(name_by_bare) == len(all_names) else {name: name for name in all_names}
@@ -217,11 +214,7 @@ def _copy_tensor(module: nn.Module, name: str, target: torch.Tensor, numbers: Nu
 
 
 def _write_slabs(target: torch.Tensor, numbers: Numbers, path: str) -> None:
-    """Copies the values of a file's tensor into a contiguous tensor.
-
-    Raises:
-        Misuse: Some values cannot be read.
-    """
+    """Copies the values of a file's tensor into a contiguous tensor. Raises Misuse if some cannot be read."""
     flat, position = target.view(-1), 0
     for slab in numbers.slabs():
         # torch takes no arrays of the types that numpy lacks, such as bfloat16

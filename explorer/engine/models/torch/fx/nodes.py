@@ -88,13 +88,7 @@ def build_fx_graph(
 
 
 class _Run(fx.Interpreter):
-    """Runs a graph node by node, stores shapes, and computes statistics before a value is freed.
-
-    Attributes:
-        infos_by_node: Types and shapes of each node's output.
-        statistics: Statistics of the first tensor in each node's output, by label.
-        current_node: Name of the node that runs, or that ran last.
-    """
+    """Runs a graph node by node, stores shapes, and computes statistics before a value is freed."""
 
     def __init__(
         self, module: fx.GraphModule, choices: Sequence[Choice], on_progress: OnProgress, cancel: Cancel
@@ -102,16 +96,13 @@ class _Run(fx.Interpreter):
         super().__init__(module)
         self.choices, self.on_progress, self.cancel = choices, on_progress, cancel
         self.infos_by_node: dict[str, tuple[TensorInfo, ...]] = {}
-        self.statistics: dict[str, Mapping[str, float | None]] = {}
-        self.current_node = ""
+        self.statistics: dict[
+            str, Mapping[str, float | None]
+        ] = {}  # of the first tensor of each node's output
+        self.current_node = ""  # the name of the node that runs or ran last
 
     def run_all(self, graph: TracedGraph, loaded: LoadedModule) -> None:
-        """Runs all nodes. Without statistics, a failure only leaves later shapes unknown.
-
-        Raises:
-            BadModel: The model fails, and statistics were requested.
-            Cancelled: `cancel` returned True.
-        """
+        """Runs all nodes. A failure raises BadModel; without statistics it only leaves later shapes unknown."""
         try:
             with loaded.quiet(), torch.no_grad():
                 self.run(*graph.values, enable_io_processing=False)

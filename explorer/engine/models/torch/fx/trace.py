@@ -42,17 +42,12 @@ class TracedGraph(Struct, frozen=True):
 
 
 class _Tracer(fx.Tracer):
-    """A tracer that records the modules that it is in.
-
-    Attributes:
-        module_paths: Paths of the modules that are being traced, outermost first.
-        failed_path: Path of the innermost module in which tracing failed, or None.
-    """
+    """A tracer that records the modules that it is in."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.module_paths: list[str] = []
-        self.failed_path: str | None = None
+        self.module_paths: list[str] = []  # of the modules that are being traced, outermost first
+        self.failed_path: str | None = None  # of the innermost module in which tracing failed
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -118,11 +113,7 @@ def _export_graph(
     reason: str,
     real: bool,
 ) -> TracedGraph:
-    """Exports a module with torch.export. `reason` says why torch.fx cannot trace it.
-
-    Raises:
-        BadModel: torch.export does not support the module.
-    """
+    """Exports a module with torch.export. Raises BadModel, also with the `reason` of torch.fx, if this fails."""
     failed: Exception | None = None
     # a module that reads values can only be exported on the CPU
     for device in ("cpu",) if real else ("meta", "cpu"):
