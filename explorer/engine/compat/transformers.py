@@ -52,7 +52,7 @@ def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
 
 
 def _iterate_forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
-    """Yields the forward, the functions that its decorators enclose, and the forwards of parts with tokens."""
+    """Yields the forward, functions that its decorators enclose, and the forwards of parts with tokens."""
     yield model.forward
     yield from _list_enclosed_functions(getattr(model.forward, "__func__", model.forward), set())
     for part in model.modules():

@@ -94,7 +94,7 @@ def find_format_by_ending(source: str) -> Format | None:
 
 
 def _build_missing_error(source: str, format_by_name: Format | None) -> BadModel:
-    """Returns the error for an unknown name, a broken link or a missing file (hint: the nearest name there)."""
+    """Returns the error for an unknown name, a broken link or a missing file (with the nearest name)."""
     if format_by_name is None and os.sep not in source:
         hint = "explorer formats lists what can be opened"
         return BadModel("this is neither a file nor a model's name", where=source, hint=hint)

@@ -98,7 +98,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
 
 
 def _find_module(loaded: Any, path: str) -> torch.nn.Module | None:
-    """Returns the module at a dotted path of dictionary keys and list indices in the loaded object, or None."""
+    """Returns the module at a dotted path of dictionary keys and list indices in an object, or None."""
     while path and not isinstance(loaded, torch.nn.Module):
         if isinstance(loaded, dict):
             key = next(

@@ -67,7 +67,7 @@ _ATTEMPTS = (("torchscript", OPSET), ("torchscript", _MAX_OPSET), ("dynamo", _DY
 """Exporter and opset of each attempt, in order, if the request leaves them open."""
 
 _EXTERNAL_BYTES = 1 << 30
-"""Bytes of weights above which the torch.export exporter writes a separate file: protobuf allows 2 GiB in all."""
+"""Bytes of weights above which the torch.export exporter writes a separate file (protobuf allows 2 GiB)."""
 
 
 class ExportRequest(Struct, frozen=True):

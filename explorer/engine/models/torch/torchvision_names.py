@@ -66,7 +66,7 @@ def _list_source_files() -> list[str] | None:
 
 
 def _list_models_in_file(path: str, text: str = "") -> Iterator[tuple[str, int | None]]:
-    """Yields name and number of parameters (or None) of the models that a source file with `text` registers."""
+    """Yields name and number of parameters (or None) of models that a source file with `text` registers."""
     try:
         with input_files.open_text(path, internal=True) as file:
             source = file.read(_MAX_SOURCE_BYTES)
@@ -117,7 +117,7 @@ def _read_registered_name(node: ast.FunctionDef) -> str:
 
 
 def _read_parameter_count(weights: ast.AST, shared: Mapping[str, int | None] | None = None) -> int | None:
-    """Returns the first `num_params` in the code, or of the first variable in `shared` that it uses, or None."""
+    """Returns the first `num_params` in the code, or that of the first variable in `shared`, or None."""
     for node in ast.walk(weights):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

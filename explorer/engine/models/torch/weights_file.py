@@ -143,7 +143,7 @@ def _split_at_dots(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _strip_wrappers(names: Iterable[str]) -> dict[str, str]:
-    """Maps names without the components of torch's wrappers to the names, or names to themselves if two agree."""
+    """Maps names without torch's wrappers to the full names. If two would agree, maps names to themselves."""
     all_names = list(names)
     name_by_bare = {".".join(p for p in name.split(".") if p not in _WRAPPERS): name for name in all_names}
     return name_by_bare if len(name_by_bare) == len(all_names) else {name: name for name in all_names}

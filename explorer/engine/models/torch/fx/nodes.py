@@ -102,7 +102,7 @@ class _Run(fx.Interpreter):
         self.current_node = ""  # the name of the node that runs or ran last
 
     def run_all(self, graph: TracedGraph, loaded: LoadedModule) -> None:
-        """Runs all nodes. A failure raises BadModel; without statistics it only leaves later shapes unknown."""
+        """Runs all nodes. A failure raises BadModel, or without statistics leaves later shapes unknown."""
         try:
             with loaded.quiet(), torch.no_grad():
                 self.run(*graph.values, enable_io_processing=False)

@@ -113,7 +113,7 @@ def _export_graph(
     reason: str,
     real: bool,
 ) -> TracedGraph:
-    """Exports a module with torch.export. Raises BadModel, also with the `reason` of torch.fx, if this fails."""
+    """Exports a module with torch.export. If this fails, BadModel also has the `reason` of torch.fx."""
     failed: Exception | None = None
     # a module that reads values can only be exported on the CPU
     for device in ("cpu",) if real else ("meta", "cpu"):

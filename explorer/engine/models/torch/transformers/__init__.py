@@ -103,7 +103,7 @@ def _add_configuration_error(contents: TensorIndex, folder: str) -> None:
 
 @pause_garbage_collector()
 def _build_module(contents: TensorIndex, options: OpenOptions, *, is_adapter: bool = False) -> OpenedModel:
-    """Builds the module of an adapter, GGUF metadata or a config.json, or returns the tensors with a reason."""
+    """Builds the module of an adapter, GGUF metadata or config.json, or returns the tensors with a reason."""
     from explorer.engine.models.torch.transformers import adapter, module  # torch and transformers: seconds
 
     if is_adapter:
