@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from explorer.engine.costs.torch.model_code import is_library_code
+from explorer.engine.formats.torch_module.modules import read_attributes
 
 _CODE_TYPES = (
     *(FunctionType, MethodType, functools.partial, map, filter),
@@ -95,9 +96,8 @@ def _count_references(value: Any, references: Counter[int], visited: set[int]) -
     elif isinstance(value, (list, tuple, set, frozenset)):
         for part in value:
             _count_references(part, references, visited)
-    if hasattr(value, "__dict__"):
-        for part in vars(value).values():
-            _count_references(part, references, visited)
+    for part in read_attributes(value).values():
+        _count_references(part, references, visited)
 
 
 def _find_code(objects: Sequence[Any], ignored: set[int], depth: int) -> bool:

@@ -13,10 +13,14 @@ work:
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import dis
+import enum
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import PurePath
 from types import AsyncGeneratorType, BuiltinFunctionType, CodeType, CoroutineType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -29,7 +33,7 @@ from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.torch.data_dependence import find_query_frame
 from explorer.engine.costs.torch.model_code import is_library_class, is_library_name
 from explorer.engine.costs.torch.module_state import read_cell
-from explorer.engine.formats.torch_module.modules import find_held_tensors, walk_contents
+from explorer.engine.formats.torch_module.modules import find_held_tensors, read_attributes, walk_contents
 
 _FOREIGN_TENSOR = (
     "a tensor comes from another thread or from native code, where operators are not counted: the figures are"
@@ -63,6 +67,13 @@ EXPORTING_METHODS = {
 """Tensor methods that pass numbers to code outside torch, with the form of these numbers."""
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
+_VALUE_TYPES = (
+    *(type, enum.Enum, range, slice, type(...), decimal.Decimal, datetime.date, datetime.time),
+    *(datetime.timedelta, PurePath, np.generic, np.dtype, torch.dtype, torch.device, torch.layout),
+    *(torch.memory_format, torch.Generator),
+)
+"""Types of values, other than `_PLAIN_TYPES`, that compute nothing with tensors."""
+
 _LAZY_TYPES = (Generator, Iterator, CoroutineType, AsyncGeneratorType)
 _FUNCTION_TYPES = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 
@@ -266,24 +277,35 @@ def _find_later_work(value: Any, is_computed: Callable[[torch.Tensor], bool], *,
     """
     if _is_lazy(value) or _computes_with_layers(type(value)):
         return _DEFERRED
-    if isinstance(value, (*_PLAIN_TYPES, torch.Tensor)):
+    if isinstance(value, _PLAIN_TYPES):
         return ""
     methods = _list_methods(value)
+    module_types = (nn.Module,) if is_input or isinstance(value, torch.Tensor) else (nn.Module, nn.Parameter)
+    code_types = (*_FUNCTION_TYPES, *_LAZY_TYPES, *(module_types if methods else ()))
     is_container = isinstance(value, _CONTAINERS)
-    if is_container and not methods:
-        return ""
-    parts = [part for _, part in walk_contents(value)]
     # each element of a container is checked as a returned object of its own
-    code_types: tuple[Any, ...] = () if is_container else (*_FUNCTION_TYPES, *_LAZY_TYPES)
-    if methods:
-        code_types += (nn.Module,) if is_input else (nn.Module, nn.Parameter)
-    if any(isinstance(part, code_types) for part in parts):
+    attributes = (
+        walk_contents(read_attributes(value)) if is_container or isinstance(value, torch.Tensor) else ()
+    )
+    if any(isinstance(part, code_types) or _creates_elements(part) for _, part in attributes):
+        return _DEFERRED
+    if isinstance(value, (torch.Tensor, *_VALUE_TYPES)) or (is_container and not methods):
+        return _DEFERRED if _creates_elements(value) else ""
+    parts = [part for _, part in walk_contents(value)]
+    if any(isinstance(part, module_types if is_container else code_types) for part in parts) or any(
+        map(_creates_elements, parts)
+    ):
         return _DEFERRED
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     if not is_input and tensors and any(map(_calls_multiplication, methods)):
         return _DEFERRED
     is_result = is_input or is_container or any(map(is_computed, tensors))
     return "" if is_result else _NO_TENSOR
+
+
+def _creates_elements(value: Any) -> bool:
+    """Whether a dictionary calls a function for each key that it lacks."""
+    return isinstance(value, defaultdict) and _is_lazy(value.default_factory)
 
 
 def _is_lazy(value: Any) -> bool:
@@ -313,6 +335,8 @@ def _list_methods(value: Any) -> list[FunctionType]:
             member = member.fget
         elif isinstance(member, functools.cached_property):
             member = member.func
+        elif not isinstance(member, FunctionType):
+            member = getattr(type(member), "__get__", None)  # a descriptor of the user's code
         # the methods of a named tuple are those of Python's library
         if (
             isinstance(member, FunctionType)

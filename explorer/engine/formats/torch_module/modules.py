@@ -5,10 +5,12 @@ The code that reads, counts or runs a module uses them. They work with and witho
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
+from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 import torch
@@ -66,9 +68,9 @@ def walk_tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, Mapping):
         items = list(value.items())
     elif isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", range(len(value)))
+        names = getattr(type(value), "_fields", range(len(value)))
         items = list(zip(names, value, strict=True))
-    elif hasattr(value, "__dataclass_fields__"):
+    elif hasattr(type(value), "__dataclass_fields__"):
         items = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
     else:
         return
@@ -179,6 +181,26 @@ def _is_without_tensors(value: Any) -> bool:
     return kind in _SEQUENCES and _PLAIN_TYPES.issuperset(map(type, value))
 
 
+@functools.cache
+def _list_slots(class_: type) -> tuple[tuple[str, MemberDescriptorType], ...]:
+    bases = [vars(base) for base in class_.__mro__ if "__slots__" in vars(base)]
+    return tuple(
+        (name, member)
+        for base in bases
+        for name, member in base.items()
+        if isinstance(member, MemberDescriptorType)
+    )
+
+
+def read_attributes(value: Any) -> dict[str, Any]:
+    """Returns the attributes of an object by name, from its `__dict__` and its `__slots__`."""
+    attributes = dict(getattr(value, "__dict__", {}))
+    for name, member in _list_slots(type(value)):
+        with contextlib.suppress(AttributeError):  # a slot may be empty
+            attributes[name] = member.__get__(value)
+    return attributes
+
+
 def walk_contents(
     value: Any, expression: str = "", *, skipped: Collection[int] | None = None, plain: bool = True
 ) -> Iterator[tuple[str, Any]]:
@@ -231,7 +253,7 @@ def _walk_contents(
                 if plain or not _is_without_tensors(value)
             ]
         else:
-            attributes = list(getattr(part, "__dict__", {}).items())
+            attributes = list(read_attributes(part).items())
             inner = [
                 (f"{expression}.{name}", value)
                 for name, value in attributes

@@ -7,6 +7,7 @@ import ctypes
 import io
 import pickle
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -818,6 +819,60 @@ class Hidden(Pair):
         return _multiply(self)
 
 
+class OnDemand(dict[str, Any]):
+    """Calls a function of its own for each key that it lacks."""
+
+    def __missing__(self, key: str) -> Any:
+        return self.compute(key)  # type: ignore[attr-defined]
+
+
+class Rest(list[Any]):
+    """Has attributes besides its elements."""
+
+
+class Reading:
+    """Computes when an attribute is read."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return instance.layer(instance.value)
+
+
+class Read:
+    """Has an attribute that computes, and no method."""
+
+    scores = Reading()
+
+    def __init__(self, layer: Any, value: Any) -> None:
+        self.layer, self.value = layer, value
+
+
+class Slots:
+    """Keeps its attributes outside of `__dict__`."""
+
+    __slots__ = ("__value", "other")
+
+    def __init__(self, value: Any) -> None:
+        self.__value = value
+
+    def half(self) -> Any:
+        return self.__value / 2
+
+
+class Forwarding:
+    """Answers any attribute with an error of its own."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def with_attribute(value: Any, name: str, attribute: Any) -> Any:
+    setattr(value, name, attribute)
+    return value
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -826,6 +881,12 @@ class Hidden(Pair):
         lambda model, x: {"outputs": [Product(model.first(x), x)]},
         lambda model, x: Scores(queries=model.first(x), keys=model.second(x)),
         lambda model, x: Scaled(model.first(x), model.second.weight),
+        lambda model, x: defaultdict(lambda: model.second(x), first=model.first(x)),
+        lambda model, x: [SimpleNamespace(rows=defaultdict(lambda: model.second(x)), first=model.first(x))],
+        lambda model, x: with_attribute(OnDemand(a=model.first(x)), "compute", lambda _: model.second(x)),
+        lambda model, x: with_attribute(Rest([model.first(x)]), "rest", lambda: model.second(x)),
+        lambda model, x: with_attribute(model.first(x), "rest", lambda: model.second(x)),
+        lambda model, x: Read(model.second, model.first(x)),
     ],
 )
 def test_a_returned_container_that_multiplies_later_makes_the_count_a_lower_bound(
@@ -842,6 +903,18 @@ def test_a_returned_container_that_multiplies_later_makes_the_count_a_lower_boun
         lambda model, x: Pair(model.first(x), model.second(x) @ model.first.weight)[:1],
         lambda model, x: Scaled(model.first(x), model.second(x)),
         lambda model, x: Hidden(model.first(x), model.second(x)),
+        lambda model, x: Slots(model.second(model.first(x))),
+        lambda model, x: Forwarding(model.second(model.first(x))),
+        lambda model, x: defaultdict(list, rows=[model.second(model.first(x))]),
+        lambda model, x: with_attribute(Rest([model.second(model.first(x))]), "scale", 2.0),
+        lambda model, x: (
+            model.second(model.first(x)),
+            x.dtype,
+            x.device,
+            np.float32(2),
+            range(2),
+            nn.Linear,
+        ),
     ],
 )
 def test_a_returned_container_without_products_of_its_own_leaves_the_count_exact(
