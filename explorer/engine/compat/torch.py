@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
@@ -1167,6 +1167,40 @@ def changes_saved_tensors() -> bool:
     get_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     hooks = None if get_hooks is None else get_hooks(True)
     return hooks is not None and any(hook.__module__ != "torch.autograd.graph" for hook in hooks)
+
+
+def list_saved_values(results: Sequence[torch.Tensor]) -> list[Any] | None:
+    """Returns what the graph behind results keeps for the backward pass: tensors, and objects with them.
+
+    Returns:
+        The values, or None if a hook of the model replaces a saved tensor.
+
+    Assumes: a node has its saved tensors in attributes that begin with `_raw_saved_`, with `data` and
+    `unpack_hook`, and a node of a function in Python has the attributes of its context.
+    Seen: torch 2.15.
+    Otherwise: None, and tensors that the model itself keeps count as kept for the backward pass.
+    """
+    values: list[Any] = []
+    nodes = [result.grad_fn for result in results]
+    visited: set[Any] = set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        nodes += [inner for inner, _ in node.next_functions]
+        values.append(getattr(node, "__dict__", {}))
+        for name in dir(node):
+            if not name.startswith("_raw_saved_"):
+                continue
+            tensors = getattr(node, name)
+            for tensor in tensors if isinstance(tensors, tuple | list) else (tensors,):
+                if tensor is None:
+                    continue
+                if getattr(tensor, "unpack_hook", tensor) is not None:
+                    return None
+                values.append(tensor.data)
+    return values
 
 
 _HOOKS = torch.autograd.graph.saved_tensors_hooks

@@ -32,6 +32,7 @@ from explorer.engine.compat.torch import (
     find_running_step,
     is_about_devices,
     is_compiled,
+    list_saved_values,
     parameters_of,
     read_sparse_parts,
     replace_attention,
@@ -49,6 +50,7 @@ from explorer.engine.formats.torch_module import jagged
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import (
+    find_held_tensors,
     find_unregistered_parameters,
     flatten_tensors,
     list_modules,
@@ -298,7 +300,7 @@ def _simulate(
         differentiable_results = [t for _, t in walk_tensors(result) if t.requires_grad]
         if not differentiable_results:
             raise SimulationError("no result of the model has a gradient")
-        forward_bytes = watch.live
+        forward_bytes = watch.live - watch.count_stored(model, differentiable_results)
         if any(map(is_wrapper, differentiable_results)):
             # a loss that reads such a result would keep it, and hide what the model itself keeps
             raise SimulationError("a result of the model is a tensor subclass")
@@ -423,6 +425,24 @@ class _AllocationObserver(DispatchMode):
         entry = self._allocations.get(storage_key(tensor.untyped_storage()))
         if entry is not None:
             entry[0].kind, entry[0].path = kind, path
+
+    def count_stored(self, model: nn.Module, results: Sequence[torch.Tensor]) -> int:
+        """Returns the bytes of activations in attributes of modules that the backward pass does not need."""
+        stored_bytes: dict[int, int] = {}
+        for _, tensor in find_held_tensors(model, skipped=()):
+            if is_wrapper(tensor) or tensor.layout is not torch.strided:
+                continue
+            key = storage_key(tensor.untyped_storage())
+            allocation = self._allocations[key][0] if key in self._allocations else None
+            if allocation is not None and allocation.kind == "activations":
+                stored_bytes[key] = allocation.bytes
+        saved_values = list_saved_values(results) if stored_bytes else None
+        if saved_values is None:
+            return 0
+        for _, tensor in find_held_tensors(saved_values):
+            if not is_wrapper(tensor) and tensor.layout is torch.strided:
+                stored_bytes.pop(storage_key(tensor.untyped_storage()), None)
+        return sum(stored_bytes.values())
 
     def _record(self, tensor: torch.Tensor) -> None:
         for part in (*list_inner_tensors(tensor), *_list_sparse_parts(tensor)):

@@ -380,6 +380,23 @@ class OwnOrder(nn.Module):
         return self.product(x.contiguous()).sin() * self.product(x.transpose(1, 2).reshape(-1, 14)).mean()
 
 
+class Observed(nn.Module):
+    """Stores what it computed, for whoever looks at it later; the backward pass needs a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.maps = nn.Linear(24, 24), nn.Linear(24, 24), []
+        self.register_buffer("mean", torch.zeros(24))
+
+    def forward(self, x: Any) -> Any:
+        query, key = self.query(x), self.key(x)
+        scores = query @ key.transpose(1, 2)
+        self.mean = 0.9 * self.mean + query.mean((0, 1)).detach()
+        self.maps.append({"scores": scores, "weights": (scores.softmax(-1), scores.detach() + 1)})
+        self.last = self.maps[-1]["weights"][0] @ (x - self.mean)
+        return self.last
+
+
 def words(*shape: int) -> Any:
     return torch.arange(int(torch.tensor(shape).prod())).reshape(shape) % 29
 
@@ -417,6 +434,7 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
     "bags of embeddings": (Bags, (words(40), torch.tensor([0, 7, 13, 30]))),
     "weighted bags": (Weighted, (words(6, 10),)),
     "checkpoints of the model": (Checkpointed, (torch.zeros(2, 24, 32),)),
+    "activations in attributes": (Observed, (torch.zeros(2, 40, 24),)),
     "mixed types": (MixedTypes, (torch.zeros(2, 32, 40),)),
     "autocast": (Autocast, (torch.zeros(16, 48),)),
     "images": (Images, (torch.zeros(2, 3, 48, 48),)),
