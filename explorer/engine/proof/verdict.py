@@ -173,15 +173,17 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
     if kind == "equal" and is_exact and all(e.equal or e.drawn for e in outputs):
         head = "equal bit for bit"
-    # a stepped output differs because a rounding crossed a threshold, not because a part is wrong
+    # a stepped output differs because a rounding crossed a threshold or the original's sums saturated, not
+    # because a part is wrong
     if stepped := [output for output in (*outputs, *grounds.torch_outputs) if output.stepped]:
-        parts.insert(0, _THRESHOLD)
+        parts.insert(0, _SATURATION if any(site.saturates for site in sites) else _THRESHOLD)
         claim = "every integer sum is proved exact" if sites and is_exact else "every part is proved equal"
         kind, head = ("parts", claim) if kind == "equal" else (kind, "equal on evidence")
         head = f"{head}, yet {_describe_difference(stepped)}"
     return kind, f"{head}: {'; '.join(parts)}"
 
 
+_SATURATION = f"{SATURATES}, so the original's sums are not exact"
 _THRESHOLD = "a rounding moved a value across a threshold (of a quantizer, an index or a comparison)"
 
 

@@ -395,6 +395,12 @@ class SiteContext:
             )
         return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
 
+    def find_free_name(self, name: str, axis: int) -> str:
+        """Returns the name of an axis's length if the model's inputs set it, or '' for any other axis."""
+        info = self._declared.get(self._get_value_name(name))
+        length = info.shape[axis] if info is not None and info.shape is not None else None
+        return length if isinstance(length, str) and length in self._free else ""
+
     def _get_value_name(self, name: str) -> str:
         """Returns the name of the float value that the codes `name` stand for, or `name` itself."""
         return self.codes[name][1] if name in self.codes else name

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Function, Model, Node, build_tensor, get_dtype_code
 from explorer.facts import TileSpec
+from explorer.session import Session
+from tests.engine.proof import tiled as t
 from tests.engine.proof.tiled import node_like, prove, with_array, with_body, with_nodes
 from tests.engine.tiling.integers import OPERATORS, integers
 from tests.engine.tiling.kinds.test_integer import between, packed
@@ -199,3 +202,15 @@ def test_dense_integers_take_the_whole_range() -> None:
 
     made = draw_dense_integers(integers(np.int8, 4000), (0, 1))
     assert (made.min(), made.max()) == (-128, 127)
+
+
+def test_an_original_that_saturates_is_named_as_the_cause_of_a_difference(tmp_path: Path) -> None:
+    """A verdict on a processor where it does not is 'equal bit for bit'."""
+    product = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    weight = np.full((64, 8), 127, np.int8)
+    model = t.model(tmp_path / "m.onnx", [product], {"x": (4, 64)}, {"w": weight}, dtypes={"x": 2, "y": 6})
+    result = Session(model.path).tile(TileSpec((4, 16, 8)))
+    assert result.verification is not None
+    if result.verification.verdict_kind == "parts":
+        assert "saturates" in result.verification.verdict
+        assert "threshold" not in result.verification.verdict

@@ -465,3 +465,33 @@ def test_what_is_tiled_is_not_tiled_again(tmp_path: Path, form: Any) -> None:
         session.tile(TileSpec((2, 3, 2), form=form), verify=False)
         with pytest.raises(Misuse, match="tiled already"):
             session.plan(TileSpec((2, 3, 2), form=form))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bias_times_zero_is_left_out(tmp_path: Path, form: Any) -> None:
+    """As a runtime does, even if the bias is infinite."""
+    gemm = helper.make_node("Gemm", ["x", "w", "c"], ["y"], beta=0.0)
+    weights = {"w": weight(7, 9), "c": np.full(9, np.inf, np.float32)}
+    source, target = save(tmp_path / "m.onnx", [gemm], {"x": (5, 7)}, weights), str(tmp_path / "t.onnx")
+    result = Session(source).tile(TileSpec((2, 3, 4), form=form), output=target)
+    assert result.verification is not None
+    assert result.verification.verdict_kind == "equal"
+    x = np.random.default_rng(3).standard_normal((5, 7)).astype(np.float32)
+    np.testing.assert_allclose(run(target, {"x": x}), run(source, {"x": x}), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["auto", "scan"])
+def test_two_open_batches_that_may_differ_are_not_taken_for_one(tmp_path: Path, form: Any) -> None:
+    """One of them may be 1, and is then broadcast. With both bound, or with one name, it is tiled."""
+    product = helper.make_node("MatMul", ["x", "z"], ["y"])
+    shapes = {"x": ("here", 5, 7), "z": ("there", 7, 4)}
+    source = save(tmp_path / "m.onnx", [product], shapes, {})
+    with pytest.raises(Misuse, match="--dim here=N --dim there=N"):
+        Session(source).tile(TileSpec((2, 3, 4), form=form), verify=False)
+    bound = Session(source, dims={"here": 1, "there": 3}).tile(TileSpec((2, 3, 4), form=form))
+    assert bound.verification is not None
+    assert bound.verification.verdict_kind == "equal"
+    same = save(tmp_path / "n.onnx", [product], {**shapes, "z": ("here", 7, 4)}, {})
+    open_batch = Session(same).tile(TileSpec((2, 3, 4), form=form))
+    assert open_batch.verification is not None
+    assert open_batch.verification.verdict_kind == "equal"

@@ -24,7 +24,9 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise NotTiled(f"{node.op} '{node.label}' of the original transposes a batch axis")
     left_weight, right_weight = reader.read_factors(node)
-    name = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
+    beta = float(attributes.get("beta", 1.0))
+    # a factor of 0 omits C, even if it is infinite
+    name = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 and beta else ""
     bias = reader.read_numbers(name) if name else None
     numbers = left_weight if left_weight is not None else right_weight
     multiplied = [n for n, v in zip(node.inputs[:2], (left_weight, right_weight), strict=True) if v is None]
@@ -34,7 +36,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
         inputs.append(name)
     bias_source: Array | int | None = bias if bias is not None else (inputs.index(name) if name else None)
     transposes = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
-    alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
+    alpha = float(attributes.get("alpha", 1.0))
 
     def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         planned = reader.planned

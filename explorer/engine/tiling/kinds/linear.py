@@ -72,6 +72,11 @@ def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = F
     )
 
 
+def _find_bias(node: Node, beta: float) -> str:
+    """Returns the name of C in a Gemm, or '' without it. A factor of 0 omits C, even if it is infinite."""
+    return node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 and beta else ""
+
+
 def convert_to_gemm(node: Node, context: SiteContext) -> Node:
     """Returns a FusedMatMul as a Gemm: a MatMul of transposed operands, times alpha.
 
@@ -108,8 +113,8 @@ def _build_site(
     `swapped`, the weight was on the left, and the product is transposed at the end.
     """
     attributes = node.attributes if node.op == "Gemm" else {}
-    bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
+    bias = _find_bias(node, beta)
     height = -1 if open_axes else rows
 
     def write_left(builder: GraphBuilder, inputs: Sequence[str]) -> str:
@@ -260,7 +265,7 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, swapped: 
     """
     attributes = node.attributes if node.op == "Gemm" else {}
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
-    bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
+    bias = _find_bias(node, beta)
     left_name, right = node.inputs[1::-1] if swapped else node.inputs[:2]
     is_same = left_name == right
     transposes = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
@@ -274,6 +279,14 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, swapped: 
     if b.shape[right_depth] != K:
         raise NoSite(f"its operands do not fit: {list(a.shape)} against {list(b.shape)}")
     lead = _list_lead_axes(a, b)
+    for _, axis in lead:
+        if len(a.shape) >= -axis and len(b.shape) >= -axis and _is_open(a, axis) and _is_open(b, axis):
+            names = context.find_free_name(left_name, axis), context.find_free_name(right, axis)
+            if all(names) and names[0] != names[1]:
+                options = " ".join(f"--dim {name}=N" for name in names)
+                raise NoSite(
+                    f"its batch is '{names[0]}' or '{names[1]}', whichever is not 1: bind them with {options}"
+                )
     batch = [side.shape[axis] for side, axis in lead]
     if not (M and K and N and math.prod(batch)):
         raise NoSite("it is empty")
