@@ -66,7 +66,7 @@ class ReportingApp(App[R]):
 
     def fail_with(self, error: Exception) -> None:
         """End the application with an error."""
-        # the caller has decided that the error ends the application; a task has the context of its starter
+        # not the method below: a task has the context of its starter, which may be being removed
         handle = getattr(super(), "_handle_exception", None)
         if handle is None:
             raise error

@@ -140,7 +140,7 @@ def test_dots_and_slashes_are_the_same() -> None:
 def test_words_that_are_there_go_before_letters_that_are() -> None:
     search = Search(Query("fc"))
     for layer in alexnet().layers:
-        search.look(layer)
+        search.match_layer(layer)
     assert {found.kind for found in search.results if found.rank < 1} == set()
     assert any("features" in found.text and "Conv" in found.text for found in search.best())
 
@@ -148,7 +148,7 @@ def test_words_that_are_there_go_before_letters_that_are() -> None:
 def test_what_a_layer_is_called_goes_before_what_it_is() -> None:
     search = Search(Query("conv2"))
     for at, path in enumerate(("conv1", "block.0.conv2", "block.1.conv2")):
-        search.look(Layer(at, None, path, path, "Conv2d", 0, False))
+        search.match_layer(Layer(at, None, path, path, "Conv2d", 0, False))
     best = search.best()
     assert [found.text.split()[0] for found in best] == ["block.0.conv2", "block.1.conv2", "conv1"]
     assert search.walk(best[0]) == [1, 2]

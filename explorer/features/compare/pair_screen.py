@@ -170,7 +170,7 @@ class PairScreen(SubScreen[PairRequest]):
         head = self.query_one("#pair-head", PaneHead)
         # a scroll bar narrows the rows
         head.show(lambda width: (page.draw_head(rows.columns(rows.size.width or width)),))
-        self.query_one("#pair-about", PanelView).again()
+        self.query_one("#pair-about", PanelView).redraw()
 
     def _draw_details(self, width: int, height: int) -> list[Line]:
         pair, cursor = self._pair, self.rows.cursor
@@ -182,7 +182,7 @@ class PairScreen(SubScreen[PairRequest]):
 
     @on(LineList.RowHighlighted)
     def _show_details(self) -> None:
-        self.query_one("#pair-about", PanelView).again()
+        self.query_one("#pair-about", PanelView).redraw()
 
     @on(LineList.SizeChanged)
     def _redraw(self) -> None:

@@ -275,7 +275,7 @@ class FlameView(SubScreen[int]):
         return [*words, "-o", "flame.svg"]
 
     def _draw(self) -> None:
-        self.query_one(_Panel).again()
+        self.query_one(_Panel).redraw()
         self._show_title()
 
     def _draw_page(self, width: int, height: int) -> list[Line]:

@@ -192,7 +192,7 @@ class GraphView(SubScreen[int]):
         self._redraw()
 
     def _redraw(self) -> None:
-        self.query_one("#graph", PanelView).again()
+        self.query_one("#graph", PanelView).redraw()
         self._show_box()
 
     def _show_box(self) -> None:

@@ -159,7 +159,7 @@ class MappingView(MappingSearchView):
     def _show(self) -> None:
         self.query_one(TitleBar).show(self._title)
         self._show_nest()
-        self.query_one(PanelView).again()
+        self.query_one(PanelView).redraw()
         self.query_one("#map-costs", LineView).show(self._draw_cost)
         self._show_status()
 

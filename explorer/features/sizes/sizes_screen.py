@@ -125,7 +125,7 @@ class SizesView(SubScreen[SizeChoice]):
             lambda width: (cut_line(((f" {escape_name(note)}", "warn"),), width),)
         )
         self.query_one("#sizes-keys", Status).show(lambda width: (keys_line(self._list_keys(), width),))
-        self.query_one("#sizes-plot", PanelView).again()
+        self.query_one("#sizes-plot", PanelView).redraw()
 
     def _list_keys(self) -> list[tuple[str, str]]:
         """Return the keys that have an effect now, the most used first."""

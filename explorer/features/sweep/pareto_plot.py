@@ -115,7 +115,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     @on(LineList.RowHighlighted)
     def _show_facts(self) -> None:
         self.query_one("#sweep-facts", LineView).show(self._draw_facts, top=True)
-        self.query_one(PanelView).again()
+        self.query_one(PanelView).redraw()
 
     def _show_status(self) -> None:
         self.query_one(JobLine).draw_status()
@@ -164,7 +164,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self._lay_out()
         if self._table.display:
             self._table.focus()
-        self.query_one(PanelView).again()
+        self.query_one(PanelView).redraw()
 
     def _write(
         self,

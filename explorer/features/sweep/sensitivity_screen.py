@@ -273,7 +273,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     def action_sensitivity_axes(self) -> None:
         """Plot over the other cost: weight bytes or BitOPs."""
         self._trials.cost = "weights" if self._trials.cost == "bitops" else "bitops"
-        self.query_one(PanelView).again()
+        self.query_one(PanelView).redraw()
 
     def action_sensitivity_copy(self) -> None:
         """Copy the command that makes the choice to the terminal's clipboard."""

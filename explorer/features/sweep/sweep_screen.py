@@ -391,7 +391,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     def action_sweep_axes(self) -> None:
         """Plot the next pair of figures."""
         self._tilings.axes += 1
-        self.query_one(PanelView).again()
+        self.query_one(PanelView).redraw()
 
     def action_sweep_write(self) -> None:
         """Ask for a path and write the rows."""

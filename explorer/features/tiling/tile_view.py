@@ -221,7 +221,7 @@ class TileView(SubScreen[None]):
         if self._ask is not None and self._step is None:
             self._fetch()
         for pane in self.query(_Pane):
-            pane.again()
+            pane.redraw()
 
     def _go(self, place: TilePlace, inner_step: int = 0) -> None:
         if (place, inner_step) != (self.place, self._inner_step):
@@ -286,7 +286,7 @@ class TileView(SubScreen[None]):
             message: Line = ((f" {escape_name(str(error))}", "warn"),)
             self.query_one("#tile-keys", Status).show(lambda width: (message,))
         for pane in self.query(_Pane):
-            pane.again()
+            pane.redraw()
 
     def action_tile_play(self) -> None:
         """Start or stop playing; after the last step, start again at the first."""

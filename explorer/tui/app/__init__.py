@@ -43,7 +43,8 @@ def run(
         engine_options: Other arguments of `session.Session`. With the chooser, they apply to the first
             choice.
         remote: Whether to send fewer bytes to the terminal, as over SSH, even if no SSH is detected.
-        memory: Maximum bytes of an engine process, or None for the machine's memory.
+        memory: Maximum bytes of each engine process, and of all together; None for the machine's memory, and
+            half of it.
         resumed: Saved session to continue, with its store, or None.
         folder: Folder that the chooser lists; '' for the current one.
         overlays: Paths of files with external figures.

@@ -487,7 +487,7 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
         return ""
 
     def verb_words(self, source: str) -> Sequence[str]:
-        """Return the command that prints the screen for the model as opened, as words; () without one."""
+        """Return the words of the command that prints this page of the model `source`; () without one."""
         return ()
 
     def action_leave(self) -> None:
@@ -511,7 +511,7 @@ class MenuItem(Struct, frozen=True):
     tip: str = ""
 
 
-_MIN_TITLE = 28
+_NARROW_TITLE = 28
 """Maximum cells of the titles of a narrow list. In a wide list, titles may take a third of the width."""
 
 
@@ -543,16 +543,17 @@ class Choices(LineList):
 
     def _line(self, choice: MenuItem, width: int) -> Line:
         all_items = [*self.rows, *([MenuItem("", *self.heads)] if self.heads else [])]
-        key = max((len(c.key) for c in all_items), default=0)
-        name = min(max(_MIN_TITLE, width // 3), max((len(c.title) for c in all_items), default=0))
+        key_cells = max((len(c.key) for c in all_items), default=0)
+        longest_title = max((len(c.title) for c in all_items), default=0)
         if not choice.tip:
-            room = max(0, width - key - 4)
+            room = max(0, width - key_cells - 4)
             title = fit(self._shorten_title(escape_name(choice.title), room), room)
-            return (" " + fit(choice.key, key), "key"), ("  " + title, "text")
+            return (" " + fit(choice.key, key_cells), "key"), ("  " + title, "text")
+        title_cells = min(max(_NARROW_TITLE, width // 3), longest_title)
         return (
-            (" " + fit(choice.key, key), "key"),
-            ("  " + fit(escape_name(choice.title), name), "text"),
-            ("  " + fit(choice.tip, max(0, width - key - name - 6)), "dim"),
+            (" " + fit(choice.key, key_cells), "key"),
+            ("  " + fit(escape_name(choice.title), title_cells), "text"),
+            ("  " + fit(choice.tip, max(0, width - key_cells - title_cells - 6)), "dim"),
         )
 
     def _shorten_title(self, title: str, room: int) -> str:

@@ -24,16 +24,16 @@ _ROW = re.compile(r"\|\s*((?:\\\||[^|])+?)\s*\|\s*((?:\\\||[^|])+?)\s*\|(.*)")
 
 
 class HelpEntry(Struct, frozen=True):
-    """A thing that the help explains.
+    """An entry of the help.
 
     Attributes:
         kind: One of `KINDS`.
-        title: Name of the thing.
+        title: Name of the key, option, term, heading or command.
         text: Description.
-        sign: Keys of a key; '' for other kinds.
+        sign: Keys to press, as shown; '' for other kinds than 'key'.
         topic: Page of the manual that Enter opens; '' for the entry's own text.
-        group: Heading of a key: the screen or pane that it belongs to.
-        key: Key that Enter runs, or None.
+        group: Screen or pane of a key; '' for other kinds.
+        key: Key that Enter runs; None for other kinds.
     """
 
     kind: str

@@ -40,7 +40,7 @@ _ENTRIES: Mapping[str, tuple[str, str, str]] = {
     "array": ("array", "array", "64x64"),
 }
 """Text fields by setting: ID of the field, its label, and an example."""
-_PAIRS = (("peak_macs", "bandwidth"), ("macs_per_cycle", "bytes_per_cycle"), ("clock", "buffer"))
+_PAIRS = (("peak_macs", "bandwidth"), ("macs_per_cycle", "bytes_per_cycle"), ("clock", "buffer"))  # per row
 _LOADING = ("while computing", "after")
 """When the next tiles are loaded: while the previous tiles are computed (double buffering), or afterwards."""
 
@@ -72,7 +72,7 @@ class MachineDialog(FormDialog[Hardware]):
             self._field.choose(self._field.own[0])
         self._used = self._source = hardware if hardware is not None else self._field.hardware
         if self._used is not None and not self._used.name:
-            self._field.leave()
+            self._field.choose_nothing()
         self._error_text = ""
 
     def fields(self) -> ComposeResult:
@@ -151,7 +151,7 @@ class MachineDialog(FormDialog[Hardware]):
         except ExplorerError:
             is_same = False
         if not is_same:
-            self._field.leave()
+            self._field.choose_nothing()
 
     def answer(self) -> Hardware:
         """Return the machine that the fields describe."""
@@ -161,7 +161,7 @@ class MachineDialog(FormDialog[Hardware]):
             key: text for key, text in format_settings(from_file).items() if key in _ENTRIES
         }:
             return from_file  # includes its memories, for which the dialog has no fields
-        named_machine = self._field.named(texts["peak_macs"])
+        named_machine = self._field.find_named(texts["peak_macs"])
         if named_machine is not None:
             del texts["peak_macs"]
             if not any(texts.values()):
@@ -225,9 +225,9 @@ class MachineDialog(FormDialog[Hardware]):
             lines.append((_describe(machine), "dim"))
             lines += self._describe_memories(machine)
         except ExplorerError as error:
-            empty = not any(self.text_of(id).strip() for id, _, _ in _ENTRIES.values())
-            tried = self._error_text == str(error)
-            lines.append((str(error), "dim" if empty and not tried else "bad"))
+            is_empty = not any(self.text_of(id).strip() for id, _, _ in _ENTRIES.values())
+            was_submitted = self._error_text == str(error)
+            lines.append((str(error), "dim" if is_empty and not was_submitted else "bad"))
         if error_text := self._error_text or self._field.complaint:
             # the first line already reports this error
             lines += [(error_text, "warn")] if error_text != lines[0][0] else []

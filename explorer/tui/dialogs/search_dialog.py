@@ -84,7 +84,7 @@ class SearchDialog(PickDialog):
             await asyncio.sleep(0)
             for start in range(0, len(self._layers), _AT_A_TIME):
                 for layer in self._layers[start : start + _AT_A_TIME]:
-                    search.look(layer)
+                    search.match_layer(layer)
                 if slices.is_over():
                     self._show_progress(start)
                     await slices.pause()

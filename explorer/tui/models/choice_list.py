@@ -93,7 +93,7 @@ class ChoiceList(LineList, can_focus=False):
 
     @property
     def shown(self) -> list[Choice]:
-        """All visible choices, from top to bottom."""
+        """All choices in the list, whether scrolled into view or not, from top to bottom."""
         return [row for row in self._rows if not isinstance(row, str)]
 
     @property

@@ -81,7 +81,7 @@ class ChooserScreen(Screen[None]):
         self._folder, self._answer, self._home = folder or ".", answer, home
         self._reader = HeaderReader()
         self._files: dict[str, ModelFile] = {}
-        self._wanted: dict[str, None] = {}
+
         self._openings: dict[str, recent_models.RecentOpening] = {}
         self._note = self._message = ""
         self._busy = 0
@@ -117,7 +117,7 @@ class ChooserScreen(Screen[None]):
 
     def _begin(self) -> None:
         """List the folder from the beginning."""
-        self._files, self._wanted, self._note, self._message = {}, {}, "", ""
+        self._files, self._note, self._message = {}, "", ""
         title = shorten_path(os.path.abspath(self._folder))
         title_in_folder = f"In {title}"
         self._list.parts = {title_in_folder: (), SESSIONS: (), RECENT: (), _NAMES: ()}
@@ -201,6 +201,7 @@ class ChooserScreen(Screen[None]):
         self._list.parts[self._title] = list(self._files.values())
 
     def _read(self, path: str) -> tuple[str, ModelFile | None]:
+        """Read the header of a listed file, keeping known figures that the header lacks. Runs in a thread."""
         header = self._reader.read(os.path.join(self._folder, path))
         listed_file = self._files[path]
         if header is None:
@@ -231,7 +232,7 @@ class ChooserScreen(Screen[None]):
             data_types = describe_stored(chosen_row)  # narrow rows have no room for the data types
         models = f"{count:,}{'+' * bool(self._busy)} model{'s' * (count != 1)}"
         models = "counting models" if self._busy and not count else models
-        if rows.words:  # those of other sections match, too
+        if rows.words:  # the words also match choices of the other sections
             models = f"{len(rows.shown):,}{'+' * bool(self._busy)} match{'es' * (len(rows.shown) != 1)}"
         summary = " · ".join(filter(None, (data_types, models, order, state)))
 

@@ -42,7 +42,7 @@ class ModelLoader:
         store, tree = self._store, self._panes.layer_tree
         await wait_for_paint(self._panes)
         for index in count():
-            tree_preview = await store.jobs.outlined(index)
+            tree_preview = await store.jobs.request_header_rows(index)
             if tree_preview is None or store.analysis is not None:
                 break
             store.outline = tree_preview
@@ -59,18 +59,18 @@ class ModelLoader:
     async def _build_from_header(self) -> Analysis | None:
         """Build the analysis of a file of tensors from its header, if possible, to avoid another request.
 
-        Returns None if the totals differ from the totals of the engine, for example because several names
-        share a tensor.
+        Returns None for other models, and if the totals differ from the engine's, for example because several
+        names share a tensor.
         """
         store, jobs = self._store, self._store.jobs
-        if store.can_compare or store.analysis is not None or not await jobs.outlined(0):
+        if store.can_compare or store.analysis is not None or not await jobs.request_header_rows(0):
             return None
         info: Info = await jobs.ask("info")
         totals = info.totals
         if totals.nodes or totals.macs is not None:
             return None
         latest, index = None, 0
-        while (preview := await jobs.outlined(index)) is not None:
+        while (preview := await jobs.request_header_rows(index)) is not None:
             latest, index = preview, index + 1
         if latest is None or not latest.plain:
             return None

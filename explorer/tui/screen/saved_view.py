@@ -158,9 +158,9 @@ class SavedView:
         store, panes, tree = self._store, self._panes, self._panes.layer_tree
         if view.light == self._screen.app.current_theme.dark:
             await self._screen.app.run_action("theme")
-        from explorer.tui.state.hardware import machine_again  # imported after the first paint
+        from explorer.tui.state.hardware import restore_machine  # imported after the first paint
 
-        machine_again(store, view.hardware, view.machine)
+        restore_machine(store, view.hardware, view.machine)
         store.exact = view.exact
         store.saved_splits = {split.state: split for split in view.splits}
         order = (view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat, view.constants)

@@ -24,7 +24,7 @@ def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
         store.use_machine(machine)
 
 
-def machine_again(store: ScreenStore, hardware: Hardware | None, machine: Machine | None) -> None:
+def restore_machine(store: ScreenStore, hardware: Hardware | None, machine: Machine | None) -> None:
     """Restore the machine of a resumed session. Sessions of older versions contain only its rates."""
     if hardware is None and machine is not None:
         hardware = machines.find_roofline_hardware(machine)

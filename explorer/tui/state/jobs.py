@@ -117,7 +117,7 @@ class Jobs:
                 self.current, self._ended = None, running_job
                 self._on_change()
 
-    async def outlined(self, start: int) -> TreePreview | None:
+    async def request_header_rows(self, start: int) -> TreePreview | None:
         """Return the next rows of the header (`EngineProcess.request_outline`), or None if all were read."""
         preview: TreePreview | None = await asyncio.wrap_future(self.engine.request_outline(start))
         return preview

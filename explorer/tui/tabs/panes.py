@@ -376,8 +376,8 @@ class Panes(Horizontal):
         metric = find_metric(column, list_columns(self.layer_tree.model))
         if metric is None:
             return
-        if complaint := "" if metric.array else self.asked_columns.complaint(column):
-            self._store.say(complaint)
+        if message := "" if metric.array else self.asked_columns.describe_missing_input(column):
+            self._store.say(message)
         self.rearrange(lambda model: apply(model, metric), sorting=True)
 
     def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:

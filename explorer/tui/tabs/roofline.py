@@ -80,7 +80,7 @@ class RooflineTab(PlotTab):
         return ranked
 
     def _find_marked_points(self, index: int) -> list[int]:
-        """Return the points of the layers under the tree's cursor if `index` is the first, else [`index`]."""
+        """Return all points of the layers under the tree's cursor if `index` is the first, else [`index`]."""
         points = (
             self._find_indices(*self.tree.span) if self.tree.cursor_layers and self.answer is not None else []
         )

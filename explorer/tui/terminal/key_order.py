@@ -55,7 +55,7 @@ class KeysInOrder:
         self._has_line_end = False  # whether the last paste contained a line end
         self._pieces: deque[tuple[float, int]] = deque()  # time and characters of reads that are expected
         self._piece_start, self._piece_end, self._expected_count = 0.0, 0.0, 0
-        self._last_taken, self._is_timed = 0.0, False  # time of the last such key; whether the timer runs
+        self._last_taken, self._is_timed = 0.0, False  # time of the last expected key; whether the timer runs
 
     def expect(self, count: int) -> None:
         """Let keys wait until `count` characters have arrived, so that a paste is recognized as a whole.

@@ -123,8 +123,8 @@ def _draw_last_below(line: Line, width: int) -> list[Line]:
 
 def _draw_fields(block: Fields, width: int, exact: bool) -> list[Line]:
     """Draw one line per figure: label, figure and remark. Long remarks are wrapped below themselves."""
-    room, lines = field_lines(block, width, exact)
-    return [row for line in lines for row in _wrap_formulas(line, width, room)]
+    label_width, lines = field_lines(block, width, exact)
+    return [row for line in lines for row in _wrap_formulas(line, width, label_width)]
 
 
 def _wrap_formulas(line: Line, width: int, indent: int) -> list[Line]:
@@ -149,14 +149,14 @@ def _glue_terms(formula: str, width: int) -> str:
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
     """Return the width of the labels in cells, and one line per figure, neither cut nor wrapped."""
     names = [cell_line(_choose_label(field, width), "quiet") for field in block.rows]
-    room = min(max(map(line_width, names), default=0) + 3, _MAX_LABEL, max(_MIN_LABEL, width // 2))
+    label_width = min(max(map(line_width, names), default=0) + 3, _MAX_LABEL, max(_MIN_LABEL, width // 2))
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
-        label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
+        label = (fit(f" {line_text(name)}", label_width - 1) + " ", name[0][1] if name else "dim")
         figure, remark = cell_line(field.figure, "figure", exact), cell_line(field.remark, "quiet")
         separator = (("  ", "dim"),) if line_text(figure) and remark else ()
         lines.append((label, *figure, *separator, *remark))
-    return room, lines
+    return label_width, lines
 
 
 def _choose_label(field: Field, width: int) -> Cell:

@@ -133,8 +133,8 @@ def cut_start(content: str, width: int) -> str:
 def cut_message(content: str, width: int) -> str:
     """Cut a message to at most `width` cells.
 
-    The end of a message names the next key. So the parts before the last ` · ` are left out first, and an
-    ellipsis replaces the middle of what is still too long.
+    The last part of a message, after ` · `, names the next key. The parts between the first and the last one
+    are left out from the right; if this is not enough, an ellipsis replaces the middle.
     """
     parts = content.split(" · ")
     while len(parts) > 2 and cell_len(" · ".join(parts)) > width:

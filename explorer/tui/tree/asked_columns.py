@@ -67,14 +67,17 @@ class AskedColumns:
         is_fresh = name in self._tree.model.asked and self._used_inputs.get(name) == current_input
         return current_input is not None and not is_fresh and (name, current_input) not in self._refused
 
-    def complaint(self, name: str) -> str:
+    def describe_missing_input(self, name: str) -> str:
         """Return a message with the input that the user must still choose for a column, or ''."""
         if self._find_input(name) is not None:
             return ""
         return f"'{name}' needs {_MISSING_INPUTS.get(self._get_column(name).needs, _OF_PROFILE)}"
 
     def _find_input(self, name: str) -> object:
-        """Return the input that the figures of a column depend on, or None until the user has chosen it."""
+        """Return the input that the figures of a column depend on, or None until the user has chosen it.
+
+        For a column without such an input, it is the name in `needs`, or ''.
+        """
         needs = self._get_column(name).needs
         if needs == "seconds":
             return find_machine(self._store)

@@ -60,6 +60,9 @@ class TreeModel(FoldedRows):
         layers: Layers in pre-order, as `facts.Analysis` lists them.
 
     Attributes:
+        metric, by_cost, turned, columns, flat: See `TreeShape`; `metric` is the metric itself.
+        open_rows: Open rows without a filter.
+        rows: Visible rows in display order.
         matches: IDs of the layers that the filter shows, or None without a filter.
         match_count: Number of layers that the filter has matched so far, including those that are not shown.
         searched: Number of layers that an unfinished search has examined, or None without one.
@@ -81,7 +84,7 @@ class TreeModel(FoldedRows):
         self.matches: set[int] | None = None
         self.match_count = 0
         self.searched: int | None = None
-        self._matching: tuple[list[int], list[int]] = ([], [])  # matching other layers, matching constants
+        self._matching: tuple[list[int], list[int]] = ([], [])  # matches without constants, and constants
         self._constant_matches = 0
         self._constant_leaves: int | None = None
         self._visible_children: dict[int, list[int]] = {}

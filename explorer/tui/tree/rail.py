@@ -98,8 +98,7 @@ class Rail:
 
         Returns:
             Readers by producer for edges that pass other rows, and the rows that the trunk connects to the
-                next.
-            Both use indices into `begins`.
+                next row. Both are indices into `first_layers`.
         """
         skips: dict[int, set[int]] = {}
         below: set[int] = set()

@@ -224,7 +224,7 @@ class FoldedRows:
         self.sums.clear()
 
     def find_first_layer(self, row: int) -> int:
-        """Return the ID of a row's layer, or of the first layer of a run or a range."""
+        """Return the ID of the layer in a row, or of its first layer if it folds several."""
         if row >= 0:
             return row
         if row >= -self.count:
@@ -232,7 +232,7 @@ class FoldedRows:
         return self._constants_by_row[row][0] if self.is_constants(row) else self._find_span(row)[0]
 
     def members(self, row: int) -> Sequence[int]:
-        """Return the layers in a row: itself, the blocks of its run, or the children in its range."""
+        """Return the layers in a row: a layer, the blocks of a run, children in a range, or constants."""
         if row >= 0:
             return (row,)
         if row >= -self.count:
@@ -355,7 +355,7 @@ class FoldedRows:
         return before[::-1] + after
 
     def list_anchors(self, layer: int) -> list[int]:
-        """Return up to 18 sample layers around a layer; all layers of a block of 16 get the same samples."""
+        """Return up to 17 sample layers around a layer; all layers of a block of 16 get the same samples."""
         distances = ((16, (0, 16, 32, 48)), (64, (64, 128, 256, 512, 1024)))  # by the size of the block
         samples = {
             layer - layer % block + sign * distance

@@ -76,7 +76,7 @@ class Search:
         # result by kind and text; None for a text that does not match
         self._results: dict[tuple[str, str], SearchResult | None] = {}
 
-    def look(self, layer: Layer) -> None:
+    def match_layer(self, layer: Layer) -> None:
         """Match a layer, its tensors and its attributes against the query."""
         self._match_text("layer", f"{layer.path}  {layer.kind}", layer.id, len(layer.path))
         if layer.group:
@@ -102,7 +102,7 @@ class Search:
         return [result for result in self._results.values() if result is not None]
 
     def best(self) -> list[SearchResult]:
-        """Return the best results. At equal rank layers come first, then tensors."""
+        """Return the best results: those with all words, then the others; in both, layers, then tensors."""
         order = {"layer": 0, "tensor": 1, "attr": 2}
         return nsmallest(MAX_LISTED_RESULTS, self.results, key=lambda r: (int(r.rank), order[r.kind], r.rank))
 

@@ -81,7 +81,7 @@ class StageRows(Struct):
         return self.first_units[layer] in self.places
 
     def format_cell(self, layers: Iterable[int], first_layer: int) -> tuple[str, str, None]:
-        """Return the cell of the stage column as (text, role, None).
+        """Return the text and the role of a cell of the stage column. It has no figure, so the third is None.
 
         Args:
             layers: Layers that the row contains.

@@ -154,7 +154,7 @@ def choose_look(
     providers: Mapping[int, str] | None = None,
 ) -> TableLook:
     """Build the `TableLook` of a model."""
-    from explorer.facts import build_total_row  # imported late for the same reason as in `rows.list_columns`
+    from explorer.facts import build_total_row  # imported late, because the first paint does not need it
     from explorer.settings.columns import ColumnFigures
 
     return TableLook(
@@ -374,8 +374,8 @@ def draw_cells(model: TreeModel, row: int, first: Layer, layout: Places, look: T
                 text = text.replace(" ", "", 1)
             elif place.name == "kind" and text.endswith(_TILED):
                 text = _shorten_tiled_kind(text, place.width)
-            else:
-                text = _shorten_shape(text, column, place.width)
+            elif column.unit == "shape":
+                text = cut_middle(text, place.width)
         if place.name in look.stale:
             role, value = "dim", None
         add(" ", spans[-1][1])
@@ -430,10 +430,6 @@ def _format_cell(
     return text, "warn" if sign else "number", value
 
 
-def _shorten_shape(text: str, column: LayerColumn, room: int) -> str:
-    return cut_middle(text, room) if column.unit == "shape" else text
-
-
 def _draw_kind(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[str, str, None]:
     """Return the operator or class of a row, with the color or the letter of its family."""
     if model.is_range(row):
@@ -486,6 +482,7 @@ def _draw_bar(model: TreeModel, row: int, value: float | None, width: int) -> st
 
 
 def _format_words(value: Any) -> str:
+    """Format the value of a text column: a text, or a list of shapes, of which the first is shown."""
     if isinstance(value, str):
         return escape_name(value)
     if not value:

@@ -172,7 +172,7 @@ class LayerTree(LineList):
             *draw_table_line(self.model, row, layout, self._find_current_look(), used_cells=rail_width),
         )
 
-    def uncut(self, y: int) -> Iterable[Line]:
+    def list_uncut_lines(self, y: int) -> Iterable[Line]:
         """Return the full texts of a row, which its columns may cut: name, path, kind, text columns."""
         row = self.model.rows[y + self.scroll_offset.y]
         layer = self.model.layers[self.model.find_first_layer(row)]
@@ -451,5 +451,5 @@ def _drop_spaces(spans: Sequence[Span], blanks: int) -> list[Span]:
 
 
 def _measure_common_prefix(first: str, last: str) -> int:
-    """Return the length of the common prefix of two names."""
+    """Return the length of the common prefix of two names; 0 if one name is the start of the other."""
     return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)

@@ -168,11 +168,10 @@ class _ScrollLines(RoleLines, ScrollView):
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Show the full form of a text that is cut under the mouse as a tooltip."""
         offset = event.get_content_offset(self)
-        full_text = (
-            ""
-            if offset is None
-            else find_full_text(self.find_line_under_mouse(offset.y), offset.x, self.uncut(offset.y))
-        )
+        full_text = ""
+        if offset is not None:
+            line, uncut_lines = self.find_line_under_mouse(offset.y), self.list_uncut_lines(offset.y)
+            full_text = find_full_text(line, offset.x, uncut_lines)
         if full_text != str(self.tooltip or ""):
             self.tooltip = Text(full_text) if full_text else None
 
@@ -180,7 +179,7 @@ class _ScrollLines(RoleLines, ScrollView):
         """Return line `y` of the widget."""
         return self.line_at(y)
 
-    def uncut(self, y: int) -> Iterable[Line]:
+    def list_uncut_lines(self, y: int) -> Iterable[Line]:
         """Return lines with room for their full texts, among them line `y` of the widget.
 
         They are drawn on demand: only if a text is cut, and only for existing rows.
@@ -268,7 +267,7 @@ class LineView(_ScrollLines, can_focus=True):
         y += self.scroll_offset.y
         return self._lines[y] if y < len(self._lines) else BLANK
 
-    def uncut(self, y: int) -> Iterable[Line]:
+    def list_uncut_lines(self, y: int) -> Iterable[Line]:
         """Return the whole page with more room, because its lines may wrap differently then."""
         yield from self._page(UNCUT_WIDTH)
 
@@ -310,17 +309,17 @@ class PanelView(LineView):
         super().__init__(id=id, focusable=False)
         self._draw = draw
 
-    def uncut(self, y: int) -> Iterable[Line]:
+    def list_uncut_lines(self, y: int) -> Iterable[Line]:
         """Return no lines: a drawing always has the width of the widget."""
         return ()
 
-    def again(self) -> None:
+    def redraw(self) -> None:
         """Draw the page again."""
         self.show(lambda width: self._draw(width, self.size.height))
 
     def on_resize(self, event: events.Resize) -> None:
         """Draw the page again, because it depends on the height."""
-        self.again()
+        self.redraw()
 
 
 class LineList(_ScrollLines, can_focus=True):
@@ -381,7 +380,7 @@ class LineList(_ScrollLines, can_focus=True):
         index = y + self.scroll_offset.y
         return self.row_line(index, self.size.width) if index < self.row_count else BLANK
 
-    def uncut(self, y: int) -> Iterable[Line]:
+    def list_uncut_lines(self, y: int) -> Iterable[Line]:
         """Return the row with more room."""
         yield self.row_line(y + self.scroll_offset.y, UNCUT_WIDTH)
 

@@ -53,8 +53,8 @@ class MachineField(OptionField):
             self.set_words([escape_name(name) for name in self._machines])
         self.index = list(self._machines.values()).index(machine)
 
-    def named(self, name: str) -> Hardware | None:
-        """Return the machine with a name, ignoring case, or None."""
+    def find_named(self, name: str) -> Hardware | None:
+        """Return the listed machine with a name, ignoring case, or None."""
         machines_by_name = {
             known_name.lower(): machine
             for known_name, machine in self._machines.items()
@@ -62,7 +62,7 @@ class MachineField(OptionField):
         }
         return machines_by_name.get(name.lower())
 
-    def leave(self) -> None:
-        """Choose no machine."""
+    def choose_nothing(self) -> None:
+        """Choose the word for no machine."""
         self.index = 0
         self.refresh()

@@ -14,7 +14,7 @@ from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineView
 
 Draw = Callable[[int, int, int], Sequence[Line]]  # draw(cursor, width, height)
-PickDialog = Callable[[int, int, int, int], "int | None"]  # cursor = pick(column, row, width, height)
+Pick = Callable[[int, int, int, int], "int | None"]  # cursor = pick(column, row, width, height)
 
 _BELOW = 2
 """Lines below the name of the current point that belong to it, such as its figures."""
@@ -51,11 +51,11 @@ class PlotView(LineView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.cursor = self.count = 0
-        self.other = False
-        self._pick: PickDialog = lambda x, y, width, height: None
+        self.other = False  # whether the second form of the plot is shown
+        self._pick: Pick = lambda x, y, width, height: None
         self._draw: Draw = lambda cursor, width, height: ()
 
-    def show_plot(self, draw: Draw, count: int, cursor: int, pick: PickDialog | None = None) -> None:
+    def show_plot(self, draw: Draw, count: int, cursor: int, pick: Pick | None = None) -> None:
         """Show `draw(cursor, width, height)` with a cursor from 0 to `count` - 1.
 
         `pick(column, row, width, height)` returns the cursor position for a click, or None.

@@ -208,7 +208,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self.query_one(_StateList).action_mark()
 
     def action_figures(self) -> None:
-        """Compare the figures of the marked states, or of one marked state and the state under the cursor."""
+        """Compare the figures of the marked states, or of this state with the only mark or the original."""
         rows = self.query_one(_StateList)
         compared_states = rows.marked or [0]
         if len(compared_states) == 1:
@@ -219,7 +219,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             self.dismiss(HistoryRequest("figures", rows.current_state, marked=tuple(compared_states)))
 
     def action_prove(self) -> None:
-        """Prove that the state is equivalent to the marked one, or to the model as opened."""
+        """Prove that the state computes the same as the first marked state, or as the model as opened."""
         rows = self.query_one(_StateList)
         against = rows.marked[0] if rows.marked else 0
         if against == rows.current_state:
