@@ -176,6 +176,19 @@ def between(path: Path, *, kind: Any, columns: int, both: bool, op: str = "Gemm"
     return save_integers(path, node, floats, stored, (np.float32, (7, 11)), before=tuple(before))
 
 
+def test_a_batch_of_16_bit_codes_may_stay_open(tmp_path: Path) -> None:
+    made = onnx.load(between(tmp_path / "a.onnx", kind=np.int16, columns=0, both=True, op="MatMul"))
+    made.opset_import[0].version, made.ir_version = 21, 10
+    for value in (made.graph.input[0], made.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(made, tmp_path / "open.onnx")
+    tiled(str(tmp_path / "open.onnx"), tmp_path / "b.onnx", TileSpec((4, 6, 5)))
+    for n in (1, 4, 9):  # 13 rows of the weight and 9 of the input are padded
+        feeds = {"x": np.random.default_rng(n).standard_normal((n, 13)).astype(np.float32)}
+        before = run(str(tmp_path / "open.onnx"), feeds)
+        np.testing.assert_allclose(run(str(tmp_path / "b.onnx"), feeds), before, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", ["Gemm", "MatMul"])
