@@ -124,16 +124,14 @@ def _list_members(text: str) -> list[str]:
     """Returns the members of a list, which is separated by commas or written in JSON.
 
     Raises:
-        ValueError: The JSON is invalid, or a member is neither a number nor a text.
+        ValueError: The JSON is invalid, or a item is neither a number nor a text.
     """
     if text.lstrip().startswith("["):
         members = json.loads(text)
-        if not all(
-            isinstance(member, (int, float, str)) and not isinstance(member, bool) for member in members
-        ):
+        if not all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in members):
             raise ValueError
-        return [str(member) for member in members]
-    return [member.strip() for member in text.split(",")]
+        return [str(item) for item in members]
+    return [item.strip() for item in text.split(",")]
 
 
 def _parse_type_code(text: str) -> int:

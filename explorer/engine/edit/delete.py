@@ -1,8 +1,8 @@
 """Deletes a node if nothing reads it, or if one of its inputs can replace its output.
 
-An input can replace the output if both have the same dtype and shape, and it is the only such input or the
-only one that depends on the model's inputs. The input of Identity and Dropout always can. Stored tensors that
-only the deleted node read are deleted with it.
+An input can replace the output if both have the same dtype and shape, and if no other input has them, or no
+other input with them depends on the inputs of the graph. The input of Identity and Dropout always can. Stored
+tensors that only the deleted node read are deleted with it.
 """
 
 from __future__ import annotations

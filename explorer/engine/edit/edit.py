@@ -111,13 +111,11 @@ def _correct_types(original_model: Model, edited_model: Model, description: str)
 
 def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
     """Returns the model with corrected declarations in the bodies of branches and loops."""
-    body_paths = [
-        scope.path for scope in list_scopes(model) if scope.node_path and isinstance(scope.body, Graph)
-    ]
-    if not body_paths:
+    paths = [scope.path for scope in list_scopes(model) if scope.node_path and isinstance(scope.body, Graph)]
+    if not paths:
         return model
     types_by_path = {view.path: view.shapes for view in list_subgraphs(bare, inference)}
-    for path in body_paths:
+    for path in paths:
         # searched in the current model, because a replaced inner body changes the outer ones
         scope = next(candidate for candidate in list_scopes(model) if candidate.path == path)
         body, types = scope.body, types_by_path.get(path)

@@ -129,17 +129,13 @@ def _list_nodes(scope: GraphScope, is_match: Callable[[Node], bool]) -> list[Fou
     return [FoundNode(scope, index) for index, node in enumerate(scope.body.nodes) if is_match(node)]
 
 
-def _find_matches(
-    model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]
-) -> list[_T]:
+def _find_matches(model: Model, name: str, find_here: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
     """Returns the matches of a name in all scopes. Without one, tries the start of the name as a scope."""
     if not name:
         return []
     all_scopes = list(list_scopes(model))
-    matches = [candidate for scope in all_scopes for candidate in find_in_scope(scope, name)]
+    matches = [match for scope in all_scopes for match in find_here(scope, name)]
     if matches or "::" not in name:
         return matches
     named_scopes = [scope for scope in all_scopes if name.startswith(f"{scope.name}::")]
-    return [
-        candidate for scope in named_scopes for candidate in find_in_scope(scope, name[len(scope.name) + 2 :])
-    ]
+    return [match for scope in named_scopes for match in find_here(scope, name[len(scope.name) + 2 :])]

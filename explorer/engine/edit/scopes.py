@@ -96,7 +96,7 @@ def replace_nodes(body: Body, nodes: Sequence[Node]) -> Body:
 
 
 def list_sources(body: Body) -> set[str]:
-    """Returns the values that exist before the first node of a body runs."""
+    """Returns the names of the values that exist before the first node of a body runs."""
     if isinstance(body, Function):
         return set(body.inputs)
     sparse = read_sparse_initializers(body) if body.extra else ()
@@ -109,5 +109,5 @@ def list_output_names(body: Body) -> list[str]:
 
 
 def collect_defined_values(body: Body) -> set[str]:
-    """Returns all values that a body produces or receives, without values of inner bodies."""
+    """Returns the names of all values that a body produces or receives, without values of inner bodies."""
     return list_sources(body) | {name for node in body.nodes for name in node.outputs if name}

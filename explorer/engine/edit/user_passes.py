@@ -43,6 +43,7 @@ _MARK = "explorer_pass"
 _collected: contextvars.ContextVar[dict[str, DeclaredPass] | None] = contextvars.ContextVar(
     "passes of the file being loaded", default=None
 )
+"""Passes that the file being loaded has declared so far, by name; None if no file is being loaded."""
 
 _DECLARED: dict[str, DeclaredPass] = {}
 """Passes that a program or a notebook declared itself, by name; a later one replaces an earlier one."""
@@ -326,11 +327,9 @@ def run_pass(
     import onnx  # takes a tenth of a second
 
     name = declared.about.name
-    nbytes = sum(
-        tensor.nbytes for graph in list_graphs(model.graph) for tensor in graph.initializers.values()
-    )
-    if nbytes >= writer.PROTOBUF_LIMIT:
-        raise BadModel(f"its weights have {nbytes:,} bytes, and a pass takes 2 GiB at most", where=model.path)
+    size = sum(tensor.nbytes for graph in list_graphs(model.graph) for tensor in graph.initializers.values())
+    if size >= writer.PROTOBUF_LIMIT:
+        raise BadModel(f"its weights have {size:,} bytes, and a pass takes 2 GiB at most", where=model.path)
     proto = onnx.load_from_string(writer.encode(model))
     content_before = proto.SerializeToString(deterministic=True)
     arguments = (proto, tuple(layers)) if declared.takes_layers else (proto,)

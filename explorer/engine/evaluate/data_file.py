@@ -1,7 +1,7 @@
-"""Data set in a file (.npz, .npy or .csv): inputs and labels, read batch by batch.
+"""Data set in a file (.npz, .npy, or a table such as .csv): inputs and labels, read batch by batch.
 
 The first axis of an array counts the samples. A table has one sample per line, with the label in the last
-column.
+column unless the user names another one.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     """Opens a data file. Only the headers of arrays are read, but all lines of a table are counted.
 
     Args:
-        path: Path of an .npz, .npy or .csv.
+        path: Path of an .npz, .npy, .csv, .tsv or .txt.
         labels: Array or column with the labels; by default an array with a usual name, or the last column.
         inputs: Columns of a table that are inputs.
         width: Elements in a sample of the model's input. A table with as many columns has no labels.

@@ -65,15 +65,13 @@ def evaluate(
                 metric.add(output, labels, file.path, finished)
         finished += len(predictions[0])
     assert scored_task is not None  # a file without samples was refused
-    used_parts = file.columns or tuple(
-        dict.fromkeys(part for model in models for part in model.parts.values())
-    )
+    parts = file.columns or tuple(dict.fromkeys(part for model in models for part in model.parts.values()))
     return Evaluation(
         file.path,
         file.count,
         scored_task,
         LOSSES[scored_task],
-        used_parts,
+        parts,
         file.labels,
         batch,
         output_size,

@@ -82,10 +82,8 @@ class Predictor:
         for first in range(0, rows, size):
             count = min(size, rows - first)
             # fill up the last batch of a fixed size with copies of the last sample
-            row_indices = np.minimum(np.arange(first, first + size), rows - 1)
-            scores = self._select_output(
-                self._run({name: values[row_indices] for name, values in feeds.items()})
-            )
+            indices = np.minimum(np.arange(first, first + size), rows - 1)
+            scores = self._select_output(self._run({name: values[indices] for name, values in feeds.items()}))
             if scores.ndim == 0 or len(scores) != size:
                 problem = f"'{printable(self.output)}' is {shape_text(scores.shape)} for {size:,} samples"
                 raise Misuse(f"its output {problem}: its first axis is not the batch", where=self.name)

@@ -159,12 +159,8 @@ def train(
         _fit(loop, samples, held_out_count, loaded.source, trainable_count)
     fields: dict[str, Any] = {"source": loaded.source, "data": file.path, "weights": loaded.weights_text}
     fields |= {name: getattr(options, name) for name in ("rate", "batch", "optimizer", "seed")}
-    fields |= {
-        "loss": LOSSES[task],
-        "epochs": tuple(loop.epochs),
-        "best": loop.best,
-        "parameters": trainable_count,
-    }
+    fields |= {"loss": LOSSES[task], "epochs": tuple(loop.epochs), "best": loop.best}
+    fields["parameters"] = trainable_count
     seconds = time.perf_counter() - began
     return TrainingRun(
         task=task, samples=file.count - held_out_count, held=held_out_count, seconds=seconds, **fields

@@ -73,8 +73,8 @@ def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> 
     usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
     channels, height, width = _parse_sizes(image, 3, usage)
     out_channels, kernel_height, kernel_width = _parse_sizes(kernel, 3, usage)
-    option_values = _parse_options(options, {"stride": 1, "pad": 0, "groups": 1, "bias": 0})
-    groups, stride, pad = option_values["groups"], option_values["stride"], option_values["pad"]
+    values = _parse_options(options, {"stride": 1, "pad": 0, "groups": 1, "bias": 0})
+    groups, stride, pad = values["groups"], values["stride"], values["pad"]
     if kernel_height != kernel_width:
         raise Misuse("kernels are square", where="make", hint=usage)
     if not groups or channels % groups or out_channels % groups or not stride:
@@ -90,14 +90,7 @@ def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> 
     x = net.input("x", [batch, channels, height, width])
     settings = {"stride": stride, "padding": pad, "groups": groups}
     x = net.conv(
-        "/conv",
-        "conv",
-        x,
-        channels,
-        out_channels,
-        kernel_height,
-        bias=bool(option_values["bias"]),
-        **settings,
+        "/conv", "conv", x, channels, out_channels, kernel_height, bias=bool(values["bias"]), **settings
     )
     net.output(x, "y", [batch, out_channels, out_height, out_width])
 

@@ -71,11 +71,11 @@ def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
             if operand not in memory.holds:
                 continue
             size = _count_least_bytes(mapping, operand)
-            source_energy, target_energy = (
-                _compute_access_energy(
-                    holders[operand], operand, size, "write" if operand == "C" else "read"
-                ),
-                _compute_access_energy(memory, operand, size, "read" if operand == "C" else "write"),
+            source_energy = _compute_access_energy(
+                holders[operand], operand, size, "write" if operand == "C" else "read"
+            )
+            target_energy = _compute_access_energy(
+                memory, operand, size, "read" if operand == "C" else "write"
             )
             outermost_energy += source_energy * (holders[operand] is outermost)
             inner_energy += source_energy * (holders[operand] is not outermost) + target_energy

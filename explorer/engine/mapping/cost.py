@@ -50,11 +50,9 @@ def group_memories(machine: MemoryMachine) -> list[tuple[MachineMemory, ...]]:
     """
     groups: list[list[MachineMemory]] = []
     for index, memory in enumerate(machine.memories):
-        group_operands = (
-            {operand for grouped in groups[-1] for operand in grouped.holds} if index > 1 else set()
-        )
+        group_holds = {operand for grouped in groups[-1] for operand in grouped.holds} if index > 1 else set()
         same_cores = index > 1 and memory.cores == 1
-        if index > 1 and not memory.inside and same_cores and not group_operands & set(memory.holds):
+        if index > 1 and not memory.inside and same_cores and not group_holds & set(memory.holds):
             groups[-1].append(memory)
         else:
             groups.append([memory])

@@ -356,16 +356,13 @@ class _Chain:
         """Returns the epilogue that computes `value`, or None if the chain has no steps."""
         if not self.steps:
             return None
-        sizes = {
-            "bias": self.sums.itemsize,
-            "scale": self.float_dtype.itemsize,
-            "offset": self.float_dtype.itemsize,
-        }
+        float_bytes = self.float_dtype.itemsize
+        sizes = {"bias": self.sums.itemsize, "scale": float_bytes, "offset": float_bytes}
         record = Epilogue(
             tuple(self.ops),
             self.output,
             bias_bytes=sum(sizes[kind] for kind in self.columns),
-            residual_bytes=self.float_dtype.itemsize if self.residual else 0,
+            residual_bytes=float_bytes if self.residual else 0,
         )
         column = {kind: np.ascontiguousarray(values) for kind, values in self.columns.items()}
         return FusedEpilogue(

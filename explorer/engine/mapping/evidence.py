@@ -207,12 +207,8 @@ def _apply_epilogue(reference: Reference, epilogue: FusedEpilogue, inputs: RunIn
     for column in (inputs.bias, inputs.offset):
         added = added + (0.0 if column is None else np.abs(column.astype(np.float64))[:, None])
     added = added + (0.0 if inputs.residual is None else np.abs(inputs.residual.astype(np.float64)))
-    product = reference.product * factor
-    return Reference(
-        compute_before_rounding(reference.exact, epilogue, inputs),
-        reference.bound * abs(factor) + added,
-        product,
-    )
+    product, bound = reference.product * factor, reference.bound * abs(factor) + added
+    return Reference(compute_before_rounding(reference.exact, epilogue, inputs), bound, product)
 
 
 def _find_fused_fault(

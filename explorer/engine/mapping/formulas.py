@@ -46,13 +46,8 @@ def _list_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
     for memory, use in zip(machine.memories, cost.memories, strict=True):
         yield from _list_memory_formulas(cost, machine, memory, use)
     outer = cost.memories[0]
-    yield Formula(
-        "traffic",
-        f"read + written at {outer.name}",
-        f"{outer.reads:,} + {outer.writes:,}",
-        cost.traffic,
-        "bytes",
-    )
+    numbers = f"{outer.reads:,} + {outer.writes:,}"
+    yield Formula("traffic", f"read + written at {outer.name}", numbers, cost.traffic, "bytes")
     yield _build_bound_formula(cost, machine)
     yield from _list_time_formulas(cost, machine)
     if cost.pj is not None and machine.mac_pj is not None:
@@ -142,10 +137,8 @@ def _list_move_formulas(
     yield Formula(name, rule, numbers, move.loads, "bytes")
     rule, numbers = "bytes of C x visits of a sum", f"{size} x {_format_product(*reloads)}"
     if whole * visits != move.stores:
-        rule, numbers = (
-            f"bytes of C at each visit, the last in the output's type, {_SUMMED}",
-            f"{move.stores:,}",
-        )
+        rule = f"bytes of C at each visit, the last in the output's type, {_SUMMED}"
+        numbers = f"{move.stores:,}"
     yield Formula(f"C out of {move.memory}", rule, numbers, move.stores, "bytes")
 
 

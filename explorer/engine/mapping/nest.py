@@ -297,12 +297,10 @@ def count_fetched(
         core: Index of the core along M, K and N at each level up to `level`.
         block: Rows and columns of a block. The count is in blocks: (1, 1) counts elements.
     """
-    own_axes = OPERAND_AXES[operand]
+    axes = OPERAND_AXES[operand]
     if operand in nest.levels[level].keep:
         # the level holds the whole operand, so it loads each element once
-        return _count_blocks_in_tile(
-            [compute_core_length(nest, level, core, axis) for axis in own_axes], block
-        )
+        return _count_blocks_in_tile([compute_core_length(nest, level, core, axis) for axis in axes], block)
     always_reloads = level == len(nest.levels) - 1 and not nest.has_registers
     loops = [(index, AXES.index(axis)) for index in range(level + 1) for axis in nest.levels[index].order]
     # a memory drops its tile when an outer memory loads another tile of the operand
@@ -317,7 +315,7 @@ def count_fetched(
     def visit(position: int, lengths: Triple) -> _Visit:
         """Counts the loads by the loops from `position` inward, for a tile with these lengths."""
         if position == len(loops):
-            elements = _count_blocks_in_tile([lengths[axis] for axis in own_axes], block)
+            elements = _count_blocks_in_tile([lengths[axis] for axis in axes], block)
             return _Visit(elements, always_reloads, level)
         index, axis = loops[position]
         parts = _list_visits(nest.levels[index], axis, lengths[axis], core[index][axis])
@@ -333,7 +331,7 @@ def count_fetched(
         # a core without work in a part does not visit it
         visits = [(result, times) for result, times in visits if result.elements]
         needs_reload = any(result.needs_reload for result, _ in visits)
-        if axis in own_axes:
+        if axis in axes:
             total = sum(result.elements * times for result, times in visits)
             return _Visit(total, needs_reload or tile_changes > 1, deepest)
         # the operand does not depend on this loop: its tile stays unless an inner loop changed it

@@ -87,16 +87,10 @@ def list_model_products(
         originals.append(original)
         if isinstance(original, str):
             continue
-        names = [
-            *original.inputs,
-            original.output,
-            *site.inputs,
-            *(extra_values[index] if extra_values else ()),
-        ]
-        values_to_collect = [
-            name for name in names if name in feeds or wiring.find_producer(name) is not None
-        ]
-        portions.append(list(dict.fromkeys(values_to_collect)))
+        extra_names = extra_values[index] if extra_values else ()
+        names = [*original.inputs, original.output, *site.inputs, *extra_names]
+        available_names = [name for name in names if name in feeds or wiring.find_producer(name) is not None]
+        portions.append(list(dict.fromkeys(available_names)))
     runs = run_in_pieces(model, feeds, portions, "the original")
     for site, original in zip(sites, originals, strict=True):
         if isinstance(original, str):

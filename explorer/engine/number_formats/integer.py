@@ -60,8 +60,8 @@ class Integer(NumberFormat, frozen=True):
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns the grid of a range: symmetric, or with a zero point.
 
-        A symmetric grid maps the larger end of the range to the largest code. Its unsigned codes have their
-        zero point in the middle. Any other grid contains 0 exactly, and both ends approximately.
+        A symmetric grid maps the largest magnitude of the range to the largest code. Its unsigned codes have
+        their zero point in the middle. Any other grid contains 0 exactly, and both ends approximately.
         """
         low = np.minimum(np.asarray(low, np.float32), 0)
         high = np.maximum(np.asarray(high, np.float32), 0)

@@ -64,7 +64,7 @@ class Minifloat(NumberFormat, frozen=True):
 
     Attributes:
         exponent, mantissa: Numbers of bits.
-        bias: Bias of the exponent, by default 2**(exponent - 1) - 1.
+        bias: Bias of the exponent, usually 2**(exponent - 1) - 1.
         largest: Largest finite number.
     """
 

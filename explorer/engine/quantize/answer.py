@@ -136,17 +136,12 @@ def _build_layer(
             for f, b in zip(formats, (original_bits.weight, original_bits.input), strict=True)
         )
     )
-    measures_weight = weights and not choice.reason
-    sums = (
-        WeightSums(choice, get_grid)
-        if measures_weight and WeightSums.is_supported(choice, get_grid)
-        else None
-    )
-    weight_agreement = (
-        measure_weight_errors(choice, get_grid, sums.add if sums is not None else None)
-        if measures_weight
-        else None
-    )
+    sums: WeightSums | None = None
+    weight_agreement: Agreement | None = None
+    if weights and not choice.reason:
+        if WeightSums.is_supported(choice, get_grid):
+            sums = WeightSums(choice, get_grid)
+        weight_agreement = measure_weight_errors(choice, get_grid, sums.add if sums is not None else None)
     stored_weights = {
         operand.stored: operand for operand in layer.operands_of("weight") if operand.tensor is not None
     }

@@ -218,9 +218,7 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
     if form in ("qdq", "chain") and (
         function_formats := [fmt.name for fmt in formats.values() if fmt.writing == "function"]
     ):
-        return replace(
-            choice, reason=(f"QuantizeLinear has no {function_formats[0]}: only a function has it")
-        )
+        return replace(choice, reason=f"QuantizeLinear has no {function_formats[0]}: only a function has it")
     if form == "auto" and _fits_nbits(choice):
         return replace(choice, form="nbits")
     forms: Mapping[str, WrittenForm] = {"function": "function", "chain": "chain"}

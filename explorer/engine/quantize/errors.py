@@ -232,13 +232,13 @@ class _LayerSubgraphs:
         self._originals = {
             quantized_names[name]: name for name in producers.input_dependent if name in quantized_names
         }
-        read_names = {
+        reads = {
             name
             for choice in choices
             for name in choice.layer.node.inputs
             if name in producers.input_dependent
         }
-        stops = {quantized_names[name] for name in read_names if name in quantized_names}
+        stops = {quantized_names[name] for name in reads if name in quantized_names}
         self.choices = choices
         self._regions = {
             choice.layer.node.outputs[0]: [

@@ -194,15 +194,11 @@ def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
 
 def _list_constant_names(model: Model) -> set[str]:
     """Returns the names of stored tensors and of all values computed from stored tensors only."""
-    constant_names = {*model.graph.initializers} - {*model.defaults}
+    constants = {*model.graph.initializers} - {*model.defaults}
     for node in list_stored_nodes(model.graph.nodes):
-        if (
-            node.op not in RANDOM
-            and not list_bodies(node)
-            and all(n in constant_names for n in node.inputs if n)
-        ):
-            constant_names.update(node.outputs)
-    return constant_names - {""}
+        if node.op not in RANDOM and not list_bodies(node) and all(n in constants for n in node.inputs if n):
+            constants.update(node.outputs)
+    return constants - {""}
 
 
 def _read_layer(

@@ -112,9 +112,6 @@ class OriginalRuns:
         agreements = {name: Agreement() for name in self._outputs}
         for index, feeds in enumerate(self.samples):
             step(index, self.samples.count)
-            add_outputs(
-                agreements,
-                {name: values[index] for name, values in self._outputs.items()},
-                session.run(feeds),
-            )
+            original_values = {name: values[index] for name, values in self._outputs.items()}
+            add_outputs(agreements, original_values, session.run(feeds))
         return agreements

@@ -58,36 +58,27 @@ def quantize_model(
             additions.nodes.append(_read_rounded_inputs(node, choice_by_rounded_value, grids, additions))
         else:
             _WRITERS.get(choice.form, qdq.write)(choice, grids, additions)
-    bypassed = {
-        id(node)
-        for choice in choice_by_node.values()
-        for o in choice.layer.operands
-        for node in o.intermediates
-    }
-    nodes, used_names = drop_unused_nodes(additions.nodes, [value.name for value in graph.outputs], bypassed)
+    bypassed = _list_bypassed_nodes(choice_by_node)
+    nodes, used = drop_unused_nodes(additions.nodes, [value.name for value in graph.outputs], bypassed)
     initializers = {
-        name: tensor
-        for name, tensor in {**graph.initializers, **additions.stored}.items()
-        if name in used_names
+        name: tensor for name, tensor in {**graph.initializers, **additions.stored}.items() if name in used
     }
     kept_inputs = tuple(
         value
         for value in graph.inputs
-        if value.name not in graph.initializers or (value.name in used_names and value.name in model.defaults)
+        if value.name not in graph.initializers or (value.name in used and value.name in model.defaults)
     )
     values = (*graph.values, *additions.values)
     if additions.functions:
         values += _declare_missing_values(graph, nodes, values, shapes)
-    needed_ir_version = max(
-        (ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version
-    )
+    needed_version = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
     return replace(
         model,
         graph=replace(
             graph, nodes=combine_nodes(nodes), inputs=kept_inputs, initializers=initializers, values=values
         ),
         opsets={**additions.opsets, **model.opsets},
-        ir_version=max(model.ir_version, needed_ir_version, 8 if additions.functions else 0),
+        ir_version=max(model.ir_version, needed_version, 8 if additions.functions else 0),
         functions={**additions.functions, **model.functions},
         path="",
     )
@@ -117,13 +108,14 @@ def collect_kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozense
         _drop_rounded_inputs(node, choice_by_node[id(node)]) if id(node) in choice_by_node else node
         for node in list_stored_nodes(model.graph.nodes)
     ]
-    bypassed = {
-        id(node)
-        for choice in choice_by_node.values()
-        for o in choice.layer.operands
-        for node in o.intermediates
-    }
+    bypassed = _list_bypassed_nodes(choice_by_node)
     return frozenset(drop_unused_nodes(nodes, [value.name for value in model.graph.outputs], bypassed)[1])
+
+
+def _list_bypassed_nodes(choice_by_node: Mapping[int, LayerChoice]) -> set[int]:
+    """Returns the ids of the nodes between stored tensors and layers, which may no longer be read."""
+    operands = [operand for choice in choice_by_node.values() for operand in choice.layer.operands]
+    return {id(node) for operand in operands for node in operand.intermediates}
 
 
 def _drop_rounded_inputs(node: Node, choice: LayerChoice) -> Node:

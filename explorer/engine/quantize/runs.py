@@ -71,13 +71,8 @@ def observe_values(
     info_by_name, value_names = _get_value_infos(model, samples), list(dict.fromkeys(names))
     stages = _split_into_stages(model, info_by_name, frozenset(value_names))
     if len(stages) < 2:
-        observe(
-            model,
-            [info_by_name.get(n, TensorInfo(n, None, None)) for n in value_names],
-            samples,
-            on_value,
-            step,
-        )
+        infos = [info_by_name.get(name, TensorInfo(name, None, None)) for name in value_names]
+        observe(model, infos, samples, on_value, step)
         return
     for number, feeds in enumerate(samples):
         values: dict[str, Any] = dict(feeds)

@@ -87,17 +87,11 @@ def read_numbers(numbers: Numbers) -> Array:
 
 
 def _build_computed_numbers(
-    numbers: Numbers, make: Callable[[], Array], coded: StoredCodes | None, dtype: str = "float32"
+    numbers: Numbers, run: Callable[[], Array], coded: StoredCodes | None, dtype: str = "float32"
 ) -> Numbers:
-    """Returns numbers of the same name and shape, computed by `make` when they are first read."""
+    """Returns numbers of the same name and shape, computed by `run` when they are first read."""
     return replace(
-        numbers,
-        dtype=dtype,
-        slabs=lambda: make_slabs(make())(),
-        part=None,
-        scales=None,
-        coded=coded,
-        raw=None,
+        numbers, dtype=dtype, slabs=lambda: make_slabs(run())(), part=None, scales=None, coded=coded, raw=None
     )
 
 

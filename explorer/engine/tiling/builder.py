@@ -221,18 +221,13 @@ class GraphBuilder(Struct):
         return names[0]
 
     def add_run(
-        self,
-        op: str,
-        input_names: Sequence[Sequence[str]],
-        labels: Sequence[str],
-        domain: str,
-        mnk: Sequence[str],
+        self, op: str, inputs: Sequence[Sequence[str]], labels: Sequence[str], domain: str, mnk: Sequence[str]
     ) -> tuple[str, ...]:
         """Adds nodes that differ only in their value names; returns their outputs.
 
         Args:
             op: Operator of the nodes.
-            input_names: For each input, the value names, one for each node.
+            inputs: For each input, the value names, one for each node.
             labels: Labels that the outputs are named after.
             domain: Domain of the operator.
             mnk: The tile products that the nodes compute, as 'm,n,k'.
@@ -241,7 +236,7 @@ class GraphBuilder(Struct):
         outputs = tuple([self.prefix + label for label in labels])
         names = [full_prefix + label for label in labels]
         metadata = {SITE_KEY: self.site} if self.site else {}
-        self.nodes.append(NodeRun(op, domain, input_names, outputs, names, metadata, MNK_KEY, mnk))
+        self.nodes.append(NodeRun(op, domain, inputs, outputs, names, metadata, MNK_KEY, mnk))
         return outputs
 
     def constant(self, tensor: Tensor, label: str) -> str:
@@ -435,13 +430,7 @@ class GraphBuilder(Struct):
             output_axis: The axis along which outputs are stacked.
             backward: Whether to scan from the end to the start; outputs keep the order of the values.
         """
-        graph = Graph(
-            name=label,
-            nodes=combine_nodes(body.nodes),
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-            initializers={},
-        )
+        graph = Graph(label, combine_nodes(body.nodes), tuple(inputs), tuple(outputs), {})
         attributes: dict[str, Any] = {"body": graph, "num_scan_inputs": len(scanned)}
         output_count = len(outputs) - len(state)
         if output_axis:

@@ -121,11 +121,8 @@ class _Graph:
         Rows with the same weight share the name. A row that uses the weight in another shape gets a new name.
         """
         weight_name = row.weights[0].name if row.weights else "weight"
-        full_name = (
-            weight_name
-            if weight_name.startswith(row.path.rpartition(".")[0] or "\0")
-            else f"{row.path}.{weight_name}"
-        )
+        prefix = row.path.rpartition(".")[0] or "\0"  # no name starts with this character
+        full_name = weight_name if weight_name.startswith(prefix) else f"{row.path}.{weight_name}"
         if full_name in self.weights and self.weights[full_name].shape != shape:
             full_name = f"{name}:right"
         tensor = Tensor(full_name, dtype, shape, None)

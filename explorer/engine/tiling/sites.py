@@ -388,11 +388,8 @@ class SiteContext:
         name = self._get_value_name(name)
         info, known_info = self._declared.get(name), self._shapes.get(name)
         if info is None or info.shape is None:
-            return (
-                frozenset(range(len(known_info.shape)))
-                if known_info is not None and known_info.shape
-                else frozenset()
-            )
+            known_shape = known_info.shape if known_info is not None else None
+            return frozenset(range(len(known_shape or ())))
         return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
 
     def find_free_name(self, name: str, axis: int) -> str:

@@ -291,11 +291,7 @@ def test_data_that_does_not_fit_is_one_line(here, capsys, case):
     ("text", "options", "says"),
     [
         ("a,b\n1,2\n", (), "cells"),
-        (
-            "f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n1,2,x,4,5,6,0\n",
-            (),
-            "d.csv:3: 'x' in the column 'h' is no",
-        ),
+        ("f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n1,2,x,4,5,6,0\n", (), "d.csv:3: 'x' in the column 'h' is no"),
         ("f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n1,2,nan,4,5,6,0\n", (), "NaN"),
         ("f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n1,2,4,5,6,0\n", (), "d.csv:3: it has 6 cells"),
         (

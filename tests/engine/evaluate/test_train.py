@@ -94,10 +94,7 @@ def test_the_answer_shows_a_curve_and_every_epoch(here, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (
-            ["nets_to_train:net", "--data", "d.npz", "--lr", "1e30"],
-            "NaN or Inf in epoch 1",
-        ),
+        (["nets_to_train:net", "--data", "d.npz", "--lr", "1e30"], "NaN or Inf in epoch 1"),
         (["nets_to_train:frozen", "--data", "d.npz"], "the model has no trainable parameters"),
         (["nets_to_train:net", "--data", "x.npy"], "it has no labels"),
         (["nets_to_train:net", "--data", "bad.npz"], "the label 3 in sample 3 is not a class"),

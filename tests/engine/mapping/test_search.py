@@ -15,14 +15,7 @@ from explorer.engine.mapping.constraints import parse_constraints
 from explorer.engine.mapping.cost import compute_mapping_cost
 from explorer.engine.mapping.search import ORDERS, search_mappings
 from explorer.facts.cost import Hardware
-from explorer.facts.mapping import (
-    Buffers,
-    MachineMemory,
-    MappingCost,
-    MemoryMachine,
-    Objective,
-    SiteMapping,
-)
+from explorer.facts.mapping import Buffers, MachineMemory, MappingCost, MemoryMachine, Objective, SiteMapping
 from explorer.settings.memories import find_memory_machine
 from tests.engine.mapping.test_tile_figures import all_tiles, machines, sites, with_levels
 

@@ -209,8 +209,7 @@ def test_a_weight_larger_than_what_is_rounded_at_a_time_is_rounded_whole() -> No
         )
     small = fmt("floatE4M3")
     assert np.array_equal(
-        small.rounded(values, small.fitted(values)),
-        rounded_magnitudes(values, float_numbers(4, 3, 7)),
+        small.rounded(values, small.fitted(values)), rounded_magnitudes(values, float_numbers(4, 3, 7))
     )
 
 

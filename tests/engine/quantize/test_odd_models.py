@@ -576,14 +576,8 @@ COMPUTED = {
         (),
     ),
     "of what is stored": ("(float[3,32] x) => (float[3,6] y) { b = Neg(c) y = Gemm(x,w,b) }", ("c",)),
-    "a row": (
-        "(float[3,32] x, float[1,6] b) => (float[3,6] y) { y = Gemm(x,w,b) }",
-        (),
-    ),
-    "of unknown size": (
-        "(float[3,32] x, float[n] b) => (float[3,6] y) { y = Gemm(x,w,b) }",
-        (),
-    ),
+    "a row": ("(float[3,32] x, float[1,6] b) => (float[3,6] y) { y = Gemm(x,w,b) }", ()),
+    "of unknown size": ("(float[3,32] x, float[n] b) => (float[3,6] y) { y = Gemm(x,w,b) }", ()),
 }
 
 

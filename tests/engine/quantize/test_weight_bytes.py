@@ -55,10 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[], tuple[int, int]]]] = {
     "int8 in one scale": ({"granularity": "tensor"}, lambda: plain(8, 4)),
     "uint8 with zero points": ({"symmetric": False}, lambda: scaled(8, 5)),
     "int4": ({}, lambda: scaled(4)),
-    "int4 in blocks": (
-        {"block": 32},
-        lambda: (COUNTS[0] // 2 + 4 * 6 * 9 * 3, COUNTS[1] // 2 + 4 * 11 * 5),
-    ),
+    "int4 in blocks": ({"block": 32}, lambda: (COUNTS[0] // 2 + 4 * 6 * 9 * 3, COUNTS[1] // 2 + 4 * 11 * 5)),
     "fixed8.4": ({}, lambda: plain(8)),
     "fixed6.3": ({}, lambda: plain(6)),
     "ufixed12.6": ({}, lambda: plain(12)),

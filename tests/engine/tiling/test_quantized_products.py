@@ -176,11 +176,7 @@ def test_codes_of_a_function_that_are_cut_as_it_runs_stay_floats(tmp_path: Path,
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("label", "change"),
-    [
-        ("/x_step", lambda v: v * np.float32(1.001)),
-        ("/x_step", lambda v: v * 2),
-        ("/scale", lambda v: v * 2),
-    ],
+    [("/x_step", lambda v: v * np.float32(1.001)), ("/x_step", lambda v: v * 2), ("/scale", lambda v: v * 2)],
 )
 def test_a_step_that_is_not_the_formats_is_found(
     tmp_path: Path, label: str, change: Callable[[np.ndarray], np.ndarray]

@@ -256,10 +256,7 @@ def test_a_diff_names_each_product_where_it_stands_and_nothing_else(tmp_path: Pa
     }
 
 
-@pytest.mark.parametrize(
-    ("case", "old", "new"),
-    [("Scan", "Tanh", "Sigmoid"), ("Loop", "Identity", "Neg")],
-)
+@pytest.mark.parametrize(("case", "old", "new"), [("Scan", "Tanh", "Sigmoid"), ("Loop", "Identity", "Neg")])
 def test_what_else_differs_beside_a_tiled_product_is_not_hidden(
     tmp_path: Path, case: str, old: str, new: str
 ) -> None:

@@ -88,11 +88,8 @@ def build_integer_call(
         "zeropt": make_broadcastable(grid.zero, grid, shape),
         "bitwidth": np.asarray(fmt.bits),
     }
-    attributes = {
-        "signed": int(fmt.signed),
-        "narrow": int(isinstance(fmt, Ternary)),
-        "rounding_mode": ROUNDING,
-    }
+    narrow = int(isinstance(fmt, Ternary))
+    attributes = {"signed": int(fmt.signed), "narrow": narrow, "rounding_mode": ROUNDING}
     return build_call(DOMAIN, "IntQuant", source, target, operands, attributes)
 
 

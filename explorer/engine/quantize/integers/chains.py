@@ -113,15 +113,11 @@ class _Chains:
     def _skip_activation(self, value: str) -> str:
         """Returns the output of an absorbed activation that is the only reader of `value`, else `value`."""
         readers = self._readers[value]
-        is_only_reader = len(readers) == 1 and value not in self._outputs
-        if (
-            is_only_reader
-            and readers[0].op in _ABSORBED
-            and not readers[0].domain
-            and readers[0].inputs[0] == value
-        ):
-            return str(readers[0].outputs[0])
-        return value
+        if len(readers) != 1 or value in self._outputs:
+            return value
+        reader = readers[0]
+        is_absorbed = reader.op in _ABSORBED and not reader.domain and reader.inputs[0] == value
+        return str(reader.outputs[0]) if is_absorbed else value
 
 
 def _read_names(nodes: Sequence[Node]) -> set[str]:

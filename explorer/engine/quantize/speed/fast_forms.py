@@ -87,11 +87,8 @@ def resolve_fast_form(
     if spec.form != "fast":
         return Resolution(spec)
     plain = replace(spec, form="auto")
-    if (
-        (spec.weight, spec.input, spec.bias) != (FAST, FAST, "auto")
-        or spec.block
-        or spec.symmetric is not None
-    ):
+    formats = spec.weight, spec.input, spec.bias
+    if formats != (FAST, FAST, "auto") or spec.block or spec.symmetric is not None:
         return Resolution(plain)
     forms = read_rows() if table is None else tuple(table)
     target = instructions, shorten_version(version)

@@ -130,17 +130,13 @@ def _find_operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
     """
     layer = choice.layer
     codes = {
-        f"{operand.stored}_{end}"
-        for operand in layer.operands_of("weight")
-        for end in ("quantized", "blocks")
+        f"{weight.stored}_{end}" for weight in layer.operands_of("weight") for end in ("quantized", "blocks")
     }
     for node in nodes:  # in graph order, because a weight may pass several of these nodes
         if node.op in _CARRIERS and not codes.isdisjoint(node.inputs):
             codes.update(node.outputs)
-    output_names = {
-        name for output in layer.node.outputs for name in (output, f"{output}_quantized") if output
-    }
-    candidates = [node for node in nodes if _is_replacement(node, layer.node.name, codes, output_names)]
+    outputs = {name for output in layer.node.outputs for name in (output, f"{output}_quantized") if output}
+    candidates = [node for node in nodes if _is_replacement(node, layer.node.name, codes, outputs)]
     candidates.sort(key=lambda node: node.op not in INTEGER_KERNELS | _FLOAT_KERNELS)
     return candidates[0].op if candidates else ""
 

@@ -45,10 +45,8 @@ def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[Modu
     names = {id(tensor): name for name, tensor in module.named_parameters()}
     module_layers = []
     for path, layer, kind in _list_modules(module):
-        stored_forms = {id(p): form for part in layer.modules() for p, form in read_own_forms(part).items()}
-        unsupported_dtype = next(
-            (form.dtype for form in stored_forms.values() if form.dtype not in FLOATS), ""
-        )
+        forms = {id(p): form for part in layer.modules() for p, form in read_own_forms(part).items()}
+        unsupported_dtype = next((form.dtype for form in forms.values() if form.dtype not in FLOATS), "")
         run = _build_run(layer, kind, by_path.get(path))
         has_stacks = kind is type(layer) and _holds_stacks(layer)
         if unsupported_dtype:
@@ -67,7 +65,7 @@ def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[Modu
                 if has_stacks
                 else build_layer(path, layer, kind, run, names, FLOATS)
             )
-            module_layers.append(_apply_stored_dtypes(module_layer, layer, stored_forms))
+            module_layers.append(_apply_stored_dtypes(module_layer, layer, forms))
     return module_layers
 
 
@@ -177,9 +175,5 @@ def build_shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
     elif axis is not None:
         shape = (operand.shape[axis],)
     symmetric = fmt.scaled and choice.symmetric_of(operand.part)
-    return Grid(
-        np.broadcast_to(np.float32(1), shape),
-        np.broadcast_to(np.int32(0 if symmetric else 1), shape),
-        axis,
-        block,
-    )
+    zero = np.broadcast_to(np.int32(0 if symmetric else 1), shape)
+    return Grid(np.broadcast_to(np.float32(1), shape), zero, axis, block)

@@ -98,13 +98,7 @@ class Additions:
         return name
 
     def add_call(
-        self,
-        fmt: NumberFormat,
-        grid: Grid,
-        source: str,
-        target: str,
-        shape: Shape | None,
-        block_axis: int | None,
+        self, fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Shape | None, axis: int | None
     ) -> str:
         """Adds a call of a format's function on the value `source`, and returns the name of the result.
 
@@ -114,18 +108,16 @@ class Additions:
             source: Name of the value to round.
             target: Preferred name of the result.
             shape: Shape of both values, or None if unknown.
-            block_axis: Axis of the format's own blocks, or None for the last one.
+            axis: Axis of the format's own blocks, or None for the last one.
         """
         name = self.create_name(target)
-        function_call = call(
-            fmt, grid, source, name, shape or (), axis=-1 if block_axis is None else block_axis
-        )
-        self.nodes += function_call.nodes
-        self.stored.update({tensor.name: tensor for tensor in function_call.tensors})
+        rounding = call(fmt, grid, source, name, shape or (), axis=-1 if axis is None else axis)
+        self.nodes += rounding.nodes
+        self.stored.update({tensor.name: tensor for tensor in rounding.tensors})
         if shape is not None:
-            self.values += (*function_call.values, Value(name, "float32", shape))
-        self._used_names.update(o for node in function_call.nodes for o in node.outputs)
-        self._used_names.update(tensor.name for tensor in function_call.tensors)
+            self.values += (*rounding.values, Value(name, "float32", shape))
+        self._used_names.update(o for node in rounding.nodes for o in node.outputs)
+        self._used_names.update(tensor.name for tensor in rounding.tensors)
         function = build_function(fmt, self.opset)
         if function is not None:
             self.functions[function.key] = function

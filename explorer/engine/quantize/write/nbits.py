@@ -55,11 +55,9 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     n, k = operand.shape
     grid = grid if grid.block else _split_grid_into_blocks(grid, n, -(-k // _BLOCK))
     key = "nbits", operand.stored, operand.axes, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.block
-    inputs = [
-        names[0],
-        additions.get_or_add(key, lambda: additions.store(_build_code_tensor(operand, fmt, grid))),
-    ]
-    inputs.append(additions.store_numbers(f"{operand.stored}_scales", np.ascontiguousarray(grid.scale)))
+    codes = additions.get_or_add(key, lambda: additions.store(_build_code_tensor(operand, fmt, grid)))
+    scales = additions.store_numbers(f"{operand.stored}_scales", np.ascontiguousarray(grid.scale))
+    inputs = [names[0], codes, scales]
     offset = MIDDLE if fmt.signed else 0
     if (grid.zero + offset != MIDDLE).any():
         inputs.append(additions.store(_build_zero_points(operand, grid.zero + offset)))

@@ -39,11 +39,9 @@ def _find_lowest_opset(choice: LayerChoice) -> int:
     """Returns the lowest operator set that can express the formats of a layer, or 0 if any can."""
     parts: tuple[Part, ...] = ("weight", "input", "bias")
     has_nbits_weight = choice.form == "nbits"
-    needed = (
-        _CHANNEL_OPSET
-        if choice.weight is not None and choice.granularity == "channel" and not has_nbits_weight
-        else 0
-    )
+    needed = 0
+    if choice.weight is not None and choice.granularity == "channel" and not has_nbits_weight:
+        needed = _CHANNEL_OPSET
     for part in parts:
         fmt = getattr(choice, part)
         if fmt is None or (has_nbits_weight and part == "weight"):

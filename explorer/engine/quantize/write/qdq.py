@@ -81,7 +81,7 @@ def _wrap_in_casts(
 
 def _add_cast(value: str, dtype: str, target: str, shape: Shape | None, additions: Additions) -> str:
     def make() -> str:
-        cast_value = additions.add("Cast", (value,), target, attributes=_cast_attributes(dtype))
+        cast_value = additions.add("Cast", (value,), target, attributes=_cast_to(dtype))
         if shape is not None:
             additions.declare(Value(cast_value, dtype, shape))  # a later node may ask for its shape
         return cast_value
@@ -124,23 +124,13 @@ def write_activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions:
 
     def make() -> str:
         if fmt.writing == "cast":
-            narrow_value, narrow_type = f"{value}_{fmt.name}", fmt.element_type
-            narrow_value = additions.add(
-                "Cast",
-                (value,),
-                narrow_value,
-                like=value,
-                dtype=narrow_type,
-                attributes=_cast_attributes(narrow_type),
+            narrow, narrow_type = f"{value}_{fmt.name}", fmt.element_type
+            narrow = additions.add(
+                "Cast", (value,), narrow, like=value, dtype=narrow_type, attributes=_cast_to(narrow_type)
             )
-            float_value = f"{narrow_value}_wide"
+            float_value = f"{narrow}_wide"
             return additions.add(
-                "Cast",
-                (narrow_value,),
-                float_value,
-                like=value,
-                dtype="float32",
-                attributes=_cast_attributes("float32"),
+                "Cast", (narrow,), float_value, like=value, dtype="float32", attributes=_cast_to("float32")
             )
         scale = additions.store_grid(value, fmt, grid)
         codes = add_quantized_activation(value, fmt, grid, additions)
@@ -188,7 +178,7 @@ def _write_weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Ad
         codes = store_codes(operand, fmt, grid, additions)
         if fmt.writing != "cast":
             return _add_dequantization(codes, operand, fmt, grid, additions)
-        wide = additions.add("Cast", (codes,), f"{codes}_wide", attributes=_cast_attributes("float32"))
+        wide = additions.add("Cast", (codes,), f"{codes}_wide", attributes=_cast_to("float32"))
         additions.values.append(Value(wide, "float32", operand.shape))
         return wide
 
@@ -225,7 +215,7 @@ def _write_call(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addi
     )
 
 
-def _cast_attributes(dtype: str) -> Mapping[str, Any]:
+def _cast_to(dtype: str) -> Mapping[str, Any]:
     return {"to": get_dtype_code(dtype)}
 
 

@@ -80,10 +80,8 @@ def compute_plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: st
     def sum_over_runs(amount: Callable[[SiteCost], int]) -> int:
         return sum(amount(cost) * count for cost, count in zip(costs, run_counts, strict=True))
 
-    macs, slots = (
-        sum_over_runs(lambda site: site.macs),
-        sum_over_runs(lambda site: site.products * math.prod(site.tile)),
-    )
+    macs = sum_over_runs(lambda site: site.macs)
+    slots = sum_over_runs(lambda site: site.products * math.prod(site.tile))
     filled = sum_over_runs(lambda site: _count_filled_bytes(dimensions.get_site_dims(site)))
     compulsory = sum_over_runs(lambda site: site.compulsory)
     lower_bound = sum_over_runs(lambda site: site.lower_bound)
@@ -156,9 +154,7 @@ def _compute_site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> 
     """Computes the cost of one run of a site, in the cheapest of the `allowed` orders."""
     shape = dimensions.get_site_dims(site)
     figures = _compute_figures(shape, machine)
-    cheapest = min(
-        (candidate for candidate in figures.orders if candidate.order in allowed), key=_get_traffic
-    )
+    cheapest = min((cost for cost in figures.orders if cost.order in allowed), key=_get_traffic)
     needed = figures.buffer * (2 if machine.double_buffered else 1)
     return SiteCost(
         name=site.name,
@@ -216,10 +212,8 @@ def _compute_figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
     products = shape.batch * m * k * n
     macs = shape.macs
     slots = products * math.prod(shape.tile)
-    compulsory, filled = (
-        shape.batch * sum(dimensions.count_operand_bytes(shape, shape[:3])),
-        _count_filled_bytes(shape),
-    )
+    compulsory = shape.batch * sum(dimensions.count_operand_bytes(shape, shape[:3]))
+    filled = _count_filled_bytes(shape)
     a, b, c = dimensions.count_operand_bytes(shape, dimensions.round_up_sizes(shape))
     buffer = sum(dimensions.count_operand_bytes(shape, dimensions.find_largest_tile(shape)))
     bound_buffer = max(buffer, machine.buffer or 0)
@@ -289,10 +283,8 @@ def _compute_order_costs(
         seconds: float | None = None
         limit: Bound = ""
         if compute_cycles is not None and memory_cycles is not None:
-            limit, cycles = (
-                _name_limit(compute_cycles, memory_cycles),
-                _combine_times(compute_cycles, memory_cycles, machine),
-            )
+            limit = _name_limit(compute_cycles, memory_cycles)
+            cycles = _combine_times(compute_cycles, memory_cycles, machine)
             seconds = None if machine.clock is None else cycles / machine.clock
         elif machine.peak_macs is not None and machine.bandwidth is not None:
             # the machine's description has only rates

@@ -66,14 +66,10 @@ def _format_operands(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) ->
 
 def _list_traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
     m, k, n = site.grid
-    operand_sizes = dimensions.count_operand_bytes(shape, dimensions.round_up_sizes(shape))
+    sizes = dimensions.round_up_sizes(shape)
+    texts, operand_sizes = _format_operands(shape, sizes), dimensions.count_operand_bytes(shape, sizes)
     letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
-    for (name, loops), text, value in zip(
-        dimensions.OPERANDS,
-        _format_operands(shape, dimensions.round_up_sizes(shape)),
-        operand_sizes,
-        strict=True,
-    ):
+    for (name, loops), text, value in zip(dimensions.OPERANDS, texts, operand_sizes, strict=True):
         dtype = site.accumulator if name == "C" else site.dtype
         rule = f"{letters[loops[0]]} x {letters[loops[1]]} x bytes of a {dtype}"
         yield Formula(name, rule, text, value, "bytes")
@@ -111,17 +107,11 @@ def _build_order_formula(site: SiteCost, cost: OrderCost, operand_sizes: tuple[i
 
 
 def _list_buffer_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
-    capped = (
-        ", a tile no larger than the product" if dimensions.find_largest_tile(shape) != shape.tile else ""
-    )
+    largest_tile = dimensions.find_largest_tile(shape)
+    capped = ", a tile no larger than the product" if largest_tile != shape.tile else ""
     rule = f"TM TK + TK TN + TM TN, each in its type{capped}"
-    yield Formula(
-        "buffer",
-        rule,
-        " + ".join(_format_operands(shape, dimensions.find_largest_tile(shape))),
-        site.buffer,
-        "bytes",
-    )
+    numbers = " + ".join(_format_operands(shape, largest_tile))
+    yield Formula("buffer", rule, numbers, site.buffer, "bytes")
     yield Formula("buffer, double", "2 x buffer", f"2 x {site.buffer:,}", site.buffer_double, "bytes")
     width = min(shape.width, shape.sum_width)
     holder = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
@@ -175,15 +165,13 @@ def _list_systolic_formulas(
     for timing in site.systolic:
         row_axis, column_axis, stream_axis = dimensions.ARRAY_AXES[timing.dataflow]
         first, second, depth = (_LETTERS[axis] for axis in (row_axis, column_axis, stream_axis))
-        folds = [
-            dimensions.count_folds(shape, row_axis, rows),
-            dimensions.count_folds(shape, column_axis, columns),
-        ]
+        row_folds = dimensions.count_folds(shape, row_axis, rows)
+        column_folds = dimensions.count_folds(shape, column_axis, columns)
         rule, numbers = _extend_to_batch(
             site,
             f"array loads along {first} x along {second}"
             f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
-            f"{folds[0]:,} x {folds[1]:,}"
+            f"{row_folds:,} x {column_folds:,}"
             f" x ({_format_product(site.grid[stream_axis], fill)}"
             f" + {dimensions.round_up_sizes(shape)[stream_axis]:,})",
         )

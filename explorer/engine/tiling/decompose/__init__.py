@@ -65,20 +65,16 @@ def decompose(
         decomposed.append(node.label)
         nodes += builder.nodes
         weight_nodes |= {
-            id(weight_node)
-            for name in node.inputs
-            for weight_node in recurrent.list_nodes_before(name, context)
+            id(source) for name in node.inputs for source in recurrent.list_nodes_before(name, context)
         }
     if not decomposed:
         return model, (), refused
     nodes = _drop_unused(nodes, weight_nodes, [v.name for v in model.graph.outputs])
     read_names = {name for node in nodes for name in list_reads(node)} | {v.name for v in model.graph.outputs}
     initializers = {**model.graph.initializers, **emission.initializers}
-    used_initializers = {name: tensor for name, tensor in initializers.items() if name in read_names}
-    graph = replace(model.graph, nodes=tuple(nodes), initializers=used_initializers)
-    inputs = tuple(
-        v for v in graph.inputs if v.name in used_initializers or v.name not in model.graph.initializers
-    )
+    stored = {name: tensor for name, tensor in initializers.items() if name in read_names}
+    graph = replace(model.graph, nodes=tuple(nodes), initializers=stored)
+    inputs = tuple(v for v in graph.inputs if v.name in stored or v.name not in model.graph.initializers)
     return replace(model, graph=replace(graph, inputs=inputs)), tuple(decomposed), refused
 
 

@@ -441,9 +441,8 @@ def _write_gru_step(
     if last:
         through = builder.add("Mul", (reset, last), "through")
     else:
-        through = builder.add(
-            "MatMul", (builder.add("Mul", (reset, h), "left"), weights.r[1]), "reset_hidden"
-        )
+        reset_state = builder.add("Mul", (reset, h), "left")
+        through = builder.add("MatMul", (reset_state, weights.r[1]), "reset_hidden")
     candidate_input = _write_clip(builder, layer, builder.add("Add", (new, through), "inside"), "new")
     candidate = builder.add(g, (candidate_input,), "new")
     fresh = builder.add("Mul", (_write_one_minus(builder, layer, update, "rest"), candidate), "fresh")

@@ -75,9 +75,8 @@ def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
     body = builder.create_inner("row")
     row_block = body.value("x")
-    product = (_write_open_depth if is_depth_open else _write_fixed_depth)(
-        body, site, tile, row_block, columns
-    )
+    write_block = _write_open_depth if is_depth_open else _write_fixed_depth
+    product = write_block(body, site, tile, row_block, columns)
     n = None if "N" in site.dynamic else -(-site.N // tn) * tn
     scanned = builder.scan(
         "rows",

@@ -150,12 +150,7 @@ def _write_site(
 
 
 def _write_left_operand(
-    builder: GraphBuilder,
-    site: Site,
-    geometry: _Geometry,
-    form: str,
-    inputs: Sequence[str],
-    reads_outer: bool,
+    builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, names: Sequence[str], reads_outer: bool
 ) -> str | GatheredRows:
     """Writes X as a matrix, or the data from which a Scan over rows gathers its rows."""
     is_unpadded = (geometry.M, geometry.K) == (site.M, site.K)
@@ -166,12 +161,12 @@ def _write_left_operand(
         and not site.stacked
         and _prefers_row_scan(geometry)
     ):
-        rows = site.gather_rows(builder, inputs)
+        rows = site.gather_rows(builder, names)
         if rows is not None:
             return (
                 replace(rows, places=builder.set_apart(rows.places, "x_set_apart")) if reads_outer else rows
             )
-    x = site.left(builder, inputs)
+    x = site.left(builder, names)
     x = builder.set_apart(x, "x_set_apart") if reads_outer else x
     return pad_operand(builder, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
 
@@ -307,11 +302,9 @@ def _prefers_row_scan(geometry: _Geometry) -> bool:
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
     distinct_widths = 2 if geometry.ns[0] != geometry.ns[-1] else 1
     distinct_heights = 2 if geometry.ms[0] != geometry.ms[-1] else 1
-    column_body_products = m * k * distinct_widths
-    row_body_products = (k * n if _is_narrow(geometry) else k * distinct_widths) * distinct_heights
-    return (
-        m > 1 and column_body_products > _MAX_BODY_PRODUCTS and 2 * row_body_products <= column_body_products
-    )
+    column_products = m * k * distinct_widths
+    row_products = (k * n if _is_narrow(geometry) else k * distinct_widths) * distinct_heights
+    return m > 1 and column_products > _MAX_BODY_PRODUCTS and 2 * row_products <= column_products
 
 
 def _write_matrix_scan(

@@ -115,19 +115,13 @@ class StoredOperand:
         return self
 
     def create_scan_inputs(
-        self,
-        builder: GraphBuilder,
-        body: GraphBuilder,
-        ns: Sequence[int],
-        tn: int,
-        dtype: str,
-        as_matrix: bool,
+        self, outer: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, as_matrix: bool
     ) -> tuple[Stacks, RightOperand]:
         """Returns the values that a Scan over the stack scans, and the operand in its body.
 
         Args:
-            builder: Receives nodes outside of the Scan.
-            body: The builder of the Scan's body.
+            outer: Receives nodes outside of the Scan.
+            body: The outer of the Scan's body.
             ns: Tile lengths along N.
             tn: Tile length of a full column.
             dtype: Element type of the operand.
@@ -136,7 +130,7 @@ class StoredOperand:
         N = sum(ns)
         if as_matrix:
             name = body.value("w")
-            stacks = [(self.write_matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
+            stacks = [(self.write_matrix(outer, 0, N), Value(name, dtype, (self.K, N)))]
             return stacks, ComputedOperand(name, 1, (self.K, N))
         full_count = sum(n == tn for n in ns)
         stacks, columns = [], CutOperand()
@@ -144,13 +138,13 @@ class StoredOperand:
             columns.full_columns = body.value("w_columns")
             stacks.append(
                 (
-                    self.write_columns(builder, full_count, tn),
+                    self.write_columns(outer, full_count, tn),
                     Value(columns.full_columns, dtype, (full_count, self.K, tn)),
                 )
             )
         if full_count < len(ns):
             columns.last_column = body.value("w_rest")
-            last_column = self.write_matrix(builder, full_count * tn, ns[-1])
+            last_column = self.write_matrix(outer, full_count * tn, ns[-1])
             stacks.append((last_column, Value(columns.last_column, dtype, (self.K, ns[-1]))))
         return stacks, columns
 
@@ -217,13 +211,7 @@ class ComputedOperand:
         return operand
 
     def create_scan_inputs(
-        self,
-        builder: GraphBuilder,
-        body: GraphBuilder,
-        ns: Sequence[int],
-        tn: int,
-        dtype: str,
-        as_matrix: bool,
+        self, outer: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, as_matrix: bool
     ) -> tuple[Stacks, ComputedOperand]:
         """See `StoredOperand.create_scan_inputs`."""
         name, size = body.value("w"), (self.K, self.N)

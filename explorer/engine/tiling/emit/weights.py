@@ -61,12 +61,10 @@ def _create_tensor(
     if len(payloads) > 1:
         # a block of a matrix that is stored row by row reads a part of many stored rows, so parallel reads
         # would map too much of the file
-        independent_payloads = tuple(payloads) if weight.transposed and _is_in_file(weight) else ()
+        independent = tuple(payloads) if weight.transposed and _is_in_file(weight) else ()
         size = sum(part.size for part in payloads)
         payload = ComputedPayload(
-            size,
-            lambda: itertools.chain.from_iterable(part.make() for part in payloads),
-            independent_payloads,
+            size, lambda: itertools.chain.from_iterable(part.make() for part in payloads), independent
         )
     return Tensor(name, weight.tensor.dtype, shape, payload)
 

@@ -77,10 +77,8 @@ def find_convolution_site(
     else:
         axes = compute_axes(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != output_shape[2:]:
-        computed_sizes = [a.out for a in axes]
-        raise NoSite(
-            f"its output has the sizes {list(output_shape[2:])}, but its attributes give {computed_sizes}"
-        )
+        sizes = [a.out for a in axes]
+        raise NoSite(f"its output has the sizes {list(output_shape[2:])}, but its attributes give {sizes}")
     in_channels, out_channels = shape[1] // count, output_shape[1] // count
     groups = choose_packing(
         node, context, axes, shape[0], Groups(count, 1, in_channels, out_channels), stored_kernel is not None
@@ -137,21 +135,13 @@ def _check_shapes(
     if min(node.attributes.get("pads") or (0,)) < 0:
         raise NoSite("its pads are negative")
     rank = len(shape) - 2
-    for name, length in (
-        ("pads", 2 * rank),
-        ("strides", rank),
-        ("dilations", rank),
-        ("output_padding", rank),
-    ):
-        if len(numbers := node.attributes.get(name) or (1,) * length) != length:
-            raise NoSite(f"it has {len(numbers)} {name} instead of {length}")
+    for name, size in (("pads", 2 * rank), ("strides", rank), ("dilations", rank), ("output_padding", rank)):
+        if len(numbers := node.attributes.get(name) or (1,) * size) != size:
+            raise NoSite(f"it has {len(numbers)} {name} instead of {size}")
     if min((*node.attributes.get("strides", ()), *node.attributes.get("dilations", ()), count)) < 1:
         raise NoSite("a stride, a dilation or the number of groups is below 1")
-    if (
-        shape[1] % count
-        or kernel[0] % count
-        or shape[1] != (kernel[0] if is_transposed else kernel[1] * count)
-    ):
+    kernel_channels = kernel[0] if is_transposed else kernel[1] * count
+    if shape[1] % count or kernel[0] % count or shape[1] != kernel_channels:
         raise NoSite(
             f"its operands do not fit: {shape[1]} channels, a kernel of {list(kernel)}, {count} groups"
         )

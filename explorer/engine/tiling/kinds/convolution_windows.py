@@ -177,11 +177,9 @@ def compute_axes(
             pad_after = missing - pad_before
         elif auto == "VALID":
             pad_before = pad_after = 0
-        output_size = max((n + pad_before + pad_after - extent) // s + 1, 0)
-        places = (np.arange(output_size) * s)[:, None] + np.arange(k) * d
-        axes.append(
-            WindowAxis(places[None], np.arange(k)[None], (pad_before, pad_after), n, output_size, s, d)
-        )
+        out = max((n + pad_before + pad_after - extent) // s + 1, 0)
+        places = (np.arange(out) * s)[:, None] + np.arange(k) * d
+        axes.append(WindowAxis(places[None], np.arange(k)[None], (pad_before, pad_after), n, out, s, d))
     return tuple(axes)
 
 
@@ -272,12 +270,10 @@ class KernelBlocks(Struct, frozen=True):
         """
         kernels = self._view_grouped_kernel()
         groups = self.window.groups
-        pack_count, pack, in_channels, out_channels = (
-            groups.pack_count,
-            groups.pack,
-            groups.in_channels,
-            groups.out_channels,
-        )
+        pack_count = groups.pack_count
+        pack = groups.pack
+        in_channels = groups.in_channels
+        out_channels = groups.out_channels
         phase, pack_index = divmod(matrix, pack_count)
         taps = self._list_kernel_taps(phase)
         tap_depth = pack * in_channels

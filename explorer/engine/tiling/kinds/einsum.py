@@ -45,10 +45,8 @@ def _parse_terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
         for text, width in zip(operands, widths, strict=True)
     )
     if not arrow:
-        single_letters = sorted(
-            c for c in set(left + right) if (left + right).count(c) == 1 and c not in letters
-        )
-        output = "..." + "".join(single_letters)
+        singles = sorted(c for c in set(left + right) if (left + right).count(c) == 1 and c not in letters)
+        output = "..." + "".join(singles)
     return left, right, output.replace("...", letters)
 
 

@@ -107,10 +107,8 @@ def _write_open_unfold(builder: GraphBuilder, x: str, window: ConvWindow) -> str
         label = "tap_" + "_".join(map(str, tap))
         if any(remaining) or any(starts) or any(s != 1 for s in steps):
             bounds = starts, [-n or _END for n in remaining], range(1, rank + 1), steps
-            slice_inputs = [
-                builder.integers(values, f"{label}_{index}") for index, values in enumerate(bounds)
-            ]
-            taps.append(builder.add("Slice", (x, *slice_inputs), label))
+            slices = [builder.integers(values, f"{label}_{index}") for index, values in enumerate(bounds)]
+            taps.append(builder.add("Slice", (x, *slices), label))
         else:
             taps.append(x)
     x = builder.concat(taps, rank + 1, "images_taps")

@@ -193,11 +193,9 @@ def _compute_needed_accumulator(
     right = base.weight or limits[1]
     zeros = converter.channels(b) if isinstance(b, np.ndarray) else b
     accumulator = find_accumulator(base.K, limits[0], a, right, zeros, bias, limits[1])
-    return (
-        replace(accumulator, channel=accumulator.channel % converter.count)
-        if converter.count
-        else accumulator
-    )
+    if not converter.count:
+        return accumulator
+    return replace(accumulator, channel=accumulator.channel % converter.count)
 
 
 def _fill_zero(weight: Weight, zero: int) -> Weight:
@@ -350,10 +348,8 @@ def _write_operand_sums(
     wide = builder.cast(matrix, base.accumulator, f"{label}_wide")
     if zero:
         wide = builder.add("Sub", (wide, zero), f"{label}_centred")
-    axis_index = axis + (1 if base.stacked else 0)
-    return builder.unsqueeze(
-        builder.reduce_sum(wide, axis_index, f"{label}_total"), axis_index, f"{label}_along"
-    )
+    index = axis + (1 if base.stacked else 0)
+    return builder.unsqueeze(builder.reduce_sum(wide, index, f"{label}_total"), index, f"{label}_along")
 
 
 def make_requantization(scale: Array, zero: Array) -> WriteOutput:

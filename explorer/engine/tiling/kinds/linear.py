@@ -270,10 +270,8 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, swapped: 
     is_same = left_name == right
     transposes = [bool(attributes.get(name, 0)) for name in ("transA", "transB")]
     transposes = [not transpose for transpose in reversed(transposes)] if swapped else transposes
-    a, b = (
-        _make_side(context, left_name, 0, transposes[0], True),
-        _make_side(context, right, 0 if is_same else 1, transposes[1], False),
-    )
+    a = _make_side(context, left_name, 0, transposes[0], True)
+    b = _make_side(context, right, 0 if is_same else 1, transposes[1], False)
     (rows, left_depth), (right_depth, columns) = a.matrix_axes, b.matrix_axes
     M, K, N = a.shape[rows], a.shape[left_depth], b.shape[columns]
     if b.shape[right_depth] != K:

@@ -54,9 +54,8 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
     """
     # a stored left operand becomes the right operand of the product
     swapped = is_stored(context, node.inputs[0])
-    x, w = (
-        find_quantized_operand(context, name) for name in (node.inputs[1::-1] if swapped else node.inputs[:2])
-    )
+    names = node.inputs[1::-1] if swapped else node.inputs[:2]
+    x, w = (find_quantized_operand(context, name) for name in names)
     if x is None or w is None:
         raise _NeedsFloats(_explain_floats(node, context, swapped))
     for operand, role in ((x, "input"), (w, "weight")):
@@ -84,10 +83,8 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
         # the groups share the scales of their kernels
         scale = np.resize(scale, context.shape(node.outputs[0])[1])
     absorbed = [x.node, w.node] if not x.floats else [w.node]
-    terms, write_output = (
-        integer.Terms(*zeros, x=x.code_range, w=w.code_range),
-        integer.make_rescaling(scale * np.float32(alpha)),
-    )
+    terms = integer.Terms(*zeros, x=x.code_range, w=w.code_range)
+    write_output = integer.make_rescaling(scale * np.float32(alpha))
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias and beta:
         bias_values, bias_node = _find_bias(context, bias, scale, (alpha, beta))

@@ -50,10 +50,8 @@ def compute_tiled_product(
     padded_columns, padded_depth = columns, depth
     if padded:
         padded_columns, padded_depth = -(-columns // tn) * tn, -(-depth // tk) * tk
-        x, weight = (
-            _pad(x, 0, padded_depth - depth),
-            _pad(weight, padded_columns - columns, padded_depth - depth),
-        )
+        x = _pad(x, 0, padded_depth - depth)
+        weight = _pad(weight, padded_columns - columns, padded_depth - depth)
     elif not depth:
         return x.new_zeros(row_count, columns)
     column_blocks = _split_rows(weight, tn, padded_columns, padded_depth)

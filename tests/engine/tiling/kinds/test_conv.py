@@ -285,10 +285,7 @@ def test_what_is_no_product_is_left_and_named(tmp_path: Path) -> None:
     assert "computed kernel" in said["computed"]
 
 
-WHOLE = {
-    "resnet18": (8240, 0.84, 1.0),
-    "mobilenet_v2": (2892, 0.37, 0.93),
-}
+WHOLE = {"resnet18": (8240, 0.84, 1.0), "mobilenet_v2": (2892, 0.37, 0.93)}
 
 
 def exported(path: Path, name: str, side: int) -> str:
