@@ -201,6 +201,7 @@ class _Watch:
         live_storages: Storages of this run by address, kept alive so that no other storage gets the address.
         given_storages: Storages of inputs and parameters, which exist before the run.
         bound_reasons: Reason why the size of a storage is not exact, by its address.
+        outside_storages: Storages of other tensors that exist before the run, such as those of a closure.
         meta_copies: CPU tensors and their copies without values, by id of the tensor.
         copied_storages: Storage of a CPU tensor by the storage of its copy: one tensor of the model.
         stale_storages: CPU storages with outdated values, because an operator wrote to their meta copies.
@@ -248,6 +249,7 @@ class _Watch:
         self.events: list[OperatorEvent] = []
         self.live_storages: dict[int, Any] = {}
         self.given_storages: frozenset[int] = frozenset()
+        self.outside_storages: set[int] = set()
         self.bound_reasons: dict[int, str] = {}
         self.meta_copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.copied_storages: dict[int, int] = {}
@@ -952,6 +954,8 @@ class _Watch:
         if key in self.live_storages or key in self.stored:
             return
         self.live_storages[key] = storage
+        if not lifted and not tensor.is_meta:
+            self.outside_storages.add(key)
         if not lifted and tensor.is_meta and tensor.is_floating_point() and tensor.numel():
             # torch creates indices from Python lists without an operator; they are not floating-point numbers
             self.unseen_work.note_foreign_tensor(self.frames[-1].path)
@@ -965,11 +969,12 @@ class _Watch:
         self.unseen_work.finish(result, inputs, self.is_computed)
 
     def is_computed(self, tensor: torch.Tensor) -> bool:
-        """Whether the run computed a tensor, which is then neither an input nor a parameter."""
+        """Whether the run computed a tensor, which did not exist before."""
         if tensor.layout is not torch.strided or list_inner_tensors(tensor):
             return True
         try:
-            return storage_key(tensor.untyped_storage()) not in self.given_storages
+            key = storage_key(tensor.untyped_storage())
+            return key not in self.given_storages and key not in self.outside_storages
         except NotImplementedError:
             # only a transformation of the run makes wrapper tensors (torch.func.grad)
             return True
@@ -1045,6 +1050,8 @@ class _Watch:
                 key = storage_key(meta_copy.untyped_storage())
                 self.live_storages[key] = meta_copy.untyped_storage()
                 original_key = storage_key(value.untyped_storage())
+                if original_key not in self.live_storages:
+                    self.outside_storages.add(original_key)
                 if original_key not in self.stored:
                     self.copied_storages[key] = original_key
                 if reason is not None:

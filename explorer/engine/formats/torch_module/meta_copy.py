@@ -32,6 +32,7 @@ from explorer.engine.compat.torch import (
 )
 from explorer.engine.formats.torch_module import sparse
 from explorer.engine.formats.torch_module.modules import (
+    find_held_tensors,
     find_unregistered_parameters,
     is_lazy,
     is_parameter,
@@ -242,11 +243,16 @@ def _find_unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
 def copy_module(model: nn.Module, memo: Mapping[int, Any] | None = None) -> nn.Module:
     """Copies a model with its tensors. Functions in its attributes use the modules of the copy.
 
+    The copy of a tensor that the model computed and stored, such as a normalized weight, has no gradient.
+
     Args:
         model: Model to copy.
         memo: Copies of some objects, by id of the original.
     """
     copies = dict(memo or {})
+    for _, tensor in find_held_tensors(model, skipped=()):
+        if not tensor.is_leaf:
+            copies.setdefault(id(tensor), tensor.detach().clone())
     twin = copy.deepcopy(model, copies)
     _rebind_functions(twin, copies)
     return twin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import gc
 import os
 import queue
@@ -194,7 +195,29 @@ def in_a_simple_queue(model: Two, y: Any) -> Any:
     return model.second(y)
 
 
-@pytest.mark.parametrize("function", [in_a_finished_loop, kept_as_data, by_recursion, in_a_simple_queue])
+def _apply(weight: Any) -> Callable[[Any], Any]:
+    return lambda y: y @ weight
+
+
+MATRIX = _apply(torch.ones(4, 4))
+PART = functools.partial(torch.nn.functional.linear, weight=torch.ones(4, 4))
+
+
+def by_a_function_of_a_constant(model: Two, y: Any) -> Any:
+    return MATRIX(y)
+
+
+def by_a_bound_constant(model: Two, y: Any) -> Any:
+    return PART(y)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(in_a_finished_loop, kept_as_data, by_recursion, in_a_simple_queue),
+        *(by_a_function_of_a_constant, by_a_bound_constant),
+    ],
+)
 def test_what_only_looks_like_later_work_stays_exact(function: Callable[..., Any]) -> None:
     totals = count(function)
     assert (totals.macs, totals.status) == (2 * 6 * 4 * 4, "exact")

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 torchvision = pytest.importorskip("torchvision")
 
 from torch import nn  # noqa: E402
+from torch.nn.utils import prune  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
 
 from explorer.base.errors import Misuse  # noqa: E402
@@ -291,6 +292,26 @@ def test_the_measured_memory_is_that_of_the_count_and_of_workspaces(optimizer: A
     assert abs(phases["step"][-1] - held) <= WITHIN * held if phases["step"] else optimizer == "sgd"
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     assert step(model, IMAGE, optimizer=optimizer).measured is None
+
+
+def _run_before(model: Any) -> Any:
+    model(torch.rand(2, 6))
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(6, 6))),
+        lambda: _run_before(nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 6)))),
+        lambda: _run_before(nn.Sequential(prune.l1_unstructured(nn.Linear(6, 6), "weight", 0.5))),
+    ],
+)
+def test_a_module_that_stores_a_computed_weight_is_measured(make: Any) -> None:
+    with Session(make(), inputs=torch.rand(2, 6), cache=False) as session:
+        step = session.training_memory(measured=True).steps[0]
+    assert step.measured is not None
+    assert step.measured.peak_bytes >= step.kept_bytes
 
 
 def test_a_step_that_cannot_be_measured_is_refused(sample: Any) -> None:
