@@ -208,6 +208,7 @@ def _describe_type(info: Any) -> str:
 
 
 def _list_choices(info: Any) -> list[str]:
+    """Describes each choice of a literal or a union, or any other type as its only choice."""
     if isinstance(info, msgspec.inspect.Metadata):
         info = info.type
     name = type(info).__name__

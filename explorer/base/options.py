@@ -145,6 +145,7 @@ def find_option(record: type[Struct], name: str) -> DeclaredOption:
 
 
 def _read_declared_option(field: msgspec.structs.FieldInfo) -> DeclaredOption | None:
+    """Reads the declaration in the annotation of a field; None for a field that is no option."""
     if get_origin(field.type) is not Annotated:
         return None
     kind, *notes = get_args(field.type)

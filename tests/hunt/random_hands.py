@@ -411,7 +411,7 @@ async def fault_of_main(app: ExplorerApp, main: MainScreen) -> str:
     if not await _rests(app) or app.screen is not main:
         return ""
     before = _text_shown(app)
-    store.notify("model", "history", "found", "numbers", "query", "tab", "focus", "said", "rail")
+    store.notify("model", "history", "answers", "numbers", "query", "tab", "focus", "message", "rail")
     for widget in main.query(RoleLines):
         widget.refresh()
     return _fault(app, before, _text_shown(app)) or _header_fault(main, analysis.info.totals)

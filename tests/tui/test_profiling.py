@@ -279,7 +279,7 @@ async def test_efficiency_stands_beside_where_a_machine_is_chosen():
         assert "of roof" in hands.strip(PaneHead, "#tree-head")
         tree = hands.main.query_one(LayerTree)
         timed = [one for one in fact.layers if one.seconds]
-        reached = tree.model.asked["efficiency"]
+        reached = tree.model.requested_figures["efficiency"]
         assert [reached[one.layer] for one in timed] == pytest.approx([one.efficiency for one in timed])
         whole = sum(one.limit_seconds for one in timed) / sum(one.seconds.median for one in timed)
         assert reached[0] == pytest.approx(whole)

@@ -151,5 +151,5 @@ def test_what_a_layer_is_called_goes_before_what_it_is() -> None:
         search.match_layer(Layer(at, None, path, path, "Conv2d", 0, False))
     best = search.best()
     assert [found.text.split()[0] for found in best] == ["block.0.conv2", "block.1.conv2", "conv1"]
-    assert search.walk(best[0]) == [1, 2]
-    assert search.walk(best[2]) == [0, 1, 2]
+    assert search.list_visited_layers(best[0]) == [1, 2]
+    assert search.list_visited_layers(best[2]) == [0, 1, 2]

@@ -129,6 +129,7 @@ class _OutlineSums:
             self.params += self.other_elements
 
     def _add_row(self, row: OutlineRow) -> None:
+        """Adds a tensor to the sums; of an operator, its quantization method and the tensor of a constant."""
         if row.kind == "operator":
             if method := _METHOD_BY_OPERATOR.get(row.dtype):
                 self.methods[method] = None

@@ -424,7 +424,7 @@ class GraphView(SubScreen[int]):
         def on_chosen(id: str | None) -> None:
             if id is not None and dialog.search is not None:
                 match = dialog.listed[id]
-                self._matches = dialog.search.walk(match)
+                self._matches = dialog.search.list_visited_layers(match)
                 self._reveal(match.layers[0])
 
         self.app.push_screen(dialog, on_chosen)

@@ -420,7 +420,7 @@ class ProfileCommand(ScreenCommand):
         assert profile is not None, "the session keeps what it measured"
         new_columns = MEASURED if profile.machine is not None else MEASURED[:2]  # the last needs a machine
         self.panes.rearrange(lambda model: _show_columns(model, new_columns))
-        self.store.notify("history", "found")
+        self.store.notify("history", "answers")
         self.store.say(f"{seconds_text(profile.wall_seconds)} a run; % shows where it goes")
         self.run()
 

@@ -272,7 +272,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
             dialog.site_count, dialog.is_planning = len(plan.sites), False
             self._plan_ready.set()
         if dialog.is_mounted and dialog.is_attached:
-            dialog.tell()
+            dialog.update_description()
 
     def _begin(self, request: SweepRequest | None) -> None:
         if request is not None:

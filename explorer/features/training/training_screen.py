@@ -31,11 +31,11 @@ def ask_training(context: CommandContext) -> None:
 
     def on_answer(spec: TrainingStepSpec | None) -> None:
         if spec is not None:
-            store.training_asked = spec
+            store.requested_training = spec
             context.start("Training", _count(context, spec))
 
     if context.ready():
-        context.ask(TrainingDialog(store.training_asked or TrainingStepSpec()), on_answer)
+        context.ask(TrainingDialog(store.requested_training or TrainingStepSpec()), on_answer)
 
 
 async def _count(context: CommandContext, spec: TrainingStepSpec) -> None:
@@ -51,7 +51,7 @@ async def _count(context: CommandContext, spec: TrainingStepSpec) -> None:
     )
     if store.tab not in ("layer", "model"):
         tabs.open("model")
-    store.notify("found")
+    store.notify("answers")
     if answers.training.memory is not None:
         store.say(f"{_format_memory(answers.training.memory)} · tab 2 shows it over time")
     tabs.reveal("Training")

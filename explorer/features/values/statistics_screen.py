@@ -320,12 +320,12 @@ class StatisticsCommand(ScreenCommand):
     def run(self) -> None:
         """Open the dialog."""
         if self.context.ready():
-            last = StatisticsRequest(*self.store.asked_statistics)
+            last = StatisticsRequest(*self.store.requested_statistics)
             self.context.ask(StatisticsDialog(last), self._handle_answer)
 
     def _handle_answer(self, request: StatisticsRequest | None) -> None:
         if request is not None:
-            self.store.asked_statistics = tuple(request)
+            self.store.requested_statistics = tuple(request)
             self.context.start("Statistics", self._show_statistics(request), self.run)
 
     async def _show_statistics(self, request: StatisticsRequest) -> None:

@@ -68,10 +68,10 @@ class _Values(ScreenCommand):
         if path != self.path:
             self.store.say(f"{title} of {path} are on its page")
             return
-        self.store.asked_path = path
+        self.store.values_path = path
         if self.store.tab != "layer":
             self.panes.tabs.open("layer", focus=False)
-        self.store.notify("found")
+        self.store.notify("answers")
         self.panes.tabs.reveal(title)
 
     def has_values(self, layer: Layer) -> object:

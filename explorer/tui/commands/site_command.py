@@ -32,6 +32,7 @@ class SiteCommand(ScreenCommand):
             )
 
     async def _show(self, chosen_layers: Sequence[Layer], node_name: str) -> None:
+        """Open the view of the first site of the node (or else of the layers), or say why there is none."""
         sites, plan = await self.sites()
         matches = (
             [site for site in sites if node_name in (site.name, site.output) or is_part_of(site, node_name)]

@@ -372,11 +372,11 @@ class FormDialog(Dialog[T], Generic[T]):
     def on_mount(self) -> None:
         """Focus the first field and show the description."""
         self.first().focus()
-        self.tell()
+        self.update_description()
 
     @on(Input.Changed)
     @on(OptionField.WordChosen)
-    def tell(self) -> None:
+    def update_description(self) -> None:
         """Show the description of the values, or why they are invalid."""
         self._say(self._description())
 

@@ -191,7 +191,7 @@ class MachineDialog(FormDialog[Hardware]):
         except ExplorerError as error:
             self._error_text = str(error)
             self.app.bell()
-            self.tell()
+            self.update_description()
 
     def _find_memories(self, machine: Hardware) -> dict[str, Any]:
         """Return the memories that an edited copy of a machine takes from it; {} for a listed machine."""

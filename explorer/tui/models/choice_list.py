@@ -158,6 +158,7 @@ class ChoiceList(LineList, can_focus=False):
         return bool(self.words) or title not in (SESSIONS, RECENT)
 
     def _filter_and_sort(self, title: str, choices: Sequence[Choice]) -> list[Choice]:
+        """Return the choices of a section that match the words. Without words, two sections are cut."""
         matches = [choice for choice in choices if self._matches_words(choice)]
         if not self._is_unlimited(title):
             matches = matches[:_MAX_SHORTLIST]

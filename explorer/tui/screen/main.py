@@ -132,6 +132,7 @@ class MainScreen(Screen[None]):
         freeze_once()
 
     async def _open(self) -> None:
+        """Open the model after the first paint, and restore the session; show an error in a dialog."""
         store = self.store
         call_after_paint(self, self._painted.set)
         # Textual does not refresh a screen that has nothing to repaint

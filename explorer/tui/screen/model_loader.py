@@ -47,7 +47,7 @@ class ModelLoader:
                 break
             store.outline = tree_preview
             previous, model = tree.model, TreeModel(tree_preview.rows)
-            model.growing = not tree_preview.is_complete
+            model.is_growing = not tree_preview.is_complete
             if previous.count:
                 model.grow_from(previous)
             else:

@@ -155,6 +155,7 @@ class SavedView:
                 self._store.history = await self._store.jobs.ask("undo")
 
     async def _restore(self, view: ScreenState) -> None:
+        """Apply the state of a resumed session to the screen of the loaded model."""
         store, panes, tree = self._store, self._panes, self._panes.layer_tree
         if view.light == self._screen.app.current_theme.dark:
             await self._screen.app.run_action("theme")

@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from explorer.process.saved_sessions import SavedSplit
 
 Topic = Literal[
-    "model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said", "rail",
+    "model", "history", "answers", "numbers", "layer", "query", "tab", "focus", "jobs", "message", "rail",
     "machine",
 ]  # fmt: skip
 """Parts of the state that can change:
 
 - `model`: the visible model
 - `history`: the history of states
-- `found`: data computed on demand
+- `answers`: data computed on demand
 - `numbers`: exact or rounded numbers
 - `layer`: the layer under the cursor, or the rows of the tree
 - `query`: the filter
 - `tab`: the visible tab
 - `focus`: the focus or the size
 - `jobs`: the foreground job
-- `said`: the message in the status line
+- `message`: the message in the status line
 - `rail`: whether a rail is shown
 - `machine`: the machine in use
 """
@@ -56,7 +56,7 @@ class OnDemandCache(Struct):
     Attributes:
         answers: Answers of the engine by ID of the tab or screen.
         refused: Reason why a tab shows no answer, by ID of the tab. Pressing the tab's key retries.
-        asking: IDs of the tabs that are waiting for an answer.
+        waiting_tabs: IDs of the tabs that are waiting for an answer.
         outdated_answers: Earlier answers by ID of the tab, shown dimmed until new answers arrive.
         training: Answer for a training step, or None.
         weights, activations: By path of the layer: the answer, and how many tensors or layers there are.
@@ -68,7 +68,7 @@ class OnDemandCache(Struct):
 
     answers: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    asking: set[str] = field(default_factory=set)
+    waiting_tabs: set[str] = field(default_factory=set)
     outdated_answers: dict[str, Any] = field(default_factory=dict)
     training: Training | None = None
     weights: dict[str, tuple[Weights, int]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class ScreenStore:
     Attributes:
         note: Reason that no model is visible, or ''.
         failure: Full error message if the model could not be opened, or ''.
-        asked_path: Path of the layer that values were last requested for; '' after the cursor moved.
+        values_path: Path of the layer that values were last requested for; '' after the cursor moved.
         bookmarks: Paths of the bookmarked layers.
         message, last_command: Message about the last action, or the command that repeats it.
         hardware, machine: Machine in use, and its rates for the roofline. `state.hardware` sets both.
@@ -103,7 +103,7 @@ class ScreenStore:
         sensitivity: Results of format sweeps by index of the state in the history.
         splits: Splits by index of the state in the history.
         evaluated, profiled: Last input of the dialogs for evaluating and profiling.
-        training_asked: Last requested training step, or None.
+        requested_training: Last requested training step, or None.
     """
 
     def __init__(self, source: str, engine: EngineProcess, *, remote: bool = False) -> None:
@@ -126,15 +126,15 @@ class ScreenStore:
         self.sensitivity: dict[int, Any] = {}
         self.splits: dict[int, Any] = {}
         self.saved_splits: dict[int, SavedSplit] = {}
-        self.training_asked: TrainingStepSpec | None = None
+        self.requested_training: TrainingStepSpec | None = None
         self.evaluated = "", "", ""
         self.profiled: tuple[str, ...] = ()
-        self.asked_statistics: tuple[str, ...] = ()
+        self.requested_statistics: tuple[str, ...] = ()
         self.tab = "layer"
         self.exact = False
         self.rail = True
         self.query = ""
-        self.asked_path = ""
+        self.values_path = ""
         self.note = OPENING
         self.failure = ""
         self.message = self.last_command = ""
@@ -153,7 +153,7 @@ class ScreenStore:
     def say(self, message: str, command: str = "") -> None:
         """Show a message in the status line, or the command that repeats the last action."""
         self.message, self.last_command = message, command
-        self.notify("said")
+        self.notify("message")
 
     def forget_message(self) -> None:
         """Remove the message from the status line. The command that repeats the last action stays."""

@@ -136,7 +136,7 @@ class LayerTab(Tab[LineView]):
     def _list_demanded_parts(self, layer: int, path: str) -> list[Callable[[int], list[Line]]]:
         """Return functions that draw the parts of the page that features computed on demand for the layer."""
         # over SSH, a histogram is sent only for the layer for which the user asked
-        brief = self.store.remote and path != self.store.asked_path
+        brief = self.store.remote and path != self.store.values_path
         page = LayerParts(self.store, layer, path, self.tree.span, brief)
         return [part for parts in load_all("layer_lines") for part in parts(page)]
 

@@ -73,7 +73,7 @@ class OperatorsTab(Tab[FoldList]):
             ops = await self.store.jobs.ask("ops")
             if self.store.analysis is analysis:
                 self.store.ops = ops
-                self.store.notify("found")
+                self.store.notify("answers")
 
 
 def operator_entries(info: Info, stats: Sequence[OpStat], sorted_by: str, exact: bool) -> list[FoldEntry]:

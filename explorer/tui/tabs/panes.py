@@ -36,7 +36,7 @@ from explorer.tui.widgets.strips import PaneHead, render_uniform_lines
 
 if TYPE_CHECKING:
     from explorer.facts.graph.edges import RowEdges
-    from explorer.tui.tree.asked_columns import AskedColumns
+    from explorer.tui.tree.requested_columns import RequestedColumns
 
 _KEYS = {tab.id: tab for tab in TABS}
 _TABLE_FROM, _TABLE_SHARE = 100, 60
@@ -85,7 +85,7 @@ class TabPane(Vertical):
 
     def on_mount(self) -> None:
         """Subscribe to changes of the store."""
-        self._store.watch(self.paint, "model", "numbers", "found")
+        self._store.watch(self.paint, "model", "numbers", "answers")
         self._store.watch(self._follow, "layer")
         self._store.watch(self.draw_head, "tab", "focus")
         # a plot may be waiting for a job to finish
@@ -137,7 +137,7 @@ class TabPane(Vertical):
             view.reveal(title)
 
     def _follow(self) -> None:
-        self._store.asked_path = ""
+        self._store.values_path = ""
         if self._store.analysis is not None or self._store.outline is not None:
             self.tab().follow()
 
@@ -376,7 +376,7 @@ class Panes(Horizontal):
         metric = find_metric(column, list_columns(self.layer_tree.model))
         if metric is None:
             return
-        if message := "" if metric.array else self.asked_columns.describe_missing_input(column):
+        if message := "" if metric.array else self.requested_columns.describe_missing_input(column):
             self._store.say(message)
         self.rearrange(lambda model: apply(model, metric), sorting=True)
 
@@ -388,19 +388,21 @@ class Panes(Horizontal):
         self._ask_columns()
 
     @cached_property
-    def asked_columns(self) -> AskedColumns:
-        """The columns that the engine computes."""
+    def requested_columns(self) -> RequestedColumns:
+        """Requests the figures of the columns that the engine computes."""
         # imported late: it imports the column definitions
-        from explorer.tui.tree.asked_columns import AskedColumns
+        from explorer.tui.tree.requested_columns import RequestedColumns
 
-        return AskedColumns(self._store, self.layer_tree)
+        return RequestedColumns(self._store, self.layer_tree)
 
     def _ask_columns(self) -> None:
         """Request the missing figures of the columns in use."""
         model = self.layer_tree.model
         is_default = model.metric.array and not model.columns
-        if self._store.analysis is not None and not is_default and self.asked_columns.list_missing():
-            self.run_worker(self.asked_columns.ask(), group="columns", exclusive=True, exit_on_error=False)
+        if self._store.analysis is not None and not is_default and self.requested_columns.list_missing():
+            self.run_worker(
+                self.requested_columns.ask(), group="columns", exclusive=True, exit_on_error=False
+            )
 
     # events of the mouse and the cursor
 

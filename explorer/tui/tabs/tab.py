@@ -111,13 +111,13 @@ class PlotTab(Tab[PlotView]):
     def demand(self) -> None:
         """Request the answer, unless it exists, was refused, or another job is running."""
         store, cache = self.store, self.store.on_demand
-        if self.id in cache.answers or self.id in cache.refused or self.id in cache.asking:
+        if self.id in cache.answers or self.id in cache.refused or self.id in cache.waiting_tabs:
             return
         if store.analysis is None or store.jobs.current is not None:
             return
         request = self.request()
         if request is not None:
-            cache.asking.add(self.id)
+            cache.waiting_tabs.add(self.id)
             self.view.screen.run_worker(self._fetch(cache, request), group="job", exit_on_error=False)
 
     async def _fetch(self, cache: OnDemandCache, request: tuple[Any, ...]) -> None:
@@ -128,8 +128,8 @@ class PlotTab(Tab[PlotView]):
         except ExplorerError as error:
             cache.refused[self.id] = str(error)
         finally:
-            cache.asking.discard(self.id)
-        self.store.notify("found")
+            cache.waiting_tabs.discard(self.id)
+        self.store.notify("answers")
 
     def show_wait(self) -> None:
         """Request the answer, and show why there is none yet."""

@@ -113,6 +113,7 @@ class KeysInOrder:
         self._app.call_later(self._await_mount, turn)
 
     async def _post_next(self) -> None:
+        """Handle the next event, unless it must wait for the rest of a paste or for a screen that opens."""
         self._current_turn = None
         if self._waiting and not self._expected_count:
             self._current_turn = turn = time.monotonic()

@@ -106,7 +106,7 @@ class TreeModel(FoldedRows):
         """Return the indentation level of a visible row. Open runs and open ranges count as levels."""
         return self._depths[row]
 
-    def expandable(self, row: int) -> bool:
+    def is_expandable(self, row: int) -> bool:
         """Whether the row has child rows."""
         if row < 0:
             return True
@@ -222,6 +222,7 @@ class TreeModel(FoldedRows):
         self.rows = list(self._list_visible_rows(None))
 
     def _list_visible_rows(self, row: int | None) -> Iterator[int]:
+        """Yield the visible rows below `row`, and store the parent and the depth of each."""
         parents, depths = self._parents, self._depths
         stack = [(row, self.children(row))]
         base = 0 if row is None else depths[row] + 1
@@ -233,7 +234,7 @@ class TreeModel(FoldedRows):
                 continue
             parents[child], depths[child] = parent, base + len(stack) - 1
             yield child
-            if self.is_open(child) and self.expandable(child):
+            if self.is_open(child) and self.is_expandable(child):
                 stack.append((child, self.children(child)))
 
     # user actions
@@ -241,7 +242,7 @@ class TreeModel(FoldedRows):
     def toggle(self, index: int) -> bool:
         """Open or close the row at `index`. Returns whether anything changed."""
         row = self.rows[index]
-        if not self.expandable(row):
+        if not self.is_expandable(row):
             return False
         if self.is_open(row):
             depth, stop = self._depths[row], index + 1

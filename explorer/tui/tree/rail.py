@@ -73,7 +73,7 @@ class Rail:
         nodes = [
             index
             for index, row in enumerate(rows)
-            if not (model.expandable(row) and model.is_open(row))
+            if not (model.is_expandable(row) and model.is_open(row))
             and not model.is_gathered(model.find_first_layer(row))
         ]
         skips, below = self._find_connections(model, [model.find_first_layer(rows[index]) for index in nodes])

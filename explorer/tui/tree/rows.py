@@ -65,7 +65,7 @@ class Metric(Struct, frozen=True):
     Attributes:
         id: Name of the column.
         title: Title of the column.
-        array: Name of the array in `structure` with the figures, or '' if the engine computes them (`asked`).
+        array: Name of the array in `structure` with the figures, or '' if they are in `requested_figures`.
         unit: Unit of the figures, as in `settings.columns`.
         stored: Whether the figure is known for every row, even where shapes are unknown.
         sums: Whether the figure of a group is the sum of its members.
@@ -150,9 +150,9 @@ class FoldedRows:
         layers: Layers in pre-order, as `facts.Analysis` lists them.
 
     Attributes:
-        growing: Whether rows are still being read, so that groups may gain members.
-        asked: Figures requested from the engine, by column name: one value per layer, then the value of the
-            model. NaN marks an unknown value.
+        is_growing: Whether rows are still being read, so that groups may gain members.
+        requested_figures: Figures that the engine computed or a file contained, by column name: one value per
+            layer, then the value of the model. NaN marks an unknown value.
         overlay: Figures from external files, or None.
         providers: Execution provider of onnxruntime by layer ID, or None if unknown.
         stages: Position of the rows in a split, or None without a split.
@@ -174,8 +174,8 @@ class FoldedRows:
         self.end = self.structure.end
         self.count = len(self.end)
         self.deepest = self.structure.deepest
-        self.growing = False
-        self.asked: dict[str, Sequence[float]] = {}
+        self.is_growing = False
+        self.requested_figures: dict[str, Sequence[float]] = {}
         self.overlay: Overlay | None = None
         self.providers: Mapping[int, str] | None = None
         self.stages: StageRows | None = None
@@ -201,7 +201,7 @@ class FoldedRows:
     def set_overlay(self, overlay: Overlay | None) -> None:
         """Replace the overlay by another one, or remove it with None."""
         for column in () if self.overlay is None else self.overlay.columns:
-            self.asked.pop(column.name, None)
+            self.requested_figures.pop(column.name, None)
         self.overlay, self.all_columns = overlay, None
         self.forget_sums()
         for column in () if overlay is None else overlay.columns:
@@ -210,12 +210,12 @@ class FoldedRows:
             for index, value in overlay_figures.items():
                 if index < self.count:
                     values[index] = value  # index -1, the last element, holds the figure of the whole model
-            self.asked[column.name] = values
+            self.requested_figures[column.name] = values
 
     def set_stages(self, stages: StageRows) -> None:
         """Set the positions of the rows in a split, replacing those of an earlier split."""
         self.stages, self.all_columns = stages, None
-        self.asked |= {STAGE: stages.list_first_stages(), CROSSING: stages.crossing}
+        self.requested_figures |= {STAGE: stages.list_first_stages(), CROSSING: stages.crossing}
         self.forget_sums()
 
     def forget_sums(self) -> None:
@@ -312,7 +312,7 @@ class FoldedRows:
 
     def column(self, metric: Metric) -> Sequence[float] | None:
         """Return the figures of all layers in a metric, or None if the engine has not computed them yet."""
-        return self.structure.columns[metric.array] if metric.array else self.asked.get(metric.id)
+        return self.structure.columns[metric.array] if metric.array else self.requested_figures.get(metric.id)
 
     def figure(self, row: int, metric: Metric) -> tuple[float | None, str]:
         """Return the figure of a row in a metric, and its sign.
@@ -332,7 +332,7 @@ class FoldedRows:
         figure = self.sums.get((row, metric.id))
         if figure is None:
             figure = self._combine_figures(row, metric, column)
-            if not self.growing:
+            if not self.is_growing:
                 self.sums[row, metric.id] = figure
         return figure
 
@@ -403,7 +403,7 @@ class FoldedRows:
             sign = "≥"
         elif self.is_range(row) and not is_stored and any(mark & UNKNOWN for mark in marks):
             sign = "≥"
-        if is_stored and self.growing and any(mark & GROUP for mark in marks):
+        if is_stored and self.is_growing and any(mark & GROUP for mark in marks):
             sign = "≥"
         elif is_stored and any(mark & SHARED for mark in marks):
             group = self.structure.parent[members[0]]
@@ -414,7 +414,7 @@ class FoldedRows:
 
     def _find_sign(self, flag: int, metric: Metric) -> str:
         """Return the sign of the figure of a row with these flags."""
-        if flag & GROUP and metric.sums and (self.growing if metric.stored else flag & UNKNOWN):
+        if flag & GROUP and metric.sums and (self.is_growing if metric.stored else flag & UNKNOWN):
             return "≥"
         if metric.array != "macs":
             return ""

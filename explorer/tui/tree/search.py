@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_LISTED_RESULTS = 60
 """Maximum number of results that are listed, best first. The others are only counted."""
-WALKED = 10_000
+MAX_VISITED_LAYERS = 10_000
 """Maximum number of layers of a result that `n` and `N` visit."""
 
 
@@ -93,7 +93,7 @@ class Search:
             rank = self.query.rank(text, name)
             self._results[key] = None if rank is None else SearchResult(kind, text, rank)
         result = self._results[key]
-        if result is not None and len(result.layers) < WALKED and result.layers[-1:] != [layer]:
+        if result is not None and len(result.layers) < MAX_VISITED_LAYERS and result.layers[-1:] != [layer]:
             result.layers.append(layer)
 
     @property
@@ -106,7 +106,7 @@ class Search:
         order = {"layer": 0, "tensor": 1, "attr": 2}
         return nsmallest(MAX_LISTED_RESULTS, self.results, key=lambda r: (int(r.rank), order[r.kind], r.rank))
 
-    def walk(self, result: SearchResult) -> list[int]:
+    def list_visited_layers(self, result: SearchResult) -> list[int]:
         """Return the layers that `n` and `N` visit after `result` was chosen.
 
         For a layer these are all layers that match the query in the same way: in the name, in another part of
@@ -115,7 +115,9 @@ class Search:
         if result.kind != "layer":
             return result.layers
         limit = next((limit for limit in (0.5, 1.0) if result.rank < limit), 2.0)
-        return sorted(_list_layers(r for r in self.results if r.kind == "layer" and r.rank < limit))[:WALKED]
+        return sorted(_list_layers(r for r in self.results if r.kind == "layer" and r.rank < limit))[
+            :MAX_VISITED_LAYERS
+        ]
 
 
 def _list_layers(results: Iterable[SearchResult]) -> set[int]:

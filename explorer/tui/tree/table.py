@@ -166,7 +166,7 @@ def list_chosen_columns(model: TreeModel) -> list[str]:
     """Return the columns selected for the table, even those that do not fit."""
     columns = list_columns(model)
     # profile columns stay selected for models without a profile, but take no cells there
-    unmeasured = {name for name in MEASURED if name not in model.asked}
+    unmeasured = {name for name in MEASURED if name not in model.requested_figures}
     return [name for name in model.columns if name in columns and name not in unmeasured] or [*SHOWN]
 
 
@@ -252,7 +252,7 @@ def _list_first_columns(model: TreeModel, names: Sequence[str]) -> list[str]:
 
 def measure_texts(model: TreeModel, *, letters: bool = False) -> TextCells:
     """Return the cells that names, kinds and shapes use, measured on a sample of the layers."""
-    if model.growing or not model.count:
+    if model.is_growing or not model.count:
         return _DEFAULT_CELLS
     has_kind = "kind" in list_chosen_columns(model)
     key = model.flat, has_kind, model.has_gathered, letters

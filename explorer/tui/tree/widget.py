@@ -196,9 +196,9 @@ class LayerTree(LineList):
             model.columns,
             model.flat,
             model.all_columns,
-            len(model.asked),
+            len(model.requested_figures),
             model.has_gathered,
-            model.growing,
+            model.is_growing,
             self.letters,
         )
         if self._places is None or self._places[0] != key:
@@ -295,7 +295,7 @@ def _find_shared_prefix(model: TreeModel, layout: Places) -> str:
     names fit beside the columns, or if the heading has no room. Only a sample of the layers is read: a name
     that begins differently is shown with its start.
     """
-    if model.matches is not None or model.growing or not model.count:
+    if model.matches is not None or model.is_growing or not model.count:
         return ""
     cells, has_kind = layout.name, layout.has_kind
     key = cells, model.flat, has_kind, model.has_gathered
@@ -404,7 +404,7 @@ def draw_table_line(
 ) -> Line:
     """Draw one row of the table: indentation, name and columns. `used_cells` cells are already drawn."""
     first, members = model.layers[model.find_first_layer(row)], model.members(row)
-    glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
+    glyph = ("▾ " if model.is_open(row) else "▸ ") if model.is_expandable(row) else "  "
     cells = layout.name - used_cells
     # all levels use the same indentation; otherwise names could align with their parents' names
     texts = table.measure_texts(model, letters=look.letters)

@@ -235,6 +235,7 @@ class LineView(_ScrollLines, can_focus=True):
         self._lay_out()
 
     def _lay_out(self) -> None:
+        """Draw the page for the current width, and refresh only the lines that changed."""
         if not self.is_mounted or not self.size.width:
             return
         old, new = self._lines, self._draw_at(self.size.width)

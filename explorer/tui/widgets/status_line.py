@@ -89,7 +89,7 @@ class StatusLine(JobLine):
 
     def on_mount(self) -> None:
         """Subscribe to jobs and messages."""
-        self._store.watch(self._draw_soon, "jobs", "said")
+        self._store.watch(self._draw_soon, "jobs", "message")
         self.draw_status()
 
     def _draw_soon(self) -> None:

@@ -68,7 +68,7 @@ def _opened(model: TreeModel) -> None:
     at = 0
     while at < len(model.rows):
         row = model.rows[at]
-        if model.expandable(row) and not model.is_open(row) and not model.is_constants(row):
+        if model.is_expandable(row) and not model.is_open(row) and not model.is_constants(row):
             model.toggle(at)
         at += 1
 

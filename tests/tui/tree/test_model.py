@@ -78,7 +78,7 @@ def test_figures_that_rest_on_an_assumption_are_no_bounds() -> None:
 
 def test_a_sum_over_rows_that_are_still_being_read_is_a_lower_bound() -> None:
     model = TreeModel(blocks().layers)
-    model.growing = True
+    model.is_growing = True
     params = METRICS[1]
     group = next(i for i, layer in enumerate(model.layers) if layer.group)
     leaf = next(i for i, layer in enumerate(model.layers) if not layer.group)
@@ -86,7 +86,7 @@ def test_a_sum_over_rows_that_are_still_being_read_is_a_lower_bound() -> None:
     assert model.figure(group, params)[1] == "≥"
     assert model.figure(run, params)[1] == "≥"
     assert model.figure(leaf, params)[1] == ""
-    model.growing = False
+    model.is_growing = False
     assert model.figure(group, params)[1] == ""
 
 

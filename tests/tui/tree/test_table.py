@@ -250,7 +250,7 @@ def test_all_layers_stand_in_one_list_sorted_together() -> None:
     assert figures == sorted(figures, reverse=True)
     assert len(figures) == sum(not layer.group for layer in alexnet().layers)
     assert drawn(model, 80)[1].split()[0] == "features.3"
-    assert not any(model.expandable(row) for row in model.rows)
+    assert not any(model.is_expandable(row) for row in model.rows)
     assert model.rows[model.reveal(3)] == 3
     group = next(layer.id for layer in alexnet().layers if layer.group)
     at = model.reveal(group)
@@ -274,7 +274,9 @@ async def test_a_filter_and_a_flat_list_go_together() -> None:
 def test_every_column_can_be_shown() -> None:
     model = TreeModel(alexnet().layers)
     model.set_columns(tuple(COLUMNS))
-    model.asked = {name: [1.0] * (model.count + 1) for name in MEASURED}  # of a model that was timed
+    model.requested_figures = {
+        name: [1.0] * (model.count + 1) for name in MEASURED
+    }  # of a model that was timed
     head = drawn(model, 460)[0]
     assert all(column.head[:10] in head for column in COLUMNS.values())
 

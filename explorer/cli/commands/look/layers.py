@@ -39,6 +39,7 @@ _TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overl
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    """Choose the form of the answer: one layer, a table of another tool, a table of columns, or the tree."""
     if args.layer is not None:
         return _build_layer_answer(args, progress)
     is_torchsummary = args.style == "torchsummary" and not args.csv and not args.explicit.intersection(_TABLE)

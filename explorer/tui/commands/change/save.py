@@ -34,7 +34,7 @@ def save(context: CommandContext) -> None:
     async def write(path: str, overwrite: bool) -> None:
         saved = await context.jobs.run("saving", "save", path, overwrite=overwrite)
         await context.take_history()
-        store.notify("history", "found")
+        store.notify("history", "answers")
         store.say(f"saved as {saved}")
 
     ending = "_changed" if entry is None or entry.record is None else entry.record.ending

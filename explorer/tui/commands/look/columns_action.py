@@ -18,7 +18,7 @@ def choose_columns(context: CommandContext) -> None:
     def handle_answer(columns: tuple[str, ...] | None) -> None:
         if columns is not None:
             panes.rearrange(lambda model: model.set_columns(columns))
-            for message in filter(None, map(panes.asked_columns.describe_missing_input, columns)):
+            for message in filter(None, map(panes.requested_columns.describe_missing_input, columns)):
                 context.store.say(message)
 
     context.ask(ColumnsDialog(model.columns, list_columns(model)), handle_answer)

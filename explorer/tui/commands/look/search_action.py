@@ -44,9 +44,9 @@ class SearchCommand(ScreenCommand):
             self.context.go_to_layer(key)
         elif dialog.search is not None:
             result = dialog.listed[id]
-            self.store.on_demand.search_results = dialog.search.walk(result)
+            self.store.on_demand.search_results = dialog.search.list_visited_layers(result)
             self.panes.move_to_layer(result.layers[0])
-            NextCommand(self.context).tell()
+            NextCommand(self.context).report_position()
 
 
 class NextCommand(ScreenCommand):
@@ -72,9 +72,9 @@ class NextCommand(ScreenCommand):
             bisect_right(layers, current_layer.id) if forward else bisect_left(layers, current_layer.id) - 1
         )
         self.panes.show_layer(layers[index % len(layers)])
-        self.tell()
+        self.report_position()
 
-    def tell(self) -> None:
+    def report_position(self) -> None:
         """Report the number of the current match."""
         layers, current_layer = self.layers, self.tree.current_layer
         if current_layer is not None and layers:

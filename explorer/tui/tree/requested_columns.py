@@ -33,7 +33,7 @@ _ARGUMENT_NAMES = {"seconds": "machine", "utilization": "spec"}
 """Keyword argument of the engine's `column` method that passes the input, by the `needs` of the column."""
 
 
-class AskedColumns:
+class RequestedColumns:
     """Requests the figures of the columns in use, and requests them again when their inputs change.
 
     Args:
@@ -64,7 +64,7 @@ class AskedColumns:
     def _is_lacking(self, name: str) -> bool:
         """Whether the figures of a column are missing or outdated, and can be requested with success."""
         current_input = self._find_input(name)
-        is_fresh = name in self._tree.model.asked and self._used_inputs.get(name) == current_input
+        is_fresh = name in self._tree.model.requested_figures and self._used_inputs.get(name) == current_input
         return current_input is not None and not is_fresh and (name, current_input) not in self._refused
 
     def describe_missing_input(self, name: str) -> str:
@@ -109,9 +109,9 @@ class AskedColumns:
             try:
                 if needs == "providers":
                     model.providers = (await store.jobs.ask("placement")).providers
-                    model.asked[name] = _rank_words(model.providers, model.count)
+                    model.requested_figures[name] = _rank_words(model.providers, model.count)
                 else:
-                    model.asked[name] = await store.jobs.ask("column", name, **arguments)
+                    model.requested_figures[name] = await store.jobs.ask("column", name, **arguments)
                 if needs in MEASURED and store.profile is not None:
                     model.set_share_head(f"of {store.profile.share_base}")
                 self._used_inputs[name] = argument
