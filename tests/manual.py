@@ -45,7 +45,7 @@ def formats() -> str:
     from explorer.report.formats import HEADINGS, format_cells
     from explorer.session import headers
 
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(format_cells(*one) for one in headers.formats())]
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(format_cells(*one) for one in headers.list_formats())]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 

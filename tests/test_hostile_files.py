@@ -36,9 +36,9 @@ def asked(path: str) -> list[str]:
     """The outline and the analysis of a file; what was refused, in words."""
     refused = []
     try:
-        for line in compose_text(headers.outline(path)):
+        for line in compose_text(headers.read_outline(path)):
             assert line.rstrip("\n").isprintable()
-        for _ in write_json(headers.outline(path), {}):
+        for _ in write_json(headers.read_outline(path), {}):
             pass
     except ExplorerError as error:
         refused.append(str(error))

@@ -129,4 +129,4 @@ def _check_source(source: str) -> None:
         source = code
     if not os.path.exists(source) and (hint := suggest_only_near(source, VERBS)):
         raise Misuse("no such verb or model", where=source, hint=hint)
-    headers.check(source)
+    headers.check_source(source)

@@ -82,7 +82,7 @@ def send(source: str, send_part: Send, on_shown: Callable[[], object] = lambda: 
         on_shown: Function that is called after each partial preview.
     """
     try:
-        outline = headers.outline(source)
+        outline = headers.read_outline(source)
         facts = tuple((str(key), str(text)) for key, text in outline.facts)
         send_part(("header", ModelHeader(outline.format, outline.file_bytes, facts)))
         _send_rows(outline, send_part, on_shown)

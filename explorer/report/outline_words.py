@@ -12,7 +12,7 @@ from itertools import islice
 
 from explorer.base.outline import ReadableRows
 from explorer.base.units import bytes_text, exact_text, printable, shape_text
-from explorer.session.headers import label
+from explorer.session.headers import get_format_label
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def compose_text(outline: Outline, *, top: int | None = None, exact: bool = Fals
     rows = ReadableRows(outline.rows)
     terminal_width = width()
     size = "" if outline.file_bytes is None else f"   {bytes_text(outline.file_bytes)}"
-    yield from fitted(f"{printable(outline.source)}   {label(outline.format)}{size}", terminal_width)
+    yield from fitted(
+        f"{printable(outline.source)}   {get_format_label(outline.format)}{size}", terminal_width
+    )
     facts = [(printable(key), printable(text)) for key, text in outline.facts]
     for line in columns(facts, terminal_width):
         yield f"{line}\n"
@@ -67,7 +69,7 @@ def compose_text(outline: Outline, *, top: int | None = None, exact: bool = Fals
 def format_code(outline: Outline) -> Iterator[str]:
     """Yield lines: the file, the module and its class, then the code of the module."""
     facts = dict(outline.facts)
-    yield f"{printable(outline.source)}   {label(outline.format)}\n"
+    yield f"{printable(outline.source)}   {get_format_label(outline.format)}\n"
     yield f"{printable(facts['module'])}   {printable(facts['class'])}\n\n"
     for line in facts["code"].splitlines():
         yield f"{printable(line)}\n"

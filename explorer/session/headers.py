@@ -29,7 +29,7 @@ MODULE_ENDINGS = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
 """Extensions of files that hold an nn.Module."""
 
 
-def outline(source: str) -> Outline:
+def read_outline(source: str) -> Outline:
     """Reads the header of the file or folder `source`. It runs no code from the file and reads no weights.
 
     The rows can be iterated once. They are read from the file during the iteration.
@@ -48,7 +48,7 @@ def outline(source: str) -> Outline:
     return format.outline(source)
 
 
-def code(source: str, module: str = "") -> Outline:
+def read_code(source: str, module: str = "") -> Outline:
     """Reads the TorchScript code of a module of the file `source`. It runs no code from the file.
 
     Args:
@@ -74,9 +74,9 @@ def code(source: str, module: str = "") -> Outline:
     return torchscript.show_code(source, module)
 
 
-def formats() -> KnownFormats:
+def list_formats() -> KnownFormats:
     """Lists the formats that can be opened, in the order of recognition, each with its conversion targets."""
-    from explorer.engine.convert import CONVERTERS  # imports the facts, which `outline` does not need
+    from explorer.engine.convert import CONVERTERS  # imports the facts, which `read_outline` does not need
 
     return tuple(
         (format, tuple(c.format for c in CONVERTERS if format.name in c.sources and c.format != format.name))
@@ -84,7 +84,7 @@ def formats() -> KnownFormats:
     )
 
 
-def label(name: str) -> str:
+def get_format_label(name: str) -> str:
     """Returns the display name of a format that `ModelInfo.format` names: 'onnx' -> 'ONNX'."""
     return next((format.label or name for format in registry.list_formats() if format.name == name), name)
 
@@ -94,8 +94,8 @@ def has_model_ending(name: str) -> bool:
     return registry.find_format_by_ending(name) is not None or name.lower().endswith(MODULE_ENDINGS)
 
 
-def check(source: str) -> None:
-    """Refuses a source that does not exist, and a file whose format is not known.
+def check_source(source: str) -> None:
+    """Refuses a source that does not exist, a file of an unknown format, and an unknown torchvision name.
 
     Raises:
         BadModel: The file does not exist or is no model, and the source is not the name of a model.
@@ -132,7 +132,7 @@ def list_models(
     Raises:
         BadModel: The folder does not exist or contains no model.
     """
-    from explorer.engine.models import listing  # imports the facts, which `outline` does not need
+    from explorer.engine.models import listing  # imports the facts, which `read_outline` does not need
 
     confinement.check(folder)
     return listing.list_models(folder, read or (lambda paths: map(listing.read_model_file, paths)))

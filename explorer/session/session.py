@@ -164,7 +164,7 @@ class Session(_Base):
         """
         if self.parts.models.module is not None:
             raise Misuse("an nn.Module object is not a file whose header could be read", where=self.source)
-        return headers.outline(self.source)
+        return headers.read_outline(self.source)
 
     def sha256(self) -> str | None:
         """Return the SHA-256 digest of the opened ONNX file, or None for a module.

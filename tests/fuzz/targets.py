@@ -235,9 +235,9 @@ def _shown(path: str) -> None:
     from explorer.report.outline_words import compose_text, write_json
     from explorer.session import headers as glance
 
-    for line in compose_text(glance.outline(path)):
+    for line in compose_text(glance.read_outline(path)):
         assert line.rstrip("\n").isprintable(), f"not printable: {line!r}"
-    for part in write_json(glance.outline(path), {}):
+    for part in write_json(glance.read_outline(path), {}):
         assert part.isascii(), f"not ASCII: {part!r}"
 
 

@@ -66,7 +66,7 @@ CALLS: dict[str, Callable[[Session, str], object]] = {
     "data file": lambda s, p: data_file.read(p),
     "overlay": lambda s, p: overlay.read(p),
     "quantize config": lambda s, p: quantize_settings.build_spec(p, {}),
-    "outline": lambda s, p: headers.outline(p),
+    "outline": lambda s, p: headers.read_outline(p),
     "open": lambda s, p: Session(p).open(),
     "values output": lambda s, p: s.values("conv1.weight", output=p, overwrite=True),
     "activations output": lambda s, p: s.activations(output=p, overwrite=True),

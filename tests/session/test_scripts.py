@@ -20,7 +20,7 @@ from explorer import Misuse, Session, TileSpec
 from explorer.cli import main
 from explorer.facts import History, HistoryEntry, TileRule
 from explorer.facts.quantize import QuantizeRule, QuantizeSpec
-from explorer.session.parts.scripts import tiling_words
+from explorer.session.parts.scripts import write_tiling_words
 from explorer.settings.tiling import build_spec, escape_glob
 
 Sample = Callable[[str], Path]
@@ -342,8 +342,8 @@ def test_the_command_of_a_tiling_with_a_file_names_the_file_and_what_was_typed(
     path.write_text('[tile]\ntile = 8\nform = "scan"\n[[site]]\nop = "Conv"\non = false\n')
     spec = build_spec(str(path), {"edges": "padded", "sites": ("-x", "a b")})
     left = build_spec(str(path), {"grouped": "leave"})
-    assert tiling_words(left) == ["--config", str(path), "--grouped", "leave"], "whatever the file says"
-    words = tiling_words(spec)
+    assert write_tiling_words(left) == ["--config", str(path), "--grouped", "leave"], "whatever the file says"
+    words = write_tiling_words(spec)
     assert words == ["--config", str(path), "--site=-x", "--site", "a b", "--edges", "padded"]
     with Session(sample("lenet")) as session:
         assert session.command(TileSpec(rules=(TileRule(on=False),))) == "", "no option says this"

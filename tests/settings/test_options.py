@@ -37,7 +37,7 @@ from explorer.facts.verification import Tolerance
 from explorer.features.graph.graph_record import GraphSpec
 from explorer.features.values.values_record import ValuesSpec
 from explorer.process.saved_sessions import Opening
-from explorer.session.parts.scripts import quantize_words
+from explorer.session.parts.scripts import write_quantize_words
 from explorer.settings import quantize as formats
 from explorer.settings import tiling
 from explorer.settings.option_values import build_table_readers, read_option, write_words
@@ -193,7 +193,7 @@ def test_the_words_of_an_opening_are_read_as_the_same_opening(opening: Opening) 
 def test_the_words_of_a_quantization_are_read_as_the_same(spec: QuantizeSpec) -> None:
     if spec.calibrator != "percentile":  # which a percentile alone asks for
         spec = replace(spec, percentile=QuantizeSpec().percentile)
-    words = quantize_words(QuantizeRequest(spec))
+    words = write_quantize_words(QuantizeRequest(spec))
     assert words is not None
     typed = parser.read(["quantize", "model.onnx", *words], VERBS)[1]
     assert replace(read_quantize_spec(typed), origins=()) == spec

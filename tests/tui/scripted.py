@@ -733,8 +733,8 @@ class ScriptedEngine:
             return [sum(seconds.get(at) or 0 for at in ids) for _, ids in inside] + tops
         rows = (*layers, build_total_row(self.model.info.totals))
         given = TableFigures(profile=self.states.entries[self.states.current].profile)
-        left = filter_rows(self.model.info, layers, None, given.sums(self.model))
-        beside = given.column_figures(self.model.info, left.figures)
+        left = filter_rows(self.model.info, layers, None, given.compute_sums(self.model))
+        beside = given.compute_column_figures(self.model.info, left.figures)
         found = [column.get_value(row, beside) for row in rows]
         return [float("nan") if value is None or isinstance(value, str | tuple) else value for value in found]
 

@@ -362,7 +362,7 @@ def _load_original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
     """Loads the source: by torch if its code may run (`job.trust`), else by Explorer's reader."""
     load = LOADERS.get(job.opened.format) if job.trust else None
     if load is None:
-        return loaded.materialise()
+        return loaded.materialize()
     try:
         with loaded.quiet():
             module: nn.Module = load(job.source)

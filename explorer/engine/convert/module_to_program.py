@@ -27,7 +27,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         loaded, bound_inputs, job.options.dynamic, [info.name for info in bound_inputs.inputs]
     )
     job.report_progress("making the weights")
-    model = loaded.materialise()
+    model = loaded.materialize()
     job.report_progress("exporting (torch.export)")
     args, kwargs = open_axes.export_inputs.build_arguments(device="cpu")
     try:

@@ -173,7 +173,7 @@ def choose_for_module(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis
 def _choose_on_samples(
     loaded: LoadedModule, samples: Samples, run: Run, spec: QuantizeSpec, analysis: Analysis
 ) -> ModuleChoice:
-    module = loaded.materialise()
+    module = loaded.materialize()
     layers = list_module_layers(module, record_layer_runs(module, run, samples))
     rows = _name_rows_by_path(analysis.layers)
     choices = choose([layer.layer for layer in layers], spec, lambda: rows)
@@ -264,7 +264,7 @@ def quantize_module(
             step = partial(report, job.on_progress, job.cancel, "comparing")
             errors = run_errors(
                 original,
-                twin.materialise(),
+                twin.materialize(),
                 choice.layers,
                 choices,
                 grids.find_operand_grid,

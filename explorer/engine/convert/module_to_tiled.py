@@ -90,7 +90,7 @@ def to_torch(
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     calls = _count_rows_of_calls(loaded, bound_inputs)
     job.report_progress("tiling the layers")
-    original = module if module is not None else loaded.materialise()
+    original = module if module is not None else loaded.materialize()
     tiled, plan = tile_module(original, spec, calls, share=module is None, macs_total=macs_total)
     twin = make_twin(loaded, tiled)
     if output is None:
@@ -111,7 +111,7 @@ def to_torch(
 def _count_rows_of_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
     """Counts the rows of each call of a layer in a run on the meta device, or if that fails, the CPU."""
     failure: Exception | None = None
-    for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
+    for device, model in (("meta", loaded.meta), ("cpu", loaded.materialize)):
         try:
             args, kwargs = bound_inputs.build_arguments(device=device)
             with silence(), torch.random.fork_rng(devices=[]):
@@ -134,7 +134,7 @@ def _prove(
     started = time.perf_counter()
     names = [info.name for info in bound_inputs.inputs]
     open_axes = axes.resolve(loaded, bound_inputs, job.options.dynamic, names)
-    tiled = twin.materialise()
+    tiled = twin.materialize()
     step = job.make_step_counter("comparing layers", len(plan.sites))
     feeds = comparison.draw_inputs(loaded, bound_inputs, job.seed)
 
@@ -142,7 +142,7 @@ def _prove(
         comparison.make_module_runner(model, bound_inputs, loaded.source)(feeds)
 
     with silence():
-        sites = compare_sites(loaded.materialise(), tiled, plan, run, job.seed, step)
+        sites = compare_sites(loaded.materialize(), tiled, plan, run, job.seed, step)
     result = tiled
     if reload is not None:
         job.report_progress("reading the written file")

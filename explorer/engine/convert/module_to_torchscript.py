@@ -33,7 +33,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     method = job.options.method or "trace"
     job.report_progress("making the weights")
-    model = loaded.materialise()
+    model = loaded.materialize()
     job.report_progress(f"writing TorchScript ({METHODS[method]})")
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -146,7 +146,7 @@ def train(
         raise Misuse("there are too few samples to train on", where=file.path)
     all_samples = next(file.iterate_batches(file.count))
     inputs = [torch.from_numpy(convert_samples(all_samples[name], spec)) for spec, name in arrays_by_input]
-    model = copy_module(loaded.materialise())
+    model = copy_module(loaded.materialize())
     trainable_count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if not trainable_count:
         raise BadModel("the model has no trainable parameters", where=loaded.source)

@@ -88,7 +88,7 @@ def extract_module_part(
         Misuse: No layer matches, no call connects the first layer of the part with the last, or an input or
             output is not a tensor.
     """
-    model = loaded.materialise()
+    model = loaded.materialize()
     args, kwargs = bound_inputs.build_arguments(device="cpu", seed=seed)
     exported, functional = _export(loaded, model, args, kwargs)
     # a unit: the functional calls that one call of the exported program became

@@ -54,7 +54,7 @@ def build_with_weights(loaded: LoadedModule, bind: Callable[[], BoundInputs]) ->
             where=loaded.source,
             hint="values need real weights; layers, memory and training do not",
         )
-    module = loaded.materialise()
+    module = loaded.materialize()
     parameters = [*module.parameters(), *module.buffers()]
     if any(is_lazy(t) for t in parameters):
         return _run_first_input(module, bind(), loaded)

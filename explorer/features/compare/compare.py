@@ -76,7 +76,7 @@ class Comparer:
 
         sides = [
             ModuleSide(
-                module.loaded.materialise(),
+                module.loaded.materialize(),
                 find_quantized_layers(models.history, index),
                 models.examine_or_refuse(index, on_progress, cancel).info,
             )
@@ -285,8 +285,8 @@ def _build_zero_test(opened: Any) -> Callable[[str], bool]:
     parameters: dict[str, Any] = {}
 
     def is_zero(name: str) -> bool:
-        if not parameters and hasattr(loaded, "materialise"):
-            parameters.update(loaded.materialise().named_parameters(remove_duplicate=False))
+        if not parameters and hasattr(loaded, "materialize"):
+            parameters.update(loaded.materialize().named_parameters(remove_duplicate=False))
         return name in parameters and not bool(parameters[name].any())
 
     return is_zero

@@ -11,7 +11,7 @@ from explorer.report.present.compare.compared_figures import build_figure_tables
 from explorer.report.present.compare.diff import build_cost_table, list_cost_notes
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
-from explorer.session.headers import label
+from explorer.session.headers import get_format_label
 
 
 def compare(fact: Comparison) -> list[Block]:
@@ -23,7 +23,7 @@ def compare(fact: Comparison) -> list[Block]:
             verdict = "parameters are the same, or each difference is explained; MACs are unknown"
     formats: tuple[Cell, ...] = (
         "Format",
-        *(Span(label(model.model.format), "quiet") for model in fact.models),
+        *(Span(get_format_label(model.model.format), "quiet") for model in fact.models),
     )
     counts = [
         (op, *(exact_text(count) if count else "-" for count in op_counts))

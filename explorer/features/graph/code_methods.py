@@ -35,7 +35,7 @@ def module_code(session: Facade, module: str | Natural = "", *, ssa: bool = Fals
             hint="save it with torch.jit.save, and open the file",
         )
     path = _find_module(session, module) if isinstance(module, int) else module
-    facts = dict(headers.code(source, path).facts)
+    facts = dict(headers.read_code(source, path).facts)
     text = facts["code"]
     if ssa:
         if not models.options["trust"]:
@@ -57,7 +57,7 @@ def _find_module(session: Facade, row: int) -> str:
     current_row: int | None = row
     while current_row is not None:
         try:
-            headers.code(session.parts.models.source, layers[current_row].path)
+            headers.read_code(session.parts.models.source, layers[current_row].path)
         except Misuse:
             current_row = layers[current_row].parent
         else:

@@ -67,13 +67,15 @@ def graph(
     """
     models = session.parts.models
     examined = models.examine_or_refuse(models.resolve_index(index), on_progress, cancel)
-    row_of, ends = partial(figures.row, models), None
+    row_of, ends = partial(figures.find_row, models), None
     if between is not None:
         ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
     # the screen passes the row of a search result: the groups that contain this row are opened
-    opened = [figures.groups(models, x, index, "--unfold") if isinstance(x, str) else [x] for x in unfold]
+    opened = [
+        figures.find_groups(models, x, index, "--unfold") if isinstance(x, str) else [x] for x in unfold
+    ]
     for row in (row for row in unfold if isinstance(row, int)):
-        figures.row(session.parts.models, row, index)
+        figures.find_row(session.parts.models, row, index)
     with _add_same_names(examined.analysis.layers, between or ()):
         drawing = session.parts.get_part(_make_graphs).draw(
             examined,

@@ -146,11 +146,11 @@ class ModuleQuantizer:
         self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]]
     ) -> str:
         """Return the shell command that quantizes the opened module, or '' if no command can."""
-        words = scripts.quantize_words(request, modules=True)
+        words = scripts.write_quantize_words(request, modules=True)
         if self._models.current or words is None:
             return ""
         words += write_words(ConversionOptions(dynamic=dynamic))
-        return scripts.headless_command(self._models, "quantize", output, "_quantized.pt2", *words)
+        return scripts.write_headless_command(self._models, "quantize", output, "_quantized.pt2", *words)
 
     def _get_opened(self) -> TorchModel:
         opened = self._models.open_state(self._models.current)

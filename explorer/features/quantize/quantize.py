@@ -350,10 +350,10 @@ class Quantizer:
 
     def command(self, request: QuantizeRequest, output: str | None) -> str:
         """Return the shell command that makes the same quantization, or '' if no command can."""
-        words = scripts.quantize_words(request)
+        words = scripts.write_quantize_words(request)
         if words is None:
             return ""
-        return scripts.headless_command(self._models, "quantize", output, "_quantized.onnx", *words)
+        return scripts.write_headless_command(self._models, "quantize", output, "_quantized.onnx", *words)
 
     def _answer(
         self,
@@ -487,10 +487,10 @@ def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
         request = replace(request, calibrate=os.path.abspath(request.calibrate))
     words = None
     if not request.spec.config:
-        words = scripts.quantize_words(request, modules=entry.path is None)
+        words = scripts.write_quantize_words(request, modules=entry.path is None)
     if words is not None and sum(map(len, words)) <= scripts.MAX_SITE_CHARACTERS:
         return [*words, "--no-report"], ""
-    options = ["--config", config, *scripts.calibration_words(request), "--no-report"]
+    options = ["--config", config, *scripts.write_calibration_words(request), "--no-report"]
     return options, formats_as_toml(request.spec)
 
 

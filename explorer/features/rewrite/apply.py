@@ -49,7 +49,9 @@ def _make_steps(options: PassSpec, work: Work) -> Steps:
     words = _list_words(options)
     command = ""
     if words and not models.current:
-        command = scripts.headless_command(models, "apply", work.output, f"_{options.name}.onnx", *words)
+        command = scripts.write_headless_command(
+            models, "apply", work.output, f"_{options.name}.onnx", *words
+        )
     blame_verdicts: list[str] = []
     with scratch.create_folder() as folder:
         report(work.on_progress, work.cancel, f"applying {options.name}")
@@ -110,7 +112,7 @@ def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
             where="script",
             hint="put it into a file and name the file with --passes",
         )
-    return [*entry.record.words, *scripts.proof_words(entry.verification)], ""
+    return [*entry.record.words, *scripts.write_proof_words(entry.verification)], ""
 
 
 CHANGE = Change("apply", PassSpec, _make_steps, _write_words, lambda options: (options.passes,))

@@ -116,12 +116,12 @@ def _build_command(models: Models, kinds: Sequence[FoldKind], output: str | None
     if models.current:
         return ""
     option_words = write_words(FoldSpec(tuple(kind for kind in FOLDS if kind in kinds)))
-    return scripts.headless_command(models, "fold", output, "_folded.onnx", *option_words)
+    return scripts.write_headless_command(models, "fold", output, "_folded.onnx", *option_words)
 
 
 def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     """Return the options of `fold` that make the state again; see `Change.words`."""
-    return [*write_words(FoldSpec((entry.record.fold,))), *scripts.proof_words(entry.verification)], ""
+    return [*write_words(FoldSpec((entry.record.fold,))), *scripts.write_proof_words(entry.verification)], ""
 
 
 CHANGE = Change("fold", FoldSpec, _make_steps, _write_words)

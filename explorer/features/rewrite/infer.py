@@ -78,7 +78,9 @@ def _describe(
 ) -> InferenceResult:
     command = ""
     if not models.current:
-        command = scripts.headless_command(models, "infer", output, "_inferred.onnx", *write_words(options))
+        command = scripts.write_headless_command(
+            models, "infer", output, "_inferred.onnx", *write_words(options)
+        )
     return InferenceResult(
         declared.values,
         declared.graphs,

@@ -175,24 +175,26 @@ class Tiler:
 
     def command(self, spec: TileSpec, output: str | None) -> str:
         """Return the shell command that makes the same tiling, or '' if no command can."""
-        words = scripts.tiling_words(spec)
+        words = scripts.write_tiling_words(spec)
         if words is None:
             return ""
         history, quantize_words = self._models.history, list[str]()
         first = getattr(history.entries[history.current].record, "quantize", None)
         if first is not None:
             follows_original = history.parent(history.current) == 0
-            formats = scripts.quantize_option(first) if follows_original else None
+            formats = scripts.write_quantize_option(first) if follows_original else None
             if formats is None:
                 return ""
             quantize_words = formats
-        return scripts.headless_command(self._models, "tile", output, "_tiled.onnx", *quantize_words, *words)
+        return scripts.write_headless_command(
+            self._models, "tile", output, "_tiled.onnx", *quantize_words, *words
+        )
 
     def module_command(
         self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
     ) -> str:
         """Return the shell command that does the same as `tile_module`, or '' if no command can."""
-        words = scripts.tiling_words(replace(spec, form="auto"))
+        words = scripts.write_tiling_words(replace(spec, form="auto"))
         if self._models.module is not None or self._models.current or words is None:
             return ""
         target = ["-o", write_path_word(output)] if output else []
@@ -365,8 +367,8 @@ def _make_steps(spec: TileSpec, work: Work) -> Steps:
 
 def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     spec = entry.record.spec or _derive_spec(entry)
-    proof = scripts.proof_words(entry.verification)
-    words = None if spec.config else scripts.tiling_words(spec)
+    proof = scripts.write_proof_words(entry.verification)
+    words = None if spec.config else scripts.write_tiling_words(spec)
     if words is not None and sum(map(len, words)) <= scripts.MAX_SITE_CHARACTERS:
         return [*words, *proof], ""
     return ["--config", config, *proof], tiling_settings.write_toml(spec)

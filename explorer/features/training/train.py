@@ -55,7 +55,7 @@ def train_module(
 
 def module_digest(models: Models) -> str:
     """Return a digest of the opened module: its layers, its values, and the files of its classes."""
-    module = _get_module(models).loaded.materialise()
+    module = _get_module(models).loaded.materialize()
     digest = hashlib.sha256(repr(module).encode())
     for chunk in _list_hashed_bytes(module):
         digest.update(chunk)

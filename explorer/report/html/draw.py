@@ -30,7 +30,7 @@ from explorer.report.blocks import (
 )
 from explorer.report.layout import Page, note_omitted_rows
 from explorer.report.present.look.info import describe_model
-from explorer.session.headers import label
+from explorer.session.headers import get_format_label
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -194,7 +194,7 @@ def _markdown_lines(blocks: Iterable[Block], info: Info | None, name: str, exact
 def _format_subtitle(info: Info | None) -> str:
     if info is None:
         return ""
-    about = describe_model(info.model, label(info.model.format))
+    about = describe_model(info.model, get_format_label(info.model.format))
     return f"{printable(info.model.source)} · {printable(about)}"
 
 

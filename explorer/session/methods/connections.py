@@ -29,12 +29,12 @@ def connections(session: Facade, layer: str | int, index: int | None = None) -> 
     Raises:
         Misuse: No layer or more than one layer matches.
     """
-    return figures.connections(session.parts.models, layer, index)
+    return figures.find_connections(session.parts.models, layer, index)
 
 
 def edges(session: Facade, index: int | None = None) -> RowEdges:
     """Lists the edges between rows of the layer tree that point downward, by row ids."""
-    return figures.edges(session.parts.models, index)
+    return figures.list_edges(session.parts.models, index)
 
 
 def fx_graph(
@@ -88,7 +88,7 @@ def placement(session: Facade, providers: Sequence[str] = (), *, index: int | No
         Misuse: The provider does not exist, or the model is not an ONNX graph.
         BadModel: onnxruntime cannot load the model.
     """
-    from explorer.engine.runtime import placement as runs  # imports numpy
+    from explorer.engine.runtime import placement as runtime_placement  # imports numpy
 
     models = session.parts.models
     state = models.resolve_index(index)
@@ -99,4 +99,4 @@ def placement(session: Facade, providers: Sequence[str] = (), *, index: int | No
             hint="run explorer convert MODEL -o OUT.onnx, and open OUT.onnx",
         )
     analysis = models.examine_or_refuse(state).analysis
-    return runs.placement(models.load_graph(state), analysis, providers, scratch=models.workdir)
+    return runtime_placement.placement(models.load_graph(state), analysis, providers, scratch=models.workdir)

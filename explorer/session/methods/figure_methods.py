@@ -161,7 +161,7 @@ def training_memory(
         Misuse: See `training`. Also raised if a pattern matches no module or the model cannot be run this
             way.
     """
-    return computed.training_memory(
+    return computed.compute_training_memory(
         session.parts.models, batches, optimizer, checkpoint, card, measured, index
     )
 
@@ -178,8 +178,8 @@ def training_over_time(
 ) -> Training:
     """Combines `training` at the first batch size with the result of `training_memory`.
 
-    If the memory cannot be computed and only one plain step was requested, `memory` is None and a note gives
-    the reason.
+    If the memory cannot be computed, `memory` is None and a note gives the reason. With several batch sizes,
+    `checkpoint`, `card` or `measured`, this is an error instead.
 
     Args:
         batches: Batch sizes, as in `training_memory`.
@@ -194,7 +194,7 @@ def training_over_time(
     """
     fact = _compute_step_cost(session, batches[0], optimizer, index)
     try:
-        memory = computed.training_memory(
+        memory = computed.compute_training_memory(
             session.parts.models, batches, optimizer, checkpoint, card, measured, index
         )
     except Misuse as error:
@@ -233,7 +233,7 @@ def torchinfo(
             code="drop_option",
         )
     layout = TorchinfoLayout(tuple(columns), depth, width, tuple(rows))
-    return computed.torchinfo_table(session.parts.models, layout)
+    return computed.build_torchinfo_table(session.parts.models, layout)
 
 
 def torchsummary(session: Facade, batch_size: Count | None = None) -> str:
@@ -306,7 +306,7 @@ def layers(
     plan = _plan_utilization(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
     placement = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
-    table = computed.table(
+    table = computed.build_table(
         models,
         query or "",
         columns or (),
@@ -328,9 +328,9 @@ def _plan_utilization(
     index: int | None,
     on_progress: OnProgress,
 ) -> Plan | None:
-    """Plans the tiling for the column `utilization`.
+    """Returns the plan for the column `utilization`: that of `spec`, else the plan of a tiled model.
 
-    It is the given tiling or, if the column is requested, the tiling of a tiled model.
+    Returns None without `spec` if no text in `column_texts` names the column, or the model is not tiled.
     """
     if spec is not None:
         return session.plan(spec, index=index, on_progress=on_progress)
@@ -375,7 +375,7 @@ def column(
     plan = _plan_utilization(session, spec, (name,), index, on_progress)
     placement = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
-    return computed.column(
+    return computed.compute_column(
         models, name, computed.collect_figures(models, machine, plan, overlay, placement, index), index
     )
 
@@ -391,7 +391,7 @@ def overlay(session: Facade, figures: Outside, index: int | None = None) -> Over
     Raises:
         Misuse: A file cannot be read, or holds no figures.
     """
-    return computed.overlay(session.parts.models, figures, index)
+    return computed.match_overlay(session.parts.models, figures, index)
 
 
 def search(session: Facade, text: str, index: int | None = None) -> tuple[int, ...]:

@@ -216,7 +216,7 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
             read_back = validate(reader.read(temporary))
             outcome = Written(target, _add_labels(models, step.judge(read_back, target), target))
             if not outcome.kept:
-                raise output_files.Discard
+                raise output_files.Discard  # ends the block without an error, and removes the file
         if step.state is not None:
             text = step.state if isinstance(step.state, StateText) else step.state(outcome)
     if text is not None:

@@ -17,7 +17,7 @@ from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.costs import selection, value_flow
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.costs.overlay import match_overlay as on_rows
+from explorer.engine.costs.overlay import match_overlay as match_figures
 from explorer.engine.costs.overlay import narrow_overlay
 from explorer.engine.costs.training import memory as step_memory
 from explorer.engine.costs.training import step as training
@@ -44,7 +44,7 @@ Batches = Annotated[Sequence[Count | None], Meta(min_length=1)]
 """Batch sizes. None keeps the model's own size."""
 
 
-def training_memory(
+def compute_training_memory(
     models: Models,
     batches: Sequence[int | None],
     optimizer: Optimizer,
@@ -53,7 +53,7 @@ def training_memory(
     measured: bool,
     index: int | None,
 ) -> TrainingMemory:
-    """Computes the memory of training steps at several batch sizes, and measures it if `measured` is set."""
+    """Computes the memory of training steps at several batch sizes (see `Session.training_memory`)."""
     for batch in batches:
         training.check_options(batch, optimizer)
     opened = models.open_state(models.resolve_index(index))
@@ -107,8 +107,12 @@ def _measure(
     return opened.measure_step(optimizer, batch, train=counted.mode == "train")
 
 
-def row(models: Models, layer: str | int, index: int | None, where: str = "--layer") -> int:
-    """Finds the id of the row that the user selected by id or by a text for `find_layer`."""
+def find_row(models: Models, layer: str | int, index: int | None, where: str = "--layer") -> int:
+    """Finds the id of the row that the user selected by id or by a text for `find_layer`.
+
+    Raises:
+        Misuse: No layer or more than one layer matches; `where` names the option in the message.
+    """
     layers = models.examine_or_refuse(models.resolve_index(index)).analysis.layers
     row_id = layer if isinstance(layer, int) else find_layer(layers, layer, where)
     if not 0 <= row_id < len(layers):
@@ -116,8 +120,12 @@ def row(models: Models, layer: str | int, index: int | None, where: str = "--lay
     return row_id
 
 
-def groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
-    """Finds the ids of all groups that match a text for `find_layer`."""
+def find_groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
+    """Finds the ids of all groups that match a text for `find_layer`.
+
+    Raises:
+        Misuse: No group matches; `where` names the option in the message.
+    """
     layers = models.examine_or_refuse(models.resolve_index(index)).analysis.layers
     matches = find_layers_by_name(layers, name) or [find_layer(layers, name, where)]
     groups = [row_id for row_id in matches if layers[row_id].group]
@@ -127,32 +135,32 @@ def groups(models: Models, name: str, index: int | None, where: str) -> list[int
     return groups
 
 
-def connections(models: Models, layer: str | int, index: int | None) -> Connections:
+def find_connections(models: Models, layer: str | int, index: int | None) -> Connections:
     """Finds the producers of a layer's inputs and the readers of its outputs."""
     examined = models.examine_or_refuse(models.resolve_index(index))
-    row_id, layers, flow = row(models, layer, index), examined.analysis.layers, examined.flow
+    row_id, layers, flow = find_row(models, layer, index), examined.analysis.layers, examined.flow
     same_names = list_same_names(layers, layer)
     if flow is not None:
         find_constants(examined, flow)
     edge_lists = value_flow.list_connections(
-        flow, layers, row_id, _missing_edges_reason(examined) if flow is None else ""
+        flow, layers, row_id, _explain_missing_edges(examined) if flow is None else ""
     )
     edge_lists = replace(edge_lists, same_name=same_names) if same_names else edge_lists
     if not examined.info.assumptions.get("dims"):
         return edge_lists  # every shape is as the file declares it
-    return replace(edge_lists, declared={} if flow is None else _declared_shapes(flow, edge_lists))
+    return replace(edge_lists, declared={} if flow is None else _find_declared_shapes(flow, edge_lists))
 
 
-def edges(models: Models, index: int | None) -> RowEdges:
+def list_edges(models: Models, index: int | None) -> RowEdges:
     """Lists the downward edges between rows."""
     examined = models.examine_or_refuse(models.resolve_index(index))
     flow = examined.flow
     if flow is None:
-        return list_row_edges(flow, _missing_edges_reason(examined))
+        return list_row_edges(flow, _explain_missing_edges(examined))
     return replace(list_row_edges(flow), constants=tuple(sorted(find_constants(examined, flow))))
 
 
-def table(
+def build_table(
     models: Models,
     query: str,
     names: Sequence[str],
@@ -170,20 +178,20 @@ def table(
     if depth is not None and depth < 1:
         raise Misuse("a tree has at least one level", where="depth")
     analysis = models.examine_or_refuse(models.resolve_index(index)).analysis
-    figures = table_figures.sums(analysis)
-    column_figures = table_figures.column_figures(analysis.info, figures)
+    figures = table_figures.compute_sums(analysis)
+    column_figures = table_figures.compute_column_figures(analysis.info, figures)
     order = sort.removeprefix("-")
     sort_column = tree_columns.find_columns([order], column_figures, "--sort")[0] if order else None
-    column_names = names or [*preset.columns, *table_figures.names()]
+    column_names = names or [*preset.columns, *table_figures.list_names()]
     columns = tree_columns.find_columns(column_names, column_figures, unknown=("seconds",))
     matches = filter.build_matcher(query, column_figures) if query.strip() else None
     narrowed = selection.filter_rows(analysis.info, analysis.layers, matches, figures)
     narrowed_inputs = (
-        table_figures.narrowed(analysis.layers, narrowed.layers) if matches is not None else table_figures
+        table_figures.narrow(analysis.layers, narrowed.layers) if matches is not None else table_figures
     )
-    column_figures = narrowed_inputs.column_figures(analysis.info, narrowed.figures)
+    column_figures = narrowed_inputs.compute_column_figures(analysis.info, narrowed.figures)
     rows = selection.arrange_rows(
-        selection.fold_constants(narrowed.layers, edges(models, index).constants)
+        selection.fold_constants(narrowed.layers, list_edges(models, index).constants)
         if fold
         else narrowed.layers,
         depth=depth,
@@ -208,12 +216,12 @@ def table(
     )
 
 
-def column(models: Models, name: str, table_figures: TableFigures, index: int | None) -> array[float]:
+def compute_column(models: Models, name: str, table_figures: TableFigures, index: int | None) -> array[float]:
     """Computes the cells of one column as numbers: one per row, then one for the full model."""
     analysis = models.examine_or_refuse(models.resolve_index(index)).analysis
-    figures = table_figures.sums(analysis)
+    figures = table_figures.compute_sums(analysis)
     narrowed = selection.filter_rows(analysis.info, analysis.layers, None, figures) if figures else None
-    column_figures = table_figures.column_figures(
+    column_figures = table_figures.compute_column_figures(
         analysis.info, narrowed.figures if narrowed is not None else figures
     )
     (column,) = tree_columns.find_columns([name], column_figures, "column")
@@ -244,10 +252,10 @@ def load_overlay(models: Models, figures: Overlay | Outside | None, index: int |
     """Reads and matches figures from outside the program, unless they are an `Overlay` already."""
     if figures is None or isinstance(figures, Overlay):
         return figures
-    return overlay(models, figures, index)
+    return match_overlay(models, figures, index)
 
 
-def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
+def match_overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
     """Matches figures from outside the program to the rows of a model."""
     named = convert_value(figures, _OUTSIDE, "overlay(figures)")
     if isinstance(named, Mapping):
@@ -255,7 +263,7 @@ def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
     else:
         paths = [named] if isinstance(named, str) else named
         files = [read(path) for path in paths]
-    return on_rows(models.examine_or_refuse(models.resolve_index(index)).analysis.layers, files)
+    return match_figures(models.examine_or_refuse(models.resolve_index(index)).analysis.layers, files)
 
 
 _OUTSIDE = PathText | Sequence[PathText] | Mapping[str, Any]
@@ -272,7 +280,7 @@ def find_constants(examined: AnalysisResult, flow: ValueFlow) -> frozenset[int]:
     return flow.constants
 
 
-def _declared_shapes(flow: ValueFlow, edge_lists: Connections) -> dict[str, Shape]:
+def _find_declared_shapes(flow: ValueFlow, edge_lists: Connections) -> dict[str, Shape]:
     """Returns the shapes that the file declares, for those tensors of a layer that have other shapes here."""
     tensors = [
         *(connection.tensor for connection in edge_lists.inputs),
@@ -288,7 +296,7 @@ def _declared_shapes(flow: ValueFlow, edge_lists: Connections) -> dict[str, Shap
     }
 
 
-def _missing_edges_reason(examined: AnalysisResult) -> str:
+def _explain_missing_edges(examined: AnalysisResult) -> str:
     """Returns the reason why the edges are unknown."""
     failed = examined.schedule.incomplete_reason
     if "decode" in examined.info.assumptions:
@@ -330,7 +338,7 @@ def find_layers_by_name(layers: Sequence[Layer], text: str) -> list[int]:
 
 
 def list_same_names(layers: Sequence[Layer], name: str | int | None) -> tuple[str, ...]:
-    """Lists the paths of the other layers of the same name, which paths number: name#2, name#3."""
+    """Lists the paths of further layers of this name, which have a number: name#2, name#3. () for an id."""
     if not isinstance(name, str):
         return ()
     numbered = re.compile(re.escape(name) + r"#\d+").fullmatch
@@ -368,7 +376,7 @@ class TableFigures(Struct, frozen=True):
     placement: Placement | None = None
     profile: Profile | None = None
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Returns the names of the columns that are shown without a request."""
         inputs = {"time": self.machine, "utilization": self.plan, "provider": self.placement}
         outside = () if self.overlay is None else self.overlay.columns
@@ -377,7 +385,7 @@ class TableFigures(Struct, frozen=True):
             *(outside_column.name for outside_column in outside),
         ]
 
-    def sums(self, analysis: Analysis) -> dict[str, Mapping[int, float | None]]:
+    def compute_sums(self, analysis: Analysis) -> dict[str, Mapping[int, float | None]]:
         """Returns figures that are summed for groups, by row id."""
         figures: dict[str, Mapping[int, float | None]] = {}
         if self.machine is not None:
@@ -396,13 +404,13 @@ class TableFigures(Struct, frozen=True):
         note = describe_other_peak(self.machine, limits.find_multiplied_type(analysis))
         return (note,) if note else ()
 
-    def narrowed(self, layers: Sequence[Layer], kept_layers: Sequence[Layer]) -> TableFigures:
+    def narrow(self, layers: Sequence[Layer], kept_layers: Sequence[Layer]) -> TableFigures:
         """Restricts the figures to the rows that a filter kept."""
         if self.overlay is None:
             return self
         return replace(self, overlay=narrow_overlay(self.overlay, layers, kept_layers))
 
-    def column_figures(
+    def compute_column_figures(
         self, info: Info, figures: Mapping[str, Mapping[int, float | None]]
     ) -> tree_columns.ColumnFigures:
         """Computes the column figures. Utilization and efficiency are ratios of sums."""
@@ -443,7 +451,7 @@ def format_torchsummary(models: Models, batch_size: int) -> str:
     return torchsummary.summarize(opened.loaded, shapes, dims, batch_size)
 
 
-def torchinfo_table(models: Models, layout: TorchinfoLayout) -> TorchinfoTable:
+def build_torchinfo_table(models: Models, layout: TorchinfoLayout) -> TorchinfoTable:
     """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's."""
     from explorer.engine.costs.compare import torchinfo  # imports torch
 

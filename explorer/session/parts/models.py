@@ -82,7 +82,7 @@ class Models:
     Args:
         source: Path, name of a model, or nn.Module object.
         inputs: Inputs with which to call an nn.Module object.
-        options: Fields of `OpenOptions`, except `own`.
+        options: Fields of `OpenOptions`, except `loaded_rules`.
         workdir: Folder for models that are not saved, or None for a temporary one.
         cache: Whether to read and write the analysis cache.
         keyword_inputs: Keyword inputs of an nn.Module object, beside `inputs`.
@@ -286,7 +286,11 @@ class Models:
         return path
 
     def check_output_path(self, path: str, overwrite: bool, *inputs: str | None) -> None:
-        """Refuses an output path that is a file of the session or an input of the result."""
+        """Refuses an output path that is a file of the session, or one of the files `inputs`.
+
+        Raises:
+            Misuse: The path is such a file, exists although `overwrite` is False, or cannot be written.
+        """
         models = [self.source, *(e.path for e in self.history.entries if e.path)]
         read = [name for name in (*inputs, self.options["weights_file"], self.options["rules"]) if name]
         weights = self._weight_files()
@@ -302,7 +306,7 @@ class Models:
             raise Misuse("only ONNX files declare shapes", where="--shapes", hint="leave it out")
 
     def check_onnx(self, path: str, overwrite: bool, *inputs: str | None) -> None:
-        """Like `check_target`, for an ONNX file."""
+        """Like `check_output_path`, for an ONNX file: also refuses the extension of another format."""
         from explorer.engine import convert  # imported late: most uses of a session do not need it
 
         self.check_output_path(path, overwrite, *inputs)
@@ -316,6 +320,9 @@ class Models:
         """Opens the original, an ONNX file, or a module that a change made.
 
         Later calls return the same model.
+
+        Raises:
+            BadModel: The original is broken, or has changed since its cached analysis was read.
         """
         if self.is_module(state):
             return self._load_module(state, on_progress)
@@ -507,7 +514,7 @@ class Models:
         return profile
 
     def keep_profile(self, state: int, profile: Profile) -> None:
-        """Caches a profile of the original, in place of an earlier one."""
+        """Caches a profile of the original at its own batch size, in place of an earlier one."""
         if state == 0 and self.cache is not None and profile.batch is None:
             self.examine(0)
             self.cache.tried.discard("profile")
@@ -537,7 +544,7 @@ class Models:
         return notes
 
     def rows(self, state: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
-        """Returns the layers of a state, or no layers if the inputs of a module are unknown."""
+        """Returns the layers of a state, or () if an option is missing or wrong, such as the input shape."""
         try:
             return self.examine(state, on_progress, cancel).analysis.layers
         except Misuse:

@@ -12,7 +12,7 @@ from explorer.session.parts.models import Models, OnProgress
 
 
 def check_module(models: Models, on_progress: OnProgress) -> None:
-    """Checks that the opened model is a module and that torch is installed.
+    """Checks that the opened model is a module and that torch is installed, if it is the current state.
 
     Raises:
         Misuse: The opened model is not a module.

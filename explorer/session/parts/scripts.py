@@ -48,7 +48,7 @@ class Step(Struct, frozen=True):
     parent: int
 
 
-def headless_command(models: Models, verb: str, output: str | None, ending: str, *words: str) -> str:
+def write_headless_command(models: Models, verb: str, output: str | None, ending: str, *words: str) -> str:
     """Returns the command that makes the same change without the screen, or '' for an nn.Module object.
 
     Without `output`, the command names the file after the model, with the suffix `ending`.
@@ -60,7 +60,7 @@ def headless_command(models: Models, verb: str, output: str | None, ending: str,
     return shlex.join([*head, *words, *write_opening_words(models.options)])
 
 
-def tiling_words(spec: TileSpec) -> list[str] | None:
+def write_tiling_words(spec: TileSpec) -> list[str] | None:
     """Returns `spec` as options of `explorer tile`, or None if options cannot express it.
 
     The options name the config file of `spec`, so they do not repeat the settings in it.
@@ -71,7 +71,7 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     return write_words(spec, without=("tile",) if spec.mapping else ())
 
 
-def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[str] | None:
+def write_quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[str] | None:
     """Returns a quantization as options of `explorer quantize`, or None if options cannot express it.
 
     Args:
@@ -99,10 +99,10 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
     words += write_words(spec, without=("config", *PARTS, "symmetric", *omitted))
     if is_form_open(words) and not modules:
         words += ["--form", spec.form]  # without it, a later run could choose another form
-    return words + calibration_words(request)
+    return words + write_calibration_words(request)
 
 
-def calibration_words(request: QuantizeRequest) -> list[str]:
+def write_calibration_words(request: QuantizeRequest) -> list[str]:
     """Returns the calibration samples of a request as options."""
     if request.calibrate:
         return ["--calibrate", write_path_word(request.calibrate)]
@@ -164,7 +164,7 @@ def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) ->
     return "\n".join(lines) + "\n"
 
 
-def quantize_option(request: QuantizeRequest) -> list[str] | None:
+def write_quantize_option(request: QuantizeRequest) -> list[str] | None:
     """Returns the formats and samples of a quantization as options of `explorer tile`.
 
     Returns None if the quantization has other settings.
@@ -173,11 +173,11 @@ def quantize_option(request: QuantizeRequest) -> list[str] | None:
     expressible = QuantizeRequest(QuantizeSpec(spec.weight, spec.input, spec.bias, origins=spec.origins))
     if replace(request, calibrate="", as_graph=False) != expressible:
         return None
-    words = quantize_words(request, modules=True) or []
+    words = write_quantize_words(request, modules=True) or []
     return ["--quantize" if word == "--to" else word for word in words]
 
 
-def proof_words(proof: Verification | None) -> list[str]:
+def write_proof_words(proof: Verification | None) -> list[str]:
     """Returns the settings of a proof as options of the verb that made the state."""
     if proof is None:
         return ["--no-verify"]

@@ -33,7 +33,7 @@ def check_source(source: str) -> None:
     exists = os.path.exists(source) or (bool(name) and path.endswith(".py") and os.path.exists(path))
     confinement.check_model(source)
     if not exists:
-        headers.check(source)
+        headers.check_source(source)
 
 
 def begin_session(choice: ModelChoice, options: dict[str, Any], memory: int | None) -> OpenModel:

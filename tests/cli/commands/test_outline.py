@@ -106,7 +106,7 @@ def test_the_json_keeps_its_contract_and_says_the_same(
     assert code == 0
     answer = json.loads(out)
     answers.check("outline", answer)
-    rows = list(headers.outline(str(sample("bert_tiny"))).rows)
+    rows = list(headers.read_outline(str(sample("bert_tiny"))).rows)
     assert [row["path"] for row in answer["rows"]] == [row.path for row in rows]
     assert [row["bytes"] for row in answer["rows"]] == [row.nbytes for row in rows]
 
@@ -132,13 +132,13 @@ def test_a_folder_is_listed_by_its_name_by_outline_and_by_formats(
 def test_formats_are_listed_as_the_manual_has_them(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "formats")
     assert code == 0
-    for format, converts in headers.formats():
+    for format, converts in headers.list_formats():
         assert f"{format.name}: {format.about}" in out
         assert f"| {format.name} | {format.about}" in manual.formats()
         assert format.name not in converts
     code, out, _ = run(capsys, "formats", "--json")
     answers.check("formats", json.loads(out))
-    assert len(json.loads(out)["formats"]) == len(list(headers.formats()))
+    assert len(json.loads(out)["formats"]) == len(list(headers.list_formats()))
 
 
 @pytest.mark.parametrize("words", [("outline", "alexnet"), ("formats", "alexnet")])

@@ -78,7 +78,7 @@ FLOW = {"If": Chosen, "Loop": Halved, "Scan": Summed}
 @pytest.mark.parametrize("kind", FLOW)
 def test_what_branches_or_loops_is_replayed_with_its_values(kind: str, tmp_path: Path) -> None:
     path, original = saved(FLOW[kind](), tmp_path / "m.pt2")
-    replayed = load(path).materialise()
+    replayed = load(path).materialize()
     for given in (torch.full((4, 3), 3.7), torch.full((4, 3), -0.4), torch.randn(4, 3) * 20):
         with torch.no_grad():
             expected, found = original(given), replayed(given)

@@ -30,8 +30,8 @@ def info(name: str, *shape: Any, kind: int = TensorProto.FLOAT) -> Any:
 
 def looked_at(path: Path) -> Analysis:
     """Everything that a user may ask of a file; the analysis."""
-    assert "".join(compose_text(headers.outline(str(path))))
-    assert "".join(write_json(headers.outline(str(path)), {}))
+    assert "".join(compose_text(headers.read_outline(str(path))))
+    assert "".join(write_json(headers.read_outline(str(path)), {}))
     with Session(path) as session:
         session.open()
         session.memory()
@@ -509,7 +509,7 @@ MODELS = sorted(str(p.relative_to(_data())) for p in _data().rglob("*.onnx"))
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_of_onnx_opens(name: str) -> None:
     path = _data() / name
-    text = "".join(compose_text(headers.outline(str(path))))
+    text = "".join(compose_text(headers.read_outline(str(path))))
     assert all(line.isprintable() for line in text.splitlines())
     with Session(path) as session:
         try:

@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def refuse(self: LoadedModule) -> None:
         raise AssertionError("its values were asked for")
 
-    monkeypatch.setattr(LoadedModule, "materialise", refuse)
+    monkeypatch.setattr(LoadedModule, "materialize", refuse)
     return folders.folder(
         tmp_path / "tiny", {**folders.LLAMA_3_8B, **SIZES}, folders.llama(2, 64, 96, 128, 32)
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.models:
         return outline.answer(args, progress)
-    facts = headers.formats()
+    facts = headers.list_formats()
     if args.json:
         return Answer(lambda: report.write_json(facts, head()))
     return Answer(pieces=lambda: report.compose_text(facts))

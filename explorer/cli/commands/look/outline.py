@@ -20,7 +20,9 @@ def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if "layer" in args.explicit and not wants_code:
         raise Misuse("a module is chosen for its code", where="--layer", hint="add --code")
     outline = (
-        headers.code(args.models[0], args.layer or "") if wants_code else headers.outline(args.models[0])
+        headers.read_code(args.models[0], args.layer or "")
+        if wants_code
+        else headers.read_outline(args.models[0])
     )
     if args.json:
         return Answer(

@@ -28,7 +28,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     if args.port > _MAX_PORT:
         hint = f"choose a port from 0 to {_MAX_PORT:,}"
         raise Misuse(f"the largest port is {_MAX_PORT:,}", where=f"--port {args.port}", hint=hint)
-    headers.check(source)
+    headers.check_source(source)
     require("textual_serve", "serve")
     from explorer.web.server import create_server
 

@@ -65,7 +65,7 @@ def build_torchinfo_table(
     except Exception:
         # operators that need values do not run on the meta device
         try:
-            model = loaded.materialise()
+            model = loaded.materialize()
             summary = _run_torchinfo(loaded, bound_inputs, "cpu", options)
         except ExplorerError:
             raise
@@ -105,7 +105,7 @@ def _run_torchinfo(loaded: LoadedModule, bound_inputs: Any, device: str, options
     import torchinfo
     from torchinfo.torchinfo import clear_cached_forward_pass
 
-    model = loaded.meta() if device == "meta" else loaded.materialise()
+    model = loaded.meta() if device == "meta" else loaded.materialize()
     args, kwargs = bound_inputs.build_arguments(device=device)
     deepest = max((name.count(".") + 1 for name, _ in model.named_modules() if name), default=1)
     formatting: dict[str, Any] = {"col_names": COLUMNS, "row_settings": ROWS, "depth": deepest + 1, **options}

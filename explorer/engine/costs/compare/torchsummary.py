@@ -82,7 +82,7 @@ def _run(
     loaded: LoadedModule, bound_inputs: Any, device: str, batch_size: int
 ) -> tuple[list[_Call], list[Sequence[int]]]:
     """Runs the model and returns the calls of its modules, and the shapes of its inputs without the batch."""
-    model = loaded.meta() if device == "meta" else loaded.materialise()
+    model = loaded.meta() if device == "meta" else loaded.materialize()
     args, kwargs = bound_inputs.build_arguments(device=device)
     calls: list[_Call] = []
 

@@ -49,7 +49,7 @@ def measure_step(
     Raises:
         BadModel: The step fails.
     """
-    model = copy_module(loaded.materialise()).train(train)
+    model = copy_module(loaded.materialize()).train(train)
     args, kwargs = bound_inputs.build_arguments(device="cpu", with_gradients=True)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     torch_optimizer = create_state(OPTIMIZERS[optimizer](trained), trained)

@@ -29,7 +29,7 @@ from explorer.engine.formats.torch_module.meta_copy import (
     copy_without_values,
     remove_values,
 )
-from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitialisedOnMeta
+from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitializedOnMeta
 from explorer.engine.formats.torch_module.tensor_subclass import describe_wrappers, is_wrapper
 from explorer.host.optional_packages import format_error, require, search_here, silence
 
@@ -123,7 +123,7 @@ class LoadedModule(Struct):
             self._meta = self._copy_without_values(self._build_original())
         else:
             last_error: Exception | None = None
-            for device_context in (lambda: torch.device("meta"), UninitialisedOnMeta):
+            for device_context in (lambda: torch.device("meta"), UninitializedOnMeta):
                 try:
                     with self.quiet(), torch.random.fork_rng(devices=[]), device_context(), UnfilledTensors():
                         torch.manual_seed(self.seed)
@@ -172,7 +172,7 @@ class LoadedModule(Struct):
         if self._unused and self._shapes is not None:
             self._unused = False
             return self._shapes
-        with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():
+        with self.quiet(), torch.random.fork_rng(devices=[]), UninitializedOnMeta(), UnfilledTensors():
             torch.manual_seed(self.seed)
             model = self.build()
         # a module that may have other references must not be changed, so copy it
@@ -180,7 +180,7 @@ class LoadedModule(Struct):
             remove_values(model) if self.builds_anew else copy_without_values(model, keep_floats=True)
         ).eval()
 
-    def materialise(self) -> nn.Module:
+    def materialize(self) -> nn.Module:
         """Returns the model with weights on the CPU, in evaluation mode; equal seeds give equal weights.
 
         Tensor subclasses become plain tensors. For example, quantized weights are dequantized.

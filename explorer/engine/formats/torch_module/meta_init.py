@@ -43,7 +43,7 @@ _FILLED = frozenset((torch.zeros, torch.ones, torch.rand, torch.randn))
 """Functions that create a tensor with constant or random values."""
 
 
-class UninitialisedOnMeta(TorchFunctionMode):
+class UninitializedOnMeta(TorchFunctionMode):
     """Creates uninitialized tensors on the meta device, unless the caller names a device.
 
     Layers create their weights with `torch.empty`. Large tensors with constant or random values are also

@@ -127,7 +127,7 @@ def export(
     report, request = on_progress or (lambda progress: None), request or ExportRequest()
     attempts = _list_attempts(request)
     report(Progress("making the weights"))
-    model = loaded.materialise()
+    model = loaded.materialize()
     device = next((p.device for p in model.parameters()), None)
     args, kwargs = move_to_device(bound_inputs.build_arguments(device="cpu"), device)
     request = _fill_names(request, loaded, bound_inputs)

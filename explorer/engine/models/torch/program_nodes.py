@@ -42,7 +42,7 @@ def compute_node_figures(loaded: LoadedModule, options: OpenOptions) -> dict[str
 def _export_program(loaded: LoadedModule, options: OpenOptions) -> Any:
     bound_inputs = bind(loaded, options.input_shapes, options.dims)
     # a module that reads values can only be exported on the CPU
-    for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
+    for device, module in (("meta", loaded.meta), ("cpu", loaded.materialize)):
         args, kwargs = bound_inputs.build_arguments(device=device)
         try:
             with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):

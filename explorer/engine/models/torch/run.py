@@ -26,7 +26,7 @@ def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.nda
     Raises:
         BadModel: The model fails on these inputs.
     """
-    model = loaded.materialise()
+    model = loaded.materialize()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     input_tensors = [convert_to_tensor(array).to(device) for array in inputs]
     args, kwargs = bound_inputs.pack_arguments(input_tensors)

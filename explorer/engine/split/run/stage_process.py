@@ -93,7 +93,7 @@ def _load_program(path: str, threads: int, reads: Sequence[str], makes: Sequence
     from explorer.engine.formats.torch_replay import exported_program  # imports torch
 
     torch.set_num_threads(threads)
-    module = exported_program.load(path).materialise()
+    module = exported_program.load(path).materialize()
 
     def run(values: list[Any]) -> Sequence[Any]:
         with torch.no_grad():

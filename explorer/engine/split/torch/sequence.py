@@ -41,7 +41,7 @@ def export_module(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
         BadModel: torch.export fails for the module.
     """
     # the meta device first, because it needs no weights; code that reads tensor values fails there
-    for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
+    for device, module in (("meta", loaded.meta), ("cpu", loaded.materialize)):
         args, kwargs = bound_inputs.build_arguments(device=device)
         try:
             with loaded.quiet(), torch.enable_grad(), torch.random.fork_rng(devices=[]):

@@ -11,7 +11,7 @@ from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, T
 from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import build_port_table, report_written
 from explorer.report.terms import field_terms, split_verdict
-from explorer.session.headers import label
+from explorer.session.headers import get_format_label
 
 
 def conversion(fact: Conversion) -> list[Block]:
@@ -20,7 +20,9 @@ def conversion(fact: Conversion) -> list[Block]:
         Line(
             (
                 Span(fact.source, "strong"),
-                Span(f"   {label(fact.source_format)} to {label(fact.format)}", "quiet"),
+                Span(
+                    f"   {get_format_label(fact.source_format)} to {get_format_label(fact.format)}", "quiet"
+                ),
                 Span(f"   by {fact.how}" if fact.how else "", "quiet"),
             )
         ),

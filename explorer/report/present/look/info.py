@@ -31,7 +31,7 @@ from explorer.report.present.figures import (
     size,
     value_text,
 )
-from explorer.session.headers import label
+from explorer.session.headers import get_format_label
 
 
 def answer(info: Info, blocks: Sequence[Block]) -> list[Block]:
@@ -163,7 +163,7 @@ def title(model: ModelInfo) -> list[Block]:
 
 def _build_title_line(model: ModelInfo) -> Line:
     sha = f" · sha256 {model.sha256[:12]}" if model.sha256 else ""
-    about = describe_model(model, label(model.format))
+    about = describe_model(model, get_format_label(model.format))
     return Line((Span(model.source, "strong"), Span(f"   {about}{sha}", "quiet")))
 
 

@@ -163,7 +163,7 @@ def test_weights_that_do_not_exist_or_cannot_be_fetched(monkeypatch: pytest.Monk
     monkeypatch.setenv("TORCH_HOME", "/nonexistent/cache")
     monkeypatch.setattr("os.makedirs", lambda *args, **kwargs: None)
     with pytest.raises(ExplorerError, match="leave --weights out") as caught:
-        load("alexnet", weights="IMAGENET1K_V1").materialise()
+        load("alexnet", weights="IMAGENET1K_V1").materialize()
     assert "\n" not in str(caught.value)
 
 
@@ -352,7 +352,7 @@ def outputs_agree(loaded: LoadedModule, path: Path) -> bool:
 def test_exported_names_are_those_of_the_module(nets: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = nets / "small.onnx"
     loaded, model = exported("my_nets:Small", path)
-    state = loaded.materialise().state_dict()
+    state = loaded.materialize().state_dict()
     names = {t.name for t in model.graph.initializer}
     assert names == {n for n in state if not n.endswith("num_batches_tracked")}
     assert [n.name for n in model.graph.node][:2] == ["/conv/Conv", "/bn/BatchNormalization"]
@@ -367,7 +367,7 @@ def test_exported_names_are_those_of_the_module(nets: Path, capfd: pytest.Captur
 def test_transposed_weights_get_their_names_back(nets: Path) -> None:
     path = nets / "tokens.onnx"
     loaded, model = exported("my_nets:Tokens", path)
-    state = set(loaded.materialise().state_dict())
+    state = set(loaded.materialize().state_dict())
     assert {t.name for t in model.graph.initializer if t.name.startswith("block.")} <= state
     assert not [t.name for t in model.graph.initializer if t.name.startswith("onnx::MatMul")]
     assert outputs_agree(loaded, path)

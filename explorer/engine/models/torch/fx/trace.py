@@ -83,7 +83,7 @@ def trace_module(
     Raises:
         BadModel: Neither torch.fx nor torch.export supports the module.
     """
-    module = loaded.materialise() if real else loaded.meta()
+    module = loaded.materialize() if real else loaded.meta()
     tracer = _Tracer()
     try:
         with loaded.quiet(), torch.no_grad():
@@ -117,7 +117,7 @@ def _export_graph(
     failed: Exception | None = None
     # a module that reads values can only be exported on the CPU
     for device in ("cpu",) if real else ("meta", "cpu"):
-        module = loaded.meta() if device == "meta" else loaded.materialise()
+        module = loaded.meta() if device == "meta" else loaded.materialize()
         arguments = (list(args), dict(kwargs)) if real else bound_inputs.build_arguments(device=device)
         try:
             with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
