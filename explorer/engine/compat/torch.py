@@ -251,7 +251,7 @@ def operator_name(target: Any) -> str:
 
     Assumes: the operator is an `OpOverload` with a name like `aten::add.Tensor`.
     Seen: torch 2.9 to 2.15.
-    Otherwise: "", so that the call matches no other call and its unit has no operator.
+    Otherwise: "", so that the calls of a split model match no row of the layer tree and have no operator.
     """
     if not isinstance(target, OpOverload):
         return ""
@@ -556,6 +556,7 @@ def pop_function_mode(mode: TorchFunctionMode) -> bool:
         depth = torch._C._len_torch_function_stack()
         if not depth or torch._C._get_function_stack_at(depth - 1) is not mode:
             return False
+        # the mode is removed only if `push_function_mode` can restore it
         pop, _ = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
     except AttributeError:
         return False
@@ -651,9 +652,9 @@ def intercept_calls(run: Run, elsewhere: Callable[[nn.Module], None] = lambda mo
         run: Makes the calls in this thread.
         elsewhere: Receives each module that a thread without its own `run` calls.
 
-        Assumes: every call of a module uses `nn.Module.__call__`, which can be replaced temporarily.
-        Seen: torch 2.9 to 2.15.
-        Otherwise: one clear error, because no module would be observed.
+    Assumes: every call of a module uses `nn.Module.__call__`, which can be replaced temporarily.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: one clear error, because no module would be observed.
     """
     global _plain_call, _watchers
     previous = _WATCHING.run
@@ -843,7 +844,10 @@ class RecordedCalls:
         return _TensorRef(self.tensors - 1)
 
     def create_constant(self, tensor: torch.Tensor) -> _TensorRef:
-        """Records that the function creates a tensor of its own, such as zeros for missing biases."""
+        """Records that the function creates a tensor itself, such as zeros for missing biases.
+
+        Returns the reference of the tensor, whose numbers do not matter.
+        """
         if id(tensor) not in self._constants:
             reference = self.create_reference()
             keywords = {"dtype": tensor.dtype, "device": torch.device("meta")}
@@ -1009,12 +1013,10 @@ def attention_workspace(
         dtype: Type of queries, keys and values.
         backward: Whether the kernel computes gradients.
 
-        Assumes: torch splits queries into blocks of 256, 64 or 32 and keys into blocks of 512. A thread holds
-            one block of scores (two for gradients) with its sums, and a copy in the narrower type if there is
-            one.
-        Seen: torch 2.9 to 2.15, float64, float32 and bfloat16 without AMX, which packs keys and values as
-            well.
-        Otherwise: the figure is off by the memory of one block; no other figure depends on it.
+    Assumes: torch splits queries into blocks of 256, 64 or 32 and keys into blocks of 512. A thread holds
+    one block of scores (two for gradients) with its sums, and a copy in the narrower type if there is one.
+    Seen: torch 2.9 to 2.15, float64, float32 and bfloat16 without AMX, which packs keys and values as well.
+    Otherwise: the figure is off by the memory of one block; no other figure depends on it.
     """
     block_sizes = ((768, 256), (192, 64), (0, 32))
     block = min(queries, next(size for min_queries, size in block_sizes if queries >= min_queries))

@@ -26,7 +26,7 @@ _MAX_FILES = 1_000
 
 
 def read_model_file(path: str) -> ModelFile | None:
-    """Returns figures from the header of one model, or a note with the reason if there are none.
+    """Returns the record of one model: figures from its header, or a note with the reason if there are none.
 
     The result is None for a broken file without the ending of a model, such as a text that starts like a
     model.

@@ -93,7 +93,7 @@ class OpenedModel(Protocol):
         ...
 
     def runner(self) -> Callable[[Arrays], Arrays] | None:
-        """Returns a function that runs the model in its framework on numpy arrays, or None for ONNX."""
+        """Returns a function that runs an nn.Module on numpy arrays, or None for models of other kinds."""
         ...
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:

@@ -44,7 +44,7 @@ class TensorRows(LayerRows):
         self._params: list[int] = [0] * count
         self._bytes: list[int] = [0] * count
         has_trainable = all(isinstance(entry, str) or entry.trainable is not None for entry in self._items)
-        self._trained: list[int] | None = [0] * count if has_trainable else None
+        self._trainable: list[int] | None = [0] * count if has_trainable else None
         self._repeat = array("i", [1]) * count
         self._compute_sums()
 
@@ -71,7 +71,7 @@ class TensorRows(LayerRows):
 
     def _compute_sums(self) -> None:
         """Computes sums of modules and finds runs of equal modules. Members come before their module."""
-        parents, params, sizes, trained = self._parent, self._params, self._bytes, self._trained
+        parents, params, sizes, trained = self._parent, self._params, self._bytes, self._trainable
         id_by_signature: dict[Hashable, int] = {}
         signature_ids = array("i", bytes(4 * len(parents)))
         children: dict[int, list[int]] = {}
@@ -124,7 +124,7 @@ class TensorRows(LayerRows):
             row = build_leaf_layer(
                 entry, name, self._reason, index, parent_index, self._depth[index], self._params[index]
             )
-            return row if self._trained is None else replace(row, trainable_params=self._trained[index])
+            return row if self._trainable is None else replace(row, trainable_params=self._trainable[index])
         return Layer(
             id=index,
             parent=parent_index,
@@ -137,7 +137,7 @@ class TensorRows(LayerRows):
             weight_bytes=self._bytes[index],
             reason=self._reason,
             repeat=self._repeat[index],
-            trainable_params=None if self._trained is None else self._trained[index],
+            trainable_params=None if self._trainable is None else self._trainable[index],
             **NOTHING_KNOWN,
         )
 

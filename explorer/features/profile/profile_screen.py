@@ -164,12 +164,12 @@ class ProfileDialog(FormDialog[ProfileRequest]):
             with Horizontal(classes="form-row"):
                 for position, (id, label, placeholder) in enumerate(row):
                     shown_label = f" {label}" if position else label
-                    yield from self.pair_entry(shown_label, getattr(self._last, id), placeholder, id)
+                    yield from self.compose_pair(shown_label, getattr(self._last, id), placeholder, id)
         if len(self._states) > 1:
             compared_state = self._states.get(self._last.beside, _NOT_COMPARED)
             yield OptionField("timed", tuple(self._states.values()), compared_state, id="beside")
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Describe the work and the duration of the profile."""
         request = self._read_fields()
         spec = request.spec
@@ -184,7 +184,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
     def _read_fields(self) -> ProfileRequest:
         choice = self.query_one("#choice", OptionField)
         chosen_word = choice.value if choice.index else ""
-        typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
+        typed = {id: self.get_text(id).strip() for row in _ROWS for id, _, _ in row}
         state_indexes = [field.index for field in self.query("#beside").results(OptionField)]
         return ProfileRequest(
             level=chosen_word if self._is_graph else "",

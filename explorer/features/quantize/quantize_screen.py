@@ -121,7 +121,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
         """Return the first field: the weight, if the layer has one."""
         return self.query(ComboField).first()
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Describe the layer and the effect of the dialog."""
         text = f"{self._layer.name}: {self._layer.reason or summarize_layer(self._layer)}"
         return [(text, "text"), ("The state before is quantized again, as a branch of the history.", "dim")]

@@ -29,7 +29,7 @@ class PassDialog(RecordForm[PassSpec]):
 
     def fields(self) -> ComposeResult:
         """Yield a field for the name, and one for each option."""
-        yield from self.entry("pass", self._last.name, "its declared name", "name")
+        yield from self.compose_row("pass", self._last.name, "its declared name", "name")
         yield from super().fields()
 
     def answer(self) -> PassSpec:
@@ -38,7 +38,7 @@ class PassDialog(RecordForm[PassSpec]):
         Raises:
             Misuse: The pass has no name, or an option is invalid.
         """
-        name = self.text_of("name").strip()
+        name = self.get_text("name").strip()
         if not name:
             raise Misuse("the pass has no name", where="pass")
         return replace(super().answer(), name=name)

@@ -58,10 +58,10 @@ class EditDialog(FormDialog[EditStep]):
         """Yield a field for each part of a step."""
         current_word = next(word for word, kind in _KINDS.items() if kind == self._last.kind)
         yield OptionField("do", tuple(_KINDS), current_word, id="kind")
-        yield from self.entry("of", self._last.name, "a node or a tensor", "name")
+        yield from self.compose_row("of", self._last.name, "a node or a tensor", "name")
         attributes = ", ".join(self._layer.attributes) or "none"
-        yield from self.entry("attribute", self._last.attribute, escape_name(attributes), "attribute")
-        yield from self.entry("to", self._last.to, "a name, a value, an operator", "to")
+        yield from self.compose_row("attribute", self._last.attribute, escape_name(attributes), "attribute")
+        yield from self.compose_row("to", self._last.to, "a name, a value, an operator", "to")
 
     def first(self) -> Widget:
         """Return the field for the kind of step, which gets the focus."""
@@ -71,7 +71,7 @@ class EditDialog(FormDialog[EditStep]):
     def _kind(self) -> EditKind:
         return _KINDS[self.query_one("#kind", OptionField).value]
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Describe the effect of the step, and list the attributes or tensors of the layer."""
         kind = self._kind
         lines = [(_MEANING[kind], "dim")]
@@ -86,7 +86,7 @@ class EditDialog(FormDialog[EditStep]):
     def answer(self) -> EditStep:
         """Return the step that the fields describe."""
         kind = self._kind
-        name, attribute, to = (self.text_of(field).strip() for field in ("name", "attribute", "to"))
+        name, attribute, to = (self.get_text(field).strip() for field in ("name", "attribute", "to"))
         if not name:
             raise Misuse("nothing is named", where="of")
         if kind == "set" and not attribute:

@@ -36,12 +36,12 @@ class RebatchDialog(FormDialog[_Batch]):
 
     def fields(self) -> ComposeResult:
         """Yield the fields."""
-        yield from self.entry("batch", "", "8, or a name such as N: open", "batch")
-        yield from self.entry("batch axis", "", "the first axis of each input, or x:1", "axes")
+        yield from self.compose_row("batch", "", "8, or a name such as N: open", "batch")
+        yield from self.compose_row("batch axis", "", "the first axis of each input, or x:1", "axes")
 
-    def meaning(self) -> Sequence[tuple[str, str]]:
+    def describe(self) -> Sequence[tuple[str, str]]:
         """Say what is written and compared."""
-        if not self.text_of("batch").strip():
+        if not self.get_text("batch").strip():
             return [("The model is written to an ONNX file with another batch size.", "dim")]
         size, axes = self.answer()
         batch = f"batch {size:,}" if isinstance(size, int) else f"an open batch, {size}"
@@ -54,8 +54,8 @@ class RebatchDialog(FormDialog[_Batch]):
 
     def answer(self) -> _Batch:
         """Return the batch that the fields describe."""
-        size = parse_batch(self.text_of("batch").strip(), "batch")
-        return _Batch(size, parse_axes(self.text_of("axes").split(), "batch axis"))
+        size = parse_batch(self.get_text("batch").strip(), "batch")
+        return _Batch(size, parse_axes(self.get_text("axes").split(), "batch axis"))
 
 
 def rebatch(context: CommandContext) -> None:

@@ -221,7 +221,7 @@ class ServingDialog(RecordForm[ServingSpec]):
     TITLE_TEXT = "Serving"
     HINT = "↑↓ choose · Enter count · Esc cancel"
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Describe the spec that the fields state in one line."""
         spec = self.answer()
         memory_text = "" if spec.card is None else f", {bytes_text(spec.card)} a device"

@@ -308,11 +308,11 @@ class SizesDialog(FormDialog[dict[str, int]]):
             fields.styles.height = min(len(self._fields), max(3, self.app.size.height - 9))
             for index, name in enumerate(self._fields):
                 size = "" if self._sizes[name] is None else str(self._sizes[name])
-                yield from self.entry(
+                yield from self.compose_row(
                     cut_middle(escape_name(name), _LABEL_CELLS), size, "open", f"size-{index}", max_length=20
                 )
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """List the open sizes, or describe the error in a field."""
         try:
             bound_sizes, role = self.answer(), "dim"
@@ -334,7 +334,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
 
     def answer(self) -> dict[str, int]:
         """Return the sizes of the fields; an empty field leaves its size open."""
-        typed = {name: self.text_of(f"size-{index}") for index, name in enumerate(self._fields)}
+        typed = {name: self.get_text(f"size-{index}") for index, name in enumerate(self._fields)}
         sizes = {
             name: parse_count(text, escape_name(name), 1) for name, text in typed.items() if text.strip()
         }

@@ -159,13 +159,13 @@ class SplitDialog(FormDialog[SplitRequest]):
                     if id == "machines" and self._machine:
                         placeholder = f"{escape_name(self._machine)}, that of m"
                     text = f" {label}" if position else label
-                    yield from self.pair_entry(text, getattr(last, id), placeholder, id)
+                    yield from self.compose_pair(text, getattr(last, id), placeholder, id)
         yield OptionField("schedule", _SCHEDULES, last.schedule, id="schedule")
         yield OptionField("optimizer", tuple(OPTIMIZERS), last.optimizer, id="optimizer")
         if self._is_module:
             yield OptionField("write as", _FORMS, last.form, id="form")
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Describe the split that the current settings make."""
         request = self.answer()
         spec, machines_named = request.spec, request.named_machines
@@ -179,7 +179,7 @@ class SplitDialog(FormDialog[SplitRequest]):
 
     def answer(self) -> SplitRequest:
         """Return the content of the fields; check that they can be parsed."""
-        typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
+        typed = {id: self.get_text(id).strip() for row in _ROWS for id, _, _ in row}
         words = {str(field.id): field.value for field in self.query(OptionField)}
         request = SplitRequest(
             by=cast("SplitBy", words["by"]),

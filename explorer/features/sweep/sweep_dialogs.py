@@ -99,10 +99,10 @@ class SweepDialog(FormDialog[SweepRequest]):
         request = self._request
         typed = request.typed if request is not None else ("16,32,64,128", "", "", "", "")
         for name, (label, hint), value in zip(_NAMES, _FIELDS, typed, strict=True):
-            yield from self.entry(label, value, hint, f"sweep-{name}")
+            yield from self.compose_row(label, value, hint, f"sweep-{name}")
         yield self._machines
         buffer = request.buffer if request is not None else ""
-        yield from self.entry("buffer", buffer, "512KiB, in place of the machine's", "sweep-buffer")
+        yield from self.compose_row("buffer", buffer, "512KiB, in place of the machine's", "sweep-buffer")
         edges = next(
             (word for word, values in _EDGES.items() if request and values == request.spec.edges), ""
         )
@@ -111,7 +111,7 @@ class SweepDialog(FormDialog[SweepRequest]):
             "prove", ("no", "each"), "each" if request and request.verify else "", id="sweep-prove"
         )
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """State the number of tilings, and of the matmuls that each tiles."""
         text = many_text(count_combinations(self.answer().spec), "tiling")
         if self.is_planning:
@@ -124,13 +124,13 @@ class SweepDialog(FormDialog[SweepRequest]):
         """Return the request that the fields describe."""
         if self.refusal is not None:
             raise self.refusal
-        typed = tuple(self.text_of(f"sweep-{name}").strip() for name in _NAMES)
+        typed = tuple(self.get_text(f"sweep-{name}").strip() for name in _NAMES)
         tiles_text, *axis_texts, output = typed
         texts_with_axes = zip(axis_texts, "MKN", strict=True)
         sizes = [parse_sizes(text, axis) if text else None for text, axis in texts_with_axes]
         tiles = combine_tiles(parse_tiles(tiles_text, "tiles") if tiles_text else None, *sizes)
         edges = _EDGES[self.query_one("#sweep-edges", OptionField).value]
-        machine, buffer = self._machines.hardware, self.text_of("sweep-buffer").strip()
+        machine, buffer = self._machines.hardware, self.get_text("sweep-buffer").strip()
         return SweepRequest(
             spec=SweepSpec(tiles, edges, base=self._base),
             hardware=replace_buffer(machine, buffer, "buffer") if buffer else machine,
@@ -197,22 +197,22 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         """Yield the fields."""
         spec = self._request.spec
         formats = ",".join(spec.formats) or _DEFAULT_FORMATS
-        yield from self.entry("formats", formats, "int8,weight=int4+input=int8", "sensitivity-formats")
+        yield from self.compose_row("formats", formats, "int8,weight=int4+input=int8", "sensitivity-formats")
         per_layer = OptionField("each layer", ("alone, and all but it", "no"), id="sensitivity-each")
         per_layer.index = int(not spec.per_layer)
         yield per_layer
         with Horizontal(classes="form-row"):
-            yield from self.pair_entry("bits, most", _format_limit(spec.bits), "none", "sensitivity-bits")
-            yield from self.pair_entry(" dB, least", _format_limit(spec.snr), "none", "sensitivity-snr")
+            yield from self.compose_pair("bits, most", _format_limit(spec.bits), "none", "sensitivity-bits")
+            yield from self.compose_pair(" dB, least", _format_limit(spec.snr), "none", "sensitivity-snr")
         saved = next(word for word, cost in COSTS.items() if cost == spec.cost)
         yield OptionField("to save", tuple(COSTS), saved, id="sensitivity-cost")
         calibrate = format_samples(spec.calibrate, spec.draws)
-        yield from self.entry("calibrate", calibrate, SAMPLES_HINT, "sensitivity-calibrate")
+        yield from self.compose_row("calibrate", calibrate, SAMPLES_HINT, "sensitivity-calibrate")
         with Horizontal(classes="form-row"):
-            yield from self.pair_entry("seed", str(spec.seed or ""), "0", "sensitivity-seed")
-            yield from self.pair_entry(" keep in", self._request.output, "formats.db", "sensitivity-kept")
+            yield from self.compose_pair("seed", str(spec.seed or ""), "0", "sensitivity-seed")
+            yield from self.compose_pair(" keep in", self._request.output, "formats.db", "sensitivity-kept")
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Describe the trials."""
         spec = self.answer().spec
         clauses = [f"{escape_name(', '.join(spec.formats))}: on all layers"]
@@ -223,7 +223,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
 
     def answer(self) -> FormatSweepRequest:
         """Return the request that the fields describe."""
-        typed = self.text_of("sensitivity-formats")
+        typed = self.get_text("sensitivity-formats")
         formats = tuple(dict.fromkeys(name for part in typed.split(",") if (name := part.strip())))
         if not formats:
             raise Misuse("there is no format", where="formats", hint="name some: int8,fixed8.4")
@@ -232,12 +232,12 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         spec = FormatSweepSpec(
             formats,
             per_layer=self.query_one("#sensitivity-each", OptionField).index == 0,
-            bits=_parse_limit(self.text_of("sensitivity-bits"), "bits"),
-            snr=_parse_limit(self.text_of("sensitivity-snr"), "dB"),
+            bits=_parse_limit(self.get_text("sensitivity-bits"), "bits"),
+            snr=_parse_limit(self.get_text("sensitivity-snr"), "dB"),
             cost=COSTS[self.query_one("#sensitivity-cost", OptionField).value],
-            **parse_samples(self.text_of("sensitivity-calibrate"), self.text_of("sensitivity-seed")),
+            **parse_samples(self.get_text("sensitivity-calibrate"), self.get_text("sensitivity-seed")),
         )
-        return FormatSweepRequest(spec, os.path.expanduser(self.text_of("sensitivity-kept").strip()))
+        return FormatSweepRequest(spec, os.path.expanduser(self.get_text("sensitivity-kept").strip()))
 
 
 def _format_limit(value: float | None) -> str:

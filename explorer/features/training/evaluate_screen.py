@@ -59,11 +59,11 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
 
     def fields(self) -> ComposeResult:
         """Yield the fields for the data, the labels and another model."""
-        yield from self.entry("data", self._last.data, "test.npz, test.csv", "data")
-        yield from self.entry("labels", self._last.labels, "by name", "labels")
-        yield from self.entry("beside", self._last.other, "another model", "other")
+        yield from self.compose_row("data", self._last.data, "test.npz, test.csv", "data")
+        yield from self.compose_row("labels", self._last.labels, "by name", "labels")
+        yield from self.compose_row("beside", self._last.other, "another model", "other")
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """State the evaluated models and the default labels."""
         subject = "The model as opened and the current one" if self._state_count > 1 else "The model"
         return [
@@ -73,7 +73,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
 
     def answer(self) -> EvaluationRequest:
         """Return the request that the fields describe."""
-        request = EvaluationRequest(*(self.text_of(name).strip() for name in ("data", "labels", "other")))
+        request = EvaluationRequest(*(self.get_text(name).strip() for name in ("data", "labels", "other")))
         if not request.data:
             raise Misuse("there is no file", where="data")
         return request

@@ -20,7 +20,7 @@ class TrainingDialog(RecordForm[TrainingStepSpec]):
     TITLE_TEXT = "A training step"
     HINT = "↑↓←→ choose · Enter count · Esc cancel"
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Describe the state that the optimizer keeps."""
         return [(f"{OPTIMIZERS[self.answer().optimizer]} that is trained.", "dim")]
 

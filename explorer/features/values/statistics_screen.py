@@ -103,17 +103,17 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         """Yield a field for each option."""
         yield OptionField("of the", (WEIGHTS, ACTIVATIONS), self._last.subject, id="of")
         yield from self._build_entry(_STAT)
-        yield from self.entry("layers", self._last.layers, "all; globs such as *attn*, fc?", "layers")
+        yield from self.compose_row("layers", self._last.layers, "all; globs such as *attn*, fc?", "layers")
         yield from self._build_entry(_KINDS)
         yield from self._build_entry(_AXIS)
-        yield from self.entry("input", self._last.input, "random; an .npy or .npz file", "input")
+        yield from self.compose_row("input", self._last.input, "random; an .npy or .npz file", "input")
 
     def _build_entry(self, option: DeclaredOption) -> ComposeResult:
         """Yield the input of an option of `StatisticsSpec`, with the text that was typed last."""
         text = getattr(self._last, option.name)
-        yield from self.entry(option.declared.label, text, option.declared.placeholder, option.name)
+        yield from self.compose_row(option.declared.label, text, option.declared.placeholder, option.name)
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """List the columns of the table, and mention that activations run the model."""
         request = self.answer()
         lines = [
@@ -124,7 +124,7 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         return lines
 
     def _request(self) -> StatisticsRequest:
-        typed = (self.text_of(name).strip() for name in StatisticsRequest._fields[1:])
+        typed = (self.get_text(name).strip() for name in StatisticsRequest._fields[1:])
         return StatisticsRequest(self.query_one("#of", OptionField).value, *typed)
 
     def answer(self) -> StatisticsRequest:

@@ -349,14 +349,14 @@ class FormDialog(Dialog[T], Generic[T]):
         yield from self.fields()
         yield LineView(id="said", focusable=False)
 
-    def entry(
+    def compose_row(
         self, label: str, value: str, placeholder: str, id: str, *, max_length: int = MAX_LENGTH
     ) -> ComposeResult:
         """Yield a labeled text input in its own row."""
         with Horizontal(classes="form-row"):
-            yield from self.pair_entry(label, value, placeholder, id, max_length=max_length)
+            yield from self.compose_pair(label, value, placeholder, id, max_length=max_length)
 
-    def pair_entry(
+    def compose_pair(
         self, label: str, value: str, placeholder: str, id: str, *, max_length: int = MAX_LENGTH
     ) -> ComposeResult:
         """Yield a labeled text input without a row, to be placed beside others."""
@@ -365,7 +365,7 @@ class FormDialog(Dialog[T], Generic[T]):
         yield Static(label.strip(), classes=f"form-label{second}", markup=False)
         yield create_text_input(value, placeholder=placeholder, id=id, max_length=max_length)
 
-    def text_of(self, id: str) -> str:
+    def get_text(self, id: str) -> str:
         """Return the text of an input."""
         return self.query_one(f"#{id}", Input).value
 
@@ -382,7 +382,7 @@ class FormDialog(Dialog[T], Generic[T]):
 
     def _description(self) -> Sequence[tuple[str, str]]:
         try:
-            return self.meaning()
+            return self.describe()
         except ExplorerError as error:
             return [(str(error), "bad")]
 
@@ -412,7 +412,7 @@ class FormDialog(Dialog[T], Generic[T]):
         """Yield the fields."""
         raise NotImplementedError
 
-    def meaning(self) -> Sequence[tuple[str, str]]:
+    def describe(self) -> Sequence[tuple[str, str]]:
         """Return lines that describe the values, each with its role.
 
         Raises:

@@ -89,12 +89,12 @@ class MachineDialog(FormDialog[Hardware]):
             loading.index = int(self._used is not None and not self._used.double_buffered)
             yield loading
         with Horizontal(classes="form-row"):
-            yield from self.pair_entry("from file", "", "npu.toml", "file")
-            yield from self.pair_entry("save as", "", "a name", "save")
+            yield from self.compose_pair("from file", "", "npu.toml", "file")
+            yield from self.compose_pair("save as", "", "a name", "save")
 
     def _build_entry(self, key: str, texts: Mapping[str, str]) -> ComposeResult:
         id, label, example = _ENTRIES[key]
-        yield from self.pair_entry(label, texts.get(key, ""), example, id)
+        yield from self.compose_pair(label, texts.get(key, ""), example, id)
 
     def first(self) -> Widget:
         """Return the field to focus first: the list of machines if the user has named machines."""
@@ -125,7 +125,7 @@ class MachineDialog(FormDialog[Hardware]):
     def _take_file(self) -> None:
         """Write the settings of a TOML file into the fields, once its name is complete."""
         self._file_machine = None
-        if ".toml" in (path := self.text_of("file").strip()):
+        if ".toml" in (path := self.get_text("file").strip()):
             try:
                 self._file_machine = machines.find_hardware(path, where="from file")
                 self._fill(self._file_machine)
@@ -155,7 +155,7 @@ class MachineDialog(FormDialog[Hardware]):
 
     def answer(self) -> Hardware:
         """Return the machine that the fields describe."""
-        texts = {key: self.text_of(id).strip() for key, (id, _, _) in _ENTRIES.items()}
+        texts = {key: self.get_text(id).strip() for key, (id, _, _) in _ENTRIES.items()}
         from_file = self._file_machine
         if from_file is not None and {key: text for key, text in texts.items() if text} == {
             key: text for key, text in format_settings(from_file).items() if key in _ENTRIES
@@ -185,7 +185,7 @@ class MachineDialog(FormDialog[Hardware]):
             if name := self._name_to_save(machine):
                 memories = self._find_memories(machine) or None
                 machine = save_machine(name, machine, overwrite=True, memories=memories)
-                if name != self.text_of("save").strip():
+                if name != self.get_text("save").strip():
                     _automatic_names.add((machines.find_config_path(), name))
             self.dismiss(machine)
         except ExplorerError as error:
@@ -205,7 +205,7 @@ class MachineDialog(FormDialog[Hardware]):
         A machine with memories must be saved, because only a file describes memories. Further edits of a
         machine that the dialog named keep its name.
         """
-        typed = self.text_of("save").strip()
+        typed = self.get_text("save").strip()
         if typed or self._source is None or "memory" not in self._find_memories(machine):
             return typed
         if (machines.find_config_path(), self._source.name) in _automatic_names:
@@ -214,10 +214,10 @@ class MachineDialog(FormDialog[Hardware]):
         names = machines.load_hardware()
         return next(name for number in count(2) if (name := f"{stem}-{number}") not in names)
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Describe the machine and the file in which it will be saved, or report an error."""
         lines: list[tuple[str, str]] = []
-        name = self.text_of("save").strip()
+        name = self.get_text("save").strip()
         try:
             machine = self.answer()
             name = self._name_to_save(machine)
@@ -225,7 +225,7 @@ class MachineDialog(FormDialog[Hardware]):
             lines.append((_describe(machine), "dim"))
             lines += self._describe_memories(machine)
         except ExplorerError as error:
-            is_empty = not any(self.text_of(id).strip() for id, _, _ in _ENTRIES.values())
+            is_empty = not any(self.get_text(id).strip() for id, _, _ in _ENTRIES.values())
             was_submitted = self._error_text == str(error)
             lines.append((str(error), "dim" if is_empty and not was_submitted else "bad"))
         if error_text := self._error_text or self._field.complaint:

@@ -63,7 +63,7 @@ class RecordForm(FormDialog[R], Generic[R]):
         """
         return replace(self._last, **{option.name: self._read_value(option) for option in self._options})
 
-    def meaning(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Return the help text of each option."""
         self.answer()
         return [(f"{option.declared.label}: {option.declared.help}", "dim") for option in self._options]
@@ -71,7 +71,7 @@ class RecordForm(FormDialog[R], Generic[R]):
     def _read_value(self, option: DeclaredOption) -> Any:
         if option.choices:
             return self.query_one(f"#{_make_id(option)}", OptionField).value
-        text = self.text_of(_make_id(option)).strip()
+        text = self.get_text(_make_id(option)).strip()
         if not text:
             return option.default
         has_many_values = option.many and not option.declared.joined
