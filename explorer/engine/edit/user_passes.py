@@ -134,14 +134,12 @@ def _read_hints(
 ) -> dict[str, Any]:
     """Reads the types of the options, which may be written as text. Other arguments need no type."""
 
-    def holder() -> None:
+    def stub() -> None:
         return None
 
-    holder.__annotations__ = {p.name: p.annotation for p in options if p.annotation is not p.empty}
+    stub.__annotations__ = {p.name: p.annotation for p in options if p.annotation is not p.empty}
     try:
-        return get_type_hints(
-            holder, getattr(inspect.unwrap(function), "__globals__", {}), include_extras=True
-        )
+        return get_type_hints(stub, getattr(inspect.unwrap(function), "__globals__", {}), include_extras=True)
     except (NameError, TypeError, SyntaxError) as fault:
         raise Misuse(f"the pass '{name}' has an option whose type is not known: {fault}") from None
 

@@ -247,10 +247,7 @@ def find_epilogue_level(nest: Nest) -> int:
 def _list_moves(
     mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, single_instance_level: int = -1
 ) -> list[LevelMoves]:
-    """Lists the bytes that move at each level.
-
-    `single_instance_level` is the argument of `nest.list_core_classes`.
-    """
+    """Lists the bytes that move at each level; for `single_instance_level`, see `nest.list_core_classes`."""
     groups = group_memories(machine)
     finishing_level = find_epilogue_level(nest)
     last = len(nest.levels) - 1
@@ -361,7 +358,7 @@ def _compute_memory_costs(
                             memory, sum(busiest_reads.values()), sum(busiest_writes.values())
                         )
                     ),
-                    pj=_compute_energy(memory, reads, writes),
+                    pj=_sum_energy(memory, reads, writes),
                 )
             )
     return costs
@@ -404,9 +401,7 @@ def _sum_accesses(moves: Sequence[LevelMoves], name: str) -> tuple[dict[str, int
     return reads, writes
 
 
-def _compute_energy(
-    memory: MachineMemory, reads: Mapping[str, int], writes: Mapping[str, int]
-) -> float | None:
+def _sum_energy(memory: MachineMemory, reads: Mapping[str, int], writes: Mapping[str, int]) -> float | None:
     if (any(reads.values()) and memory.read_pj is None) or (any(writes.values()) and memory.write_pj is None):
         return None
 

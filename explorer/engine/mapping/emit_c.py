@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from explorer.base.errors import Misuse
 from explorer.engine.mapping.cost import build_nest, find_epilogue_level
-from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Nest, Operand
+from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Nest, Operand, find_reduction_level
 from explorer.facts.mapping import MemoryMachine, SiteMapping
 
 C_TYPES = {
@@ -166,13 +166,8 @@ class _Emitter:
         self.halves = {"left": mapping.dtype, "right": right_dtype}
         self.finishing = find_epilogue_level(self.nest)
         self.last = len(self.nest.levels) - 1
-        split = next((i for i, level in enumerate(self.nest.levels) if level.split[1] > 1), None)
-        self.adding = None if split is None else min(i for i in self.nest.list_holders("C") if i >= split)
-        self.instances = []
-        count = 1
-        for level in self.nest.levels:
-            count *= math.prod(level.split)
-            self.instances.append(count)
+        self.adding = find_reduction_level(self.nest)
+        self.instances = self.nest.count_instances()
 
     # -- names and sizes
 
@@ -182,13 +177,6 @@ class _Emitter:
 
     def list_inner_levels(self, operand: Operand, level: int) -> list[int]:
         return [index for index in self.nest.list_holders(operand) if index > level]
-
-    def get_buffer_size(self, operand: Operand, level: int) -> tuple[int, int]:
-        """Returns the rows and columns of a buffer."""
-        step = self.nest.levels[level]
-        lengths = self.nest.size if operand in step.keep else step.tile
-        rows, columns = OPERAND_AXES[operand]
-        return min(lengths[rows], self.nest.size[rows]), min(lengths[columns], self.nest.size[columns])
 
     # -- source
 
@@ -225,7 +213,7 @@ class _Emitter:
         for level in range(self.last + 1):
             count = self.instances[level]
             for operand in self.nest.holds[level]:
-                rows, columns = self.get_buffer_size(operand, level)  # type: ignore[arg-type]
+                rows, columns = self.nest.get_buffer_size(operand, level)  # type: ignore[arg-type]
                 kind = {"A": "a_t", "B": "b_t", "C": "sum_t"}[operand]
                 yield f"static {kind} {operand}{level}[{count}][{rows * columns}];"
                 yield f"static tile_t {operand}{level}_held[{count}];"
@@ -307,7 +295,7 @@ class _Emitter:
 
     def write_flush(self, level: int) -> Iterator[str]:
         outer = self.find_outer_level("C", level)
-        _, columns = self.get_buffer_size("C", level)
+        _, columns = self.nest.get_buffer_size("C", level)
         finishes = level <= self.finishing
         yield f"static void flush{level}(int id, int first, out_t *output) {{"
         yield f"  tile_t *held = &C{level}_held[id];"
@@ -325,7 +313,7 @@ class _Emitter:
             target, output = f"&sums[{position}]", f"&output[{position}]"
         else:
             parent = f"id / {self.instances[level] // self.instances[outer]}"
-            _, width = self.get_buffer_size("C", outer)
+            _, width = self.nest.get_buffer_size("C", outer)
             origin = f"C{outer}_held[{parent}]"
             position = f"(held->row + x - {origin}.row) * {width} + held->column - {origin}.column"
             target = f"&C{outer}[{parent}][{position}]"
@@ -479,13 +467,13 @@ class _Emitter:
                 tiles = f"{operand}{inner}_held[id{level} * {each} + i]"
                 yield f"  for (int i = 0; i < {each}; i++) {tiles}.row = -1;"
         yield f"  {record} = (tile_t){{{', '.join(bounds)}, 0}};"
-        _, width = self.get_buffer_size(operand, level)
+        _, width = self.nest.get_buffer_size(operand, level)
         outer = self.find_outer_level(operand, level)
         matrix = {"A": "A", "B": "B", "C": "sums"}[operand]
         if outer < 0:
             source = f"{matrix}[({bounds[0]} + x) * {_SIZE_NAMES[OPERAND_AXES[operand][1]]} + {bounds[1]}]"
         else:
-            _, outer_width = self.get_buffer_size(operand, outer)
+            _, outer_width = self.nest.get_buffer_size(operand, outer)
             origin = f"{operand}{outer}_held[id{outer}]"
             source = (
                 f"{operand}{outer}[id{outer}][({bounds[0]} - {origin}.row + x) * {outer_width} + "
@@ -537,8 +525,11 @@ class _Emitter:
 
     def write_product(self) -> Iterator[str]:
         level = self.last
-        (_, a_width), (_, b_width) = self.get_buffer_size("A", level), self.get_buffer_size("B", level)
-        _, c_width = self.get_buffer_size("C", level)
+        (_, a_width), (_, b_width) = (
+            self.nest.get_buffer_size("A", level),
+            self.nest.get_buffer_size("B", level),
+        )
+        _, c_width = self.nest.get_buffer_size("C", level)
         yield f"for (long x = 0; x < lm{level}; x++)"
         yield f"  for (long z = 0; z < lk{level}; z++) {{"
         left = self.write_element("left", f"A{level}[id{level}][x * {a_width} + z]")

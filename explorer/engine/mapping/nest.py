@@ -64,6 +64,18 @@ class Nest(NamedTuple):
         """Lists the levels that hold the operand, from the outermost in."""
         return [index for index, operands in enumerate(self.holds) if operand in operands]
 
+    def get_buffer_size(self, operand: Operand, level: int) -> tuple[int, int]:
+        """Returns the rows and columns of the buffer of an operand at a level."""
+        step = self.levels[level]
+        lengths = self.size if operand in step.keep else step.tile
+        rows, columns = OPERAND_AXES[operand]
+        return min(lengths[rows], self.size[rows]), min(lengths[columns], self.size[columns])
+
+    def count_instances(self) -> list[int]:
+        """Returns the number of instances of each level, over all cores."""
+        splits = (math.prod(level.split) for level in self.levels)
+        return list(itertools.accumulate(splits, lambda total, split: total * split))
+
 
 class Moved(NamedTuple):
     """Elements of one operand that move between a level and the next outer memory that holds it.
@@ -113,7 +125,7 @@ def count_moved(
     if operand != "C":
         return Moved(loaded, 0, 0, multicast, 0, 0)
     outputs = _count_outputs(nest, level, single_instance_level, block)
-    reduction = _find_reduction_level(nest)
+    reduction = find_reduction_level(nest)
     # more loads than outputs mean that a sum is loaded again; the first load may start from zero
     if reduction is None or level < reduction:
         from_zero = 0 if reads_initial_sum and loaded > outputs else outputs
@@ -167,7 +179,7 @@ def _sum_over_cores(
     return sum(count * count_fetched(nest, operand, level, core, block) for core, count in classes)
 
 
-def _find_reduction_level(nest: Nest) -> int | None:
+def find_reduction_level(nest: Nest) -> int | None:
     """Finds the level at which the sums of several cores are added, or None if no level splits K.
 
     It is the outermost level that holds C, from the first level that splits K inward.

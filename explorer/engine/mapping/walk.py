@@ -7,14 +7,13 @@ bytes are the same.
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from explorer.engine.mapping.cost import build_nest, find_epilogue_level
 from explorer.engine.mapping.emit_c import COUNTERS, EpilogueStep
-from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
+from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple, find_reduction_level
 from explorer.engine.mapping.proof import RunInputs, RunResult
 from explorer.facts.mapping import MemoryMachine, SiteMapping
 
@@ -144,11 +143,8 @@ class _Walker:
             "O": np.dtype(mapping.epilogue.output or mapping.accumulator),
         }
         self.finishing, self.last = find_epilogue_level(self.nest), len(self.nest.levels) - 1
-        split = next((i for i, level in enumerate(self.nest.levels) if level.split[1] > 1), None)
-        self.adding = None if split is None else min(i for i in self.nest.list_holders("C") if i >= split)
-        self.instances = list(
-            itertools.accumulate((math.prod(level.split) for level in self.nest.levels), lambda a, b: a * b)
-        )
+        self.adding = find_reduction_level(self.nest)
+        self.instances = self.nest.count_instances()
         self.counters = {(level, name): 0 for level in range(self.last + 1) for name in COUNTERS}
         self.outside = {
             (operand, level): max((i for i in self.nest.list_holders(operand) if i < level), default=-1)
@@ -166,7 +162,7 @@ class _Walker:
         self.tiles: dict[tuple[str, int], list[_Tile]] = {}
         for level, operands in enumerate(self.nest.holds):
             for operand in operands:
-                shape = self._get_buffer_size(operand, level)  # type: ignore[arg-type]
+                shape = self.nest.get_buffer_size(operand, level)  # type: ignore[arg-type]
                 self.tiles[operand, level] = [
                     _Tile(
                         np.zeros(shape, self.types[operand]),
@@ -184,12 +180,6 @@ class _Walker:
         for instance in range(self.instances[outermost]):
             self._flush(outermost, instance, self._is_first_core(instance, outermost, -1))
         return self.output
-
-    def _get_buffer_size(self, operand: Operand, level: int) -> tuple[int, int]:
-        step = self.nest.levels[level]
-        lengths = self.nest.size if operand in step.keep else step.tile
-        rows, columns = OPERAND_AXES[operand]
-        return min(lengths[rows], self.nest.size[rows]), min(lengths[columns], self.nest.size[columns])
 
     def _run_loops(self, level: int, start: Triple, lengths: Triple, instance: int) -> None:
         step = self.nest.levels[level]

@@ -266,10 +266,7 @@ def _count_stored_bytes(choice: LayerChoice, operand: Operand, get_grid: GetGrid
 def _sum_bytes(
     weight_bytes: int, choices: Sequence[LayerChoice], get_grid: GetGrid, unchanged: Collection[str]
 ) -> BeforeAfter:
-    """Returns the bytes of all weights and biases before and after quantization.
-
-    A shared tensor counts once.
-    """
+    """Returns the bytes of all weights and biases, before and after; a shared tensor counts once."""
     bytes_of_copies: dict[str, dict[Hashable, int]] = {}
     original_bytes: dict[str, int] = {}
     for choice in choices:

@@ -99,10 +99,8 @@ class ValueDistribution:
             self.zeros += int(np.count_nonzero(chunk == 0))
             self._grow(max(-self.low, self.high))
             # the factor is a power of two, so the product is exact
-            places = np.floor(chunk * np.float32(HALF_INTERVALS / self.top)).astype(np.int32) + HALF_INTERVALS
-            self.counts += np.bincount(
-                np.clip(places, 0, 2 * HALF_INTERVALS - 1), minlength=2 * HALF_INTERVALS
-            )
+            bins = np.floor(chunk * np.float32(HALF_INTERVALS / self.top)).astype(np.int32) + HALF_INTERVALS
+            self.counts += np.bincount(np.clip(bins, 0, 2 * HALF_INTERVALS - 1), minlength=2 * HALF_INTERVALS)
 
     @property
     def nonzero(self) -> Array:

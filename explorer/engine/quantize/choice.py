@@ -29,10 +29,7 @@ WrittenForm = Literal["qdq", "chain", "qoperator", "function", "nbits"]
 """Form in which a layer is written to ONNX. 'nbits' is the operator MatMulNBits."""
 
 BIAS = Integer("int32", 32)
-"""Format of an int32 bias, added to the accumulator.
-
-Its scale is the product of the scales of input and weight.
-"""
+"""Format of an int32 bias, whose scale is the product of the scales of input and weight."""
 
 
 class LayerChoice(Struct, frozen=True):

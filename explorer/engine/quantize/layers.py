@@ -211,7 +211,7 @@ def _read_layer(
         try:
             operands = _KINDS[key](node, constants)
             _check_operands(operands, constants, shapes, constant_names)
-            operands = _apply_layer_dtype(operands, shapes)
+            operands = _set_layer_dtype(operands, shapes)
         except _NotQuantizable as error:
             reason = REPLACEABLE if constants.replaceable else str(error)
             return QuantizableLayer(node, node.label, reason=reason)
@@ -226,9 +226,7 @@ def _read_layer(
     return None
 
 
-def _apply_layer_dtype(
-    operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]
-) -> tuple[Operand, ...]:
+def _set_layer_dtype(operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]) -> tuple[Operand, ...]:
     """Returns the operands with the layer's element type: that of the first float operand."""
     for operand in operands:
         info = shapes.get(operand.value)

@@ -155,7 +155,7 @@ def _split_into_stages(
     if len(groups) < 2:
         return []
     stages: list[_Stage] = []
-    names_read_later: frozenset[str] = frozenset()
+    read_later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
         nodes = [wiring.nodes[index] for index in sorted(_iterate_producers(wiring, group, follow_all=False))]
@@ -168,11 +168,9 @@ def _split_into_stages(
         received = (read_names & wiring.input_dependent) - produced
         values = [
             info_by_name.get(name, TensorInfo(name, None, None))
-            for name in sorted(produced & (value_names | names_read_later))
+            for name in sorted(produced & (value_names | read_later))
         ]
-        if any(
-            info.name in names_read_later and (info.dtype is None or info.dtype in WIDER) for info in values
-        ):
+        if any(info.name in read_later and (info.dtype is None or info.dtype in WIDER) for info in values):
             return []
         inputs = [info_by_name.get(name, TensorInfo(name, None, None)) for name in sorted(received)]
         graph = replace(
@@ -184,6 +182,6 @@ def _split_into_stages(
             values=(),
             extra=(),
         )
-        stages.append(_Stage(replace(model, graph=graph), tuple(values), names_read_later))
-        names_read_later = (names_read_later | received) - produced
+        stages.append(_Stage(replace(model, graph=graph), tuple(values), read_later))
+        read_later = (read_later | received) - produced
     return stages[::-1]

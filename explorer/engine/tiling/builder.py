@@ -120,10 +120,7 @@ class Emission(Struct):
         return self.function_names[key]
 
     def define(self, function: Function) -> str:
-        """Registers a function; returns its name.
-
-        If a different function has this name already, the name gets a number.
-        """
+        """Registers a function; returns its name, with a number if a different function has the name."""
         name, number = function.name, 2
         while name in self.functions and not _has_same_function(self.functions[name], function):
             name, number = f"{function.name}_{number}", number + 1
@@ -371,10 +368,8 @@ class GraphBuilder(Struct):
             if missing:
                 x = self.reshape(x, (*missing, *x_shape), f"{label}_axes")
             pairs = zip(shape, (*missing, *x_shape), strict=True)
-            repeats_by_axis = [
-                size if current == 1 and isinstance(size, int) else 1 for size, current in pairs
-            ]
-            return self.add("Tile", (x, self.integers(repeats_by_axis, f"{label}_repeats")), label)
+            repeats = [size if current == 1 and isinstance(size, int) else 1 for size, current in pairs]
+            return self.add("Tile", (x, self.integers(repeats, f"{label}_repeats")), label)
         return self.add("Expand", (x, self.read_sizes(shape, f"{label}_shape")), label)
 
     def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:

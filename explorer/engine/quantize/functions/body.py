@@ -30,11 +30,9 @@ class FunctionBody(GraphBuilder):
         return self.number(value, np.float32, label)
 
     def flag(self, name: str) -> str:
-        """Converts an integer attribute of the call to 0.0 or 1.0; returns the name of the value."""
-        integer = self.add(
-            "Constant", (), f"{name}_int", attributes={"value_int": AttributeRef(name, INTEGER)}
-        )
-        return self.cast(integer, "float32", name)
+        """Converts an value attribute of the call to 0.0 or 1.0; returns the name of the value."""
+        value = self.add("Constant", (), f"{name}_int", attributes={"value_int": AttributeRef(name, INTEGER)})
+        return self.cast(value, "float32", name)
 
 
 def add_log_of_two(body: FunctionBody, x: str, label: str) -> str:

@@ -44,12 +44,10 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
     axis = body.add("Constant", (), "axis", attributes={"value_int": AttributeRef("axis", INTEGER)})
     sizes, one, zero = body.op("Shape", "sizes", "X"), body.integers((1,), "one"), body.integers((0,), "none")
     # the axis as a nonnegative index
-    axis_index = body.op(
-        "Mod", "at", body.op("Reshape", "axis_of", axis, one), body.op("Shape", "rank", sizes)
-    )
-    next_at = body.op("Add", "next_at", axis_index, one)
-    length = body.op("Slice", "length", sizes, axis_index, next_at)
-    outer = _add_product(body, body.op("Slice", "sizes_before", sizes, zero, axis_index), one, "before")
+    index = body.op("Mod", "at", body.op("Reshape", "axis_of", axis, one), body.op("Shape", "rank", sizes))
+    next_at = body.op("Add", "next_at", index, one)
+    length = body.op("Slice", "length", sizes, index, next_at)
+    outer = _add_product(body, body.op("Slice", "sizes_before", sizes, zero, index), one, "before")
     ends = body.integers((1 << 62,), "end")
     inner = _add_product(body, body.op("Slice", "sizes_behind", sizes, next_at, ends), one, "behind")
     block = body.integers((BLOCK,), "block")

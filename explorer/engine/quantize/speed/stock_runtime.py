@@ -124,10 +124,7 @@ def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeK
 
 
 def _find_operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
-    """Returns the operator that replaced a layer, or ''.
-
-    The name, the weight or the output identifies the node.
-    """
+    """Returns the operator that replaced a layer, found by its name, weight or output, or ''."""
     layer = choice.layer
     codes = {
         f"{weight.stored}_{end}" for weight in layer.operands_of("weight") for end in ("quantized", "blocks")

@@ -153,7 +153,7 @@ def build_layer(
     """
     name, op = path or type(layer).__name__, kind.__name__
     node = Node(op, [f"{name} (input)"], [name], name)
-    if reason := _explain_unquantizable(layer, kind, run, types):
+    if reason := _explain_unfit(layer, kind, run, types):
         return build_unquantized_layer(path, node, reason)
     operands = list(_list_operands(layer, kind, name))
     parameters = {operand.input_index: operand.stored for operand in operands if operand.tensor is not None}
@@ -183,9 +183,7 @@ def build_unquantized_layer(path: str, node: Node, reason: str) -> ModuleLayer:
     return ModuleLayer(QuantizableLayer(node, node.label, reason=reason), path, {})
 
 
-def _explain_unquantizable(
-    layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]
-) -> str:
+def _explain_unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]) -> str:
     """Returns the reason why a layer cannot take a format, or '' if it can."""
     if kind is nn.Bilinear:
         return "Bilinear multiplies three tensors; only a product of two takes a number format"

@@ -1,7 +1,4 @@
-"""Rounding of a layer's input in torch.
-
-It uses standard operators and gives the same numbers as `NumberFormat.rounded`.
-"""
+"""Rounding of a layer's input in torch, with the same numbers as `NumberFormat.rounded`."""
 
 from __future__ import annotations
 

@@ -46,10 +46,8 @@ def convert_operands(
             is_call = is_function_call(choice, operand.part) or _would_lose_clip(
                 operand, fmt, grid, additions
             )
-            write_operand = _write_call if is_call else _WRITERS_BY_PART[operand.part]
-            inputs[operand.input_index] = _wrap_in_casts(
-                write_operand, is_call, operand, fmt, grid, additions
-            )
+            writer = _write_call if is_call else _WRITERS_BY_PART[operand.part]
+            inputs[operand.input_index] = _wrap_in_casts(writer, is_call, operand, fmt, grid, additions)
     return inputs
 
 

@@ -28,7 +28,7 @@ def _list_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
     yield from _list_traffic_formulas(site, shape)
     yield from _list_buffer_formulas(site, shape, machine)
     yield from _list_time_formulas(site, machine)
-    yield from _list_systolic_formulas(site, shape, machine)
+    yield from _list_array_formulas(site, shape, machine)
 
 
 def _format_product(*factors: object) -> str:
@@ -155,9 +155,7 @@ def _list_time_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
         yield Formula("time", rule, numbers, cost.seconds, "seconds")
 
 
-def _list_systolic_formulas(
-    site: SiteCost, shape: dimensions.SiteDims, machine: Hardware
-) -> Iterator[Formula]:
+def _list_array_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: Hardware) -> Iterator[Formula]:
     if machine.array is None:
         return
     rows, columns = machine.array

@@ -41,23 +41,22 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
     body = builder.create_inner("matrix")
     x_matrix, w_matrix = body.value("x"), body.value("w")
     columns = -(-site.N // tn), -(-site.K // tk) * tk, tn
-    w_shape = (
-        columns if weight is not None else (_find_fixed_length(site, "K"), _find_fixed_length(site, "N"))
-    )
+    w_shape = columns if weight is not None else (_get_length(site, "K"), _get_length(site, "N"))
     z = _tile_matrix(body, site, plan.tile, x_matrix, w_matrix)
     return builder.scan(
         "matrices",
         body,
         inputs=[
-            Value(x_matrix, site.dtype, (_find_fixed_length(site, "M"), _find_fixed_length(site, "K"))),
+            Value(x_matrix, site.dtype, (_get_length(site, "M"), _get_length(site, "K"))),
             Value(w_matrix, site.right_dtype, w_shape),
         ],
-        outputs=[Value(z, site.accumulator, (_find_fixed_length(site, "M"), _find_fixed_length(site, "N")))],
+        outputs=[Value(z, site.accumulator, (_get_length(site, "M"), _get_length(site, "N")))],
         scanned=[x, w],
     )
 
 
-def _find_fixed_length(site: Site, axis: str) -> int | None:
+def _get_length(site: Site, axis: str) -> int | None:
+    """Returns the length of an axis of a site, or None if it is open."""
     return None if axis in site.dynamic else int(getattr(site, axis))
 
 

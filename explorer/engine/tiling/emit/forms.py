@@ -204,10 +204,8 @@ def _write_products(
             if len(row) >= _MIN_RUN:
                 terms = builder.add_run(operator, (row, tiles), labels, DOMAIN, mnk)
             else:
-                node_arguments = zip(row, tiles, labels, mnk, strict=True)
-                terms = [
-                    builder.add(operator, (x, w), a, domain=DOMAIN, mnk=b) for x, w, a, b in node_arguments
-                ]
+                arguments = zip(row, tiles, labels, mnk, strict=True)
+                terms = [builder.add(operator, (x, w), a, domain=DOMAIN, mnk=b) for x, w, a, b in arguments]
             row_sums.append(builder.total(terms, f"c_{i}{tag}", site.accumulator))
         sums.append(row_sums)
     return sums

@@ -97,10 +97,7 @@ class StoredOperand:
         )
 
     def write_blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
-        """Returns the value name of all tiles, (n, k, TK, TN) or (batch, 1, n, k, TK, TN).
-
-        `grid` is (k, n).
-        """
+        """Returns the name of all tiles, (n, k, TK, TN) or (batch, 1, n, k, TK, TN); `grid` is (k, n)."""
         return builder.emission.store(
             (*self.key, "blocks", height, width),
             f"{self.base_name}/blocks_{height}x{width}",

@@ -66,10 +66,7 @@ def write_cut(
 def scan_columns(
     builder: GraphBuilder, body: GraphBuilder, column: Value, product: Value, columns: str, label: str
 ) -> str:
-    """Writes a Scan over columns of tiles.
-
-    The results are stacked as (M, n, TN), which is (M, n * TN) after a Flatten.
-    """
+    """Writes a Scan over columns of tiles; flattens the stacked results (M, n, TN) to (M, n * TN)."""
     scanned = builder.scan(
         "columns", body, inputs=[column], outputs=[product], scanned=[columns], output_axis=1
     )

@@ -48,23 +48,19 @@ def pad_to_whole_tiles(
     """
     pads_after: list[str] = []
     needs_padding = False
-    for axis_index, (axis, size) in enumerate(zip(axes, tile, strict=True)):
+    for index, (axis, size) in enumerate(zip(axes, tile, strict=True)):
         if axis in site.dynamic:
             # ONNX's Mod has the sign of the divisor, so this is the distance to the next multiple
-            length = builder.size(x, axis_index, f"{label}_length_{axis_index}")
-            negative_length = builder.add(
-                "Mul",
-                (length, builder.integers((-1,), f"{label}_minus_{axis_index}")),
-                f"{label}_less_{axis_index}",
+            length = builder.size(x, index, f"{label}_length_{index}")
+            negative = builder.add(
+                "Mul", (length, builder.integers((-1,), f"{label}_minus_{index}")), f"{label}_less_{index}"
             )
-            tile_size = builder.integers((size,), f"{label}_tile_{axis_index}")
-            pads_after.append(
-                builder.add("Mod", (negative_length, tile_size), f"{label}_missing_{axis_index}")
-            )
+            tile_size = builder.integers((size,), f"{label}_tile_{index}")
+            pads_after.append(builder.add("Mod", (negative, tile_size), f"{label}_missing_{index}"))
             needs_padding = True
         else:
             missing = -int(getattr(site, axis)) % size
-            pads_after.append(builder.integers((missing,), f"{label}_missing_{axis_index}"))
+            pads_after.append(builder.integers((missing,), f"{label}_missing_{index}"))
             needs_padding = needs_padding or bool(missing)
     if not needs_padding:
         return x

@@ -175,13 +175,11 @@ def build_integer_site(
         inputs=tuple(site_inputs),
         finish=finish,
         bias=False,
-        sums=cache(lambda: _compute_needed_accumulator(base, terms, converter, right_dtype)),
+        sums=cache(lambda: _find_needed_accumulator(base, terms, converter, right_dtype)),
     )
 
 
-def _compute_needed_accumulator(
-    base: Site, terms: Terms, converter: Columns, right_dtype: str
-) -> Accumulator:
+def _find_needed_accumulator(base: Site, terms: Terms, converter: Columns, right_dtype: str) -> Accumulator:
     """Computes the accumulator that the sums need. Computed zero points count as 0."""
     a = terms.a if isinstance(terms.a, int) else 0
     b = 0 if isinstance(terms.b, str) else terms.b

@@ -53,9 +53,7 @@ class TiledLinear(_TiledLayer, nn.Linear):
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
 
 
-def _extract_windows(
-    x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int
-) -> Tensor:
+def _cut_windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int) -> Tensor:
     """Returns the input elements under the kernel at each position: (batch x positions, channels x kernel).
 
     torch's unfold works with every exporter, but supports only images. So a signal is treated as an image of
@@ -116,7 +114,7 @@ class _TiledConvolution(_TiledLayer):
         steps = tuple(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))
         sizes = [(x.shape[2 + axis] - d * (k - 1) - 1) // s + 1 for axis, (k, d, s) in enumerate(steps)]
         depth = layer.in_channels * math.prod(layer.kernel_size)
-        rows = _extract_windows(x, steps, sizes, depth)
+        rows = _cut_windows(x, steps, sizes, depth)
         weight, shape = layer.weight.reshape(layer.out_channels, depth), (layer.out_channels, depth)
         y = compute_tiled_product(rows, weight, layer.tile, padded=layer.edges == "padded", sizes=shape)
         if layer.bias is not None:
@@ -127,18 +125,12 @@ class _TiledConvolution(_TiledLayer):
 
 
 class TiledConv1d(_TiledConvolution, nn.Conv1d):
-    """nn.Conv1d computed by tile products, for (batch, channels, length), with or without the batch axis."""
+    """nn.Conv1d computed by tile products, for (batch, channels, length) or (channels, length)."""
 
 
 class TiledConv2d(_TiledConvolution, nn.Conv2d):
-    """nn.Conv2d computed by tile products, for (batch, channels, height, width).
-
-    The batch axis may be missing.
-    """
+    """nn.Conv2d computed by tile products, for images with or without a batch axis."""
 
 
 class TiledConv3d(_TiledConvolution, nn.Conv3d):
-    """nn.Conv3d computed by tile products, for (batch, channels, depth, height, width).
-
-    The batch axis may be missing.
-    """
+    """nn.Conv3d computed by tile products, for volumes with or without a batch axis."""
