@@ -21,11 +21,7 @@ from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.features.quantize.layer_list import QuantizedLayers, sort_by_loss
 from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.features.quantize.quantize_dialog import QuantizeDialog
-from explorer.features.quantize.quantize_words import (
-    build_without_layers,
-    quantize_blocks,
-    summarize_layer,
-)
+from explorer.features.quantize.quantize_words import build_without_layers, quantize_blocks, summarize_layer
 from explorer.report.present.shell.history_words import state_name
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
