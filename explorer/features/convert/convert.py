@@ -97,9 +97,7 @@ def convert(
     )
     path = models.source if models.module is None else None
     fact = write(lambda: models.open_state(0, on_progress), path, job, overwrite=overwrite)
-    return replace(
-        fact, command=scripts.write_headless_command(models, "convert", output, "", *write_words(options))
-    )
+    return replace(fact, command=scripts.write_command(models, "convert", output, "", *write_words(options)))
 
 
 def _check_unchanged(models: Models) -> None:

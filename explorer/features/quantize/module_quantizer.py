@@ -150,7 +150,7 @@ class ModuleQuantizer:
         if self._models.current or words is None:
             return ""
         words += write_words(ConversionOptions(dynamic=dynamic))
-        return scripts.write_headless_command(self._models, "quantize", output, "_quantized.pt2", *words)
+        return scripts.write_command(self._models, "quantize", output, "_quantized.pt2", *words)
 
     def _get_opened(self) -> TorchModel:
         opened = self._models.open_state(self._models.current)

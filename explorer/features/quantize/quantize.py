@@ -353,7 +353,7 @@ class Quantizer:
         words = scripts.write_quantize_words(request)
         if words is None:
             return ""
-        return scripts.write_headless_command(self._models, "quantize", output, "_quantized.onnx", *words)
+        return scripts.write_command(self._models, "quantize", output, "_quantized.onnx", *words)
 
     def _answer(
         self,

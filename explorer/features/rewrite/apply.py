@@ -49,9 +49,7 @@ def _make_steps(options: PassSpec, work: Work) -> Steps:
     words = _list_words(options)
     command = ""
     if words and not models.current:
-        command = scripts.write_headless_command(
-            models, "apply", work.output, f"_{options.name}.onnx", *words
-        )
+        command = scripts.write_command(models, "apply", work.output, f"_{options.name}.onnx", *words)
     blame_verdicts: list[str] = []
     with scratch.create_folder() as folder:
         report(work.on_progress, work.cancel, f"applying {options.name}")

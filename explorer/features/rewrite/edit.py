@@ -100,7 +100,7 @@ def _map_aliases(models: Models) -> Mapping[str, str]:
 
 def _build_command(models: Models, steps: Sequence[EditStep], output: str | None) -> str:
     """Return the shell command that makes the same edits, or '' if no command can."""
-    return scripts.write_headless_command(models, "edit", output, "_edited.onnx", *write_step_words(steps))
+    return scripts.write_command(models, "edit", output, "_edited.onnx", *write_step_words(steps))
 
 
 def _load(work: Work, model: Model, path: str) -> None:

@@ -116,7 +116,7 @@ def _build_command(models: Models, kinds: Sequence[FoldKind], output: str | None
     if models.current:
         return ""
     option_words = write_words(FoldSpec(tuple(kind for kind in FOLDS if kind in kinds)))
-    return scripts.write_headless_command(models, "fold", output, "_folded.onnx", *option_words)
+    return scripts.write_command(models, "fold", output, "_folded.onnx", *option_words)
 
 
 def _write_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:

@@ -78,9 +78,7 @@ def _describe(
 ) -> InferenceResult:
     command = ""
     if not models.current:
-        command = scripts.write_headless_command(
-            models, "infer", output, "_inferred.onnx", *write_words(options)
-        )
+        command = scripts.write_command(models, "infer", output, "_inferred.onnx", *write_words(options))
     return InferenceResult(
         declared.values,
         declared.graphs,

@@ -241,7 +241,7 @@ class Splitter:
         words += [] if request.verify else ["--no-verify"]
         words += ["--seed", str(request.seed)] if request.seed else []
         label = f"extract {facts.first}" + (f" to {facts.last}" if facts.last != facts.first else "")
-        command = scripts.write_headless_command(self._models, "extract", None, "_part.onnx", *words)
+        command = scripts.write_command(self._models, "extract", None, "_part.onnx", *words)
         return StateText(label, PartRecord(tuple(words)), command)
 
     def _describe(self, subject: SplitSubject, part: Part) -> Extraction:

@@ -186,9 +186,7 @@ class Tiler:
             if formats is None:
                 return ""
             quantize_words = formats
-        return scripts.write_headless_command(
-            self._models, "tile", output, "_tiled.onnx", *quantize_words, *words
-        )
+        return scripts.write_command(self._models, "tile", output, "_tiled.onnx", *quantize_words, *words)
 
     def module_command(
         self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None

@@ -48,7 +48,7 @@ class Step(Struct, frozen=True):
     parent: int
 
 
-def write_headless_command(models: Models, verb: str, output: str | None, ending: str, *words: str) -> str:
+def write_command(models: Models, verb: str, output: str | None, ending: str, *words: str) -> str:
     """Returns the command that makes the same change without the screen, or '' for an nn.Module object.
 
     Without `output`, the command names the file after the model, with the suffix `ending`.
