@@ -36,7 +36,7 @@ _MAX_WRITTEN_BITS = 1000
 
 
 def _power_of_ten_text(value: int) -> str:
-    """Formats a number that is too large to write out as a power of ten: '-10^560'."""
+    """Formats a very large number as a power of ten: '-10^560'."""
     return f"{'-' if value < 0 else ''}10^{int((value.bit_length() - 1) * 0.3010299957)}"  # log10(2)
 
 
@@ -52,7 +52,7 @@ def _scale_value(value: int, base: int, units: Sequence[str]) -> str:
 
 
 def exact_text(value: int | None) -> str:
-    """Formats an integer with thousands separators; None -> '?'."""
+    """Formats an integer with thousands separators, a very large one as a power of ten; None -> '?'."""
     if value is None:
         return "?"
     return f"{value:,}" if value.bit_length() <= _MAX_WRITTEN_BITS else _power_of_ten_text(value)

@@ -59,7 +59,7 @@ class ReportingApp(App[R]):
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that ended the application, or None. For a background task, its own error."""
+        """The error that ended the application, or None. If a background task failed, the task's error."""
         if not hasattr(self, "_exception"):
             return ExplorerError("the screen ended with an error") if self.return_code else None
         return getattr(self._exception, "error", self._exception)
@@ -133,7 +133,7 @@ def _find_message_node() -> Any:
 
 
 def survive_bad_input(driver_class: type[Driver], create_decoder: Callable[[], Any]) -> type[Driver]:
-    """Return a driver that decodes input as given, and goes on after sequences that it cannot read.
+    """Return a driver that uses another decoder, and continues after sequences that it cannot read.
 
     Textual would end the program, and the shell would get what the terminal sends next.
 

@@ -111,7 +111,7 @@ def open_or_stored(session: Session, progress: ProgressLine) -> Info:
 
 
 def describe_fixed_sizes(info: Info, args: ParsedArgs) -> str:
-    """Describe the sizes that an exported program leaves open and its graph has fixed, or return ''.
+    """Describe the sizes that are open in an exported program and fixed in its ONNX graph, or return ''.
 
     Sizes that the user bound with `--dim` are left out; with `--input-shape`, the result is ''.
     """

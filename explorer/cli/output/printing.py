@@ -64,7 +64,7 @@ def _shorten_document(answer: Answer, top: int | None) -> dict[str, Any]:
 
 
 def _shorten_blocks(answer: Answer, args: ParsedArgs) -> list[Block]:
-    """Return the blocks of the answer, with tables of at most as many rows as the user wants."""
+    """Return the blocks of the answer, with the first rows of each table if the user typed `--top`."""
     blocks = answer.page()
     if args.top is None:
         return blocks

@@ -1172,7 +1172,7 @@ def changes_saved_tensors() -> bool:
 
 
 def list_saved_values(results: Sequence[torch.Tensor]) -> list[Any] | None:
-    """Returns what the graph behind results keeps for the backward pass: tensors, and objects with them.
+    """Returns the tensors and attribute dictionaries that the nodes of the autograd graph of results keep.
 
     Returns:
         The values, or None if a hook of the model replaces a saved tensor.

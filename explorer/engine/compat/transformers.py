@@ -31,7 +31,7 @@ _CACHE_CLASS = re.compile(r"\b\w*Cache\b")
 
 
 def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
-    """Returns the arguments of a forward by name, including those that it only passes on.
+    """Returns the arguments of a forward by name, including arguments that the forward only passes on.
 
     Assumes: a forward with `**kwargs` passes them to the function that a decorator wraps, or to the first
     submodule that takes tokens.
@@ -92,7 +92,7 @@ def cache_argument(arguments: Mapping[str, inspect.Parameter]) -> str | None:
 
 
 def _names_cache(annotation: Any) -> bool:
-    """Whether an annotation is a cache class, a string that names one, or a union or list of one."""
+    """Whether an annotation is a cache class, a text with its name, or a union or list with a cache class."""
     if isinstance(annotation, str):
         return bool(_CACHE_CLASS.search(annotation))
     if parts := get_args(annotation):

@@ -118,7 +118,7 @@ class CommandContext:
     def start(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
     ) -> None:
-        """Run a job unless another one is running. If it fails, show the error and call `failed`."""
+        """Run a job unless another job is running. If the job fails, show the error and call `failed`."""
         if self.ready():
             self.start_next(title, work, failed)
         else:
@@ -127,7 +127,7 @@ class CommandContext:
     def start_next(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
     ) -> None:
-        """Run a job at once, even if another one is running. `failed` as for `start`."""
+        """Run a job at once, even if another job is running. See `start` for `failed`."""
         self.screen.run_worker(self._show_errors(title, work, failed), group="job", exit_on_error=False)
 
     def open_view(
@@ -312,7 +312,7 @@ class CommandContext:
             self.panes.move_to_layer(row)
 
     async def find_layer(self, path: str) -> int | None:
-        """Return the ID of a layer in the current model. If there is none, report it and return None."""
+        """Return the ID of a layer in the current model. If the model lacks it, say so and return None."""
         layer_id = (await self.jobs.locate(self.tree.model.layers, [path])).get(path)
         if layer_id is None:
             self.store.say(f"the current model has no layer {escape_name(path)}")

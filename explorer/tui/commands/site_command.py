@@ -48,7 +48,7 @@ class SiteCommand(ScreenCommand):
         self.store.say(reason or self.no_site_message)
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:
-        """Return the sites, and the plan that lists them, or None if they were read from the model file."""
+        """Return the sites, and their plan: None if the sites were read from the model file."""
         raise NotImplementedError
 
     def open(

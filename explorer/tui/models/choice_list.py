@@ -110,7 +110,7 @@ class ChoiceList(LineList, can_focus=False):
         return [row for row in rows if not isinstance(row, str)]
 
     @property
-    def short(self) -> bool:
+    def is_short(self) -> bool:
         """Whether the list is too narrow for all columns."""
         return self.size.width < _ROOMY
 
@@ -142,7 +142,7 @@ class ChoiceList(LineList, can_focus=False):
                 self._table_indices += [-1, *range(len(listed), len(listed) + len(matches))]
                 listed += matches
         self._table = choice_table(
-            listed, "models", short=self.short, brief=self.size.width < _MIN_TYPES_WIDTH
+            listed, "models", short=self.is_short, brief=self.size.width < _MIN_TYPES_WIDTH
         )
         rows = enumerate(self._rows)
         if name:
@@ -174,8 +174,8 @@ class ChoiceList(LineList, can_focus=False):
     def _rank(self, choice: Choice) -> int:
         """Return how well the typed words match a choice; smaller is better.
 
-        0: the words are the name. 1: the name, or its last part, begins with the words. 2: the name contains
-        them. 3: only the name together with the format and the data types contains them.
+        0: the words are the name, or no word is typed. 1: the name, or its last part, begins with the words.
+        2: the name contains them. 3: only the name together with the format and the data types contains them.
         """
         typed, name = " ".join(self.words), choice_name(choice).lower()
         last_part = name.rpartition("/")[2]

@@ -228,7 +228,7 @@ class ChooserScreen(Screen[None]):
         if rows.words and not rows.shown:
             state = "no name matches: Backspace shows more"
         data_types = ""
-        if rows.short and not state and isinstance(chosen_row, ModelFile) and chosen_row.architecture:
+        if rows.is_short and not state and isinstance(chosen_row, ModelFile) and chosen_row.architecture:
             data_types = describe_stored(chosen_row)  # narrow rows have no room for the data types
         models = f"{count:,}{'+' * bool(self._busy)} model{'s' * (count != 1)}"
         models = "counting models" if self._busy and not count else models

@@ -171,5 +171,5 @@ def _compute_plot_width(memory: Memory, width: int) -> int:
 
 
 def is_stacked_by_default(memory: Memory) -> bool:
-    """Whether the timeline is drawn on top of the weights: not if much larger weights would flatten it."""
+    """Whether the timeline is drawn on top of the weights: if they exist, and are not much larger."""
     return 0 < memory.weight_bytes <= 4 * memory.peak_bytes

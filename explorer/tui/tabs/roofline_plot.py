@@ -177,7 +177,7 @@ _LayerGroups = Sequence[tuple[int, Sequence[int]]]
 
 
 def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Collection[int]) -> _LayerGroups:
-    """Draw each position on the roof once, the slowest last."""
+    """Draw each position on the roof once, the slowest last. Returns the positions in this order."""
     layers_at: dict[tuple[int, str], list[int]] = {}
     for i, step in enumerate(ranked.intensity_steps):
         if step is not None:

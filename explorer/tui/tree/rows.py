@@ -96,8 +96,8 @@ _SHARE = Metric("share", "share", "macs", "share")
 def list_columns(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
     """Return all columns of a model by name: the built-in columns, then columns of its overlay and its split.
 
-    The header of the measured shares tells what they are shares of. Without a model, only the built-in
-    columns are returned.
+    The header of the measured shares names the time that they are shares of. Without a model, only the
+    built-in columns are returned.
     """
     # imported here because the first paint does not need it
     from explorer.settings.columns import COLUMNS, build_overlay_columns
@@ -194,7 +194,7 @@ class FoldedRows:
         self._listed: dict[int, Sequence[int]] = {}  # layers of a range by its row
 
     def set_share_head(self, head: str) -> None:
-        """Set the header of the measured shares, which tells what they are shares of."""
+        """Set the header of the measured shares, which names the time that they are shares of."""
         if head != self.share_head:
             self.share_head, self.all_columns = head, None
 

@@ -42,7 +42,7 @@ def _print_topic(topic: str) -> Iterator[str]:
 
 
 def _explain_term(word: str) -> str:
-    """Return the meaning of a term of the glossary as Markdown, or '' if it is a page or no term."""
+    """Return the meaning of a term as Markdown, or '' for the name of a page and for an unknown word."""
     if word in manual.TOPICS:
         return ""
     # imported on demand: a page needs no glossary

@@ -130,7 +130,7 @@ def _build_leaves(program: ProgramDescription) -> DescribedLeaves:
 
 
 def _build_scopes(call: ProgramCall, is_module: bool) -> tuple[Scope, ...]:
-    """Returns the modules around a call, without the innermost one if the row is that module."""
+    """Returns the modules around a row: those of the call, except the innermost if the row is a module."""
     module_calls = [module_call for module_call in call.stack if module_call.path]
     if is_module:
         module_calls = module_calls[:-1]

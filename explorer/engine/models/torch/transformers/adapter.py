@@ -61,7 +61,7 @@ class AdaptedModule(ConfiguredModule):
 
 
 def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
-    """Opens an adapter on its base, or as its tensors with a reason if its base is missing.
+    """Opens an adapter on its base. If this is impossible, opens its tensors, with the reason.
 
     Raises:
         BadModel: The base is broken, or its configuration asks for larger sizes than any model has.
