@@ -25,9 +25,9 @@ _SLACK = 4.0
 magnitude."""
 
 _SAMPLE_SLACK = 256.0
-"""Increase of the slack, divided by the number of independent errors, because few errors differ more by
-chance. The RMS of three errors exceeds that of three others by a factor of 89 in less than one of 10,000
-cases."""
+"""The slack increases by this number divided by the number of independent errors, because few errors differ
+more by chance. The RMS of three errors exceeds that of three others by a factor of 89 in less than one of
+10,000 cases."""
 
 SLAB = 1 << 13
 """Number of elements that are compared at a time. At this size, the twenty float64 arrays of a comparison
@@ -49,20 +49,21 @@ _BIN_ELEMENTS = 16
 """Minimum number of independent errors in a bin that is judged."""
 
 _MAX_DISTINCT_SAMPLE = 4096
-"""Number of elements among which equal numbers are counted."""
+"""Largest number of elements among which equal numbers are counted. A larger result is sampled."""
 
 _MIN_MEDIAN_REPEATS = 4
 """Minimum median count of equal numbers in a result that consists of few numbers, many times each."""
 
 _HALF_ROUNDOFF = 2.0**-12
-"""Minimum unit roundoff of the types narrower than float32. Their products are computed in float32."""
+"""Unit roundoff from which a type counts as narrower than float32. Products of such types are computed in
+float32."""
 
 _PEAK = 4.0
 """Ratio of the largest of many rounding errors to their RMS."""
 
 _MAX_AMPLIFICATION = 64.0
-"""Maximum error of a complete run, in multiples of the effect of one rounding of the inputs. Every layer adds
-rounding errors."""
+"""Largest plausible error of the original against float64, in multiples of the effect of one rounding of its
+inputs. Every layer adds rounding errors."""
 
 
 def get_unit_roundoff(dtype: str) -> float:
@@ -107,7 +108,7 @@ class OutputComparison(Struct):
         max_before, max_after: Largest absolute error of each result against float64.
         largest: Largest magnitude in `before`.
         unreferenced_draws: Comparison of draws without a float64 result, with `before` as the reference.
-        largest_share: Largest ratio of an error to its limit. `judge` sets it.
+        largest_share: Largest ratio of an error to its limit. `judge` and `judge_by_depth` set it.
     """
 
     roundoff: float
@@ -416,7 +417,7 @@ class OutputComparison(Struct):
 
     @property
     def is_inconclusive(self) -> bool:
-        """Whether nothing can be concluded: both results are NaN or Inf everywhere, and NaN in places."""
+        """Whether no element is comparable: both results are NaN or Inf everywhere, and some are NaN."""
         return (
             not self.nonfinite
             and not self.missing_nonfinite

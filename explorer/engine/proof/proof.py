@@ -251,7 +251,7 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
 
 
 def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
-    """Proves the sites, compares the structure, runs the models, and returns the verdict."""
+    """Proves the sites, compares the structure, runs the models, and returns the evidence and the verdict."""
     seeds = [task.seed + i for i in range(task.draws if inputs.is_random else 1)]
     plan = task.plan
     tried = list(inputs.tried)  # the proof of sites removes inputs on which the original fails
@@ -369,7 +369,11 @@ def _add_runs(
 ) -> Grounds:
     """Runs the complete models and the changed regions, and adds the results to the grounds.
 
-    The regions do not run if the models are proved already, or if a site or an output fails.
+    The regions do not run if the models are proved already, if a site fails, or if an output fails although
+    its results are reproducible.
+
+    Raises:
+        BadModel: A model does not run, and neither a failed site nor the structure decides the verdict.
     """
     is_proved = grounds.is_structural and all(site.passed for site in grounds.sites)
     try:

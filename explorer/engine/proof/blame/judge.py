@@ -74,7 +74,7 @@ class Judge:
 
         Returns:
             Tuple of three: the state ('introduced', 'coarser', 'unjudged' or 'rounding'); the reason; the
-            trial that shows it.
+            trial that shows it, for 'rounding' the one with the largest error, or None.
         """
         depth = max(estimate_depth(build_region_model_of_one(self.before, value.before)), 1)
         coarsest_before = self._find_coarsest_type(self.before, value.before, value.dtypes[0])
@@ -141,7 +141,7 @@ class Judge:
         return max(roundoffs, default=(0.0, ""))
 
     def _find_coarsest_type_of_node(self, model: Model, node: Node) -> tuple[float, str]:
-        """Returns the same for a node, with its bodies and the function that it calls."""
+        """Returns the largest unit roundoff in a node, its bodies and its function, and the type's name."""
         if node.domain in QUANTIZERS:
             return _ROUNDOFF_OF_QUANTIZED, "another number format"
         function = model.functions.get(node.key)

@@ -278,7 +278,7 @@ class LayerProbe:
                 group[0].alone.append(trials.Trial(figures, not_run=printable(str(error))))
 
     def _try_group(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
-        """Runs the layers of a group on the original's values, then without zeros, then part by part.
+        """Runs the layers of a group on the original's values, then with zeros replaced, then part by part.
 
         Raises:
             BadModel: onnxruntime cannot load or run one of the layers.

@@ -325,7 +325,7 @@ def _find_largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
 
 
 def _has_weights(wiring: GraphProducers, region: Region) -> bool:
-    """Whether a region multiplies by stored weights."""
+    """Whether a region has weights: stored tensors with several axes and several elements."""
     initializers = wiring.model.graph.initializers
     return any(
         len(initializers[name].shape) > 1 and initializers[name].elements > 1 for name in region.initializers

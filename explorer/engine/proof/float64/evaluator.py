@@ -86,6 +86,8 @@ def run(
 def multiply_exactly(x: Array, weight: Array) -> tuple[Array, Array]:
     """Computes x W and |x| |W| in the type of x, with W converted one slab at a time.
 
+    Float32 computes |x| |W| if W is float32 and x is float64, except in rows where it over- or underflows.
+
     Args:
         x: Array (M, K) in float64 or longdouble.
         weight: Array (K, N) in any float type and any memory order.
@@ -159,6 +161,7 @@ class _Semantics(Struct):
     evaluators: dict[int, Any] = field(default_factory=dict)
 
     def widen(self, value: Any) -> Any:
+        """Converts floats to float64, unless each result is rounded to its own type."""
         return value if self.rounds_results else _convert_to_float64(value)
 
     def convert_constant(self, tensor: Tensor) -> Array:
@@ -324,7 +327,7 @@ _MOVING_OPERATORS = (
     *("Concat", "Flatten", "Gather", "Reshape", "Shape"),
     *("Slice", "Squeeze", "Transpose", "Unsqueeze"),
 )
-"""Operators that only move elements, so that one rule serves both numbers and symbols."""
+"""Operators that only move elements or, like Shape, read sizes. The rules for symbols also serve numbers."""
 
 
 def _move_elements(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:

@@ -202,6 +202,7 @@ def compute_average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
     ones = np.ones((1, 1, *x.shape[2:]))
     if attributes.get("count_include_pad", 0):
         ones = np.pad(ones, [(0, 0), (0, 0), *window.pads], constant_values=1.0)
+        # padding that only ceil_mode adds does not count
         ones = np.pad(ones, [(0, 0), (0, 0), *((0, e) for e in window.extra)])
     else:
         ones = window.pad(ones, 0.0)

@@ -211,7 +211,10 @@ def _combine_bias(
     sum_bias: _Parameter,
     sum_type: str,
 ) -> Array | int | None:
-    """Returns the bias minus the effect of the left operand's zero point, or the input index of the bias."""
+    """Returns a stored bias minus the effect of the left zero point, or the input index of a computed bias.
+
+    The effect is subtracted only if the weight is stored and the zero point is one stored number.
+    """
     if sum_bias.stored is None:
         return sum_bias.input_index
     total = sum_bias.stored.astype(np.int64)
@@ -229,7 +232,7 @@ def _combine_bias(
 
 
 def _expand_columns(float_spec: ProductSpec, values: Array, output_shape: tuple[int, ...]) -> Array:
-    """Expands numbers per column of each product, (batch, 1, N), to the elements that the output has."""
+    """Expands one number per column of each product, shape (batch, 1, N), to the shape of the output."""
     positions = float_spec.arrange_output(np.arange(math.prod(output_shape)).reshape(output_shape))
     output_values = np.zeros(math.prod(output_shape), values.dtype)
     column_values = np.broadcast_to(values, positions.shape)

@@ -68,6 +68,8 @@ _FLOATS = ("float16", "float32", "float64", "bfloat16")
 class NonfiniteDifference(Struct, frozen=True):
     """An output that differs in onnxruntime if inputs contain NaN, infinity, -0, huge or tiny numbers.
 
+    If onnxruntime refuses one of the models, the first output stands for all, and no elements are counted.
+
     Attributes:
         kind: Kind of the inputs, a key of `NONFINITE` or `EXTREME`.
         output: Name of the output in the original.

@@ -1,7 +1,8 @@
 """Runs both models in full in onnxruntime and compares their outputs (step 4 of `proof.proof`).
 
-This step needs no plan, so it can compare any two ONNX files. The original also runs in float64. Its
-difference from float64 is the noise floor, and the other model must be no less accurate.
+This step needs no tiling plan, so it can compare any two ONNX files. Each set of inputs is a draw. The
+original also runs in float64. Its difference from float64 is the noise floor: the other model's difference
+from float64 may exceed it only by what rounding explains.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ _MAX_LISTED_NAMES = 4
 """Largest number of names that a message lists."""
 
 _MAX_MAGNIFICATION = 64.0
-"""Largest ratio of an output's change to its change from one rounding of the inputs."""
+"""Largest ratio of an output's difference to its sensitivity (see `ModelOutputs`) if all parts are proved."""
 
 _MAX_PROVED_DIFFERENCE = 0.02
-"""Relative RMS difference of an output that rounding cannot explain, even if all parts are proved."""
+"""Largest relative RMS difference of an output that passes if all parts are proved."""
 
 
 class InputMismatch(Exception):
@@ -131,7 +132,7 @@ def check_interface(before: Model, after: Model) -> None:
 
     Raises:
         InputMismatch: The inputs have another order, which matters to callers that pass them by position. Or
-            a stored tensor is an optional input of one model and a constant in the other.
+            a stored tensor is an optional input that one model reads, and a constant or missing in the other.
     """
     first, second = ([v.name for v in m.graph.required_inputs] for m in (before, after))
     if any(name in first and first.index(name) != index for index, name in enumerate(second)):
@@ -198,7 +199,8 @@ def run_all(
         feeds: Input arrays by name, for each draw.
         label: Name of the model in error messages.
         step: Function that is called before each draw.
-        measure_sensitivity: Whether to run the first draw again with slightly changed inputs.
+        measure_sensitivity: Whether to run the first draw again with slightly changed inputs, and a quantized
+            model also without graph optimization.
         threads: Number of threads for the operators, or None for onnxruntime's default.
         sparing: Whether to save memory (see `RuntimeSession`).
 
@@ -305,7 +307,10 @@ def shift_by_one_ulp(feeds: Feeds) -> Feeds:
 
 
 def measure_rms_change(old: Any, new: Any) -> float:
-    """Computes the RMS difference of the finite elements of two float outputs, or 0 for other types."""
+    """Computes the RMS difference of the finite elements of two float outputs.
+
+    The result is 0 for other types and for different shapes.
+    """
     if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
         return 0.0
     figures = OutputComparison(0.0, has_bins=False)
@@ -373,7 +378,7 @@ def compare(
         references: Float64 results of the first draws, by the original's output names. Draws without float64
             results are judged by the noise of the others.
         noise: Facts about rounding errors.
-        note: Prefix of every reason.
+        note: Prefix of the reasons that compare numbers; reasons about types and shapes do not have it.
 
     Returns:
         Evidence for every output.
@@ -486,6 +491,7 @@ def _compare_output(
         if a.shape != b.shape:
             reason = f"{shape_text(a.shape)} in one model, {shape_text(b.shape)} in the other"
             return _build_empty_evidence(name, dtype, shape, reason)
+    # numpy's kind of the float types of ml_dtypes is 'V'
     if old[0].dtype.kind not in "fV" and dtype != "bfloat16":
         differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
         count = sum(a.size for a in old)

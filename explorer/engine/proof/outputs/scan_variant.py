@@ -34,7 +34,8 @@ def build_scan_variant(
         before: Original model.
         after: Tiled model.
         plan: Tile plan of `after`.
-        originals: The original's product for every site of the plan, by output name.
+        originals: The original's product for every site of the plan, by site key, which is the output name
+            for a site of the main graph.
         shapes: Shapes of the inputs and outputs of the sites.
 
     Returns:

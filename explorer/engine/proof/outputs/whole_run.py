@@ -74,7 +74,7 @@ class Pairing(Struct, frozen=True):
         feeds: Input arrays for each draw, by the original's names.
         drawn: Random inputs that the first draw was made from.
         plan: Tile plan of `after`, or None.
-        originals: Planned products in the original, by output name.
+        originals: Planned products in the original, by site key (see `make_site_key`).
         shapes: Types and shapes of the inputs and outputs of the products.
         outputs: Outputs of the original for the first draw, or None if it did not run yet.
         growth: Factor by which the other model may round more, because of longer sums.
@@ -244,7 +244,7 @@ def compare_whole(runs: Runs, *, is_proved: bool) -> tuple[Evidence, tuple[str, 
 
 
 def judge_by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
-    """Judges outputs of models whose stored numbers differ by a rounding each.
+    """Passes failed outputs whose difference is explained by stored numbers that differ by a rounding each.
 
     The other model then rounds other numbers than the original, so the original's float64 error is not a
     limit. The limit is the effect of the roundings on a path through the model.

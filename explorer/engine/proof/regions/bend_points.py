@@ -75,7 +75,7 @@ class OperandWatch(Struct, frozen=True):
         op: Operator name.
         names: Name of the operand, or names of both.
         targets: Ranges.
-        kinds: Kinds of numpy types for which the ranges apply, such as 'f'. 'V' has the floats of ml_dtypes.
+        kinds: Kinds of numpy types for which the ranges apply, such as 'f'. 'V' is that of ml_dtypes' floats.
         stacked: Whether all operands are stacked over the iterations of a loop.
         guard, guard_value: Name and value of the condition under which the node runs; '' without one.
     """
@@ -219,6 +219,7 @@ def _watch_node(
 
 
 def _watch_bends(op: str, names: Sequence[str], bends: Sequence[float], kinds: str = "fV") -> OperandWatch:
+    """Watches an operand, or the difference of two, below, above and close to each bend."""
     targets = [target for bend in bends if math.isfinite(bend) for target in _surround(bend)]
     return OperandWatch(op, tuple(names), tuple(targets), kinds)
 
@@ -389,7 +390,7 @@ _BENDS: Mapping[str, Callable[[Mapping[str, Any]], Sequence[float]]] = {
     "Shrink": _get_shrink_bends,
     "ThresholdedRelu": _get_thresholds("alpha"),
 }
-"""Numbers at which operators with attributes bend."""
+"""Functions from the attributes of an operator to the numbers at which it bends."""
 
 _WATCHED: tuple[Collection[str], ...] = (
     _BENDS,
@@ -399,7 +400,7 @@ _WATCHED: tuple[Collection[str], ...] = (
     _SIGN_SENSITIVE,
     str.split("Clip Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Where"),
 )
-"""Operators whose operands are watched."""
+"""Operators whose operands are watched whatever their attributes are."""
 
 _WITHOUT_RANGES = frozenset(
     str.split("""

@@ -41,7 +41,7 @@ def prove_regions(
 ) -> tuple[RegionResult, ...]:
     """Tests every changed region, and tests larger regions around those that fail.
 
-    The size of a failed region doubles each time, so that a model of a thousand layers takes ten rounds.
+    A failed region grows by twice as many values each time, so a model of a thousand layers takes ten rounds.
 
     Args:
         correspondence: Matched values of the two graphs.
@@ -128,7 +128,7 @@ def _find_first_difference(
     failed: Mapping[str, RegionResult],
     separate: set[str],
 ) -> RegionResult | None:
-    """Finds the first result that shows a difference inside a region that grew."""
+    """Finds the first result that shows a difference inside a region that grew, or returns None."""
     for region in regions:
         producer = tester.before.producer
         inner_values = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]

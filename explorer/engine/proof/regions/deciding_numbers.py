@@ -107,7 +107,7 @@ _MAX_TRIED_ROWS = 64
 """Largest number of rows of a table that are tried. A longer table is sampled evenly."""
 
 Key = tuple[str, float]
-"""Operator kind (see `_DECIDING`) and number."""
+"""Common name of the operator (see `_DECIDING` and `_FILL`), or its own name, and the number."""
 Axis = tuple[str, int]
 """Name of a value and index of one of its axes."""
 
@@ -165,7 +165,7 @@ Deciding = DecidingNumber | TableRow
 
 
 KeyedNumber = tuple[Key, DecidingNumber, Axis | None]
-"""Operator kind and number, the record of the number, and the axis of a Slice that it applies to."""
+"""Key of a number, its record, and the axis of a Slice that it applies to; None as in `DecidingNumber`."""
 
 
 class Variation:
@@ -347,7 +347,11 @@ def _find_read_axes(node: Node, constants: Mapping[str, Tensor], rank: int) -> s
 def _list_unmatched_rows(
     tables: Sequence[tuple[Tensor, str, str, int]], other_sizes: Collection[tuple[str, int]]
 ) -> list[Deciding]:
-    """Lists rows of tables that have no counterpart of equal size. Other tables are compared in full."""
+    """Lists rows of the tables without a counterpart in the other model.
+
+    A counterpart is a stored tensor of equal type and size. A table with a counterpart is compared in full
+    elsewhere.
+    """
     rows: list[Deciding] = []
     for table, op, name, axis in tables:
         count = table.shape[axis]
@@ -364,7 +368,7 @@ def _list_unmatched_rows(
 
 
 def build_near_variants(model: Model, number: Deciding) -> Iterator[Model]:
-    """Yields the model with a slightly smaller number, then with a slightly larger number."""
+    """Yields the model with a slightly smaller number or row, then with a slightly larger one."""
     yield from (_replace_number(model, number, power) for power in (-1, 1))
 
 

@@ -125,7 +125,7 @@ def search_missing_ranges(
 
 
 def _list_paths(original_values: Feeds, dense: Feeds, floats: Sequence[str]) -> Iterator[list[Feeds]]:
-    """Yields lists of inputs, each ordered by factor: from large negative to large positive ones."""
+    """Yields paths: lists of inputs ordered by their factor, from large negative to large positive."""
     factors = sorted({sign * magnitude for magnitude in _MAGNITUDES for sign in (-1.0, 1.0)} | {0.0})
     groups = [list(floats)] + ([[name] for name in floats[:_MAX_ALONE]] if len(floats) > 1 else [])
     for index, group in enumerate(groups):

@@ -112,7 +112,10 @@ class _Watcher:
             yield node
 
     def _rename(self, body: Graph) -> Iterable[Node]:
-        """Yields the nodes of a branch under other names, and its stored tensors as Constant nodes."""
+        """Yields the nodes of a branch under other names, and its stored tensors as Constant nodes.
+
+        The nodes from the first one whose own body reads a value of the branch are left out.
+        """
         names: dict[str, str] = {}
         for name, tensor in body.initializers.items():
             names[name] = create_free_name(name, self.used_names)

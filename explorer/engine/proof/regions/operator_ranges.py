@@ -41,7 +41,8 @@ _MIN_INTEGERS, _MAX_DRAWS = 64, 32
 """Number of integers to try in each range, and largest number of draws for them."""
 
 _MAX_SIZES, _LARGEST_SIZE, _MAX_SIZED_BYTES = 4, 6, 1 << 26
-"""Largest number of elements of an input that decides sizes, largest size, and most bytes of a region."""
+"""Limits of drawn sizes: elements of an input that decides sizes, largest size, and bytes of the region's
+inputs multiplied by the largest size for each element."""
 
 _MAX_COMBINED, _RANDOM_FLAGS = 8, 6
 """Largest number of bools of which every combination is tried, and number of random settings beyond it."""
@@ -347,7 +348,7 @@ def draw_flags(original_values: Feeds, feeds: Feeds, seed: int) -> list[Feeds]:
 
 
 def _list_integers(sides: Sequence[Side]) -> list[int]:
-    """Lists small stored integers of both sides."""
+    """Lists integers of short stored tensors and of short attributes of custom operators on both sides."""
     numbers: set[int] = set()
     for side in sides:
         graph = side.model.graph

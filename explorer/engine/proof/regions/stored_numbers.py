@@ -159,7 +159,7 @@ def restore(model: Model, difference: StoredDifference) -> Model:
 
 
 def _list_comparable_forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
-    """Yields the regions unchanged, then with everything folded that can be folded."""
+    """Yields the regions unchanged, then folded if a node of either region can be folded."""
     yield (before, after), ({}, {})
     fused = any(node.op in FUSED.values() for model in (before, after) for node in model.graph.nodes)
     folded = [fold_away(model, range(len(model.graph.nodes)), fused) for model in (before, after)]
@@ -174,10 +174,10 @@ class _Comparison:
         self.sides, self.is_same, self.sizes = sides, is_same, sizes
 
     def compare_stored(self) -> Iterator[StoredDifference]:
-        """Returns all differences.
+        """Returns an iterator over all differences.
 
         Raises:
-            _NoCounterpart: The operators differ, or constants differ in type or shape.
+            _NoCounterpart: During the iteration, if operators differ or constants differ in type or size.
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
         constants = [collect_constants(m.graph.nodes, m.graph.initializers) for m in self.sides]
@@ -192,7 +192,11 @@ class _Comparison:
         *,
         is_top_level: bool = False,
     ) -> Iterator[StoredDifference]:
-        """Yields the differences of two lists of nodes. Only nodes of the top level have a location."""
+        """Yields the differences of two lists of nodes. Only nodes of the top level have a location.
+
+        Raises:
+            _NoCounterpart: The operators differ, or constants differ in type or size.
+        """
         first, second = (
             [(index, node) for index, node in enumerate(side) if _computes_value(node)] for side in nodes
         )
@@ -365,7 +369,7 @@ def _expand(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _describe_one_sided(
     op: str, first: Tensor | None, second: Tensor | None, location: tuple[int, int] | None
 ) -> Iterator[StoredDifference]:
-    """Yields the difference for an input that only one of two nodes has."""
+    """Yields the difference for a constant that only one of two nodes has, unless it has no effect."""
     constant = first if first is not None else second
     assert constant is not None
     try:

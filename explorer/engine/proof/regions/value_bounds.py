@@ -73,7 +73,10 @@ def bound_tensor(tensor: Tensor) -> Bounds:
 
 
 def bound_normalization(node: Node, tensors: Mapping[str, Tensor]) -> Bounds:
-    """Returns the bounds of a normalization with stored scale: elements are at most sqrt(n) before it."""
+    """Returns the bounds of a normalization with stored scale and bias, or `UNKNOWN` for others.
+
+    Before the scale, no element exceeds sqrt(n), where n is the number of elements in the scale.
+    """
     scale = tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
     bias = tensors.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
     if scale is None or (bias is None and any(node.inputs[2:3])):
@@ -119,7 +122,10 @@ def compute_bounds(
 
 
 def _find_type(node: Node, types: Mapping[str, str]) -> str:
-    """Returns the element type of the first output of a node, or '' if it is not known."""
+    """Returns the element type of the first output of a node, or '' if it is unknown.
+
+    The result of an operator on floats (`_FLOAT_OPERATORS`) of unknown type counts as float32.
+    """
     if node.op == "Cast":
         code = node.attributes.get("to")
         return DTYPES[code].name if isinstance(code, int) and code in DTYPES else ""

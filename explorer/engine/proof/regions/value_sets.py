@@ -51,7 +51,8 @@ SET_TEXTS: Mapping[SetKind, str] = {
     "integers": "other integer",
     "flags": "other boolean",
 }
-"""Text for a message about a difference on synthetic values, by the kind of the set."""
+"""Text for a message about a difference on synthetic values, by the kind of the set. A difference on a set of
+another kind counts as a difference on the original's values."""
 
 _SPREADS = (1.0, 0.1, 10.0)
 """Spreads of the dense values, relative to the spread of the original's values."""

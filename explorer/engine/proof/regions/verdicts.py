@@ -103,7 +103,7 @@ class RegionResult(Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether the region gave the same value in all trials."""
+        """Whether the region is equal, or its runs show that it is. An unproven region does not pass."""
         return self.evidence.kind in ("equal", "evidence")
 
 
@@ -136,6 +136,10 @@ class RegionTester:
         Args:
             region: The region.
             separate: Values of the original that are not assumed to be equal.
+
+        Returns:
+            The result of the region itself, unless the larger region passes or, for rewritten operators, is
+            unproven. Then the result of the larger region.
         """
         first_region, first_result = region, self.test(region)
         result = first_result
@@ -364,15 +368,15 @@ class RegionTester:
             if len(single) > _MAX_LIMITS:
                 return f"{len(single)} limits are only in the {ordinal} model: too many to try all"
             for number in (*single, *rows):
-                if not self._does_number_matter(region, model, number):
+                if not self._do_runs_decide(region, model, number):
                     return f"{number} is only in the {ordinal} model, and no tried input shows its effect"
         return ""
 
-    def _does_number_matter(self, region: ChangedRegion, model: Model, number: Deciding) -> bool:
-        """Whether the runs decide if a number matters.
+    def _do_runs_decide(self, region: ChangedRegion, model: Model, number: Deciding) -> bool:
+        """Whether the runs show that a number matters, or that it does not.
 
-        They do if numbers slightly below and above it both change the output, or if numbers far from it do
-        not.
+        A number matters if numbers slightly below and above it both change the output. A factor does not
+        matter if far smaller and far larger factors do not change the output.
         """
         changes = partial(self._runs.changes_output, region, model)
         # if only the smaller or only the larger number changes the output, the values covered one side of it

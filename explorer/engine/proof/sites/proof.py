@@ -67,7 +67,8 @@ class SiteProof:
 
     Attributes:
         unresolved: Reason why no operand of a planned product depends on data, by site key.
-        outputs: Outputs of the original for the first input, or None if the main graph has no site.
+        outputs: Outputs of the original for the first set of inputs. None before `prove_sites`, and if the
+            main graph has no site.
         observed: Shapes and types of the inputs and outputs of the sites in the main graph.
     """
 
@@ -102,8 +103,8 @@ class SiteProof:
     def find_originals(self, plan: Plan | None) -> dict[str, Original]:
         """Finds the original's product for each site of a plan, by site key.
 
-        A plan may come from another model, such as the model before an earlier tiling. Layers 1 and 2 skip a
-        site whose product the original does not contain.
+        A plan may come from another model, such as the model before an earlier tiling. So the result lacks
+        sites whose product the original or the tiled model does not contain.
         """
         if plan is None:
             return {}

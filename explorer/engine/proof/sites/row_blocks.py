@@ -61,9 +61,9 @@ def run_sampled_blocks(
         seed: Seed of the choice of blocks.
 
     Returns:
-        The output, or None if the site must run in full: it is small, batched or integer, has open sizes, no
-        Scan over its rows, or so few blocks that few could be omitted. An unexpected output also gives None:
-        the full run then reports the fault.
+        The output, or None if the site must run in full: it is small, batched or integer, has open sizes or
+        no Scan over its rows, or more than half of its blocks would run. A failed run or an unexpected output
+        also gives None: the full run then reports the fault.
     """
     count = site.M // site.tile[0] if site.edges == "ragged" else site.grid[0]
     is_large = meaning.batch == 1 and meaning.M * meaning.K * meaning.N > _MAX_FULL_MACS

@@ -81,7 +81,7 @@ class Runner:
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
         """Computes the site's output with `nodes` instead of its own nodes."""
         inputs = tuple(Value(name, get_element_type(value), value.shape) for name, value in feeds.items())
-        return self._get_session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
+        return self._create_session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
 
     def _run_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
         """Runs the nodes that several columns share, then each column, then the nodes that join the columns.
@@ -165,7 +165,7 @@ class Runner:
                 for n in nodes
             ]
             input_values = tuple(Value(*input_type) for input_type in input_types)
-            sessions[key] = self._get_session(renamed_nodes, input_values, [names[part]])
+            sessions[key] = self._create_session(renamed_nodes, input_values, [names[part]])
         for draw_values, feeds in zip(values, inputs, strict=True):
             result = sessions[key].run({names[n]: v for n, v in feeds.items()})
             draw_values[part] = result[names[part]]
@@ -181,12 +181,12 @@ class Runner:
         inputs = [name for name in read if name in values[0] and name not in produced]
         typed_inputs = tuple(Value(n, get_element_type(values[0][n]), values[0][n].shape) for n in inputs)
         if self.sessions is None:
-            session = self._get_session(nodes, typed_inputs, outputs)
+            session = self._create_session(nodes, typed_inputs, outputs)
         else:
             typed_inputs = tuple(Value(v.name, v.dtype, (None,) * len(v.shape or ())) for v in typed_inputs)
             key = typed_inputs, tuple(outputs)
             if key not in self.sessions:
-                self.sessions[key] = self._get_session(nodes, typed_inputs, outputs)
+                self.sessions[key] = self._create_session(nodes, typed_inputs, outputs)
             session = self.sessions[key]
         feeds = [{name: draw_values[name] for name in inputs} for draw_values in values]
         is_small = (
@@ -200,12 +200,14 @@ class Runner:
             for draw_values, outputs_of_draw in zip(values, results, strict=True):
                 draw_values.update(outputs_of_draw)
 
-    def _get_session(
+    def _create_session(
         self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]
     ) -> RuntimeSession:
         label = f"matmul '{self.site.name}'"
-        large_products = self.site.form == "batched" or math.prod(self.site.tile) > _MAX_SINGLE_THREAD_MACS
-        threads = self.share.threads if large_products else 1
+        has_large_products = (
+            self.site.form == "batched" or math.prod(self.site.tile) > _MAX_SINGLE_THREAD_MACS
+        )
+        threads = self.share.threads if has_large_products else 1
         return create_part_session(self.after, nodes, inputs, outputs, label, threads)
 
 

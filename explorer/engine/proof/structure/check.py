@@ -51,7 +51,8 @@ class _Band(Struct, frozen=True):
 
     Attributes:
         codes: Codes of its elements in the block of codes that repetitions refer to.
-        lefts: Left operands, each with the depth before it and the tile indices n and k of its first product.
+        lefts: Left operands, each with its first column in X and the tile indices n and k of its first
+            product.
         full_row_ids: Ids of the symbols that contain all of X in these rows; operands are slices of them.
         products: Number of products.
     """

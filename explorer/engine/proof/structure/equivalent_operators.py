@@ -127,7 +127,7 @@ _TYPE_CODES = {dtype.name: code for code, dtype in DTYPES.items()}
 
 
 def _read_position(node: NormalNode, index: int, length: int, largest: int) -> int | None:
-    """Returns a stored position in a sequence, counted from the front, or None if it is not one."""
+    """Returns a stored position in a sequence, counted from the front, or None for any other input."""
     number = node.read_numbers(index)
     if number is None or number.ndim or number.dtype.kind != "i":
         return None

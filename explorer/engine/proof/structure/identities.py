@@ -1,4 +1,4 @@
-"""Rules for nodes that return their input and for pairs of nodes that equal one node.
+"""Rules for nodes that return their input, and for nodes that equal another node or a pair of nodes.
 
 Each rule preserves the result bit for bit for every input, including NaN and the sign of zero.
 """
@@ -182,7 +182,7 @@ def _remove_same_operands(node: NormalNode) -> None:
 
 
 def _swap_negated_where(node: NormalNode) -> None:
-    """Swaps the operands of a Where with a negated condition."""
+    """Removes the Not of a Where's condition, and swaps the other operands."""
     source = (
         node.sources.involutions.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
     )
@@ -209,7 +209,7 @@ def _has_only_ones(values: Ints) -> bool:
 
 
 def _merge_concats(node: NormalNode) -> None:
-    """Merges a Concat into a following Concat along the same axis."""
+    """Replaces an input that is a Concat along the same axis by the inputs of that Concat."""
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if not isinstance(axis, int) or (axis < 0 and rank is None):
         return
@@ -221,7 +221,7 @@ def _merge_concats(node: NormalNode) -> None:
     node.inputs, node.attributes["axis"] = parts, axis
 
 
-def _read_scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
+def _read_floats(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
     """Returns the small stored float inputs with finite values, by index."""
     numbers = [(index, node.read_numbers(index)) for index in range(len(node.inputs))]
     return [
@@ -239,7 +239,7 @@ def _replace_subtraction(node: NormalNode) -> None:
 
     The stored number of an Add gets the same form, so that both are equal.
     """
-    for index, values in _read_scalars(node):
+    for index, values in _read_floats(node):
         if node.op == "Add" or index == 1:
             _store_floats(node, index, values if node.op == "Add" else -values)
             node.op = "Add"
@@ -250,7 +250,7 @@ def _replace_division(node: NormalNode) -> None:
 
     The stored power of two of a Mul gets the same form, so that both are equal.
     """
-    for index, values in _read_scalars(node):
+    for index, values in _read_floats(node):
         fractions, _ = np.frexp(values)
         with np.errstate(all="ignore"):
             inverse = np.asarray(1 / values, values.dtype)
@@ -298,7 +298,10 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
 
 
 def record_source(node: NormalNode, number: int) -> None:
-    """Records the producer of a value, which is the first output of a normalized node."""
+    """Records the first output of a normalized node in its `sources`, for the rules of later nodes.
+
+    `number` is the value number of the output.
+    """
     sources = node.sources
     if (elements := find_elements(node)) is not None:
         sources.sequences[number] = elements

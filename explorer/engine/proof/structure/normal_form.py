@@ -1,9 +1,10 @@
 """Brings nodes to a normal form, because ONNX can express the same operation in several ways.
 
-The normal form states the defaults of the schema, and omits a setting without effect or with a default that
-only the schema's text gives. Axes count from the front, the letters of an Einsum are renamed in order of
-appearance, and commutative operands are sorted. Every rule preserves the result bit for bit for all inputs,
-so two nodes with equal normal forms are equal. A rule skips a step that needs an unknown rank or type.
+The normal form lists the default attributes of the operator's schema. It omits settings without effect, and
+settings equal to a default that only the operator's documentation states. Axes count from the front, the
+letters of an Einsum are renamed in order of appearance, and commutative operands are sorted. Every rule
+preserves the result bit for bit for all inputs, so two nodes with equal normal forms are equal. A rule skips
+a step that needs an unknown rank or type.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def _normalize_slice(node: NormalNode) -> None:
 
 
 def _normalize_axis_input(node: NormalNode) -> None:
-    """Replaces the input with an axis by an axis that counts from the front."""
+    """Replaces the stored axis of a CumSum, its second input, by ("axis", axis) counted from the front."""
     axes, rank = node.read_integers(1), node.rank(0)
     if axes is not None and len(axes) == 1:
         axis = axes[0] + rank if rank is not None and axes[0] < 0 else axes[0]
@@ -335,7 +336,7 @@ def _remove_default_fill(node: NormalNode) -> None:
 
 
 def _remove_zero_point(node: NormalNode) -> None:
-    """Removes a zero point of 0 and the axis of a single scale."""
+    """Removes a zero point of 0 that does not change the output's type, and the axis of a scalar scale."""
     zero = node.read_numbers(2)
     is_zero = zero is not None and zero.dtype.kind in "iu" and not zero.any()
     if is_zero and (node.op == "DequantizeLinear" or _gives_default_type(node)):

@@ -77,7 +77,10 @@ class ValueNumbers:
         return self._table.setdefault(form, len(self._table))
 
     def number_tensor(self, tensor: Tensor) -> int:
-        """Returns the number of a stored tensor, which is equal for equal type, shape and bits."""
+        """Returns the number of a stored tensor, which is equal for equal type, shape and bits.
+
+        A tensor whose bits are unavailable gets a number of its own.
+        """
         bucket = self._stored.setdefault(self._forms.get_sample(tensor), [])
         has_bytes = tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
         for candidate, number in bucket:
@@ -209,7 +212,10 @@ class GraphNumbers:
         self.nodes = len(self.visited_nodes)
 
     def _number_values(self, names: Sequence[str], scope: _Scope) -> list[int]:
-        """Numbers values and all values on which they depend, without recursion along the graph."""
+        """Numbers values and all values on which they depend, and returns the numbers of `names`.
+
+        A loop replaces recursion, because a graph may be deeper than Python's recursion limit.
+        """
         pending = list(reversed(names))
         started: set[str] = set()
         numbers, producers = scope.numbers, scope.producers
@@ -423,7 +429,10 @@ class GraphNumbers:
     def _get_attribute_form(
         self, node: Node, name: str, value: Any, from_caller: Mapping[str, _BoundAttribute], scope: _Scope
     ) -> Form | None:
-        """Returns the form of a normalized attribute; an attribute from the caller already has a form."""
+        """Returns the form of a normalized attribute, or None for a reference that the caller does not set.
+
+        An attribute from the caller already has a form, which is valid if normalization kept its value.
+        """
         binding = from_caller.get(name)
         return (
             binding.form

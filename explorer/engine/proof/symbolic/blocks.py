@@ -206,7 +206,7 @@ class BlockTable:
         return Symbol(None, self._register(InputBlock(self.next, shape, name)))
 
     def find_block(self, codes: Array) -> SymbolBlock | None:
-        """Returns the block that contains all of `codes`, or None."""
+        """Returns the block of all `codes`, or None if they are in several blocks or one is below 1."""
         first, last = int(codes.min()), int(codes.max())
         if first <= 0:
             return None

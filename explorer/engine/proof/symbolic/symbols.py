@@ -184,7 +184,7 @@ def _cast(use: OperatorUse) -> Sequence[Value]:
 
 
 def _reshape(use: OperatorUse) -> Sequence[Value]:
-    """Reshapes codes or numbers. Computed codes stay computed at each request."""
+    """Reshapes codes or numbers. The result of a symbol without stored codes stores none either."""
     shape = list(use.read_integers(1, "shape") or ())
     if not use.attributes.get("allowzero", 0):
         shape = [use.args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
