@@ -36,7 +36,7 @@ _TARGET_FORMATS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "safetensors": ("safetensors", (".safetensors",)),
     "checkpoint": ("a state_dict", (".pt", ".pth", ".bin", ".ckpt")),
 }
-"""Target formats: a description, and the file endings. The usual ending comes first."""
+"""Description and file endings of each target format. The usual ending comes first."""
 
 
 class Converter(Struct, frozen=True):
@@ -98,6 +98,9 @@ def find(
     format: str, source: str, target: str, options: ConversionOptions, *, module: bool | None
 ) -> Converter:
     """Finds the converter from a source format to the format that the target's file name implies.
+
+    The options are not checked if `module` is None and several converters match. Call again when the source
+    is open.
 
     Args:
         format: Source format.
@@ -238,7 +241,8 @@ def rebatch(
         model: Original model.
         batch: New batch size, or a name for an open batch dimension.
         job: Target, number of comparisons, and progress callback.
-        axes: Batch axis of each input, or empty for the first axis of every input.
+        axes: Batch axis by input name; an input without an entry has no batch. Empty for the first axis of
+            every input.
         overwrite: Whether an existing file may be replaced.
 
     Raises:

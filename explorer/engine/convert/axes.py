@@ -65,7 +65,8 @@ def resolve(
         names: Names of the inputs in the result. The user may use them in `dynamic`.
 
     Raises:
-        Misuse: An input or axis does not exist, or two axes with one dimension name differ in size.
+        Misuse: An input or axis does not exist, two axes with one dimension name differ in size, or the model
+            takes its inputs in lists.
     """
     input_names = [info.name for info in bound_inputs.inputs]
     axes_by_input: dict[str, Mapping[int, str]] = {}
@@ -146,13 +147,13 @@ def describe_outputs(loaded: LoadedModule, axes: OpenAxes) -> tuple[TensorInfo, 
         return infos
     other_sizes = _list_sizes(axes.other_inputs[0].inputs, axes.inputs)
     named_infos = []
-    for index, (a, b) in enumerate(zip(infos, other_infos, strict=True)):
-        shape = list(a.shape or ())
-        for axis, (old, new) in enumerate(zip(a.shape or (), b.shape or (), strict=False)):
+    for index, (info, other_info) in enumerate(zip(infos, other_infos, strict=True)):
+        shape = list(info.shape or ())
+        for axis, (old, new) in enumerate(zip(info.shape or (), other_info.shape or (), strict=False)):
             if old != new:
                 matching_names = (n for n, size in axes.sizes.items() if (size, other_sizes[n]) == (old, new))
                 shape[axis] = next(matching_names, f"output{index}_{axis}")
-        named_infos.append(replace(a, shape=tuple(shape)))
+        named_infos.append(replace(info, shape=tuple(shape)))
     return tuple(named_infos)
 
 

@@ -170,7 +170,8 @@ def compare_runs(
 
     Args:
         job: The conversion.
-        model: The ONNX model of the two, source or result. Its float64 results are the reference.
+        model: Source or result, whichever is the ONNX model. If it is not quantized, its float64 results are
+            the reference.
         run_original: Function that runs the source on arrays by input name.
         run_result: Function that runs the result on the same arrays.
         input_plans: Random-input plan of each input.
@@ -193,7 +194,7 @@ def compare_runs(
         float64_note,
         run.estimate_depth(model),
         growth,
-        both=True,  # two runtimes, of which neither is the more accurate one by definition
+        both=True,  # neither runtime is the more accurate one by definition
         has_steps=layers is not None,  # a small error may move a value across a threshold of 8-bit rounding
     )
     evidence = run.compare(old, new, references, noise)
@@ -207,7 +208,11 @@ def _summarize(
     evidence: tuple[OutputEvidence, ...],
     started: float,
 ) -> Verification:
-    """Returns the verdict on the outputs that were compared."""
+    """Returns the verdict on the outputs that were compared.
+
+    Raises:
+        BadModel: There is no output.
+    """
     if not evidence:
         raise BadModel("the model gives no tensor: nothing can be compared", hint=NO_VERIFY_HINT)
     return Verification(
@@ -261,14 +266,18 @@ def _plan_inputs(
 
 
 def _keep_user_integers(plan: RandomInput, tensor: Any) -> RandomInput:
-    """Returns the plan of an input, with the values of the user's tensor if it has integers of that shape."""
+    """Returns the plan of an input. An integer or boolean tensor of the planned shape replaces its values."""
     if tuple(tensor.shape) != plan.shape or tensor.is_floating_point() or tensor.is_complex():
         return plan
     return replace(plan, low=0, high=0, why="as given", values=convert_to_array(tensor))
 
 
 def _plan_input(name: str, dtype: str, shape: tuple[int, ...], index_limit: int) -> RandomInput:
-    """Plans an input from its type. Integers are indices below `index_limit`, if the limit is not 0."""
+    """Plans an input from its type.
+
+    Integers are indices below `index_limit`. If the limit is 0, 8-bit integers cover the range of their type,
+    and wider integers are 0 or 1.
+    """
     kind = np.dtype(dtype).kind if dtype in NUMPY_TYPES else "f"
     if kind in "fc":
         return RandomInput(name, dtype, shape, why="standard normal")
@@ -289,7 +298,10 @@ def _count_rows_of_smallest_embedding(loaded: LoadedModule) -> int:
 
 
 def _shift_by_one_step(feeds: Feeds) -> Feeds:
-    """Shifts the inputs by one 8-bit quantization step, alternately up and down."""
+    """Shifts the inputs by one 8-bit quantization step, alternately up and down.
+
+    The step of a float input is 1/255 of its range.
+    """
     shifted = {}
     for name, value in feeds.items():
         signs = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
@@ -405,6 +417,7 @@ def _copy_to_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     """Returns a float64 copy of a module, or None and the reason, such as too little memory."""
     from explorer.engine.formats.torch_module.meta_copy import copy_module  # imports torch
 
+    # a float64 copy of a float32 module takes twice its bytes; half of the memory is left for the run
     needed_bytes = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     free_bytes = processor.free_bytes()
     if free_bytes is not None and needed_bytes > free_bytes // 2:
@@ -423,7 +436,7 @@ def _convert_to_float64(value: Array) -> Array:
 def estimate_module_depth(module: nn.Module) -> int:
     """Estimates the number of successive roundings in a module.
 
-    The estimate is one for each module, plus the largest dimension of each weight.
+    The estimate is one for each module, plus the largest dimension of each float parameter.
     """
     depths = (max(p.shape, default=1) for p in module.parameters() if p.is_floating_point())
     return sum(1 for _ in module.modules()) + sum(depths)

@@ -29,7 +29,8 @@ class ConversionJob(Struct, frozen=True):
         source: User's name of the model.
         opened: Opened model (an `OpenedModel` or a subclass for its format).
         dims: Sizes of symbolic dimensions.
-        input_shapes: Shapes of inputs, which override the model's.
+        input_shapes: Type and shape of inputs by name, which override the model's. The type None keeps the
+            model's type.
         options: Options for the result.
         path: Temporary path to write to; the caller renames the file after success.
         trust: Whether code in the source may run.
@@ -65,7 +66,7 @@ class ConversionJob(Struct, frozen=True):
         report(self.on_progress, self.cancel, phase, completed, total)
 
     def make_step_counter(self, phase: str, total: int) -> Callable[[], None]:
-        """Returns a function that reports one more of `total` steps; call it before each step."""
+        """Returns a function that reports the finished steps out of `total`; call it before each step."""
         steps = itertools.count()
         return lambda: self.report_progress(phase, next(steps), total)
 

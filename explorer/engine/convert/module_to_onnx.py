@@ -158,9 +158,15 @@ def _describe_dropped_inputs(model: Model, names: Sequence[str]) -> tuple[str, .
 def _make_runner(
     model: Model, names: Mapping[str, str], condition_values: dict[str, set[bool]]
 ) -> Callable[[BoundInputs], Callable[[Mapping[str, Any]], list[Any]]]:
-    """Returns a function that runs the file in onnxruntime on arrays by the module's input names.
+    """Returns a function that takes the module's inputs and returns a runner of the file in onnxruntime.
 
-    The function records in `condition_values` the values of each branch condition of the main graph, by name.
+    The runner takes arrays by the module's input names. It records in `condition_values` the values of each
+    branch condition that a node of the main graph computes, by name.
+
+    Args:
+        model: Model of the file.
+        names: Name of each input in the file, by its name in the module.
+        condition_values: Dictionary to fill.
     """
     outputs = [value.name for value in model.graph.outputs]
     computed = {name for node in model.graph.nodes for name in node.outputs}
@@ -210,7 +216,8 @@ def _make_input_planner(
 ) -> Callable[[BoundInputs], dict[str, RandomInput]]:
     """Returns a function that plans the random inputs from the graph, by the module's input names.
 
-    The graph shows which inputs are indices, and the size of the tables that they index.
+    `names` gives the name of each input in the file, by its name in the module. The graph shows which inputs
+    are indices, and the size of the tables that they index.
     """
     feed_names = {value.name for value in model.graph.required_inputs}
     source_names = {file_name: name for name, file_name in names.items() if file_name in feed_names}

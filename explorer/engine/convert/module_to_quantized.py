@@ -78,7 +78,7 @@ class ModuleChoice(Struct, frozen=True):
         layers: Layers of the module.
         choices: Choice for each layer, in the same order.
         rows: Layer rows of the analysis, with outputs named after the layers.
-        dtype: Type of the module's weights if only their shapes are known, else ''.
+        dtype: Type of the module's weights (the first type by name) if only their shapes are known, else ''.
         surplus: Bytes by which the plain tensor of a parameter is larger than its stored form (a tensor
             subclass, or a quantized weight of a file), by parameter name.
     """
@@ -136,12 +136,12 @@ class ModuleChoice(Struct, frozen=True):
 
 
 def choose_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
-    """Chooses formats from shapes alone for a module whose weights are narrower than float32.
+    """Chooses formats from shapes alone for a module whose weights are of other types than float32.
 
     Reads no weight.
 
     Returns:
-        The choice, or None if the module has float32 weights.
+        The choice, or None if a parameter with two or more axes is float32, or no such parameter exists.
 
     Raises:
         Misuse: The model is not an nn.Module with layers, or no layer takes a format.
@@ -160,7 +160,8 @@ def choose_for_module(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis
     """Chooses a format for every layer of a module, and runs the module once on random inputs.
 
     Raises:
-        Misuse: The model is not an nn.Module with layers, or no layer takes a format.
+        Misuse: The model is not an nn.Module with layers, its weights are not float32, or no layer takes a
+            format.
         BadModel: The module cannot be run.
     """
     loaded = _require_float32(opened, spec)
@@ -322,6 +323,7 @@ def _get_module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
 
 
 def _list_weight_types(loaded: LoadedModule) -> list[str]:
+    """Returns the types of all parameters with two or more axes, sorted by name."""
     return sorted({format_dtype(p.dtype) for p in loaded.meta().parameters() if p.dim() > 1})
 
 

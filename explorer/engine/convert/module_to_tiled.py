@@ -41,6 +41,7 @@ def plan_module(
 
     Raises:
         Misuse: See `replace.tile_module`; or the model is not an nn.Module.
+        BadModel: The module cannot be run.
     """
     loaded = require_layers(opened, _AS_ONNX)
     bound_inputs = bind(loaded, job.input_shapes, job.dims)

@@ -18,6 +18,7 @@ from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.host.optional_packages import format_error
 
 METHODS = {"trace": "traced", "script": "scripted"}
+"""Each method of torch.jit, and its participle for messages."""
 
 
 def convert(job: ConversionJob) -> ConversionResult:

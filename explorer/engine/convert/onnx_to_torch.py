@@ -88,6 +88,7 @@ def write_program(job: ConversionJob) -> ConversionResult:
     if job.verify:
         cases = [input_plans]
         if symbols:
+            # sizes that differ from the export's: larger, small, and much larger
             for first_size in (MIN_OPEN_SIZE + 5, 3, 17):
                 sizes_to_try = {name: first_size + 2 * index for index, name in enumerate(symbols)}
                 cases.append(plan_inputs(model, {**sizes_to_try, **job.dims}, job.input_shapes))
@@ -111,7 +112,7 @@ def _draw_tensors(input_plans: Sequence[RandomInput], seed: int) -> tuple[torch.
 
 
 def _list_symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
-    """Returns the names of the open dimensions without a size in the job."""
+    """Returns the names of the inputs' open dimensions that have no size in the job."""
     inputs = (v for v in model.graph.required_inputs if v.name not in job.input_shapes)
     symbols = dict.fromkeys(d for v in inputs for d in v.shape or () if isinstance(d, str))
     return tuple(name for name in symbols if name not in job.dims)
@@ -131,7 +132,7 @@ def _build_specification(model: Model, symbols: Sequence[str]) -> Any:
 
 
 def _list_open_dimensions(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
-    """Lists the dimensions that torch did not turn into constants."""
+    """Lists those of `symbols` that torch did not turn into constants."""
     input_names = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
     tensors = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in input_names]
     is_open = dict.fromkeys(symbols, True)

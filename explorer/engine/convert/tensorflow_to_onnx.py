@@ -186,7 +186,7 @@ def _list_objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _name_dimensions(path: str, batch: str) -> None:
-    """Renames open dimensions, because tf2onnx gives them other numbers in each run.
+    """Renames open dimensions, because tf2onnx numbers them differently in each run.
 
     Args:
         path: The ONNX file to change.

@@ -1,7 +1,7 @@
 """Conversion of TFLite to ONNX by tf2onnx and TensorFlow.
 
 tf2onnx is the usual converter and supports TFLite's operators and quantization. TensorFlow needs 600 MB of
-disk space, so both packages are an extra. For the comparison, TensorFlow's interpreter runs the source.
+disk space, so both packages belong to an optional extra. For the comparison, TensorFlow's interpreter runs the source.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _OPSET = 17
-"""Operator set that tf2onnx writes and every current runtime supports."""
+"""Default operator set: tf2onnx can write it, and every current runtime supports it."""
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]

@@ -47,7 +47,8 @@ def assign_module_seconds(
 ) -> tuple[Array, dict[int, str]]:
     """Assigns the measured times of modules to units.
 
-    The whole time of a module is assigned to its first unit, and no cut is allowed inside the module.
+    The whole time of a module is assigned to its first unit. No cut is allowed inside a module if the profile
+    measured the module but no row inside it.
 
     The time of a module that is called several times is divided equally among its calls. The time of a row
     without units, such as a folded batch normalization, goes to the first unit of the row before it.
@@ -92,10 +93,10 @@ def assign_module_seconds(
 
 
 def _find_rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer]) -> list[int | None]:
-    """Finds the innermost row of each unit.
+    """Finds the innermost row of each unit, or None for a unit without a row.
 
-    It is the row of a function with the unit's operator name, if an unused one is left in the unit's module;
-    else the row of the module.
+    This is the next unused row of a function in the unit's module that has the unit's operator name. Without
+    such a row, it is the row of the module.
     """
     by_path = {layer.path: layer for layer in layers}
     functions: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
@@ -202,9 +203,9 @@ def compute_peak_in_groups(
     for life in compute_lifetimes(schedule.steps):
         change[life.born] += life.size or 0
         change[life.dies + 1] -= life.size or 0
-    peaks = np.zeros(len(units.rows) + 1)
-    unit_of = [-1 if row is None else unit_by_row.get(row, -1) for row in schedule.rows]
-    np.maximum.at(peaks, unit_of, np.cumsum(change[:-1]))
+    peaks = np.zeros(len(units.rows) + 1)  # the last entry collects the steps outside of the group rows
+    unit_by_step = [-1 if row is None else unit_by_row.get(row, -1) for row in schedule.rows]
+    np.maximum.at(peaks, unit_by_step, np.cumsum(change[:-1]))
     return peaks[:-1]
 
 

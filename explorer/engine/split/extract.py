@@ -203,6 +203,7 @@ def _list_readers(producers_by_unit: dict[int, list[int]]) -> dict[int, list[int
 
 
 def _find_reachable(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
+    """Returns the units in `begin`, and all units that a path of `edges` connects with one of them."""
     reached, pending = set(begin), list(begin)
     while pending:
         for unit in edges[pending.pop()]:

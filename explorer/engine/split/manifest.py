@@ -155,6 +155,7 @@ def _check_digest(path: str, digest: str) -> None:
 
 
 def _check_wiring(manifest: Manifest, path: str) -> None:
+    """Raises an error if an input of a stage or an output of the model comes from no earlier stage."""
     available = {tensor.name for tensor in manifest.inputs}
     for stage in manifest.stages:
         missing = [tensor.name for tensor in stage.inputs if tensor.name not in available]

@@ -117,7 +117,7 @@ def extract_module_part(
         )
         torch.manual_seed(seed)
         module_outputs = [leaf for leaf in leaves(model(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
-    random = find_random_calls(calls)
+    random_calls = find_random_calls(calls)
     return ExtractedModule(
         module=part,
         input_names=tuple([names[node] for node in input_nodes]),
@@ -128,7 +128,7 @@ def extract_module_part(
         input_values=tuple([values[node.name] for node in input_nodes]),
         output_values=tuple([values[node.name] for node in output_nodes]),
         is_reproduced=len(outputs) == len(module_outputs) and all(map(is_identical, outputs, module_outputs)),
-        random_outputs=tuple([names[node] for node in output_nodes if node in random]),
+        random_outputs=tuple([names[node] for node in output_nodes if node in random_calls]),
         has_attention=any(isinstance(submodule, _ATTENTION) for submodule in model.modules()),
     )
 

@@ -103,7 +103,8 @@ def divide_evenly(sizes: Sequence[float], stages: int) -> tuple[int, ...]:
         stages: Number of stages, from 1 to the number of units.
 
     Returns:
-        The number of units before each cut, ascending. Each stage is as short as the stages before it permit.
+        The number of units before each cut, ascending. Each stage is as long as the bottleneck permits, but
+        leaves a unit for each later stage.
     """
     count = len(sizes)
     sums = np.cumsum(np.triu(np.broadcast_to(np.asarray(sizes, np.float64), (count, count))), axis=1)
@@ -127,7 +128,7 @@ def divide_evenly(sizes: Sequence[float], stages: int) -> tuple[int, ...]:
     limit = float(candidates[index]) * (1 + _SLACK)
     cuts = [count]
     for stage, end in reversed(list(enumerate(find_ends(limit), 1))):
-        # a unit is left for each later stage
+        # leave a unit for each later stage
         cuts.append(min(end, cuts[-1] - 1))
         assert cuts[-1] >= stage
     return tuple(reversed(cuts[1:]))
@@ -161,7 +162,7 @@ class _Search:
         if not np.isfinite(costs_from_start[-1]):
             return float("inf")
         targets = np.searchsorted(costs_from_start, costs_from_start[-1] * np.arange(1, stages) / stages) + 1
-        # strictly ascending places, with room for the cuts that follow
+        # make the places strictly ascending, and leave a place for each later cut
         ordered = np.maximum.accumulate(
             np.minimum(targets, self.last - np.arange(stages - 1, 0, -1)) - np.arange(1, stages)
         )

@@ -28,6 +28,7 @@ from explorer.facts import OutputEvidence, Verification
 _REFERENCE = "none: the allowed rounding error follows from the depth of the model"
 _RANDOM = "none: random numbers"
 _FIGURES = ("max_abs", "max_rel", "mse", "cosine", "relative_rms", "limit_share")
+"""Fields of `OutputEvidence` that measure a difference."""
 
 WIDENED = ("float16", "bfloat16")
 """Types for which onnxruntime keeps float32 between operators."""

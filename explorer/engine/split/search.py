@@ -77,7 +77,7 @@ class CutSequence(Struct, frozen=True):
         elements: Number of elements of each parameter, by name.
         labels: A name for each unit, for units without a row.
         layers: The rows of the layer tree.
-        free: Names of open sizes.
+        free: Names of the open dimensions that the user has not bound to a size.
         macs: MACs of each unit, or None to use the rows' MACs.
         unit_seconds: Seconds of each unit, or None if no modules were measured.
         closed: Units before which no cut is allowed, with the reason.
@@ -134,13 +134,15 @@ def build_graph_sequence(subject: SplitSubject) -> CutSequence:
 
 
 def get_measured_seconds(profile: Profile) -> dict[int, float]:
-    """Returns the measured seconds by row id. Of a profile of training, it takes the forward pass."""
+    """Returns the measured seconds by row id. For a training step, these are the forward pass's seconds."""
     seconds_by_row = {timing.layer: timing.forward_seconds for timing in profile.layers}
     return {row: seconds for row, seconds in seconds_by_row.items() if seconds is not None}
 
 
 class StageSearch:
     """Computes the costs of a sequence's stages, and searches the best cuts.
+
+    Raises `Misuse` if the sequence has fewer than two units, or the number of machines does not match.
 
     Attributes:
         subject: The units to cut.
@@ -228,7 +230,10 @@ class StageSearch:
         return costs.make_cost_by_kind(self._make_stage_seconds(stages))
 
     def _make_stage_seconds(self, stages: int) -> list[CostFunction]:
-        """Returns the time function of each stage on its machine."""
+        """Returns the time function of each stage on its machine.
+
+        `seconds` has one array for all stages, or one array for each stage.
+        """
         return [costs.sum_of_units(unit_seconds) for unit_seconds in self.seconds] * (
             stages // len(self.seconds) or 1
         )
@@ -256,14 +261,14 @@ class StageSearch:
         The activations of a stage count once for each micro-batch in flight.
         """
         *static, activations = self.training.values()
-        layers = costs.sum_of_units(np.sum(static, axis=0))
+        static_bytes = costs.sum_of_units(np.sum(static, axis=0))
         return costs.sum_of_costs(
-            layers, costs.scale_by_kind(costs.sum_of_units(activations), self.list_in_flight(stages))
+            static_bytes, costs.scale_by_kind(costs.sum_of_units(activations), self.list_in_flight(stages))
         )
 
     @cached_property
     def training(self) -> dict[str, Array]:
-        """Bytes of a training step by unit, by field name.
+        """Bytes of a training step: for each of `_TRAINING_FIELDS`, an array with the bytes of each unit.
 
         The fields are parameters, gradients, optimizer state, and the activations of one micro-batch.
 
@@ -506,5 +511,6 @@ class StageSearch:
 
 
 def _compute_minimum_seconds(layers: Sequence[Layer], machine: Machine, row: int) -> float | None:
+    """Computes the least seconds of a row by the machine's peak rates, or None if its figures are unknown."""
     moved, macs = count_moved_bytes(layers[row]), layers[row].macs
     return None if macs is None or moved is None else compute_minimum_seconds(macs, moved, machine)

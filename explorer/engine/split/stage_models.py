@@ -26,7 +26,7 @@ def build_stage_models(
     Args:
         model: The original model.
         units: The units of its graph.
-        places: Number of operators before each cut.
+        places: Number of units before each cut.
         types: Types of the model's values, with open sizes.
 
     Raises:

@@ -297,5 +297,6 @@ def _list_notes(search: StageSearch) -> tuple[str, ...]:
 
 
 def _compute_balance(costs: Sequence[float]) -> float:
+    """Computes the mean cost divided by the largest cost; 1 if all costs are 0."""
     maximum = max(costs, default=0.0)
     return sum(costs) / len(costs) / maximum if maximum else 1.0

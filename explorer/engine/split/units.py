@@ -25,7 +25,7 @@ class CrossingValue(Struct, frozen=True):
     Attributes:
         name: Name of the value.
         born: Index of the unit that produces the value, or -1 for an input of the graph.
-        dies: Index of the last unit that reads the value.
+        dies: Index of the last unit that needs the value, or of the unit that produces it if none does.
         info: Type and shape at the bound sizes.
         size: Size in bytes, or None if unknown.
     """
@@ -45,7 +45,7 @@ class GraphUnits(Struct, frozen=True):
         rows: Id of each unit's row in the layer tree, or None for a unit without a row.
         stored: Names of the stored tensors that each unit reads, directly or through constant nodes.
         constants: Indices of the constant nodes that each unit needs, ascending.
-        values: The graph's inputs and the outputs of the units.
+        values: The inputs of the graph that a unit reads, and the outputs of the units.
     """
 
     positions: tuple[int, ...]

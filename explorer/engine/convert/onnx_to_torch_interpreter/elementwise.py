@@ -33,7 +33,7 @@ def _is_infinite(call: OperatorCall, x: Tensor) -> Tensor:
 
 
 def _clip(call: OperatorCall, x: Tensor, low: Any = None, high: Any = None) -> Tensor:
-    if call.opset < 11:
+    if call.opset < 11:  # the default limits are the largest float32 numbers
         return x.clamp(call.get("min", -3.4028234663852886e38), call.get("max", 3.4028234663852886e38))
     # apply the upper limit last: ONNX returns it if the limits cross
     x = x if low is None else torch.maximum(x, low)
@@ -133,9 +133,9 @@ def _make_arg_rule(function: Callable[..., Tensor]) -> Rule:
 
 
 def _make_softmax_rule(function: Callable[..., Tensor]) -> Rule:
-    """Makes a rule for Softmax and similar operators.
+    """Makes a rule for Softmax and similar operators from a function of a tensor and an axis.
 
-    Before opset 13 they run over `axis` and all later axes.
+    Before opset 13, the operators run over `axis` and all later axes together.
     """
 
     def rule(call: OperatorCall, x: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def _sum_cumulatively(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
 
 
 def _dropout(call: OperatorCall, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
-    call.get("ratio")
+    call.get("ratio")  # inference does not need it: the attribute counts as read
     if training is not None and call.read_number(training) and (ratio is None or call.read_number(ratio)):
         raise BadModel("torch cannot drop the elements that another runtime drops: Dropout in training")
     return (x, torch.ones_like(x, dtype=torch.bool))[: call.output_count]

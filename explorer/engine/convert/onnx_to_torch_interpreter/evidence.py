@@ -24,6 +24,7 @@ Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
 _ROUNDING_OPERATORS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul"})
+"""Operators that count as one layer of rounding to 8 bits."""
 
 
 def is_quantized(model: Model) -> bool:

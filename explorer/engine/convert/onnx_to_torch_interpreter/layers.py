@@ -19,12 +19,12 @@ _CONV_TRANSPOSE: Sequence[Callable[..., Tensor]] = (
     functional.conv_transpose2d,
     functional.conv_transpose3d,
 )
-"""Functions by the number of spatial axes, from 1 on; this also holds for `_CONV` and `_MAX_POOL`."""
 _MAX_POOL: Sequence[Callable[..., Any]] = (
     functional.max_pool1d,
     functional.max_pool2d,
     functional.max_pool3d,
 )
+"""Functions for one, two and three spatial axes, as in `_CONV` and `_CONV_TRANSPOSE`."""
 
 
 def gemm(call: OperatorCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
@@ -78,6 +78,7 @@ def _read_window(
 
 
 def _pad(x: Tensor, pad_before: Sequence[int], pad_after: Sequence[int], value: float = 0.0) -> Tensor:
+    """Pads the last axes of `x` with a value; the sequences give a size for each of these axes."""
     if not any((*pad_before, *pad_after)):
         return x
     flat = [size for pair in zip(reversed(pad_before), reversed(pad_after), strict=True) for size in pair]
@@ -194,6 +195,7 @@ def _average_pool(call: OperatorCall, x: Tensor) -> Tensor:
     strides, dilations, pad_before, pad_after = _read_ceil_window(call, x, kernel)
     _, _, _, pad_after_exact = _read_window(call, x, kernel)
     ones = torch.ones_like(x[:1, :1])  # the sum of its windows is the number of elements in each window
+    # with count_include_pad, declared padding counts, but the padding that ceil_mode adds does not
     if call.get("count_include_pad", 0):
         ones = _pad(ones, pad_before, pad_after_exact, 1.0)
         ones = _pad(
@@ -427,6 +429,7 @@ def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
     causal = bool(call.get("is_causal", 0))
     if causal and (mask is not None or past_k is not None):
         rows, columns = q.shape[2], k.shape[2]
+        # with a past, the last query sees the last key; without a past, the first query sees the first key
         visible = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(
             columns - rows if past_k is not None else 0
         )

@@ -29,9 +29,10 @@ _MAX_BUFFER_ELEMENTS = 64
 class OnnxModule(nn.Module):
     """Runs an ONNX model in torch.
 
-    Weights are parameters (integers are buffers) under their names in the file. Each dot in a name becomes a
-    submodule, so that the state_dict of a file exported from an nn.Module has the keys of that module's
-    state_dict.
+    Float weights are parameters under their names in the file. Batch-norm statistics and tensors of other
+    types are buffers, except short int64 lists and boolean scalars, which stay numpy arrays. Each dot in a
+    name becomes a submodule, so that the state_dict of a file exported from an nn.Module has the keys of that
+    module's state_dict.
 
     Args:
         model: ONNX model; it must not change afterwards.
@@ -85,7 +86,7 @@ class OnnxModule(nn.Module):
         """
         feeds = self._bind_inputs(inputs, named_inputs)
         device = next((t.device for t in feeds.values() if isinstance(t, torch.Tensor)), torch.device("cpu"))
-        domain = TorchDomain(self._constant, self._opset, device, self._checked_nodes)
+        domain = TorchDomain(self._get_constant, self._opset, device, self._checked_nodes)
         interpreter = Interpreter(domain, self._model.functions)
         graph = self._model.graph
         scope = interpreter.create_scope(graph.initializers, feeds)
@@ -113,7 +114,7 @@ class OnnxModule(nn.Module):
             raise Misuse(f"input '{printable(missing[0])}' is missing", where="forward")
         return feeds
 
-    def _constant(self, tensor: Tensor) -> Any:
+    def _get_constant(self, tensor: Tensor) -> Any:
         sizes = self._sizes.get(id(tensor))
         if sizes is not None:
             return sizes
@@ -123,7 +124,17 @@ class OnnxModule(nn.Module):
     def _register(
         self, name: str, value: torch.Tensor, is_persistent: bool, *, is_trained: bool
     ) -> tuple[nn.Module, str]:
-        """Registers a tensor: as a parameter if it is a trained weight, else as a buffer."""
+        """Registers a tensor as a parameter or a buffer; returns its module and its name in the module.
+
+        A float tensor becomes a parameter if it is trained, and is either an initializer or too large for a
+        buffer (`_MAX_BUFFER_ELEMENTS`).
+
+        Args:
+            name: Name in the file, or 'constant_N'.
+            value: Values.
+            is_persistent: Whether the tensor is an initializer, and so belongs to the state_dict.
+            is_trained: Whether training changes the tensor by gradients. False for batch-norm statistics.
+        """
         owner, last = self._find_owner(name)
         if (
             is_trained
@@ -136,9 +147,10 @@ class OnnxModule(nn.Module):
         return owner, last
 
     def _find_owner(self, name: str) -> tuple[nn.Module, str]:
-        """Finds or creates the submodule for a tensor of this name.
+        """Finds or creates the submodule for a tensor of this name; returns it and the tensor's name in it.
 
-        Returns it and the tensor's name in it.
+        If a part of the name is taken, the tensor belongs to this module, under a name that starts with
+        'weight_'.
         """
         *path, last = name.split(".")
         owner: nn.Module = self

@@ -127,6 +127,7 @@ def _gather_nd(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
 
 
 _TORCH_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+"""Torch's name of each reduction of ONNX's Scatter operators."""
 
 
 def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
@@ -177,7 +178,7 @@ def _pad(call: OperatorCall, x: Tensor, pads: Any = None, value: Any = None, axe
             indices = indices.clamp(0, size - 1)
         elif mode == "wrap":
             indices = indices % size
-        else:
+        else:  # reflect
             period = max(2 * (size - 1), 1)
             indices = indices % period
             indices = torch.where(indices >= size, period - indices, indices)

@@ -1,7 +1,8 @@
 """Rules for quantized operators, with exact integer sums.
 
-Integer products use int32 where torch supports it (dense matrices), else float64. float64 holds sums of int8
-products up to 2^53 without rounding. In names, s is a scale and z a zero point: sa and za belong to a.
+Integer products use int32 where torch supports it (two matrices on a CPU), else float64. float64 holds sums
+of int8 products up to 2^53 without rounding. In names, s is a scale and z a zero point: sa and za belong to
+a.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ def _multiply_dynamically(
 def _matmul_nbits(
     call: OperatorCall, a: Tensor, b: Tensor, scales: Tensor, zeros: Tensor | None = None, *rest: Any
 ) -> Tensor:
-    """Computes MatMulNBits; `b` has shape (N, blocks, bytes).
+    """Computes MatMulNBits; `b` has shape (N, blocks, bytes), and `rest` is (group indices, bias).
 
     Each byte holds two 4-bit numbers or one 8-bit number.
     """
@@ -249,6 +250,7 @@ def _matmul_nbits(
 
 
 def _unpack(b: Tensor, bits: int) -> Tensor:
+    """Returns one number for each element: the low half of a byte comes before the high half."""
     if bits == 8:
         return b
     return torch.stack((b & 15, b >> 4), -1).flatten(-2)

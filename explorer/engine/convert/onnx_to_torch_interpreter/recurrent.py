@@ -17,6 +17,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall
 
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
+"""(h, c) of an LSTM, or (h,) of a GRU or RNN; each has shape (batch, hidden)."""
 
 _ACTIVATIONS: Mapping[str, Callable[[float, float], Activation]] = {
     "affine": lambda a, b: lambda x: a * x + b,
@@ -31,11 +32,14 @@ _ACTIVATIONS: Mapping[str, Callable[[float, float], Activation]] = {
     "tanh": lambda a, b: torch.tanh,
     "thresholdedrelu": lambda a, b: lambda x: torch.where(x > a, x, torch.zeros_like(x)),
 }
+"""Makes the function of each activation from its alpha and beta."""
 _DEFAULT_PARAMETERS = {"hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01, 0.0), "elu": (1.0, 0.0)}
+"""Default alpha and beta of activations; (1, 1) for the others."""
 _DEFAULT_ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
 def _read_activations(call: OperatorCall, direction: int) -> list[Activation]:
+    """Returns the activations of one direction (0 or 1), in ONNX's order."""
     default_names = _DEFAULT_ACTIVATIONS[call.node.op]
     names = call.get("activations") or default_names * 2
     alphas, betas = list(call.get("activation_alpha", ())), list(call.get("activation_beta", ()))
@@ -131,7 +135,7 @@ def _run_recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: A
     length, batch = x.shape[0], x.shape[1]
     if not isinstance(length, int):
         raise BadModel(f"torch cannot leave the length of a sequence open in {op}")
-    starts = [h0, c0] if op == "LSTM" else [h0]
+    initial_states = [h0, c0] if op == "LSTM" else [h0]
     outputs_by_direction: list[Tensor] = []
     final_states: list[list[Tensor]] = []
     direction = str(call.get("direction", "forward"))
@@ -140,7 +144,7 @@ def _run_recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: A
         gate_rows = w.shape[1]
         bias = bias_pairs[direction_index] if bias_pairs is not None else w.new_zeros(2 * gate_rows)
         state: State = tuple(
-            w.new_zeros(batch, hidden_size) if s is None else s[direction_index] for s in starts
+            w.new_zeros(batch, hidden_size) if s is None else s[direction_index] for s in initial_states
         )
         activations = _read_activations(call, direction_index)
         projected = x @ w[direction_index].t() + bias[:gate_rows]

@@ -19,6 +19,7 @@ from explorer.engine.operators.shape_rules import get_slice
 HostArray = np.ndarray[Any, Any]
 """Array in host memory: of dtype object (Python numbers and torch symbols), or of integers or booleans."""
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
+"""Returns the result of an operator from its attributes and its inputs (None for an omitted input)."""
 
 _INTEGER_TYPES = 6, 7
 """ONNX's codes of int32 and int64."""
@@ -108,7 +109,10 @@ def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
 
 
 def _make_reduction_rule(function: Callable[[Any, Any], Any], initial: Any) -> Rule:
-    """Makes a rule that reduces a list. For an array of another rank, the rule returns None."""
+    """Makes a rule that reduces a list, from `initial` on, or from the first element if `initial` is None.
+
+    The rule returns None for an array of another rank.
+    """
 
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
         axes = _read_axes(attributes, args)

@@ -66,7 +66,7 @@ def make_rebatching(
 
 
 def _list_notes(changed: Sequence[str], inlined: bool) -> Iterator[str]:
-    """Yields notes about other rewritten nodes and about inlined function calls."""
+    """Yields a note about the rewritten nodes and values, and a note about inlined function calls."""
     if changed:
         hidden_count = f" and {len(changed) - _MAX_LISTED:,} more" if len(changed) > _MAX_LISTED else ""
         yield f"rewritten: {', '.join(changed[:_MAX_LISTED])}{hidden_count}"
@@ -148,6 +148,7 @@ def _slice_inputs(
 ) -> Sequence[Feeds]:
     """Cuts the inputs into slices of the original's batch size, and fills the last with `filler_inputs`.
 
+    If the filler rows do not suffice, the rows of the inputs follow again, then the filler rows, and so on.
     Repeating rows of the slice itself would hide a mean over the batch, which repeated rows do not change.
     """
     row_indices = [
@@ -167,15 +168,24 @@ def _slice_inputs(
     ]
 
 
-def _stack_outputs(parts: Sequence[Any], axis: BatchAxis | None, old: int, size: int) -> Any:
-    """Joins the original's outputs for all slices into one output with the full batch."""
-    if axis is None:
+def _stack_outputs(parts: Sequence[Any], batch: BatchAxis | None, old_batch: int, size: int) -> Any:
+    """Joins the original's outputs for all slices into one output with `size` examples.
+
+    Args:
+        parts: Output for each slice.
+        batch: Batch axis of the output, or None for an output without a batch: the first part is returned.
+        old_batch: Batch size of each part.
+        size: Batch size of the result. Further rows are filler.
+
+    Raises:
+        BadModel: A part does not have the batch axis.
+    """
+    if batch is None:
         return parts[0]
-    if any(
-        part.ndim <= axis.axis or part.shape[axis.axis] != axis.outer * old * axis.inner for part in parts
-    ):
+    axis, outer, inner = batch
+    if any(part.ndim <= axis or part.shape[axis] != outer * old_batch * inner for part in parts):
         raise BadModel("an output of the original does not have the inferred shape", where="rebatch")
-    leading, trailing = parts[0].shape[: axis.axis], parts[0].shape[axis.axis + 1 :]
-    split_parts = [part.reshape(*leading, axis.outer, old, axis.inner, *trailing) for part in parts]
-    rows = np.concatenate(split_parts, axis=axis.axis + 1).take(np.arange(size), axis.axis + 1)
-    return rows.reshape(*leading, axis.outer * size * axis.inner, *trailing)
+    leading, trailing = parts[0].shape[:axis], parts[0].shape[axis + 1 :]
+    split_parts = [part.reshape(*leading, outer, old_batch, inner, *trailing) for part in parts]
+    rows = np.concatenate(split_parts, axis=axis + 1).take(np.arange(size), axis + 1)
+    return rows.reshape(*leading, outer * size * inner, *trailing)

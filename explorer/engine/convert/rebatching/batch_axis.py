@@ -110,7 +110,10 @@ class Rewriting(Struct):
         return math.prod(size for size in sizes if isinstance(size, int))
 
     def read_array(self, name: str) -> Array | None:
-        """Returns the array of a small constant, or None if the value is no small constant."""
+        """Returns the array of a constant that shape inference knows or that has at most 1024 elements.
+
+        Returns None for any other value.
+        """
         array = self.shapes.constants.get(name) if name else None
         if array is None and name in self.initializers:
             tensor = self.initializers[name]
@@ -121,7 +124,7 @@ class Rewriting(Struct):
         """Returns the integers in a value, or None for an omitted input.
 
         Raises:
-            RewriteError: The value is computed at run time.
+            RewriteError: The value is computed at run time, or is a large constant.
         """
         if not name:
             return None
@@ -141,9 +144,9 @@ class Rewriting(Struct):
         return name
 
     def add_sizes(self, values: Sequence[int | None], multiple: int, base_name: str) -> str:
-        """Stores a list of sizes in which None is the batch times `multiple`; returns the name.
+        """Stores a list of sizes with one None, which stands for the batch times `multiple`; returns the name.
 
-        For an open batch, the list is computed at run time.
+        For an open batch, added nodes compute the list at run time.
         """
         if isinstance(self.new_batch, int):
             return self.add_constant(
@@ -196,9 +199,9 @@ class Rewriting(Struct):
         return expanded
 
     def take_first_row(self, name: str, axis: int) -> str:
-        """Returns the name of the first row of a value without a batch, which broadcasts to batched values.
+        """Adds a Slice that takes the first row of a value without a batch; returns the name of the row.
 
-        For an original batch of 1, this is the value itself.
+        The row broadcasts to batched values. For an original batch of 1, it is the value itself.
 
         Raises:
             RewriteError: The rows of the value differ.

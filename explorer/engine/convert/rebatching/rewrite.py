@@ -31,6 +31,7 @@ _MAX_TRIES = 400
 """Maximum number of combinations of batch axes that are tried at ambiguous Reshapes."""
 
 _SIZE_OPERATORS = ("Shape", "Size")
+"""Operators whose result contains the batch size, if their input has a batch."""
 _DOMAINS = ("", "com.microsoft")
 """Domains of the operators that `RULES` contains."""
 
@@ -57,7 +58,8 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
     Args:
         model: Original model.
         batch: New batch size, or a name for an open batch dimension.
-        axes: Batch axis of each input, or empty for the first axis of every input.
+        axes: Batch axis by input name; an input without an entry has no batch. Empty for the first axis of
+            every input.
 
     Raises:
         Misuse: The model cannot be rewritten safely; the message names the node and the reason.
@@ -85,6 +87,8 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
         except RewriteError as error:
             if last_error is None or error.node_index > last_error.node_index:
                 last_error = error
+        # next combination, as an odometer counts: a choice at its last option is dropped, and the choice
+        # before it advances
         option_counts = state.option_counts
         choices = [*choices, *[0] * (len(option_counts) - len(choices))][: len(option_counts)]
         while choices and choices[-1] + 1 >= option_counts[len(choices) - 1]:

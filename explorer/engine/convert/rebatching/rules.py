@@ -1,7 +1,7 @@
-"""Rules by operator: where the batch is in a node's outputs, and which parts contain its size.
+"""Rules by operator: find the batch axis of a node's outputs, and replace inputs that contain the batch size.
 
-An operator without a rule is refused. A rule only locates the batch. The proof, which runs both models, shows
-whether the operator mixes examples.
+An operator without a rule is refused. A rule refuses a node that visibly mixes examples, such as a sum over
+the batch. The proof, which runs both models, detects the other cases.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from explorer.engine.operators.registry import BY_NAME
 from explorer.facts import Dim
 
 Rule = Callable[[Rewriting, Node], Node]
+"""Returns the node for the new batch, and records the batch axes of its outputs in `Rewriting.batched`.
+
+A rule raises `RewriteError` for a node that cannot be rewritten.
+"""
 
 
 def _get_batch(rewriting: Rewriting, node: Node, index: int) -> BatchAxis | None:
@@ -44,7 +48,18 @@ def _find_first_input_batch(rewriting: Rewriting, node: Node) -> BatchAxis:
 
 
 def _broadcast_input(rewriting: Rewriting, node: Node, index: int, axis: int, batch: BatchAxis) -> Node:
-    """Makes an input without a batch fit a batched input: keeps only its first row along the batch axis."""
+    """Makes an input without a batch broadcast to a batched input: keeps only its first row on `axis`.
+
+    Args:
+        rewriting: State of the graph.
+        node: Node with both inputs.
+        index: Index of the input without a batch.
+        axis: Axis of this input that meets the batch. It is negative if the input has fewer axes.
+        batch: Batch axis of the other input.
+
+    Raises:
+        RewriteError: The axis has neither size 1 nor the batch size, or the rows differ.
+    """
     name = node.inputs[index]
     shape = rewriting.get_shape(name)
     if axis < 0 or shape[axis] == 1:
@@ -78,9 +93,9 @@ def _rewrite_elementwise(rewriting: Rewriting, node: Node) -> Node:
     """Rewrites an elementwise operator: all batches must be on the same axis, counted from the last."""
     rank = max(len(rewriting.get_shape(name)) for name in node.inputs if name)
     batches = {
-        batch.move_to(batch.axis + rank - len(rewriting.get_shape(n)))
-        for n in node.inputs
-        if n and (batch := rewriting.batched.get(n))
+        batch.move_to(batch.axis + rank - len(rewriting.get_shape(name)))
+        for name in node.inputs
+        if name and (batch := rewriting.batched.get(name))
     }
     if len(batches) != 1:
         rewriting.refuse("its inputs have the batch on different axes")
@@ -110,7 +125,7 @@ def _rewrite_fused(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _build_one_axis_rule(default: int, *, one_axis_since: int = 0) -> Rule:
-    """Builds a rule for operators along one axis, which must not be the batch.
+    """Builds a rule for operators that compute along one axis, which must not be the batch axis.
 
     Args:
         default: Axis of an operator without the attribute `axis`.
@@ -154,16 +169,17 @@ def _rewrite_matmul(rewriting: Rewriting, node: Node) -> Node:
     ranks = [len(rewriting.get_shape(node.inputs[index])) for index in (0, second)]
     rank = max(*ranks, 2)
     batches: set[BatchAxis] = set()
-    for index, own_rank, contracted_axis in ((0, ranks[0], -1), (second, ranks[1], -2)):
+    for index, operand_rank, contracted_axis in ((0, ranks[0], -1), (second, ranks[1], -2)):
         batch = _get_batch(rewriting, node, index)
         if batch is None:
             continue
-        if own_rank == 1 or batch.axis - own_rank == contracted_axis:
+        if operand_rank == 1 or batch.axis - operand_rank == contracted_axis:
             rewriting.refuse("it sums products over the batch")
-        batches.add(batch.move_to(batch.axis + rank - own_rank))
+        batches.add(batch.move_to(batch.axis + rank - operand_rank))
         other_index, other_rank = (second, ranks[1]) if index == 0 else (0, ranks[0])
-        if batch.axis - own_rank < -2 and _get_batch(rewriting, node, other_index) is None:
-            node = _broadcast_input(rewriting, node, other_index, batch.axis - own_rank + other_rank, batch)
+        if batch.axis - operand_rank < -2 and _get_batch(rewriting, node, other_index) is None:
+            other_axis = batch.axis - operand_rank + other_rank
+            node = _broadcast_input(rewriting, node, other_index, other_axis, batch)
     if len(batches) != 1 or (
         all(_get_batch(rewriting, node, index) for index in (0, second)) and min(batches).axis >= rank - 2
     ):
@@ -241,6 +257,7 @@ def _list_possible_batches(
 
 
 def _choose_batch(rewriting: Rewriting, candidates: Sequence[BatchAxis], shape: Sequence[Dim]) -> BatchAxis:
+    """Returns the candidate that `rewriting.choices` selects, and records the count if there are several."""
     if not candidates:
         rewriting.refuse(f"the batch is merged with another axis: no axis of {list(shape)} can hold it")
     if len(candidates) == 1:
@@ -260,10 +277,9 @@ def _rewrite_reshape(rewriting: Rewriting, node: Node) -> Node:
         index for index, size in enumerate(requested) if size == 0 and not node.attributes.get("allowzero", 0)
     }
     grows_with_batch = requested[batch.axis] == -1 or (batch.axis in copied_axes and source_batch == batch)
-    if grows_with_batch and copied_axes <= {
-        batch.axis,
-        *(index for index in copied_axes if index != source_batch.axis),
-    }:
+    # a size of 0 at the old position of the batch would copy the batch to a second axis
+    copies_batch_elsewhere = source_batch.axis in copied_axes and source_batch.axis != batch.axis
+    if grows_with_batch and not copies_batch_elsewhere:
         return node
     # -1 (inferred) and 0 (copied) become the sizes of the original model where they are known
     sizes: list[Dim] = [
@@ -433,7 +449,7 @@ def _rewrite_resize(rewriting: Rewriting, node: Node) -> Node:
     axes = [axis % len(rewriting.get_shape(node.inputs[0])) for axis in listed_axes] if listed_axes else None
     index = 0 if axes is None else axes.index(0) if 0 in axes else None
     if index is not None and sizes is None:
-        scale_inputs = node.inputs[1:3][-1:]  # up to opset 10 the second input, then the third
+        scale_inputs = node.inputs[1:3][-1:]  # the scales: the second input up to opset 10, then the third
         scales = rewriting.read_array(scale_inputs[0]) if scale_inputs else None
         if scales is None or scales.size <= index or scales.reshape(-1)[index] != 1:
             rewriting.refuse("it resizes the batch")
@@ -450,7 +466,10 @@ def _rewrite_resize(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_recurrent(rewriting: Rewriting, node: Node) -> Node:
-    """Rewrites RNN, GRU and LSTM: axes are sequence, batch, features; with `layout`, the batch is first."""
+    """Rewrites RNN, GRU and LSTM: axes are sequence, batch, features; with `layout`, the batch is first.
+
+    Inputs 4, 5 and 6 are the sequence lengths and the initial states.
+    """
     has_batch_first = bool(node.attributes.get("layout", 0))
     _refuse_other_batches(rewriting, node, 0, 4, 5, 6)
     _require_batch_axis(rewriting, node, 0, 0 if has_batch_first else 1)
@@ -471,7 +490,9 @@ def _rewrite_einsum(rewriting: Rewriting, node: Node) -> Node:
     if "..." in equation or "->" not in equation:
         rewriting.refuse("its equation does not name all axes")
     batch_by_letter = {
-        terms[index][s.axis]: s for index, n in enumerate(node.inputs) if (s := rewriting.batched.get(n))
+        term[batch.axis]: batch
+        for term, name in zip(terms, node.inputs, strict=True)
+        if (batch := rewriting.batched.get(name))
     }
     if len(batch_by_letter) != 1 or next(iter(batch_by_letter)) not in output_term:
         rewriting.refuse("it sums over the batch, or its inputs have the batch on different axes")

@@ -302,10 +302,10 @@ def _list_storage_notes(tensors: Sequence[StoredTensor]) -> list[str]:
 def _find_state_dict(root: Any, roles: Mapping[str, str]) -> tuple[str, Any]:
     """Returns the key of the model's state_dict in a checkpoint, and the state_dict.
 
-    The key is '' for the whole checkpoint.
+    The key is '' for the whole checkpoint. `roles` names the tensors of other parts, such as an optimizer.
     """
     if not isinstance(root, dict) or any(isinstance(v, (TensorSpec, WrappedTensor)) for v in root.values()):
         return "", root
-    other_values = {name.partition(".")[0] for name in roles}
-    keys = [key for key, value in root.items() if str(key) not in other_values and holds_data(value)]
+    other_keys = {name.partition(".")[0] for name in roles}
+    keys = [key for key, value in root.items() if str(key) not in other_keys and holds_data(value)]
     return (str(keys[0]), root[keys[0]]) if len(keys) == 1 and isinstance(keys[0], str) else ("", root)

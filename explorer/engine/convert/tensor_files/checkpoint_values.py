@@ -122,12 +122,16 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _iterate_values(root: Any, skipped_keys: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yields the path and value of each outermost part without tensors. Modules are skipped."""
+    """Yields the path and value of each outermost part that contains no tensor.
+
+    An object that contains tensors yields its class. A second reference to a container with tensors yields
+    the first path. Modules, and top-level parts in `skipped_keys`, yield nothing.
+    """
     stack: list[tuple[str, Any, int]] = [("", root, 0)]
     first_paths: dict[int, str] = {}
     while stack:
         path, value, depth = stack.pop()
-        if _is_tensor(value) or (path and not depth - 1 and path in skipped_keys and holds_data(value)):
+        if _is_tensor(value) or (path and depth == 1 and path in skipped_keys and holds_data(value)):
             continue
         if not holds_data(value):
             if path:
@@ -172,7 +176,10 @@ def _explain_exclusion(value: Any) -> str:
 
 
 def _convert_to_text(value: Any) -> str | None:
-    """Returns a string unchanged and any other value as JSON, or None for a value without a JSON form."""
+    """Returns a string unchanged and any other value as JSON.
+
+    Returns None for a value without a JSON form, and for a text of more than `_MAX_CHARACTERS`.
+    """
     if isinstance(value, str):
         return value if len(value) <= _MAX_CHARACTERS else None
     description = _convert_to_json(value, _convert_to_json_form)

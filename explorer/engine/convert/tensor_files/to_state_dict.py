@@ -46,7 +46,7 @@ _ZIP64_BYTES = 1 << 31
 """Size in bytes from which an entry needs 64-bit sizes."""
 
 _ITEMS_PER_BATCH = 1000
-"""Pairs that one pickle instruction adds to a dictionary."""
+"""Maximum number of pairs that one pickle instruction adds to a dictionary, as in Python's pickle."""
 
 
 def convert(job: ConversionJob) -> ConversionResult:
@@ -111,6 +111,7 @@ def _write_entry(
     """Writes one entry of the archive. Its bytes start at a multiple of the alignment."""
     info = zipfile.ZipInfo(name)
     is_large = size >= _ZIP64_BYTES
+    # sizes in bytes: 30 for the fixed part of the header, 20 for the 64-bit sizes, 4 for the padding's header
     start = file.tell() + 30 + len(name.encode()) + (20 if is_large else 0)
     padding = -(start + 4) % _ALIGNMENT
     # torch pads with the same extra field: 'FB', its length, and filler bytes

@@ -115,7 +115,7 @@ def _iterate_chunk_pairs(
 ) -> Iterator[tuple[memoryview, memoryview]]:
     """Yields chunks of two byte streams in pairs of equal length.
 
-    If one stream is longer, its rest comes last, paired with an empty chunk.
+    If one stream is longer, its next chunk comes last, paired with an empty chunk, and the iteration ends.
     """
     chunk_a, chunk_b = memoryview(b""), memoryview(b"")
     while True:

@@ -68,7 +68,7 @@ def run(
         folder: The folder with the files of the stages.
         manifest: Its manifest.
         feeds: Inputs of the micro-batches; repeated from the first if there are fewer than `count`.
-        count: Number of micro-batches, or None for as many as fit into a second.
+        count: Number of micro-batches, or None for as many as fit into a second, but at least 16.
         keep: Whether to return the outputs.
         threads: Number of threads for the operators of each stage.
         texts: Descriptions of the inputs.
@@ -337,7 +337,7 @@ class _Line:
         self._stopped.check(self.pids, [stage.file for stage in self.stages])
 
     def _raise_stage_death(self, failed_stage: int) -> NoReturn:
-        """Raises an error for the first stage whose process ended.
+        """Raises an error for the first stage whose process failed.
 
         Later stages end as a consequence, because their input pipes close.
 

@@ -1,7 +1,7 @@
 """Process of a stage: receives micro-batches, runs its model, and sends the values that later stages read.
 
-A thread receives the inputs, so that the next micro-batch is ready when the current one ends. It holds at
-most two micro-batches; then the sender has to wait.
+A thread receives the inputs into a queue, so that the next micro-batch is ready when the current one ends.
+When the queue is full, the sender has to wait.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _WAITING = 2
 
 
 def main() -> None:
-    """Runs the stage on one micro-batch after another, until the input pipe closes."""
+    """Runs the stage on one micro-batch after another, until the input pipe closes or the stage fails.
+
+    The status pipe gets one of these messages: ('ready', None) after loading, ('failed', reason), or ('ran',
+    (micro-batch, start, end, time when the outputs were sent)).
+    """
     inbound_end, outbound_end, status_end, alive = map(int, sys.argv[1:5])
     child.die_with_parent(alive)
     inbound = Connection(inbound_end, writable=False)
@@ -66,7 +70,12 @@ _Stage = tuple[Sequence[str], Sequence[str], Callable[[list[Any]], Sequence[Any]
 
 
 def load_stage(config: Mapping[str, Any]) -> _Stage:
-    """Loads the model of a stage from its .pt2 or ONNX file."""
+    """Loads the model of a stage from its .pt2 or ONNX file.
+
+    Args:
+        config: 'path' of the file; number of 'threads'; and names of the inputs ('reads') and outputs
+            ('makes'), which a .pt2 file does not store.
+    """
     load = _load_program if config["path"].endswith(".pt2") else _load_onnx
     return load(config["path"], config["threads"], config["reads"], config["makes"])
 

@@ -96,10 +96,10 @@ class Relay(nn.Module):
         tensors.update(
             zip(self.makes, results if isinstance(results, (tuple, list)) else (results,), strict=True)
         )
-        return tuple([_flatten_bytes(tensors[name]).contiguous() for name in self.outbound])
+        return tuple([_make_vector_of_scalar(tensors[name]).contiguous() for name in self.outbound])
 
 
-def _flatten_bytes(value: torch.Tensor) -> torch.Tensor:
+def _make_vector_of_scalar(value: torch.Tensor) -> torch.Tensor:
     return value if value.dim() else value.reshape(1)
 
 
@@ -130,12 +130,12 @@ def list_crossing_names(manifest: Mapping[str, Any], index: int) -> list[str]:
     Before the first stage these are the model's inputs, after the last stage its outputs.
     """
     stages = manifest["stages"]
-    ends = [entry["name"] for entry in manifest["outputs"]]
+    outputs = [entry["name"] for entry in manifest["outputs"]]
     if index == len(stages):
-        return ends
+        return outputs
     produced = [entry["name"] for entry in manifest["inputs"]]
     produced += [entry["name"] for stage in stages[:index] for entry in stage["outputs"]]
-    read = {entry["name"] for stage in stages[index:] for entry in stage["inputs"]} | set(ends)
+    read = {entry["name"] for stage in stages[index:] for entry in stage["inputs"]} | set(outputs)
     return produced if index == 0 else [name for name in dict.fromkeys(produced) if name in read]
 
 

@@ -106,7 +106,10 @@ def _match(value: Any, expected: Any, tensors: list[torch.Tensor]) -> bool:
 def _describe_call(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], tensor_count: int
 ) -> CallPattern | None:
-    """Describes a call; None if tuples, lists and dicts contain fewer than its `tensor_count` tensors."""
+    """Describes a call, or returns None if objects of other types than tuple, list and dict contain tensors.
+
+    The call has `tensor_count` tensors in total.
+    """
     signature = inspect.signature(module.forward)
     parameters = [part.replace(annotation=part.empty) for part in signature.parameters.values()]
     signature = inspect.Signature(parameters)
@@ -274,6 +277,10 @@ def _drop_unread_tensors(stage: Any) -> None:
 
 
 def _list_output_names(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str, ...]:
+    """Returns the names of a stage's outputs: those in `names`, or 'node.index' for an unread output.
+
+    `node` is the call of the stage in the split graph.
+    """
     (result,) = next(iter(inner for inner in stage.graph.nodes if inner.op == "output")).args
     if not isinstance(result, (tuple, list)):
         return (names[node],)
