@@ -1,7 +1,8 @@
 """Conversion of TFLite to ONNX by tf2onnx and TensorFlow.
 
 tf2onnx is the usual converter and supports TFLite's operators and quantization. TensorFlow needs 600 MB of
-disk space, so both packages belong to an optional extra. For the comparison, TensorFlow's interpreter runs the source.
+disk space, so both packages belong to an optional extra. For the comparison, TensorFlow's interpreter runs
+the source.
 """
 
 from __future__ import annotations

@@ -140,18 +140,21 @@ def _count_switches() -> int:
 
 
 def _read_busy_seconds() -> tuple[float, float] | None:
-    """Returns the seconds for which the available processors were busy, and the part of this process."""
+    """Returns the seconds for which the available processors were busy, and the part of this process.
+
+    Returns None if the system does not report the times of all these processors.
+    """
     import psutil
 
     try:
         times = psutil.cpu_times(percpu=True)
     except (OSError, psutil.Error):
         return None
-    own_processors = processor.list_processors()
-    if len(times) <= own_processors[-1]:  # some processors are offline, so the list has gaps
+    available_processors = processor.list_processors()
+    if len(times) <= available_processors[-1]:  # some processors are offline, so the list has gaps
         return None
     # idle time and waiting for devices do not count
-    busy = sum(getattr(times[at], name, 0.0) for at in own_processors for name in _BUSY_TIMES)
+    busy = sum(getattr(times[at], name, 0.0) for at in available_processors for name in _BUSY_TIMES)
     return busy, time.process_time()
 
 

@@ -84,7 +84,11 @@ def prepare_measurement(
 
 
 def _list_providers(device: str) -> list[str]:
-    """Returns the execution providers for a device, in order of preference."""
+    """Returns the execution providers for a device, in order of preference.
+
+    Raises:
+        Misuse: onnxruntime does not support the device.
+    """
     short = {
         name.removesuffix("ExecutionProvider").casefold(): name
         for name in onnxruntime.get_available_providers()
@@ -288,6 +292,7 @@ class _MeasuredGraph(Struct):
         return TimedModel(profile, self.layers, self.samples_by_row)
 
     def _note_speedup(self) -> str:
+        """Returns a note if the machine is faster than in its measurement, or ''."""
         assert self.check is not None
         speedup_text = self.check.describe_speedup()
         return speedup_text and (
@@ -386,9 +391,9 @@ def _map_kernels_to_rows(
 
 
 def _make_layer_key(node: Node, layer: Layer) -> tuple[bool, int, int]:
-    """Sort key of the layers in one kernel.
+    """Returns a sort key of a layer in a kernel: has bodies, MACs, moved bytes.
 
-    The largest layer gets the time: bodies first, then MACs, then bytes.
+    The layer with the largest key gets the time of the kernel.
     """
     return bool(list_bodies(node)), 0 if layer.group else layer.macs or 0, count_moved_bytes(layer) or 0
 

@@ -146,7 +146,7 @@ class TimeModel:
             and len(ops) == 1
             and _KERNEL_BY_OPERATOR.get(ops[0]) in RUNTIME_OPERATORS
             and merged_layers
-        ):
+        ):  # the runtime fused the layers into one operator, which has its own probe
             output_bytes = sum_tensor_bytes(layer.outputs)
             if output_bytes is None:
                 return None
@@ -334,8 +334,10 @@ def _estimate_rate(kernels: Sequence[KernelTime], sizes: Sequence[int]) -> float
     """Computes the MACs per second of an M x K x N matmul: a mean over probes, weighted by similarity."""
     total = weights = 0.0
     for kernel in kernels:
-        distance = sum((math.log(a) - math.log(b)) ** 2 for a, b in zip(kernel.sizes, sizes, strict=True))
-        weight = 1 / (distance + 0.01) ** 2
+        squared_distance = sum(
+            (math.log(a) - math.log(b)) ** 2 for a, b in zip(kernel.sizes, sizes, strict=True)
+        )
+        weight = 1 / (squared_distance + 0.01) ** 2  # 0.01 limits the weight of a probe of the same sizes
         total += weight * math.log(kernel.macs_per_second)
         weights += weight
     return math.exp(total / weights)

@@ -23,7 +23,7 @@ from explorer.facts.roofline import Machine
 from explorer.host.gc_pause import pause_garbage_collector
 
 _COMPARED = 3
-"""Minimum number of runs under the profiler for each of several models, whatever they cost.
+"""Minimum number of runs under the profiler for each of several models, even if they add much time.
 
 With three runs of one model and four of the other, a rank test can tell their layers apart.
 """

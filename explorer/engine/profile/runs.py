@@ -2,11 +2,10 @@
 
 A run right after a run of the other kind is slower, because threads still spin and caches hold other data. On
 two processors, such a run took twice its time. So the runs are grouped into blocks. A block begins when all
-threads are idle.
-In a block of short runs, the first run is not counted.
+threads are idle. In a block of short runs, the first run is not counted.
 
 A profiler can take longer than the model: a run of a graph of thousands of small kernels took 2.6 times as
-long. So the number of profiled runs is limited by the number of plain runs; see `count_paid_runs`.
+long. So the number of profiled runs is limited by the number of plain runs; see `count_allowed_runs`.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ _SHORT_RUN_SECONDS = 0.02
 """Seconds of a run below which the profiler may add more."""
 
 
-def count_paid_runs(plain: int, seconds: float, profiled_seconds: float) -> int | None:
+def count_allowed_runs(plain: int, seconds: float, profiled_seconds: float) -> int | None:
     """Computes how many runs under a profiler lengthen all runs together by at most a tenth.
 
-    The result is None if any number of runs is allowed.
+    Returns None if the number is not limited: a profiled run takes at most a tenth longer, or a plain run
+    takes at most `_SHORT_RUN_SECONDS`.
 
     For n plain runs of s seconds and m profiled runs of u seconds, m (u - s) <= 0.1 (n + m) s.
 
@@ -57,7 +57,7 @@ class TimedRuns:
     """A loaded model that runs without a profiler and with one.
 
     Args:
-        fewest: Minimum number of runs under the profiler, whatever they cost, because they are recorded.
+        fewest: Minimum number of runs under the profiler, even if they exceed the limit of added time.
 
     Attributes:
         fewest: Minimum number of runs under the profiler; `warm_up` may raise it.
@@ -130,10 +130,10 @@ class TimedRuns:
 
     def _has_enough_profiled(self, max_profiled_runs: int) -> bool:
         """Whether an interval of each layer has enough profiled runs, or the missing runs are allowed."""
-        if not self.profiled:  # before the first one, their cost is unknown
+        if not self.profiled:  # before the first profiled run, the added time is unknown
             return statistics.median(self.wall) <= _SHORT_RUN_SECONDS
         has_enough = not self._can_keep_more(max_profiled_runs) or len(self.profiled) >= MIN_INTERVAL_SAMPLES
-        return has_enough or self._is_paid(
+        return has_enough or self._is_allowed(
             MIN_INTERVAL_SAMPLES - len(self.profiled) + (self.wall[-1] < _BLOCK_SECONDS)
         )
 
@@ -149,7 +149,7 @@ class TimedRuns:
             max(min(len(self.wall), MIN_INTERVAL_SAMPLES), self.fewest) if sure else 0,
         )
         is_short = self.wall[-1] < _BLOCK_SECONDS
-        if not self._can_keep_more(max_profiled_runs) or not self._is_paid(
+        if not self._can_keep_more(max_profiled_runs) or not self._is_allowed(
             (1 if sure else _PROFILED_RUNS) + is_short
         ):
             return
@@ -158,7 +158,7 @@ class TimedRuns:
             self._observe(is_counted=False)
         while (
             self._can_keep_more(max_profiled_runs)
-            and self._is_paid(1)
+            and self._is_allowed(1)
             and (
                 len(self.profiled) < minimum
                 or not _is_block_full(self.profiled[earlier_runs:], _PROFILED_RUNS)
@@ -174,14 +174,16 @@ class TimedRuns:
         self.counted.append(is_counted)
         return seconds
 
-    def _is_paid(self, count: int) -> bool:
-        """Whether `count_paid_runs` allows `count` more runs under the profiler.
+    def _is_allowed(self, count: int) -> bool:
+        """Whether `count_allowed_runs` allows `count` more runs under the profiler.
 
         The first `fewest` runs are always allowed.
         """
         if len(self.profiled) < self.fewest:
             return True
-        allowed = count_paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
+        allowed = count_allowed_runs(
+            len(self.wall), statistics.median(self.wall), statistics.median(self.spent)
+        )
         return allowed is None or len(self.spent) + count <= allowed
 
     def _can_keep_more(self, max_profiled_runs: int) -> bool:

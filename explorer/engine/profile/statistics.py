@@ -44,7 +44,7 @@ def compute_spread(samples: Sequence[float]) -> Spread:
 
 
 def is_settled(times: Spread) -> bool:
-    """Whether the interval of a median is within 5 % of the median."""
+    """Whether there are enough samples for an interval, and the interval is within 5 % of the median."""
     near = WITHIN * times.median
     return times.sure and times.low >= times.median - near and times.high <= times.median + near
 

@@ -36,7 +36,7 @@ class InputSpec(Struct, frozen=True):
 def count_run_rows(array_shape: tuple[int, ...], shape: Shape | None, batch: int | None) -> int | None:
     """Returns the rows of an array, along its first axis, for one run of the model.
 
-    The result is None if a run uses the entire array.
+    The result is None if a run uses the entire array, or if the array does not fit the input.
 
     Args:
         array_shape: Shape of the array.

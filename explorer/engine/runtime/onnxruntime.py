@@ -105,7 +105,7 @@ def _list_harmful_passes(model: Model) -> Sequence[str]:
 
 
 class RuntimeSession:
-    """A model loaded in onnxruntime on the CPU.
+    """A model loaded in onnxruntime on the CPU, or in onnx's reference evaluator if it computes in bfloat16.
 
     Args:
         model: The model to run.

@@ -1,8 +1,7 @@
 """Thread pool: runs independent tasks in parallel, on as many threads as there are processors.
 
-Tasks run in threads, not in processes, because a model and its activations are
-large and already in memory. The libraries that take the time (onnxruntime, BLAS, numpy) release Python's
-lock.
+Tasks run in threads, not in processes, because a model and its activations are large and already in memory.
+The libraries that take the time (onnxruntime, BLAS, numpy) release Python's lock.
 
 The libraries start threads of their own, which compete for the processors: OpenBLAS threads spin while they
 wait. Each task therefore gets a share of the threads while several tasks run. threadpoolctl limits BLAS to
@@ -64,7 +63,10 @@ def count_processors() -> int:
 
 
 def limit_bytes(max_bytes: int) -> int:
-    """Returns the maximum bytes of all parallel tasks together: `max_bytes`, or less under a memory limit."""
+    """Returns the maximum bytes of all parallel tasks together.
+
+    This is `max_bytes`, or an eighth of the process's memory limit if that is less.
+    """
     limit = memory_limit.read_limit()
     return max_bytes if limit is None else min(max_bytes, limit // 8)
 

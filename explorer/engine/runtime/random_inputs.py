@@ -44,7 +44,8 @@ class RandomInput(Struct, frozen=True):
         name: Name of the input.
         dtype: Element type of the input.
         shape: Shape of the input.
-        low, high: Bounds of an integer; `high` is excluded, and 0 if the input is not an integer.
+        low, high: Bounds of an integer or boolean; `high` is excluded. `high` is 0 for other types and for
+            fixed values.
         why: Reason for the range, for the report.
         values: Fixed values of the input, or None to draw values.
         words: Texts that a string input is drawn from.
@@ -274,7 +275,10 @@ def draw_any_values(generator: np.random.Generator, dtype: str, shape: tuple[int
 
 
 def _find_table_height(model: Model, name: str) -> int:
-    """Returns the smallest number of rows over all tables that the value indexes, or 0 for no table."""
+    """Returns the smallest number of rows over all tables that the value indexes, or 0 for no table.
+
+    The value indexes a table directly, or through operators that pass it on unchanged.
+    """
     heights: list[int] = []
     shapes = {v.name: v.shape for v in (*model.graph.values, *model.graph.inputs)}
     for graph in list_graphs(model.graph):
@@ -305,8 +309,8 @@ _MAX_WORDS = 4096
 def _collect_texts(model: Model) -> tuple[str, ...]:
     """Collects texts in the attributes of a model's nodes, such as the keys of a LabelEncoder.
 
-    The texts in `_UNKNOWN_TEXTS` are added. Of a model with more than `_MAX_WORDS` texts, only the first are
-    returned.
+    The texts in `_UNKNOWN_TEXTS` are added. A model with more than `_MAX_WORDS` texts gives only its first
+    texts, without those.
     """
     texts: dict[str, None] = {}
     nodes = [node for graph in list_graphs(model.graph) for node in graph.nodes]

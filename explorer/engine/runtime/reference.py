@@ -13,6 +13,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import list_all_nodes
 
 NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfloat16"
+"""Note for the report of a bfloat16 model."""
 
 
 def has_bfloat16(model: Model) -> bool:

@@ -103,8 +103,8 @@ def read_samples(
     Args:
         model: The model.
         path: Path of the file or the folder.
-        dims: Sizes of symbolic dimensions. Other dimensions have the size in the file, and the first axis has
-            size 1.
+        dims: Sizes of symbolic dimensions. A dimension without a size gets its size from the file; as the
+            first axis, it has size 1.
         input_shapes: Shapes, and types if not None, that replace the declared ones.
 
     Raises:
@@ -146,7 +146,7 @@ class ArrayEntry(Struct, frozen=True):
     """An array of a file: its header, and its division into samples.
 
     Attributes:
-        key: Name of the array in the archive, or '' for a file with one array.
+        key: Name of the array's member in the archive ('x.npy'), or '' for a file with one array.
         dtype: Type of the elements.
         fortran: Whether the first axis varies fastest in the file.
         array_shape: Shape of the array.

@@ -28,7 +28,10 @@ NUMPY_TYPES = frozenset(
 
 
 def convert_to_tensor(value: Array) -> torch.Tensor:
-    """Converts an array to a tensor, including types that ml_dtypes adds to numpy, such as bfloat16."""
+    """Converts an array to a tensor, including types that ml_dtypes adds to numpy, such as bfloat16.
+
+    The tensor shares the memory of a contiguous, writable array of a type of numpy itself.
+    """
     import torch
 
     value = np.ascontiguousarray(value).reshape(value.shape)

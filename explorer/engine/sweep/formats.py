@@ -240,7 +240,8 @@ class _Run:
 
     Attributes:
         samples: Digest of the calibration samples, or the number and seed of random inputs.
-        made, kept, open: Number of rows measured, of rows stored before, and of rows past the deadline.
+        made, kept, open: Number of rows measured without an error, of rows stored before, and of rows not
+            started because the time limit passed.
     """
 
     def __init__(
@@ -262,7 +263,12 @@ class _Run:
         self.made = self.kept = self.worker_count = self.done = self.total = self.open = 0
 
     def prepare(self, subject: Subject, *, is_only_model: bool) -> _ModelState:
-        """Creates the trials of a model. An unreadable model gets rows with the error."""
+        """Creates the trials of a model. An unreadable model gets rows with the error.
+
+        Raises:
+            ExplorerError: The model cannot be read, and the sweep has no other model.
+            Misuse: There are too many rows.
+        """
         state = _ModelState(subject, trials=[], rows=[])
         trials = [FormatTrial("all", name, "", self._build_spec(name)) for name in self.parts_by_format]
         layers_by_format: dict[str, list[str]] = {}
@@ -290,7 +296,11 @@ class _Run:
         return replace(self.spec.base, **self.parts_by_format[name])
 
     def _find_layers(self, subject: Subject) -> dict[str, list[str]]:
-        """Returns the names of the layers that are tried alone in each format."""
+        """Returns the names of the layers that are tried alone, by format.
+
+        A format that no layer can take is missing. So is a format that only one layer can take, unless a
+        mixed precision is searched.
+        """
         layers_by_format: dict[str, list[str]] = {}
         for name in self.parts_by_format:
             spec = self._build_spec(name)
@@ -329,7 +339,7 @@ class _Run:
         """Builds the row of a trial without figures."""
         subject, request = state.subject, self._build_request(trial)
         typed_request = request
-        if trial.spec.rules:
+        if trial.spec.rules:  # options cannot express rules, so the command names a configuration file
             typed_request = replace(request, spec=QuantizeSpec(rules=trial.spec.rules, config=CONFIG))
         return FormatRow(
             key=_compute_key(state.content, subject.opening, trial.spec, self.samples),
@@ -369,7 +379,10 @@ class _Run:
         self._measure_rows(open_trials, workers)
 
     def _find_stored_row(self, row: FormatRow) -> tuple[FormatRow, bool]:
-        """Returns the stored row under the model's present name and True, or the passed row and False."""
+        """Returns the stored row under the model's present name and True, or the passed row and False.
+
+        A stored row with an error is not used, so that it is measured again.
+        """
         stored_row = next(iter(self.store.rows([row.key])), None) if self.store is not None else None
         if stored_row is None or stored_row.error:
             return row, False
@@ -493,7 +506,10 @@ class _Run:
         format_by_layer: Mapping[str, str],
         last_layer: str,
     ) -> FormatTrial:
-        """Builds a trial in which the layers of `format_by_layer` have their formats, and no others."""
+        """Builds a trial in which the layers of `format_by_layer` have their formats.
+
+        The other layers of `single_layer_rows` are not quantized. `last_layer` is the layer of the step.
+        """
         rules = []
         for layer in dict.fromkeys(layer for layer, _ in single_layer_rows):
             site = glob.escape(layer)

@@ -194,7 +194,8 @@ def prove_row(
 ) -> SweepRow:
     """Tiles, writes and proves the model, and returns the row with the results.
 
-    The written files are removed.
+    The written files are removed. A row with an error is returned unchanged. If the proof cannot run, the
+    verdict gives the reason.
     """
     if row.error:
         return row

@@ -54,7 +54,11 @@ def get_average_bits(row: FormatRow) -> float:
 
 
 def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
-    """Returns the best row within the limits of bits and SNR, or the nearest row if none is within them."""
+    """Returns the best row within the limits of bits and SNR, or the nearest row if none is within them.
+
+    With a minimum SNR, the best row has the lowest cost; else it has the highest SNR. The nearest row has the
+    fewest bits among the rows with the minimum SNR, or the highest SNR if no row has it.
+    """
     max_bits = math.inf if spec.bits is None else spec.bits
     min_snr = -math.inf if spec.snr is None else spec.snr
     measured_rows = [

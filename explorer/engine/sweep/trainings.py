@@ -195,7 +195,11 @@ def compute_key(row: TrainingTrial, module: str, samples: str, options: Mapping[
 def _build_answer(
     rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: CheckpointRequest
 ) -> TrainingSweep:
-    """Sorts the rows, best first, and writes the requested checkpoint. Refuses rows without figures."""
+    """Sorts the rows, best first, and writes the requested checkpoint.
+
+    Raises:
+        Misuse: No row has figures, or `take` names no row with figures.
+    """
     trials = tuple(sorted(rows, key=lambda row: (bool(row.error), row.place)))
     best = trials[0]
     if best.error:

@@ -6,7 +6,7 @@ import pytest
 
 from explorer.engine.profile import runs
 from explorer.engine.profile.load import LoadWatch
-from explorer.engine.profile.runs import TimedRuns, count_paid_runs, wait_idle
+from explorer.engine.profile.runs import TimedRuns, count_allowed_runs, wait_idle
 from explorer.engine.profile.statistics import find_stop_reason
 from explorer.facts.profile.profile import Stopped
 
@@ -36,7 +36,7 @@ def test_as_many_runs_under_a_profiler_are_paid_for_as_take_all_a_tenth_longer_a
     def cost(under: int) -> float:
         return under * slower / (plain + under)
 
-    paid = count_paid_runs(plain, 0.03, 0.03 * (1 + slower))
+    paid = count_allowed_runs(plain, 0.03, 0.03 * (1 + slower))
     assert paid is not None
     assert cost(paid) <= 0.1 + 1e-9
     assert cost(paid + 1) > 0.1 - 1e-9
@@ -46,7 +46,7 @@ def test_as_many_runs_under_a_profiler_are_paid_for_as_take_all_a_tenth_longer_a
 def test_any_number_is_paid_for_of_short_runs_and_under_a_profiler_that_costs_little(
     seconds: float, under: float
 ) -> None:
-    assert count_paid_runs(10, seconds, under) is None
+    assert count_allowed_runs(10, seconds, under) is None
 
 
 class _Posed(TimedRuns):

@@ -144,7 +144,7 @@ class Rewriting(Struct):
         return name
 
     def add_sizes(self, values: Sequence[int | None], multiple: int, base_name: str) -> str:
-        """Stores a list of sizes with one None, which stands for the batch times `multiple`; returns the name.
+        """Stores a list of sizes, and returns its name. One None stands for the batch times `multiple`.
 
         For an open batch, added nodes compute the list at run time.
         """

@@ -116,7 +116,9 @@ class ObservedNetwork(NamedTuple):
 
 
 _EXTRA_INPUTS = {"LayerNormalization": ("scale", "bias"), "SkipLayerNormalization": ("scale", "bias")}
+"""Names of the stored inputs of an operator; each has the length of the last axis."""
 _CONTRIBUTED = "com.microsoft"
+"""Domain of `RUNTIME_OPERATORS`."""
 _ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "Transpose": {"perm": [0, 2, 1, 3]},
     TURNED: {"perm": [0, 2, 3, 1]},
@@ -124,7 +126,7 @@ _ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "Softmax": {"axis": -1},
     "Clip": {},
 }
-"""Attributes by operator, for operators that need attributes."""
+"""Attributes by operator, or by operator and variant."""
 
 
 class Kernels:
@@ -150,8 +152,8 @@ class Kernels:
         op, result = DTYPES[dtype]
         left_dtype = "uint8" if dtype == "int8" else dtype
         draw = np.random.default_rng(0)
-        feeds = {"x": _random_matrix(draw, left_dtype, size)}
-        weights = {f"w{index}": _random_matrix(draw, dtype, size) for index in range(count)}
+        feeds = {"x": _draw_matrix(draw, left_dtype, size)}
+        weights = {f"w{index}": _draw_matrix(draw, dtype, size) for index in range(count)}
         nodes = [Node(op, ["x", name], [f"y{name}"], name) for name in weights]
         inputs = (Value("x", left_dtype, (size, size)),)
         outputs = tuple(Value(f"y{name}", result, (size, size)) for name in weights)
@@ -272,6 +274,7 @@ class Kernels:
         feeds: Mapping[str, Array],
         read_run: Callable[[KernelRun], tuple[Sequence[float], float] | None],
     ) -> ObservedNetwork:
+        """Builds a graph in a session with the profiler. `read_run` returns None for a run to leave out."""
         folder = tempfile.TemporaryDirectory()
         session = self._create_session(graph, "all", os.path.join(folder.name, "profile"))
 
@@ -412,13 +415,13 @@ def _bind(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
     """Builds a run with inputs bound in place, and outputs that stay in the runtime's memory."""
     binding = session.io_binding()
     for value in graph.inputs:
-        binding.bind_ortvalue_input(value.name, _move_to_host(feeds[value.name], str(value.dtype)))
+        binding.bind_ortvalue_input(value.name, _create_ort_value(feeds[value.name], str(value.dtype)))
     for value in graph.outputs:
         binding.bind_output(value.name)
     return lambda: session.run_with_iobinding(binding)
 
 
-def _move_to_host(array: Array, dtype: str) -> Any:
+def _create_ort_value(array: Array, dtype: str) -> Any:
     if dtype == "bfloat16":  # not a type of numpy
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
             array.view(np.uint16), get_dtype_code(dtype)
@@ -462,8 +465,8 @@ _CLIP_LIMITS = {
 """Limits of a Clip."""
 
 
-def _random_matrix(draw: np.random.Generator, dtype: str, size: int) -> Array:
-    """Creates a random square matrix without denormal numbers, as weights have none."""
+def _draw_matrix(draw: np.random.Generator, dtype: str, size: int) -> Array:
+    """Draws a square matrix: uniform integers, or standard normal numbers, which are hardly ever denormal."""
     if dtype in ("int8", "uint8"):
         lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
         return draw.integers(lowest, highest, (size, size), dtype, endpoint=True)

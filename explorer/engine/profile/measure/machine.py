@@ -221,6 +221,7 @@ def _measure_caches(
     nearer = 0
     for level, size, processors in surroundings.caches:
         cache_bytes = size * max(1, threads // max(1, processors))
+        # three arrays of 4-byte elements take the mean of both sizes: (nearer + cache_bytes) / 2 / 12
         elements = (nearer + cache_bytes) // 24
         is_measurable = cache_bytes > nearer and 4 * elements <= _compute_max_array_bytes(surroundings)
         seconds = bench.time(kernels.build_add(elements)).median - call if is_measurable else 0.0

@@ -37,6 +37,7 @@ def measure_core(
 
 
 def _measure_matmul_rates(clock: Callable[[], float]) -> Iterator[tuple[float, int]]:
+    """Yields the MACs per second and the side of each matmul."""
     for side in _SIDES:
         run = Kernels(1).build_gemm("float32", side, 1)
         assert run is not None  # every build of the runtime multiplies float32
@@ -46,7 +47,11 @@ def _measure_matmul_rates(clock: Callable[[], float]) -> Iterator[tuple[float, i
 def _measure_copy_rates(
     caches: Sequence[tuple[int, int, int]], max_array_bytes: int, clock: Callable[[], float]
 ) -> Iterator[CopyRate]:
-    """Yields the rate of each cache, with arrays larger than the nearer cache, then that of the memory."""
+    """Yields the rate of each cache, then of the memory (level 0).
+
+    The two arrays of a copy together are larger than the nearer cache. A cache for which this is impossible
+    is left out.
+    """
     nearer_size = largest_size = 0
     for level, size, _ in caches:
         array_bytes = min(size // _CACHE_DIVISOR, max_array_bytes)

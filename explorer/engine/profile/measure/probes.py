@@ -52,10 +52,12 @@ _STAGES = ((16, 112), (32, 56), (64, 28), (128, 14), (256, 7))
 _EXPANSION = 4
 """Factor of the channels inside a block of the network."""
 _BATCHES = (1, 8)
+"""Batch sizes of the network."""
 OPS = (
     *("Add", "Relu", "Sigmoid", "Erf", "Gelu", "Softmax", "LayerNormalization", "SkipLayerNormalization"),
     *("Transpose", "MaxPool", TURNED, SHORT_ROWS),
 )
+"""Operators without MACs, each timed on two shapes."""
 _SHAPES = ((1, 8, 64, 64), (1, 64, 128, 128))
 _ROW_AXES = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3, SHORT_ROWS: 3}
 """Operators that work row by row, with the number of axes of their input."""
@@ -83,6 +85,11 @@ PROBE_COUNT = sum(
         ),
     )
 )
+"""Number of timings in `time_probes`.
+
+Tall matmuls are timed with and without a bias, networks with and without the profiler, and operators on two
+shapes.
+"""
 
 
 def list_network_convolutions(batch: int) -> tuple[ConvShape, ...]:
@@ -123,7 +130,7 @@ def list_network_convolutions(batch: int) -> tuple[ConvShape, ...]:
 def time_probes(
     kernels: Kernels, time: Callable[[Run, int], Spread], has_time: Callable[[int], bool], streamed: int
 ) -> Iterator[KernelTime]:
-    """Times the probes.
+    """Yields the times of the probes.
 
     Args:
         kernels: Builds the runs.
@@ -272,9 +279,14 @@ def apply_network_factor(kernels: Sequence[KernelTime], factor: float) -> tuple[
 
 
 def _scale_kernel(kernel: KernelTime, factor: float) -> KernelTime:
-    a = kernel.seconds
+    times = kernel.seconds
     seconds = Spread(
-        a.median * factor, a.p10 * factor, a.p90 * factor, a.low * factor, a.high * factor, a.count
+        times.median * factor,
+        times.p10 * factor,
+        times.p90 * factor,
+        times.low * factor,
+        times.high * factor,
+        times.count,
     )
     return _build_kernel_time(kernel.op, kernel.sizes, kernel.macs, kernel.bytes, seconds)
 

@@ -35,6 +35,7 @@ class Event(NamedTuple):
     Attributes:
         sequence: Sequence number of autograd.
         forward: Thread that gave a backward event its sequence number.
+        bytes: Allocated bytes of a memory event, negative if memory was freed; 0 for other events.
         range: Whether the event is a range that this program marked, instead of an operator.
         launched: Time of the device's kernels that the call itself launched, or None if the processor did the
             work.
@@ -157,7 +158,8 @@ class _OpenEvent(Struct):
 
     Attributes:
         event: The event.
-        row: Row id of the module that contains it.
+        row: Id of the row to which its time belongs, or None: the row of the function or module that it is,
+            or of the module that contains it.
         parent: The event that contains it, or None.
         children: Number of events directly inside it.
         top: The outermost operator that contains it, or the event itself if it is the outermost.
@@ -264,7 +266,7 @@ def build_module_run(events: Sequence[Event], functions: FunctionRows) -> Module
 
 
 def build_recorded_run(events: Sequence[Event]) -> RecordedRun:
-    """Builds a recorded run: phases of a training step, module calls and operators, one lane a thread."""
+    """Builds a recorded run: phases of a training step, module calls and operators, a lane for each thread."""
     operator_events = [event for event in events if event.name != _MEMORY]
     began, threads = min(event.start for event in operator_events), dict[int, int]()
     recorded_events = []

@@ -72,7 +72,7 @@ class TimedModule(Struct, frozen=True):
         loaded: The model that contains the module.
         module: The module with its weights.
         args, kwargs: Arguments of a call.
-        analysis: Its analysis at their sizes.
+        analysis: Analysis of the module at the sizes of the arguments.
         inputs: Description of each input's origin.
         batch: Size that was bound to the first dimension, or None.
         rows: Number of samples in one run, or None without a first dimension.
@@ -108,7 +108,7 @@ class _ModuleRuns(TimedRuns):
         runs: Work in each run under the profiler.
         phases: Seconds of each phase of a training step in plain runs.
         recording: The last runs with their events.
-        failed_at: Path of the innermost module that failed, and its error.
+        failed_at: Path of the innermost module that failed, and its error; None before a failure.
     """
 
     def __init__(self, subject: TimedModule, module: nn.Module, spec: ProfileSpec, device: Processor) -> None:
@@ -188,7 +188,7 @@ class _ModuleRuns(TimedRuns):
     def _step(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], observed: bool
     ) -> dict[str, tuple[Any, Any]]:
-        """Runs once; returns the device's marks at the start and end of each phase."""
+        """Runs once; returns, for each phase, the device's marks at its start and end."""
         parts: dict[str, tuple[Any, Any]] = {}
         with self._record_phase(_FORWARD, parts, observed):
             outputs = self.module(*args, **kwargs)
