@@ -101,7 +101,10 @@ def compute_times(
 def find_longest_contexts(
     cache: ClosedForm, batches: Sequence[int], weights: int, card: int | None
 ) -> tuple[tuple[int, int | None], ...]:
-    """Returns the longest context, in tokens, that fits the memory, by batch size."""
+    """Returns the longest context, in tokens, that fits the memory, by batch size.
+
+    The context is None if every context fits, or if the memory or the size of the cache is unknown.
+    """
     if card is None or not cache.pieces:
         return tuple([(batch, None) for batch in batches])
     longest = []
@@ -115,6 +118,8 @@ def find_largest_batches(
     cache_bytes: Mapping[int, int], weights: int, card: int | None
 ) -> tuple[tuple[int, int | None], ...]:
     """Returns the largest number of sequences that fit the memory, by context.
+
+    The number is None if the memory is unknown or a sequence has no cache.
 
     Args:
         cache_bytes: Bytes of the cache of one sequence, by context.

@@ -48,7 +48,7 @@ def describe_cache(
         context: Number of cached tokens at which shapes are reported.
         max_context: Largest context of interest.
         bits: Bits of an element of keys and values, or None for the width of their own types.
-        weights: Bytes of all weights.
+        weights: Bytes of all weights, to find the context at which the cache exceeds them.
     """
     layers, _ = passes.build_cache(_GROWING_TOKENS)
     form = fit_contexts(
@@ -109,9 +109,9 @@ def _count_elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
 
 
 def find_first_beyond(form: ClosedForm, limit: float, batch: int) -> int | None:
-    """Returns the smallest context at which the caches of a batch exceed `limit` bytes, or None.
+    """Returns the smallest context at which the caches of a batch exceed `limit` bytes.
 
-    A cache never shrinks with the context, so a bisection finds this context.
+    Returns None if no context exceeds the limit, or if the form is unknown. A cache never shrinks with the context, so a bisection finds this context.
     """
     if not form.pieces:
         return None

@@ -280,7 +280,7 @@ class LayoutContext(Struct, frozen=True):
 
 
 def compute_layouts(setup: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
-    """Computes every layout over `devices` devices.
+    """Computes every possible layout over `devices` devices.
 
     Returns:
         The layouts, and the reasons why layers cannot be cut into some numbers of parts.

@@ -124,7 +124,8 @@ class Passes:
 
         A closed form that matches the count there also holds for shorter contexts.
         """
-        return min((past for past, batch in self._macs if batch == 1 and past >= context), default=context)
+        contexts = [counted for counted, batch in self._macs if batch == 1 and counted >= context]
+        return min(contexts, default=context)
 
     @cached_property
     def two_sequence_ratio(self) -> float:
@@ -139,7 +140,7 @@ class Passes:
         return batch == 1 or self.two_sequence_ratio <= 2
 
     def count_prompt(self, tokens: int) -> PromptFigures:
-        """Counts a pass over a prompt of `tokens` tokens.
+        """Returns the figures of a pass over a prompt of `tokens` tokens, which are cached.
 
         Raises:
             BadModel: The pass fails.
@@ -152,7 +153,7 @@ class Passes:
                     f"it fails on a prompt of {tokens:,} tokens: {analysis.schedule.incomplete_reason}"
                 )
             self._layers[tokens] = {
-                x.path: x.macs for x in analysis.analysis.layers if not x.group and x.macs
+                layer.path: layer.macs for layer in analysis.analysis.layers if not layer.group and layer.macs
             }
             self._prompts[tokens] = PromptFigures(
                 self.compute_figures(analysis, tokens, encoder=self.own.encoder), len(analysis.schedule.steps)
@@ -276,7 +277,10 @@ class Passes:
         return layer.path in self._multiplying or bool(layer.weights) or module_path in self._multiplying
 
     def compute_figures(self, analysis: AnalysisResult, tokens: int, *, encoder: bool = False) -> PassFigures:
-        """Returns the figures of a pass over `tokens` new tokens."""
+        """Returns the figures of a pass over `tokens` new tokens.
+
+        If the figures are not exact, adds the reasons to `reasons`.
+        """
         totals = analysis.info.totals
         if totals.status != "exact":
             self.reasons.update(dict.fromkeys(analysis.info.model.notes))

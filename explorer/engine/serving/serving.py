@@ -146,12 +146,15 @@ def compute_serving(
 def _answer_within_longest_context(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Serving:
     """Answers the question at the longest context of the configuration, after a longer context failed.
 
+    Call it while the error of that failure is handled.
+
     Raises:
-        BadModel: The code fails at that context, too, or the user asked for a specific context.
+        BadModel: The question is within the longest context or that context is unknown (the error of the
+            failure), the code fails at that context, too, or the user asked for other sizes than the default.
     """
     longest = _find_longest_context(passes.own.model)
     if longest is None or longest < 2 or max(*spec.contexts, spec.prompt) < longest:
-        raise
+        raise  # the error that the caller handles
     # one position is left for the new token
     most_cached = longest - 1
     shortened_spec = replace(

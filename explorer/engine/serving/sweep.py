@@ -104,6 +104,7 @@ _LAYOUT_FIELDS = (
     *("tensor", "pipeline", "expert", "weight_bytes", "cache_bytes", "link_bytes", "fits"),
     *("first_token", "token", "rate"),
 )
+"""Fields that a row copies from a layout."""
 
 
 def _build_rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:

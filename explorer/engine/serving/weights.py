@@ -65,15 +65,15 @@ def list_holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightH
         model: The model on the meta device.
         layers: Rows of the layer tree of one decode step, groups included, by path.
     """
-    all_own = {path: (module, read_own_forms(module)) for path, module in walk_modules(model)}
-    idle_paths = {path for path in all_own if (row := layers.get(path)) is not None and _is_idle(row)}
+    forms_by_path = {path: (module, read_own_forms(module)) for path, module in walk_modules(model)}
+    idle_paths = {path for path in forms_by_path if (row := layers.get(path)) is not None and _is_idle(row)}
     # a shared parameter is counted at the module that runs with it
     used_ids = {
-        id(p) for path, (_, parameters) in all_own.items() if path not in idle_paths for p in parameters
+        id(p) for path, (_, parameters) in forms_by_path.items() if path not in idle_paths for p in parameters
     }
     seen_ids: set[int] = set()
     weight_holders = []
-    for path, (module, parameters) in all_own.items():
+    for path, (module, parameters) in forms_by_path.items():
         if not parameters:
             continue
         is_idle = path in idle_paths

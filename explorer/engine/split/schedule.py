@@ -58,18 +58,19 @@ def compute_forecast(
     training_end = max(work.end for work in training_works)
     busy_seconds = micro_batches * sum(seconds)
     available_seconds = stages * forward_end
+    training_bubble = 1 - busy_seconds * (1 + BACKWARD) / (stages * training_end) if training_end else 0.0
     return PipelineForecast(
-        micro_batches,
-        sum(seconds) + sum(links),
-        max((*seconds, *links)),
-        micro_batches / forward_end if forward_end else 0.0,
-        1 - busy_seconds / available_seconds if available_seconds else 0.0,
-        forward_end,
-        schedule,
-        training_end,
-        1 - busy_seconds * (1 + BACKWARD) / (stages * training_end) if training_end else 0.0,
-        tuple(forward_works[:_MAX_WORKS]),
-        tuple(training_works[:_MAX_WORKS]),
+        micro_batches=micro_batches,
+        latency=sum(seconds) + sum(links),
+        period=max((*seconds, *links)),
+        throughput=micro_batches / forward_end if forward_end else 0.0,
+        bubble=1 - busy_seconds / available_seconds if available_seconds else 0.0,
+        seconds=forward_end,
+        schedule=schedule,
+        training_seconds=training_end,
+        training_bubble=training_bubble,
+        works=tuple(forward_works[:_MAX_WORKS]),
+        steps=tuple(training_works[:_MAX_WORKS]),
     )
 
 

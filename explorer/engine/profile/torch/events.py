@@ -266,7 +266,7 @@ def build_module_run(events: Sequence[Event], functions: FunctionRows) -> Module
 
 
 def build_recorded_run(events: Sequence[Event]) -> RecordedRun:
-    """Builds a recorded run: phases of a training step, module calls and operators, a lane for each thread."""
+    """Builds a recorded run of phases, module calls and operators, with one lane for each thread."""
     operator_events = [event for event in events if event.name != _MEMORY]
     began, threads = min(event.start for event in operator_events), dict[int, int]()
     recorded_events = []
