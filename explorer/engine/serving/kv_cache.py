@@ -111,7 +111,8 @@ def _count_elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
 def find_first_beyond(form: ClosedForm, limit: float, batch: int) -> int | None:
     """Returns the smallest context at which the caches of a batch exceed `limit` bytes.
 
-    Returns None if no context exceeds the limit, or if the form is unknown. A cache never shrinks with the context, so a bisection finds this context.
+    Returns None if no context exceeds the limit, or if the form is unknown. A cache never shrinks with the
+    context, so a bisection finds this context.
     """
     if not form.pieces:
         return None
