@@ -117,11 +117,8 @@ def find(
     readers = [c for c in CONVERTERS if format in c.sources]
     if not readers:
         names = ", ".join(dict.fromkeys(name for c in CONVERTERS for name in c.sources))
-        raise Misuse(
-            f"a model of the format {format} cannot be converted",
-            where=source,
-            hint=f"these can: {names}",
-        )
+        message = f"a model of the format {format} cannot be converted"
+        raise Misuse(message, where=source, hint=f"these can: {names}")
     usable_converters = [c for c in readers if not c.module or module is not False]
     converter = _find_by_ending(usable_converters, target)
     if converter is None and module is False and _find_by_ending(readers, target) is not None:

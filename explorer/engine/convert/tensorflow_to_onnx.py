@@ -119,11 +119,8 @@ def _load_saved_model(job: ConversionJob, tensorflow: Any) -> _Program:
     loaded = tensorflow.saved_model.load(job.source)
     if _SIGNATURE not in loaded.signatures:
         names = ", ".join(map(printable, loaded.signatures)) or "none"
-        raise Misuse(
-            f"the SavedModel has no signature '{_SIGNATURE}'; its signatures: {names}",
-            where=job.source,
-            hint=f"save it with signatures={{'{_SIGNATURE}': function}}",
-        )
+        message = f"the SavedModel has no signature '{_SIGNATURE}'; its signatures: {names}"
+        raise Misuse(message, where=job.source, hint=f"save it with signatures={{'{_SIGNATURE}': function}}")
     signature = loaded.signatures[_SIGNATURE]
     inputs: Mapping[str, Any] = signature.structured_input_signature[1]
 
@@ -151,11 +148,8 @@ def _refuse_code(source: str) -> None:
         name = str(entry["class_name"])
         package = str(entry.get("module") or "keras").partition(".")[0]
         if name in _CODE or package != "keras":
-            raise Misuse(
-                f"its part '{printable(name)}' runs code that the file names",
-                where=source,
-                hint="if you know where it comes from, add --trust",
-            )
+            message = f"its part '{printable(name)}' runs code that the file names"
+            raise Misuse(message, where=source, hint="if you know where it comes from, add --trust")
 
 
 def _read_description(source: str) -> str | bytes:
@@ -212,11 +206,8 @@ def _compare(job: ConversionJob, function: Any, program: _Program, model: Model)
             with silence(), silence_output():
                 outputs = function(*(feeds[spec.name] for spec in program.inputs))
         except Exception as error:
-            raise BadModel(
-                f"TensorFlow cannot run it ({format_error(error)})",
-                where=job.source,
-                hint=comparison.NO_VERIFY_HINT,
-            ) from error
+            message = f"TensorFlow cannot run it ({format_error(error)})"
+            raise BadModel(message, where=job.source, hint=comparison.NO_VERIFY_HINT) from error
         return [outputs[name].numpy() for name in names]
 
     def run_result(feeds: Feeds) -> list[Array]:

@@ -126,11 +126,8 @@ def _load_interpreter(tensorflow: Any, job: ConversionJob) -> Any:
         )
         interpreter.allocate_tensors()
     except Exception as error:
-        raise BadModel(
-            f"TensorFlow cannot run it ({format_error(error)})",
-            where=job.source,
-            hint=comparison.NO_VERIFY_HINT,
-        ) from error
+        message = f"TensorFlow cannot run it ({format_error(error)})"
+        raise BadModel(message, where=job.source, hint=comparison.NO_VERIFY_HINT) from error
     return interpreter
 
 
@@ -200,8 +197,5 @@ def _run(
         interpreter.invoke()
         return [interpreter.get_tensor(detail["index"]) for detail in results]
     except Exception as error:
-        raise BadModel(
-            f"TensorFlow cannot run it ({format_error(error)})",
-            where=job.source,
-            hint=comparison.NO_VERIFY_HINT,
-        ) from error
+        message = f"TensorFlow cannot run it ({format_error(error)})"
+        raise BadModel(message, where=job.source, hint=comparison.NO_VERIFY_HINT) from error

@@ -63,11 +63,8 @@ def _get_declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str,
     kind, required = declared or ("", False)
     kind = kind or _get_kind(node.attributes.get(name))
     if not kind:
-        raise Misuse(
-            f"the type of '{name}' of {node.op} is not declared anywhere",
-            where=FLAG,
-            hint="only an attribute that the node has already can be set here",
-        )
+        message = f"the type of '{name}' of {node.op} is not declared anywhere"
+        raise Misuse(message, where=FLAG, hint="only an attribute that the node has already can be set here")
     return kind, required
 
 

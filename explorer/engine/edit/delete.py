@@ -81,11 +81,8 @@ def _find_replacement_input(
     """
     node = target.node
     if len(used_outputs) > 1:
-        raise Misuse(
-            f"{node.op} {target.text} cannot be deleted: {len(used_outputs)} outputs of it are read",
-            where=FLAG,
-            hint=_POSSIBLE,
-        )
+        message = f"{node.op} {target.text} cannot be deleted: {len(used_outputs)} outputs of it are read"
+        raise Misuse(message, where=FLAG, hint=_POSSIBLE)
     inputs = [name for name in dict.fromkeys(node.inputs) if name]
     if node.op in _PASSING and not node.domain and used_outputs[0] == node.outputs[0] and inputs:
         return inputs[0]

@@ -95,11 +95,8 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
         matches = find_nodes(model, value)
     if not matches:
         labels = [node.label for scope in list_scopes(model) for node in scope.body.nodes]
-        raise NoSuchNode(
-            f"no node is called '{name}'",
-            where=flag,
-            hint=suggest_name(name, labels, listing="explorer nodes MODEL"),
-        )
+        message = f"no node is called '{name}'"
+        raise NoSuchNode(message, where=flag, hint=suggest_name(name, labels, listing="explorer nodes MODEL"))
     return take_single_match(matches, name, flag)
 
 

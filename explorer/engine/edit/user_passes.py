@@ -181,11 +181,8 @@ def find_pass(name: str, path: str | None, *, trust: bool) -> DeclaredPass:
     homes = [f"the package {_name_package(point)}" for point in points]
     homes += [table[name].location] if name in table else []
     if len(homes) > 1:
-        raise Misuse(
-            f"{len(homes)} plug-ins have a pass '{name}': {' and '.join(homes)}",
-            where=name,
-            hint="rename one, or uninstall a package",
-        )
+        message = f"{len(homes)} plug-ins have a pass '{name}': {' and '.join(homes)}"
+        raise Misuse(message, where=name, hint="rename one, or uninstall a package")
     if name in table:
         return table[name]
     if points:
@@ -341,11 +338,8 @@ def run_pass(
         raise build_error(f"the pass '{name}' failed", fault, declared.path, declared.location) from None
     if not isinstance(result, onnx.ModelProto):
         hint = "end it with `return model`" if result is None else ""
-        raise Misuse(
-            f"the pass '{name}' returned {type(result).__name__}, not an onnx.ModelProto",
-            where=declared.location,
-            hint=hint,
-        )
+        message = f"the pass '{name}' returned {type(result).__name__}, not an onnx.ModelProto"
+        raise Misuse(message, where=declared.location, hint=hint)
     path = os.path.join(folder, "pass.onnx")
     try:
         content = result.SerializeToString(deterministic=True)

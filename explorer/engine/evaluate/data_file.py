@@ -321,10 +321,8 @@ def _iterate_bounded_lines(file: TextIO, path: str) -> Iterator[str]:
     """
     while line := file.readline(_MAX_LINE_LENGTH):
         if len(line) == _MAX_LINE_LENGTH:
-            raise Misuse(
-                f"a line has more than {_MAX_LINE_LENGTH >> 20} MiB: this is not a table of numbers",
-                where=path,
-            )
+            message = f"a line has more than {_MAX_LINE_LENGTH >> 20} MiB: this is not a table of numbers"
+            raise Misuse(message, where=path)
         yield line
 
 

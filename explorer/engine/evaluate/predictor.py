@@ -124,10 +124,7 @@ def create_graph_predictor(
         return session.run(feeds, output_names or session.outputs[:1])
 
     if output and output_names is None:
-        raise Misuse(
-            f"no output is called '{printable(output)}'",
-            where=name,
-            hint=suggest_name(output, session.outputs),
-        )
+        message = f"no output is called '{printable(output)}'"
+        raise Misuse(message, where=name, hint=suggest_name(output, session.outputs))
     size = next((s for s in fixed if isinstance(s, int)), None)
     return Predictor(name, inputs, run, output=output, batch=size, notes=notes)

@@ -50,13 +50,10 @@ class ModelGraphs:
         for flag, value in (("--depth", depth), ("--steps", steps)):
             if value is not None and value < 1:
                 noun = flag.removeprefix("--")
-                raise Misuse(
-                    f"'{value}' is not a number of {noun}"
-                    if noun == "steps"
-                    else f"'{value}' is not a depth",
-                    where=flag,
-                    hint="write a whole number of 1 or more",
+                message = (
+                    f"'{value}' is not a number of {noun}" if noun == "steps" else f"'{value}' is not a depth"
                 )
+                raise Misuse(message, where=flag, hint="write a whole number of 1 or more")
         if steps is not None and row is None:
             raise Misuse("steps are counted from a layer", where="--steps", hint="add --layer LAYER")
         tree = self._get_tree(result, source).replace_overlay(outside)
@@ -129,11 +126,8 @@ def _read_program_figures(model: Any, source: str, figure: str) -> NodeFigures:
         Misuse: Nodes do not have this figure, or the model is not opened as Model Explorer shows it.
     """
     if figure not in _NODE_FIGURES:
-        raise Misuse(
-            f"the nodes of a program have no '{printable(figure)}'",
-            where="--color",
-            hint="pass one of macs, params, activations, weights and ops",
-        )
+        message = f"the nodes of a program have no '{printable(figure)}'"
+        raise Misuse(message, where="--color", hint="pass one of macs, params, activations, weights and ops")
     if model.options.past is not None:
         raise Misuse("node data describes a full pass", where="--decode", hint="leave it out")
     if model.format == "torch.export":

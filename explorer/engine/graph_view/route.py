@@ -65,10 +65,8 @@ def find_route(tree: TreeRows, start: int, goal: int) -> Route:
     quoted = [f"'{printable(name)}'" for name in names]
     starts, goals = _list_calls(tree, start), _list_calls(tree, goal)
     if starts & goals:
-        raise Misuse(
-            f"{quoted[0]} and {quoted[1]} share a layer, so no path leads between them",
-            hint="name two layers, neither of which is inside the other",
-        )
+        message = f"{quoted[0]} and {quoted[1]} share a layer, so no path leads between them"
+        raise Misuse(message, hint="name two layers, neither of which is inside the other")
     shows_hidden = not (tree.count_leaves(start) and tree.count_leaves(goal))
 
     def list_next(call: int) -> Iterator[int]:

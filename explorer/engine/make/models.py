@@ -78,11 +78,8 @@ def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> 
     if kernel_height != kernel_width:
         raise Misuse("kernels are square", where="make", hint=usage)
     if not groups or channels % groups or out_channels % groups or not stride:
-        raise Misuse(
-            f"{groups:,} groups do not divide {channels:,} and {out_channels:,} channels",
-            where="make",
-            hint=usage,
-        )
+        message = f"{groups:,} groups do not divide {channels:,} and {out_channels:,} channels"
+        raise Misuse(message, where="make", hint=usage)
     out_height, out_width = ((size + 2 * pad - kernel_height) // stride + 1 for size in (height, width))
     if out_height < 1 or out_width < 1:
         raise Misuse("the kernel is larger than the image", where="make", hint="pad=1 or a smaller kernel")
@@ -210,8 +207,5 @@ def _parse_options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
 
 def _check_size(net: SeededGraph, elements: int) -> None:
     if net.stored and 4 * elements >= _MAX_BYTES:
-        raise Misuse(
-            f"its weights would take {bytes_text(4 * elements)}",
-            where="make",
-            hint="no ONNX file holds 2 GiB; --weight-inputs stores none",
-        )
+        message = f"its weights would take {bytes_text(4 * elements)}"
+        raise Misuse(message, where="make", hint="no ONNX file holds 2 GiB; --weight-inputs stores none")

@@ -68,11 +68,8 @@ def parse_constraints(text: str) -> Constraints:
             limits.append((match[1], match[2], int(match[3])))
         elif key == "order" and order in get_args(LoopOrder):
             if orders:
-                raise Misuse(
-                    f"'{word}' is a second order after 'order={orders[0]}'",
-                    where="--constrain",
-                    hint="leave one of them out",
-                )
+                message = f"'{word}' is a second order after 'order={orders[0]}'"
+                raise Misuse(message, where="--constrain", hint="leave one of them out")
             orders.append(order)  # type: ignore[arg-type]
         else:
             hint = (

@@ -79,11 +79,8 @@ def build_nest(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
     for index, level in enumerate(mapping.levels):
         cores = groups[index][0].cores if index < len(groups) else 1
         if math.prod(level.split) > cores:
-            raise Misuse(
-                f"a split into {math.prod(level.split)} cores",
-                where=f"{mapping.site}, level {index + 1}",
-                hint=f"the level has {cores}",
-            )
+            message = f"a split into {math.prod(level.split)} cores"
+            raise Misuse(message, where=f"{mapping.site}, level {index + 1}", hint=f"the level has {cores}")
         for axis, (inner_tile, outer_tile) in enumerate(zip(level.tile, outer, strict=True)):
             if inner_tile > outer_tile and index < len(groups):
                 raise Misuse(

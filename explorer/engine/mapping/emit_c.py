@@ -525,10 +525,8 @@ class _Emitter:
 
     def write_product(self) -> Iterator[str]:
         level = self.last
-        (_, a_width), (_, b_width) = (
-            self.nest.get_buffer_size("A", level),
-            self.nest.get_buffer_size("B", level),
-        )
+        (_, a_width) = self.nest.get_buffer_size("A", level)
+        (_, b_width) = self.nest.get_buffer_size("B", level)
         _, c_width = self.nest.get_buffer_size("C", level)
         yield f"for (long x = 0; x < lm{level}; x++)"
         yield f"  for (long z = 0; z < lk{level}; z++) {{"

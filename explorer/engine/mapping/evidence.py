@@ -277,11 +277,8 @@ def _choose_verdict(
         return "different", fault
     if differences:
         first = differences[0]
-        counted = (
-            "the counter ran below zero"
-            if first.counted >= BELOW_ZERO
-            else f"{first.counted:,} bytes counted"
-        )
+        is_negative = first.counted >= BELOW_ZERO
+        counted = "the counter ran below zero" if is_negative else f"{first.counted:,} bytes counted"
         return "different", f"{first.counter} of {first.memory}: {counted}, {first.planned:,} planned"
     if isinstance(product, str):
         return "evidence", f"only on random values: {product}"

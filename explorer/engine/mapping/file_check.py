@@ -25,28 +25,17 @@ def check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMach
         Misuse: The machine, its memories, a site, a size or a number type differs.
     """
     if file.machine != machine.hardware.name:
-        raise Misuse(
-            f"it is for machine '{file.machine}', not '{machine.hardware.name}'",
-            where=file.path,
-            hint=f"add --machine {file.machine}",
-            code="other_machine",
-        )
+        message = f"it is for machine '{file.machine}', not '{machine.hardware.name}'"
+        raise Misuse(message, where=file.path, hint=f"add --machine {file.machine}", code="other_machine")
     check_sites(file, sites)
     names = list_level_texts(machine)
     for site in sites:
         entry = file.sites[site.name]
         place = f"{file.path}{entry.line}"
         if entry.levels[-1].tile != machine.unit:
-            raise Misuse(
-                f"the array's tile of '{site.name}' is not the unit of {machine.hardware.name}",
-                where=place,
-                hint=f"write tile = {list(machine.unit)}",
-            )
+            message = f"the array's tile of '{site.name}' is not the unit of {machine.hardware.name}"
+            raise Misuse(message, where=place, hint=f"write tile = {list(machine.unit)}")
         for number, (theirs, ours) in enumerate(zip(entry.memories, names, strict=False), 1):
             if theirs and theirs != ours:
-                raise Misuse(
-                    f"level {number} of '{site.name}' is for '{theirs}', and the machine has '{ours}'",
-                    where=place,
-                    hint=MAP_ANEW,
-                    code="other_model",
-                )
+                message = f"level {number} of '{site.name}' is for '{theirs}', and the machine has '{ours}'"
+                raise Misuse(message, where=place, hint=MAP_ANEW, code="other_model")

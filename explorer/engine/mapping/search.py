@@ -121,11 +121,8 @@ def search_mappings(
     _check_outermost(mapping, machine)
     groups = group_memories(machine)[1:]
     if not groups and constraints.limits:
-        raise Misuse(
-            f"{machine.hardware.name} has no memory on the chip, so no tile can be limited",
-            where="--constrain",
-            hint="leave the limits out, or write order=mnk",
-        )
+        message = f"{machine.hardware.name} has no memory on the chip, so no tile can be limited"
+        raise Misuse(message, where="--constrain", hint="leave the limits out, or write order=mnk")
     is_flat = len(groups) == 1 and all(memory.cores == 1 for memory in machine.memories)
     space = _list_whole_space(mapping, machine, constraints) if is_flat else None
     candidates, left_out = space or _list_first_tiles(mapping, machine, constraints)
@@ -241,15 +238,9 @@ def _list_pareto_front(costs: Sequence[MappingCost]) -> list[MappingCost]:
 
     The traffic takes the place of the energy if the machine does not give it.
     """
-    points = [
-        (
-            float(cost.cycles or 0),
-            float(cost.traffic if cost.pj is None else cost.pj),
-            float(_sum_held_bytes(cost)),
-        )
-        for cost in costs
-    ]
-    return [costs[index] for index in find_front(np.array(points))]
+    energies = [cost.traffic if cost.pj is None else cost.pj for cost in costs]
+    points = [(cost.cycles or 0, pj, _sum_held_bytes(cost)) for cost, pj in zip(costs, energies, strict=True)]
+    return [costs[index] for index in find_front(np.array(points, np.float64))]
 
 
 # -- tiles of the first level

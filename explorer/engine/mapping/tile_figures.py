@@ -448,14 +448,10 @@ class TileFigures:
             else:
                 first[operand] = self._count_tile_bytes(operand, lengths, self.dtype(operand))
         last = zeros
-        if self.holder["C"] is not None:
-            is_kept = self.tiles.keep == "C"
-            last_lengths = tuple(self.last_lengths)
-            last = (
-                self._count_whole_bytes("C", output)
-                if is_kept
-                else self._count_tile_bytes("C", last_lengths, output)
-            )
+        if self.holder["C"] is not None and self.tiles.keep == "C":
+            last = self._count_whole_bytes("C", output)
+        elif self.holder["C"] is not None:
+            last = self._count_tile_bytes("C", tuple(self.last_lengths), output)
         return first, last
 
     def _compute_least_pipeline(self, outer: LoopOrder, array: Numbers) -> Numbers:

@@ -64,11 +64,8 @@ def recognize(source: str) -> Format:
     if error := find_file_error(probe, by_ending=format_by_name is None):
         raise error
     if format_by_name is None:
-        raise BadModel(
-            "this is not a model of a known format",
-            where=source,
-            hint="explorer formats lists what can be opened",
-        )
+        message = "this is not a model of a known format"
+        raise BadModel(message, where=source, hint="explorer formats lists what can be opened")
     return format_by_name
 
 

@@ -108,10 +108,8 @@ def read_kernel_runs(path: str) -> Iterator[KernelRun]:
             elif (name := find_timed_node(event["name"])) is not None:
                 _add_event(run, name, event, inner)
     if last != "]":
-        raise BadModel(
-            "onnxruntime could not write its complete profile",
-            hint="is the disk full? TMPDIR=FOLDER names another place",
-        )
+        message = "onnxruntime could not write its complete profile"
+        raise BadModel(message, hint="is the disk full? TMPDIR=FOLDER names another place")
     if run.kernels:
         yield run
 

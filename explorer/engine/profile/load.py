@@ -41,11 +41,8 @@ def check_threads(threads: int | None) -> None:
     """
     available = count_processors()
     if threads is not None and threads > available:
-        raise Misuse(
-            f"{threads:,} threads on {available:,} processors would wait for each other",
-            where="--threads",
-            hint=f"{available:,} at most",
-        )
+        message = f"{threads:,} threads on {available:,} processors would wait for each other"
+        raise Misuse(message, where="--threads", hint=f"{available:,} at most")
 
 
 class LoadWatch:

@@ -264,11 +264,9 @@ class TimeModel:
         cache from one step to the next.
         """
         is_batch_first = bool(layer.attributes.get("layout", 0))
-        batch, directions, hidden = (
-            sizes[0 if is_batch_first else 2],
-            sizes[2 if is_batch_first else 1],
-            sizes[3],
-        )
+        batch = sizes[0 if is_batch_first else 2]
+        directions = sizes[2 if is_batch_first else 1]
+        hidden = sizes[3]
         gates, numbers = _GATES[layer.kind] * hidden, math.prod(sizes)
         state_macs = min(macs, numbers * gates)
         seconds = state_macs / _estimate_rate(self._kernels.get("MatMul") or similar, (batch, hidden, gates))

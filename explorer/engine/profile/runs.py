@@ -144,10 +144,8 @@ class TimedRuns:
             max_profiled_runs: Number of runs under the profiler that can be kept.
             sure: Whether to make enough runs for an interval of each layer; else one block.
         """
-        earlier_runs, minimum = (
-            len(self.profiled),
-            max(min(len(self.wall), MIN_INTERVAL_SAMPLES), self.fewest) if sure else 0,
-        )
+        earlier_runs = len(self.profiled)
+        minimum = max(min(len(self.wall), MIN_INTERVAL_SAMPLES), self.fewest) if sure else 0
         is_short = self.wall[-1] < _BLOCK_SECONDS
         if not self._can_keep_more(max_profiled_runs) or not self._is_allowed(
             (1 if sure else _PROFILED_RUNS) + is_short

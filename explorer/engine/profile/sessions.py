@@ -78,11 +78,8 @@ class TimedSessions(TimedRuns):
         if (
             providers[0] not in session.get_providers()
         ):  # onnxruntime has the provider, but created the session without it
-            raise Misuse(
-                f"onnxruntime cannot use {providers[0]} here",
-                where="--device",
-                hint="leave it out for the processor",
-            )
+            message = f"onnxruntime cannot use {providers[0]} here"
+            raise Misuse(message, where="--device", hint="leave it out for the processor")
         return session
 
     def _loads_unoptimized(self, options: Any, providers: Sequence[str]) -> bool:

@@ -220,11 +220,8 @@ def check_percentile(percentile: float) -> None:
         Misuse: The percentile is out of range.
     """
     if not 50 < percentile <= 100:
-        raise Misuse(
-            f"no range can be computed from {percentile:g} % of the values",
-            where="--percentile",
-            hint="99.999",
-        )
+        message = f"no range can be computed from {percentile:g} % of the values"
+        raise Misuse(message, where="--percentile", hint="99.999")
 
 
 def choose_range(

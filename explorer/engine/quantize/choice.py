@@ -95,11 +95,8 @@ def is_function_call(choice: LayerChoice, part: Part) -> bool:
         return True
     weight = choice.weight if choice.layer.operands_of("weight") else fmt
     has_safe_weight = weight is not None and weight.element_type in _SAFE_TYPES and weight.writing == "linear"
-    return (
-        part == "input"
-        and fmt.writing == "linear"
-        and not (has_safe_weight and fmt.element_type in _SAFE_TYPES)
-    )
+    is_safe = has_safe_weight and fmt.element_type in _SAFE_TYPES
+    return part == "input" and fmt.writing == "linear" and not is_safe
 
 
 def choose(

@@ -102,11 +102,8 @@ def _iterate_producers(wiring: GraphProducers, starts: Iterable[int], follow_all
         yield node_index
         for name in wiring.reads[node_index]:
             producer = wiring.producer.get(name)
-            if (
-                producer is not None
-                and producer not in visited
-                and (follow_all or name not in wiring.input_dependent)
-            ):
+            is_followed = follow_all or name not in wiring.input_dependent
+            if producer is not None and producer not in visited and is_followed:
                 visited.add(producer)
                 queue.append(producer)
 
@@ -124,11 +121,8 @@ def _split_into_stages(
         return []
 
     def count_bytes(node_index: int) -> int:
-        read_names = {
-            name
-            for node in _iterate_producers(wiring, [node_index], follow_all=False)
-            for name in wiring.reads[node]
-        }
+        indices = _iterate_producers(wiring, [node_index], follow_all=False)
+        read_names = {name for index in indices for name in wiring.reads[index]}
         observed = [
             info_by_name[name]
             for name in wiring.nodes[node_index].outputs
@@ -158,12 +152,9 @@ def _split_into_stages(
     read_later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
-        nodes = [wiring.nodes[index] for index in sorted(_iterate_producers(wiring, group, follow_all=False))]
-        read_names = {
-            name
-            for index in _iterate_producers(wiring, group, follow_all=False)
-            for name in wiring.reads[index]
-        }
+        indices = sorted(_iterate_producers(wiring, group, follow_all=False))
+        nodes = [wiring.nodes[index] for index in indices]
+        read_names = {name for index in indices for name in wiring.reads[index]}
         produced = {name for index in group for name in wiring.nodes[index].outputs if name}
         received = (read_names & wiring.input_dependent) - produced
         values = [

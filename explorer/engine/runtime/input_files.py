@@ -108,11 +108,8 @@ class InputArrays(Struct, frozen=True):
         if len(names) == 1 and len(arrays) == 1:
             arrays = {names[0]: next(iter(arrays.values()))}
         if "" in arrays:
-            raise Misuse(
-                f"the model takes {len(names)} inputs and this is one array",
-                where=self.path,
-                hint=f"give an .npz with {', '.join(names)}",
-            )
+            message = f"the model takes {len(names)} inputs and this is one array"
+            raise Misuse(message, where=self.path, hint=f"give an .npz with {', '.join(names)}")
         for name in arrays:
             if name not in names:
                 raise Misuse(
@@ -132,11 +129,8 @@ class InputArrays(Struct, frozen=True):
         """
         label = f"the input '{spec.name}'"
         if spec.dtype is not None and get_element_type(array) != spec.dtype:
-            raise Misuse(
-                f"{label} is {array.dtype} there and {spec.dtype} in the model",
-                where=self.path,
-                hint=f"convert it with .astype('{spec.dtype}')",
-            )
+            message = f"{label} is {array.dtype} there and {spec.dtype} in the model"
+            raise Misuse(message, where=self.path, hint=f"convert it with .astype('{spec.dtype}')")
         shape = spec.shape
         if shape is not None and (
             len(shape) != array.ndim
@@ -191,11 +185,8 @@ def read_input(path: str) -> InputArrays:
                 arrays = {name: loaded[name] for name in loaded.files}
             # numpy returns other entries of the archive as bytes
             if other_entries := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-                raise Misuse(
-                    f"'{printable(other_entries[0])}' in it is not an array",
-                    where=path,
-                    hint="numpy.savez writes one",
-                )
+                message = f"'{printable(other_entries[0])}' in it is not an array"
+                raise Misuse(message, where=path, hint="numpy.savez writes one")
             return InputArrays(path, arrays)
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None

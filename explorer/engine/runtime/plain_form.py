@@ -145,10 +145,8 @@ def _read_dense_bytes(span: FileSpan) -> bytes:
         positions = positions.reshape(-1)
         is_in_range = bool(((positions >= 0) & (positions < count)).all())
     if not is_in_range or positions.size != numbers.size:
-        raise BadModel(
-            f"the indices of sparse tensor '{printable(values.name)}' do not fit its shape",
-            where=span.source.path,
-        )
+        message = f"the indices of sparse tensor '{printable(values.name)}' do not fit its shape"
+        raise BadModel(message, where=span.source.path)
     dense = np.zeros(count, numbers.dtype)
     dense[positions] = numbers
     return dense.tobytes()

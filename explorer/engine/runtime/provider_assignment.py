@@ -63,11 +63,8 @@ def resolve_providers(names: Sequence[str]) -> tuple[str, ...]:
         provider = provider_by_short_name.get(name.strip().removesuffix(_SUFFIX).casefold())
         if provider is None:
             available_text = ", ".join(provider_by_short_name)
-            raise Misuse(
-                f"onnxruntime has no provider '{name}' here",
-                where="--provider",
-                hint=f"it has {available_text}",
-            )
+            message = f"onnxruntime has no provider '{name}' here"
+            raise Misuse(message, where="--provider", hint=f"it has {available_text}")
         providers.append(provider)
     return tuple(dict.fromkeys([*providers, HOST]))
 
@@ -104,10 +101,8 @@ def read_assignment(model: Model, providers: Sequence[str], *, scratch: str) -> 
         MissingExtra: The installed onnxruntime does not report its assignment.
     """
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
-        raise MissingExtra(
-            f"onnxruntime {onnxruntime.__version__} does not report which provider runs which node",
-            hint="pip install 'onnxruntime>=1.24'",
-        )
+        message = f"onnxruntime {onnxruntime.__version__} does not report which provider runs which node"
+        raise MissingExtra(message, hint="pip install 'onnxruntime>=1.24'")
     if not model.graph.nodes:  # onnxruntime cannot load a graph without nodes
         return Assignment({}, (), (), True, ())
     nodes = tuple([_name_nodes(node, node_name(index)) for index, node in enumerate(model.graph.nodes)])

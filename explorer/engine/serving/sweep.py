@@ -200,10 +200,8 @@ def sweep_servings(
     for dtype, kv in {(question.dtype, question.kv_dtype) for question in questions}:
         resolve_types(replace(spec.base, dtype=dtype, kv_dtype=kv))
     if (scheduler or (workers or 1) > 1) and any(subject.keep_in_process for subject in subjects):
-        raise Misuse(
-            "an nn.Module object stays in its process",
-            hint="name it as FILE.py:callable or package.module:callable",
-        )
+        message = "an nn.Module object stays in its process"
+        raise Misuse(message, hint="name it as FILE.py:callable or package.module:callable")
     with Store(ServingRow, output) as store:
         run = _Run(store, questions, machine, on_progress, cancel)
         states = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]

@@ -47,18 +47,13 @@ def bind_inputs(
         if declared is None:
             continue
         if len(declared) != len(shape):
-            raise Misuse(
-                f"the input has {len(declared)} dimensions, not {len(shape)}",
-                where=f"--input-shape {name}",
-                hint=f"it is declared as {list(declared)}",
-            )
+            message = f"the input has {len(declared)} dimensions, not {len(shape)}"
+            raise Misuse(message, where=f"--input-shape {name}", hint=f"it is declared as {list(declared)}")
         for old, new in zip(declared, shape, strict=True):
             if isinstance(old, str) and isinstance(new, int):
                 if dim_sizes.setdefault(old, new) != new:
-                    raise Misuse(
-                        f"dimension '{old}' would be {dim_sizes[old]} and {new} at once",
-                        where=f"--input-shape {name}",
-                    )
+                    message = f"dimension '{old}' would be {dim_sizes[old]} and {new} at once"
+                    raise Misuse(message, where=f"--input-shape {name}")
             elif isinstance(old, int) and old != new:
                 is_overruled = True
     inputs = []

@@ -77,10 +77,8 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
         whole_outputs = RuntimeSession(
             round_values(whole, narrow_values, names), label="the whole", **exact_settings
         ).run(feeds)
-        are_equal, rounded_types = (
-            _are_bits_equal(names, whole_outputs, stage_outputs, random_names),
-            _format_types(narrow_values),
-        )
+        are_equal = _are_bits_equal(names, whole_outputs, stage_outputs, random_names)
+        rounded_types = _format_types(narrow_values)
     default_whole_outputs = RuntimeSession(whole, label="the whole").run(feeds)
     default_stage_outputs = run_stages(stages, feeds, names)
     outputs = _mark_random(
@@ -210,10 +208,8 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
         part_values = RuntimeSession(part, label="the part", **exact_settings).run(
             {name: whole_values[name] for name in input_names}
         )
-        are_equal, rounded_types = (
-            _are_bits_equal(names, whole_values, part_values, random_names),
-            _format_types(narrow_values),
-        )
+        are_equal = _are_bits_equal(names, whole_values, part_values, random_names)
+        rounded_types = _format_types(narrow_values)
     default_part_values = RuntimeSession(part, label="the part").run(
         {name: whole_values[name] for name in input_names}
     )

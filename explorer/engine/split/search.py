@@ -175,11 +175,8 @@ class StageSearch:
     def _check_machines(self, stages: int | None) -> None:
         machine_count = len(self.subject.machines)
         if machine_count > 1 and stages != machine_count:
-            raise Misuse(
-                f"{machine_count:,} machines are neither one nor one for each stage",
-                where="--machine",
-                hint="name one machine, or one for each stage",
-            )
+            message = f"{machine_count:,} machines are neither one nor one for each stage"
+            raise Misuse(message, where="--machine", hint="name one machine, or one for each stage")
 
     # figures of the units
 
@@ -356,17 +353,11 @@ class StageSearch:
         if stages is None:
             stages = self._find_fewest_stages(allowed)
         if not 1 < stages <= _MAX_STAGES:
-            raise Misuse(
-                f"a model cannot be split into {stages:,}",
-                where="-n",
-                hint=f"2 to {min(_MAX_STAGES, len(allowed) + 1):,}",
-            )
+            message = f"a model cannot be split into {stages:,}"
+            raise Misuse(message, where="-n", hint=f"2 to {min(_MAX_STAGES, len(allowed) + 1):,}")
         if stages > len(allowed) + 1:
-            raise Misuse(
-                f"only {many_text(len(allowed), 'place')} for {many_text(stages - 1, 'cut')}",
-                where="-n",
-                hint="fewer stages",
-            )
+            message = f"only {many_text(len(allowed), 'place')} for {many_text(stages - 1, 'cut')}"
+            raise Misuse(message, where="-n", hint="fewer stages")
         best = self.find_best(stages, allowed)
         if best is None:
             raise Misuse(
@@ -450,11 +441,8 @@ class StageSearch:
                 why = self.subject.closed[unit]
                 raise Misuse(f"no stage can begin with '{name}': {why}", where="--cuts")
             if not self.can_cut[unit]:
-                raise Misuse(
-                    f"the tensors that cross the cut before '{name}' are not known",
-                    where="--cuts",
-                    **self.suggest_remedy("cut elsewhere"),
-                )
+                message = f"the tensors that cross the cut before '{name}' are not known"
+                raise Misuse(message, where="--cuts", **self.suggest_remedy("cut elsewhere"))
             places.append(unit)
         places.sort()
         if self.spec.stages is not None and self.spec.stages != len(places) + 1:

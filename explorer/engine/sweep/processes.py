@@ -193,11 +193,8 @@ class _Pool:
             return self.start()
         self.log.seek(0)
         log_lines = [line for line in self.log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        raise EngineDied(
-            "a worker ended before it began" + (f": {log_lines[-1]}" if log_lines else ""),
-            where="--workers",
-            hint="--workers 1 runs all trials in this process",
-        )
+        message = "a worker ended before it began" + (f": {log_lines[-1]}" if log_lines else "")
+        raise EngineDied(message, where="--workers", hint="--workers 1 runs all trials in this process")
 
 
 @contextlib.contextmanager

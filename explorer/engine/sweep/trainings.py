@@ -102,10 +102,8 @@ def sweep_trainings(
     """
     began = time.perf_counter()
     if keep_in_process and (scheduler or (workers or 1) > 1):
-        raise Misuse(
-            "an nn.Module object stays in its process",
-            hint="name it as FILE.py:callable or package.module:callable",
-        )
+        message = "an nn.Module object stays in its process"
+        raise Misuse(message, hint="name it as FILE.py:callable or package.module:callable")
     with Store(TrainingTrial, output) as store, Store(TrainedWeights, output) as weights:
         stored_rows = {row.key: row for row in store.rows([task.row.key for task in tasks]) if not row.error}
         # the same content may have another name now

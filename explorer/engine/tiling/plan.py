@@ -266,10 +266,8 @@ def _select_sites(
         if not matching_sites:
             skipped_site = next((s for s in skipped if s.name == glob or matches(s.name)), None)
             if skipped_site is not None:
-                raise Misuse(
-                    f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}",
-                    where=where,
-                )
+                message = f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}"
+                raise Misuse(message, where=where)
             hint = suggest_name(glob, [s.name for s in sites], listing="explorer plan MODEL")
             raise Misuse(f"no site is called '{glob}'", where=where, hint=hint)
         selected_ids.update(map(id, matching_sites))

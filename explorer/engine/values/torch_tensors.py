@@ -59,11 +59,8 @@ def build_with_weights(loaded: LoadedModule, bind: Callable[[], BoundInputs]) ->
     if any(is_lazy(t) for t in parameters):
         return _run_first_input(module, bind(), loaded)
     if any(t.is_meta for t in parameters):
-        raise Misuse(
-            "its tensors have no values: they are on the meta device",
-            where=loaded.source,
-            hint="build the module on the CPU",
-        )
+        message = "its tensors have no values: they are on the meta device"
+        raise Misuse(message, where=loaded.source, hint="build the module on the CPU")
     return module
 
 

@@ -426,7 +426,7 @@ def test_a_product_with_an_empty_side_multiplies_nothing(empty: tuple[int, int, 
 @pytest.mark.parametrize("order", ["best", *ORDERS, *dict.fromkeys(ORDERS.values())])
 def test_every_order_that_there_is_can_be_typed(order: str) -> None:
     assert (
-        compute_plan_cost(plan_of(site(9, 9, 9)), order=list_options(OrderSpec)[0].value(order)).order
+        compute_plan_cost(plan_of(site(9, 9, 9)), order=list_options(OrderSpec)[0].parse_value(order)).order
         == order
     )
 

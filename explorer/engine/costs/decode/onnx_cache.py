@@ -212,11 +212,8 @@ def _check_capacity(positions: int, past: int, name: str) -> int:
         Misuse: The cache has fewer positions than `past` tokens.
     """
     if positions < past:
-        raise Misuse(
-            f"its cache holds {positions:,} tokens at most, not {past:,}",
-            where=f"input {name}",
-            hint=f"give --past {positions - 1} or less",
-        )
+        message = f"its cache holds {positions:,} tokens at most, not {past:,}"
+        raise Misuse(message, where=f"input {name}", hint=f"give --past {positions - 1} or less")
     return positions
 
 
@@ -350,11 +347,8 @@ class _Sizes:
                 return self.known.setdefault(dim, total)
         label = dim or "?"
         hint = f"give --dim {dim}=SIZE" if dim else f"give --input-shape {name}:SHAPE"
-        raise Misuse(
-            f"the size of its dimension '{label}' in a decode step is unknown",
-            where=f"input {name}",
-            hint=hint,
-        )
+        message = f"the size of its dimension '{label}' in a decode step is unknown"
+        raise Misuse(message, where=f"input {name}", hint=hint)
 
     def evaluate(self, text: str) -> int | None:
         """Returns the value of a dimension name or of a sum of names and numbers, or None if unknown."""
@@ -386,11 +380,8 @@ def add_cache_to_analysis(analysis: Analysis, cache: Cache, step: DecodeStep, pa
             continue
         size, expected = present.shape[slot.axis], step.positions[name] + (0 if step.buffers else 1)
         if isinstance(size, int) and size != expected:
-            raise Misuse(
-                f"'{slot.present}' would hold {size:,} tokens after one step, not {expected:,}",
-                where=f"input {name}",
-                hint="give the sizes of its dimensions by --dim",
-            )
+            message = f"'{slot.present}' would hold {size:,} tokens after one step, not {expected:,}"
+            raise Misuse(message, where=f"input {name}", hint="give the sizes of its dimensions by --dim")
         checked += isinstance(size, int)
     sizes = {name: _count_cached_bytes(inputs[name], step.positions[name], past) for name in cache}
     parts_by_layer: dict[int, list[int | None]] = {}

@@ -120,12 +120,10 @@ class GraphVisitor:
         names = self.names.get(key)
         if names is None:
             names = self.names[key] = ScopedNames(nodes, context.owner_path)
-        model, user_rules, functions, carriers = (
-            self.model,
-            self.user_rules,
-            self.model.functions,
-            control_flow.CARRIERS,
-        )
+        model = self.model
+        user_rules = self.user_rules
+        functions = self.model.functions
+        carriers = control_flow.CARRIERS
         for index, node in enumerate(nodes):
             self.visited += 1
             if not self.visited % _CHECK_INTERVAL:

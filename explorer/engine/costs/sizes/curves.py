@@ -343,11 +343,8 @@ def find_usable_range(
     if not failure:
         return size_range
     if is_requested:
-        raise Misuse(
-            f"{size_range.name}={size_range.high:,}: {failure}",
-            where="--over",
-            hint="ask for a smaller range",
-        )
+        message = f"{size_range.name}={size_range.high:,}: {failure}"
+        raise Misuse(message, where="--over", hint="ask for a smaller range")
     sizes = [
         size_range.low,
         *(size for size in _list_powers_of_two(size_range.low, size_range.high) if size > size_range.low),

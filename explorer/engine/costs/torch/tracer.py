@@ -1316,10 +1316,8 @@ def _find_raising_package(error: BaseException) -> tuple[str, bool]:
 
 def _is_repeated_view(tensor: torch.Tensor, earlier: Sequence[torch.Tensor]) -> bool:
     """Whether an earlier tensor is the same view of the same memory."""
-    key, view = (
-        storage_key(tensor.untyped_storage()),
-        (tensor.storage_offset(), tensor.shape, tensor.stride()),
-    )
+    key = storage_key(tensor.untyped_storage())
+    view = (tensor.storage_offset(), tensor.shape, tensor.stride())
     return any(
         t is tensor
         or (storage_key(t.untyped_storage()) == key and (t.storage_offset(), t.shape, t.stride()) == view)

@@ -134,11 +134,8 @@ def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
         ]
         cannot_run = output.shape is None and output.conflict
         if cannot_run or (len(sizes) == 2 and None not in sizes and sizes[0] != sizes[1]):
-            raise Misuse(
-                f"the file has a fixed batch other than {batch}: {leaf.path} contains a size of it",
-                where="--batch",
-                hint="export it with an open batch dimension",
-            )
+            message = f"the file has a fixed batch other than {batch}: {leaf.path} contains a size of it"
+            raise Misuse(message, where="--batch", hint="export it with an open batch dimension")
 
 
 class _Flow:

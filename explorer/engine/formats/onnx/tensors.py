@@ -268,11 +268,8 @@ class TensorReader:
             try:
                 self.externals[path] = _map_file(target)
             except OSError as error:
-                raise BadModel(
-                    f"its external data file '{location}' cannot be read: {error.strerror}",
-                    where=where,
-                    hint="put it beside the model",
-                ) from None
+                message = f"its external data file '{location}' cannot be read: {error.strerror}"
+                raise BadModel(message, where=where, hint="put it beside the model") from None
         source = self.externals[path]
         length = nbytes if length < 0 else length
         if offset < 0 or offset + length > source.size:

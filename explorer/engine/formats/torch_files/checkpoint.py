@@ -100,11 +100,8 @@ def read(source: str, *, find_offsets: bool = True) -> SavedFile:
         if head.startswith(b"PK\x03\x04"):
             return _read_zip_archive(source, find_offsets)
         if head[257:262] == TAR:
-            raise BadModel(
-                "this is a checkpoint of torch before 0.2, a tar archive, which cannot be read here",
-                where=source,
-                hint="load it with a torch before 1.6 and save it again",
-            )
+            message = "this is a checkpoint of torch before 0.2, a tar archive, which cannot be read here"
+            raise BadModel(message, where=source, hint="load it with a torch before 1.6 and save it again")
         if not head:
             raise BadModel("the file is empty", where=source)
         content = input_files.map_into_memory(descriptor, size)
@@ -208,11 +205,8 @@ def _compute_storage_offsets(
         offsets[key] = offset + 8
         offset += 8 + elements * width
     if offset > size:
-        raise BadModel(
-            f"it is cut off: its storages end at byte {offset:,}, the file at {size:,}",
-            where=source,
-            hint=_FETCH_AGAIN,
-        )
+        message = f"it is cut off: its storages end at byte {offset:,}, the file at {size:,}"
+        raise BadModel(message, where=source, hint=_FETCH_AGAIN)
     return offsets
 
 

@@ -258,11 +258,8 @@ def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Result], hi
     except RecursionError as error:
         raise BadModel("its graph is nested deeper than any model's", where=archive.path) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration) as error:
-        raise BadModel(
-            f"its graph cannot be read ({type(error).__name__}: {printable(str(error))[:200]})",
-            where=archive.path,
-            hint=hint,
-        ) from error
+        message = f"its graph cannot be read ({type(error).__name__}: {printable(str(error))[:200]})"
+        raise BadModel(message, where=archive.path, hint=hint) from error
 
 
 def _build_no_program_error(archive: ZipArchive) -> BadModel:

@@ -253,11 +253,8 @@ class ZipArchive:
         if not is_stored and entry.method != _DEFLATED:
             raise BadModel(f"'{printable(name)}' is packed in a way that torch does not use", where=self.path)
         if not is_stored and entry.size > (PICKLED if name.endswith((".pkl", ".json")) else INFLATED):
-            raise BadModel(
-                f"'{printable(name)}' would take {entry.size:,} bytes unpacked",
-                where=self.path,
-                hint="torch stores large entries without compression",
-            )
+            message = f"'{printable(name)}' would take {entry.size:,} bytes unpacked"
+            raise BadModel(message, where=self.path, hint="torch stores large entries without compression")
         return entry.size
 
     def read(self, name: str) -> bytes:

@@ -83,11 +83,8 @@ def bind(
         return loaded.bound
     for name in input_shapes:
         if name not in parameter_names and not variadic:
-            raise Misuse(
-                f"no input is called '{name}'",
-                where="--input-shape",
-                hint=suggest_name(name, parameter_names),
-            )
+            message = f"no input is called '{name}'"
+            raise Misuse(message, where="--input-shape", hint=suggest_name(name, parameter_names))
     infos, untyped = _apply_input_shapes(
         input_shapes, _find_known_inputs(loaded, model, required), model, required
     )
@@ -299,11 +296,8 @@ def _choose_dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo],
         return (infos[name].dtype if name in infos else None) or default_dtype
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         type_names = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
-        raise Misuse(
-            f"torch has no type '{dtype}'",
-            where=f"--input-shape {name}",
-            hint=suggest_name(dtype, type_names),
-        )
+        message = f"torch has no type '{dtype}'"
+        raise Misuse(message, where=f"--input-shape {name}", hint=suggest_name(dtype, type_names))
     return dtype
 
 

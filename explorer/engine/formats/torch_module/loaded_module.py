@@ -241,11 +241,8 @@ def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedMod
     """
     if ":" in source:
         if weights is not None:
-            raise Misuse(
-                "only models of torchvision have trained weights by name",
-                where="--weights",
-                hint=f"let {source} load its own",
-            )
+            message = "only models of torchvision have trained weights by name"
+            raise Misuse(message, where="--weights", hint=f"let {source} load its own")
         return _load_callable(source, seed)
     return _load_torchvision(source, weights, seed)
 

@@ -286,11 +286,8 @@ def _describe_tensor(archive: ZipArchive, fqn: str, entry: str, description: Map
     """
     meta = description.get("tensor_meta")
     if description.get("use_pickle") or not meta:
-        raise BadModel(
-            f"'{printable(fqn)}' is stored as a pickle, which runs code and was not run",
-            where=archive.path,
-            hint="export the model with plain tensors",
-        )
+        message = f"'{printable(fqn)}' is stored as a pickle, which runs code and was not run"
+        raise BadModel(message, where=archive.path, hint="export the model with plain tensors")
     dtype = DTYPES[meta["dtype"]]
     width = getattr(torch, dtype).itemsize
     return TensorSpec(

@@ -137,10 +137,8 @@ def create_loaded_module(
         except ExplorerError:
             raise
         except (RecursionError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise BadModel(
-                f"its layers cannot be rebuilt ({type(error).__name__}: {printable(str(error))[:200]})",
-                where=archive.path,
-            ) from error
+            message = f"its layers cannot be rebuilt ({type(error).__name__}: {printable(str(error))[:200]})"
+            raise BadModel(message, where=archive.path) from error
 
     twin = build_or_refuse(True)
     loaded = LoadedModule(

@@ -209,11 +209,8 @@ def _list_attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
         first, last = min(span[0] for span in ranges), max(span[-1] for span in ranges)
         exporter_text = EXPORTERS[request.exporter] if request.exporter else "torch"
         hint = "--exporter dynamo writes later ones" if request.exporter == "torchscript" else ""
-        raise Misuse(
-            f"{exporter_text} writes opset {first} to {last}",
-            where=f"--opset {request.opset}",
-            hint=hint if request.opset > last else "",
-        )
+        message = f"{exporter_text} writes opset {first} to {last}"
+        raise Misuse(message, where=f"--opset {request.opset}", hint=hint if request.opset > last else "")
     return attempts
 
 
@@ -347,11 +344,8 @@ def _name_weights(path: str, names: Sequence[str]) -> None:
     other_names = {*values, *(value.name for value in graph.input), *stored_names[len(names) :]} - {*renamed}
     used_names = [name for index, name in enumerate(names) if name in other_names or name in names[:index]]
     if used_names:
-        raise Misuse(
-            f"a value of the file is called '{used_names[0]}' already",
-            where="--input-names",
-            hint="choose another",
-        )
+        message = f"a value of the file is called '{used_names[0]}' already"
+        raise Misuse(message, where="--input-names", hint="choose another")
     for tensor in graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
     _rename_inputs(graph, renamed)

@@ -49,10 +49,8 @@ def _export_program(loaded: LoadedModule, options: OpenOptions) -> Any:
                 return torch.export.export(module(), tuple(args), kwargs, strict=False)
         except Exception as error:
             failed = error
-    raise BadModel(
-        f"torch.export cannot trace it ({format_error(failed)}), but Model Explorer shows its programs",
-        where=loaded.source,
-    ) from failed
+    message = f"torch.export cannot trace it ({format_error(failed)}), but Model Explorer shows its programs"
+    raise BadModel(message, where=loaded.source) from failed
 
 
 def _compute_figures(node: Any, parameters: Mapping[str, str]) -> Figures:

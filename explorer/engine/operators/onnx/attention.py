@@ -354,11 +354,9 @@ def _grouped_query_attention(call: Call) -> Cost:
     past_length, total, is_buffer = _read_cache(call, 3, 1)
     total_length = call.number(6)
     if is_buffer and total_length is not None:
-        past_length, total, is_buffer = (
-            max(total_length - h.lq, 0) if isinstance(h.lq, int) else 0,
-            total_length,
-            False,
-        )
+        past_length = max(total_length - h.lq, 0) if isinstance(h.lq, int) else 0
+        total = total_length
+        is_buffer = False
     cost = _attention_cost(
         h,
         past=past_length,

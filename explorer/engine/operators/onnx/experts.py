@@ -109,11 +109,9 @@ def _router(call: Call) -> Cost:
     cost = cost_formulas.adding(cost, "sigmoid, add the bias", (*tokens, experts), 2)
     if len(call.outputs) > 1:
         return cost
-    groups, top_k, best_count = (
-        attributes.get("n_group", 1),
-        attributes["top_k"],
-        attributes.get("group_topk", 2),
-    )
+    groups = attributes.get("n_group", 1)
+    top_k = attributes["top_k"]
+    best_count = attributes.get("group_topk", 2)
     if min(groups, top_k, best_count) < 1:
         raise ValueError("a number below 1")
     group_size = divide(experts, groups)

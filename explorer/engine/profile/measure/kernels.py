@@ -385,10 +385,8 @@ def _build_block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
         conv((_INNER_CHANNELS, _ADDED_CHANNELS), 3, f"cut{layer}", f"v{layer + 1}")
         features = [*features, f"v{layer + 1}"]
     size = (1, block.channels, block.side, block.side)
-    x, y = (
-        Value("x", "float32", size),
-        Value(features[-1], "float32", (1, _ADDED_CHANNELS, block.side, block.side)),
-    )
+    x = Value("x", "float32", size)
+    y = Value(features[-1], "float32", (1, _ADDED_CHANNELS, block.side, block.side))
     return Graph("block", nodes, (x,), (y,), tensors), {"x": _draw_normal(draw, size)}
 
 

@@ -121,10 +121,8 @@ class Cuda(Processor):
 
     def notes(self) -> tuple[str, ...]:
         """See `Processor`."""
-        peak, reserved = (
-            torch.cuda.max_memory_allocated(self.name),
-            torch.cuda.max_memory_reserved(self.name),
-        )
+        peak = torch.cuda.max_memory_allocated(self.name)
+        reserved = torch.cuda.max_memory_reserved(self.name)
         no_kernels_note = (
             "torch's profiler reported no kernel of the device, so layers have no times: another profiler may"
             " use its counters (CUPTI), or the driver reserves them for an administrator",

@@ -349,10 +349,8 @@ class LayerProbe:
         after_values = sessions.second.run(after_feeds, [sessions.outputs_after[p.pair.after] for p in group])
         differing = []
         for value in group:
-            a, b = (
-                before_values[sessions.outputs[value.pair.before]],
-                after_values.pop(sessions.outputs_after[value.pair.after]),
-            )
+            a = before_values[sessions.outputs[value.pair.before]]
+            b = after_values.pop(sessions.outputs_after[value.pair.after])
             if not part:
                 value.alone.append(trials.Trial(OutputComparison(value.in_whole_model.figures.roundoff)))
             differs = value.is_float and not trials.is_same(a, b)

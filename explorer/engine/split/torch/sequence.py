@@ -65,11 +65,8 @@ def check(program: Any) -> None:
             reason = (
                 "turns gradients off or on" if "set_grad_enabled" in target else f"holds a graph ({target})"
             )
-            raise Misuse(
-                f"a part of its forward {reason}, which torch.distributed.pipelining cannot cut",
-                where="--to torch",
-                hint="leave it out: the stages are ONNX models then",
-            )
+            message = f"a part of its forward {reason}, which torch.distributed.pipelining cannot cut"
+            raise Misuse(message, where="--to torch", hint="leave it out: the stages are ONNX models then")
         updated = next(
             (
                 state_names[changed.name]

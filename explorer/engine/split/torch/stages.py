@@ -65,11 +65,8 @@ class CallPattern(Struct, frozen=True):
             default = _get_default(self.signature, name)
             expected = self.arguments.get(name, default)
             if not _match(values.get(name, default), expected, tensors):
-                raise Misuse(
-                    "the module was cut for another value or structure of this argument",
-                    where=name,
-                    hint="split the module with these arguments",
-                )
+                message = "the module was cut for another value or structure of this argument"
+                raise Misuse(message, where=name, hint="split the module with these arguments")
         return tensors
 
 

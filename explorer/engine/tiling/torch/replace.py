@@ -214,10 +214,8 @@ def _select_sites(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: 
         if not any(fnmatchcase(site.name, glob) for site in sites):
             skipped_site = next((s for s in skipped if fnmatchcase(s.name, glob)), None)
             if skipped_site is not None:
-                raise Misuse(
-                    f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}",
-                    where="--site",
-                )
+                message = f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}"
+                raise Misuse(message, where="--site")
             hint = suggest_name(glob, [site.name for site in sites], listing="explorer layers MODEL")
             raise Misuse(f"no layer is called '{glob}'", where="--site", hint=hint)
     return [site for site in sites if any(fnmatchcase(site.name, glob) for glob in spec.sites)]

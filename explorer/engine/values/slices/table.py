@@ -164,11 +164,8 @@ def _select_shown_part(selection: Selection, slice_text: str, output: str | None
     if count > _MAX_UNSLICED and (output is not None or not slice_text):
         return select_edges(selection, 8, 2)
     if count > MAX_NUMBERS:
-        raise Misuse(
-            f"these are {count:,} numbers, and {MAX_NUMBERS:,} at most are shown",
-            where="--slice",
-            hint="-o OUT.npy writes all of them",
-        )
+        message = f"these are {count:,} numbers, and {MAX_NUMBERS:,} at most are shown"
+        raise Misuse(message, where="--slice", hint="-o OUT.npy writes all of them")
     return selection
 
 
