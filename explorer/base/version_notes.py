@@ -116,7 +116,7 @@ def _build_notes(cause: BaseException | None) -> list[str]:
     """Builds the version notes of an error. Errors of Explorer's own show nothing about a library."""
     own_package = __name__.partition(".")[0]
     if cause is None or all(
-        type(e).__module__.partition(".")[0] == own_package for e in iterate_causes(cause)
+        type(cause_error).__module__.partition(".")[0] == own_package for cause_error in iterate_causes(cause)
     ):
         return []
     try:

@@ -59,7 +59,7 @@ def build_help(command: Command, verbs: Mapping[str, Command]) -> str:
         add_help=False,
     )
     for option in command.options.values():
-        spellings = [s for s in (option.short, option.flag) if s]
+        spellings = [spelling for spelling in (option.short, option.flag) if spelling]
         if option.metavar:
             parser.add_argument(*spellings, metavar=option.metavar, help=option.help.replace("%", "%%"))
         else:

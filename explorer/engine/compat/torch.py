@@ -110,16 +110,19 @@ def _has_branch_on_device(block: Any, answers: set[str]) -> bool:
     """Whether a block branches on an answer about a device. Names of such answers are added to `answers`."""
     for node in block.nodes():
         inputs, outputs = list(node.inputs()), list(node.outputs())
-        if node.kind() in ("prim::If", "prim::Loop") and any(v.debugName() in answers for v in inputs):
+        if node.kind() in ("prim::If", "prim::Loop") and any(
+            value.debugName() in answers for value in inputs
+        ):
             return True
-        constants = [v.toIValue() for v in inputs if v.node().kind() == "prim::Constant"]
+        constants = [value.toIValue() for value in inputs if value.node().kind() == "prim::Constant"]
         # a comparison with 'cuda' has the same result on the CPU and on the meta device
         is_decided = any(
-            isinstance(c, (str, torch.device)) and not str(c).startswith(("cpu", "meta")) for c in constants
+            isinstance(constant, (str, torch.device)) and not str(constant).startswith(("cpu", "meta"))
+            for constant in constants
         )
-        is_asked = node.kind() in _DEVICE_QUESTIONS or any(v.debugName() in answers for v in inputs)
+        is_asked = node.kind() in _DEVICE_QUESTIONS or any(value.debugName() in answers for value in inputs)
         if is_asked and not is_decided:
-            answers.update(v.debugName() for v in outputs if str(v.type()) != "Tensor")
+            answers.update(value.debugName() for value in outputs if str(value.type()) != "Tensor")
         if any(_has_branch_on_device(inner, answers) for inner in node.blocks()):
             return True
     return False

@@ -75,7 +75,10 @@ def collect_header_figures(outline: Outline) -> dict[str, Any]:
     params, note = outline_sums.params if outline.params is None else outline.params, outline_sums.note
     if params is not None and params > _MAX_PARAMS:
         params, outline_sums.sums, note = None, {}, "impossible sizes"
-    types = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in outline_sums.sums.items()]
+    types = [
+        StoredType(name, type_sum.tensors, type_sum.elements, type_sum.bytes)
+        for name, type_sum in outline_sums.sums.items()
+    ]
     architecture, context = "", None
     for key, text in outline.facts:
         if key in _ARCHITECTURE_KEYS:

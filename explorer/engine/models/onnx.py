@@ -48,8 +48,10 @@ class OnnxModel:
     def names(self) -> tuple[list[str], list[str]]:
         """See `OpenedModel`."""
         graph = self.model.graph
-        symbols = [d for v in graph.inputs for d in read_declared_shape(v) or () if isinstance(d, str)]
-        return symbols, [v.name for v in graph.required_inputs]
+        symbols = [
+            dim for value in graph.inputs for dim in read_declared_shape(value) or () if isinstance(dim, str)
+        ]
+        return symbols, [value.name for value in graph.required_inputs]
 
     def examine(
         self, *, look: Look | None = None, on_progress: OnProgress = None, cancel: Cancel = None

@@ -182,7 +182,7 @@ def select_dims(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
     that the model leaves open.
     """
     values = (*model.graph.inputs, *model.graph.values, *model.graph.outputs)
-    symbols = {d for value in values for d in read_declared_shape(value) or () if isinstance(d, str)}
+    symbols = {dim for value in values for dim in read_declared_shape(value) or () if isinstance(dim, str)}
     return {name: size for name, size in dims.items() if name in symbols}
 
 

@@ -43,15 +43,15 @@ class TfliteModel(StaticModel):
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `OpenedModel`."""
-        return list(self.file.sizes), [v.name for v in self.file.model.graph.required_inputs]
+        return list(self.file.sizes), [value.name for value in self.file.model.graph.required_inputs]
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """See `OpenedModel`."""
         if self.options.observe:
             self.refuse("a run cannot observe sizes, because Explorer cannot run it")
-        dims = {n: size for n, size in self.options.dims.items() if n in self.file.sizes}
-        inputs = {v.name for v in self.file.model.graph.required_inputs}
-        input_shapes = {n: shape for n, shape in self.options.input_shapes.items() if n in inputs}
+        dims = {name: size for name, size in self.options.dims.items() if name in self.file.sizes}
+        inputs = {value.name for value in self.file.model.graph.required_inputs}
+        input_shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in inputs}
         return analyse.examine(
             self.file.model,
             shapes=FileShapes(self.file, dims, input_shapes, self._list_notes()),

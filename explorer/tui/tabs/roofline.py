@@ -103,7 +103,7 @@ def rank_points(roofline: Roofline, profile: Profile | None = None) -> RankedPoi
     """Sort the layers by time, and compute their positions on the intensity axis."""
     points, measured = sort_by_time(roofline), () if profile is None else build_measured_points(profile)
     intensity_steps = (
-        round(STEPS_PER_DECADE * math.log10(p.intensity)) if p.intensity else None for p in points
+        round(STEPS_PER_DECADE * math.log10(point.intensity)) if point.intensity else None for point in points
     )
     table = build_layer_table(roofline, points, profile)
     return RankedPoints(roofline, tuple(points), tuple(intensity_steps), table, profile, measured)
@@ -111,7 +111,7 @@ def rank_points(roofline: Roofline, profile: Profile | None = None) -> RankedPoi
 
 def find_points(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:
     """Return the indices of the points of the layers `first` to `last`."""
-    return [i for i, p in enumerate(points) if first <= p.layer <= last]
+    return [i for i, point in enumerate(points) if first <= point.layer <= last]
 
 
 def draw_missing_machine(key: str, width: int, name: str = "") -> list[Line]:

@@ -237,13 +237,13 @@ def _write_style_change(old: Style, new: Style) -> str:
     if old == new:
         return ""
     parts = ["0", *new[0], *filter(None, new[1:])]
-    removed = [a for a in old[0] if a not in new[0]]
+    removed = [attribute for attribute in old[0] if attribute not in new[0]]
     # one code turns off both bold and dim
-    off = {_OFF[a] for a in removed if a in _OFF}
-    if len(removed) == len([a for a in removed if a in _OFF]) and not (
+    off = {_OFF[attribute] for attribute in removed if attribute in _OFF}
+    if len(removed) == len([attribute for attribute in removed if attribute in _OFF]) and not (
         "22" in off and {"1", "2"} & set(new[0])
     ):
-        steps = [*sorted(off), *(a for a in new[0] if a not in old[0])]
+        steps = [*sorted(off), *(attribute for attribute in new[0] if attribute not in old[0])]
         steps += [n or plain for o, n, plain in zip(old[1:], new[1:], ("39", "49"), strict=True) if n != o]
         parts = min(steps, parts, key=lambda p: len(";".join(p)))
     return f"\x1b[{';'.join(parts)}m"

@@ -115,9 +115,8 @@ class Search:
         if result.kind != "layer":
             return result.layers
         limit = next((limit for limit in (0.5, 1.0) if result.rank < limit), 2.0)
-        return sorted(_list_layers(r for r in self.results if r.kind == "layer" and r.rank < limit))[
-            :MAX_VISITED_LAYERS
-        ]
+        results = (other for other in self.results if other.kind == "layer" and other.rank < limit)
+        return sorted(_list_layers(results))[:MAX_VISITED_LAYERS]
 
 
 def _list_layers(results: Iterable[SearchResult]) -> set[int]:

@@ -109,7 +109,9 @@ class DescribedFile(TensorFile):
 
     def _find_trained_parameters(self, leaves: Sequence[LayerLeaf]) -> set[Hashable] | None:
         """Returns the identities of parameters with requires_grad, or None if the file does not say."""
-        trainable = {key: t.trainable for t in self.contents.tensors for key, _, _ in t.counted}
+        trainable = {
+            key: tensor.trainable for tensor in self.contents.tensors for key, _, _ in tensor.counted
+        }
         parameter_ids = {identity for leaf in leaves for identity, _, _ in leaf.stored}
         if any(trainable.get(identity) is None for identity in parameter_ids):
             return None
@@ -120,8 +122,8 @@ class DescribedFile(TensorFile):
         tensors, notes = super().tensors()
         unread = {tensor.name for tensor in self.contents.tensors if tensor.unread}
         # the bytes in the file, if any, are not the tensor's numbers
-        tensors = [replace(n, raw=None) if n.name in unread else n for n in tensors]
-        return [replace(n, layer=n.name.rpartition(".")[0]) for n in tensors], notes
+        tensors = [replace(numbers, raw=None) if numbers.name in unread else numbers for numbers in tensors]
+        return [replace(numbers, layer=numbers.name.rpartition(".")[0]) for numbers in tensors], notes
 
     def refuse(self, why: str) -> NoReturn:
         """See `StaticModel`."""
@@ -195,7 +197,8 @@ def build_leaves(parts: Sequence[ModulePart], reason: str) -> DescribedLeaves:
             name=part.name or part.kind,
             kind=part.kind,
             weights=tuple(
-                TensorInfo(t.last_name_part, t.dtype, t.shape, "declared") for t in part.parameters
+                TensorInfo(tensor.last_name_part, tensor.dtype, tensor.shape, "declared")
+                for tensor in part.parameters
             ),
             attributes=attributes,
             reason=reason,

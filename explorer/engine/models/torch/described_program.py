@@ -134,7 +134,10 @@ def _build_scopes(call: ProgramCall, is_module: bool) -> tuple[Scope, ...]:
     module_calls = [module_call for module_call in call.stack if module_call.path]
     if is_module:
         module_calls = module_calls[:-1]
-    return tuple(Scope(c.path, c.path.rpartition(".")[2], c.kind.rpartition(".")[2]) for c in module_calls)
+    return tuple(
+        Scope(module_call.path, module_call.path.rpartition(".")[2], module_call.kind.rpartition(".")[2])
+        for module_call in module_calls
+    )
 
 
 def _build_row(
@@ -151,7 +154,7 @@ def _build_row(
         for call in nodes
     ]
     total_cost = (
-        cost_formulas.total([c for c in costs if c.formula != cost_formulas.FREE.formula])
+        cost_formulas.total([cost for cost in costs if cost.formula != cost_formulas.FREE.formula])
         if len(costs) > 1
         else costs[0]
     )
@@ -159,7 +162,10 @@ def _build_row(
     path = first.stack[-1].path if first.stack else ""
     operator_name = first.operator.name or first.operator.kind
     names = dict.fromkeys(
-        program.stored_names[n] for call in nodes for n in call.operator.uses if n in program.stored_names
+        program.stored_names[name]
+        for call in nodes
+        for name in call.operator.uses
+        if name in program.stored_names
     )
     used_parameters = [parameters[name] for name in names if name in parameters]
     outputs = list(nodes[-1].operator.outputs)
@@ -174,9 +180,12 @@ def _build_row(
         calls=len({call.stack[-1].key for call in nodes}) if is_module else 1,
         inputs=build_tensor_infos(_find_outside_inputs(nodes, program)),
         outputs=build_tensor_infos(outputs),
-        weights=tuple(TensorInfo(t.last_name_part, t.dtype, t.shape, "declared") for t in used_parameters),
+        weights=tuple(
+            TensorInfo(tensor.last_name_part, tensor.dtype, tensor.shape, "declared")
+            for tensor in used_parameters
+        ),
         macs=total_cost.macs,
-        formula=total_cost.formula or next((c.formula for c in costs if c.formula), ""),
+        formula=total_cost.formula or next((cost.formula for cost in costs if cost.formula), ""),
         elementwise_ops=total_cost.elementwise_ops,
         bytes_read=None,
         bytes_written=None,

@@ -128,7 +128,7 @@ def export(
     attempts = _list_attempts(request)
     report(Progress("making the weights"))
     model = loaded.materialize()
-    device = next((p.device for p in model.parameters()), None)
+    device = next((parameter.device for parameter in model.parameters()), None)
     args, kwargs = move_to_device(bound_inputs.build_arguments(device="cpu"), device)
     request = _fill_names(request, loaded, bound_inputs)
     errors: list[BaseException] = []
@@ -257,7 +257,7 @@ def _export_torchscript(
 def _export_dynamo(
     model: nn.Module, args: list[Any], kwargs: dict[str, Any], path: str, request: ExportRequest
 ) -> None:
-    nbytes = sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+    nbytes = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     with torch.no_grad(), disable_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,

@@ -27,7 +27,7 @@ def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.nda
         BadModel: The model fails on these inputs.
     """
     model = loaded.materialize()
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     input_tensors = [convert_to_tensor(array).to(device) for array in inputs]
     args, kwargs = bound_inputs.pack_arguments(input_tensors)
     try:
@@ -38,5 +38,5 @@ def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.nda
             reason = describe_failure(model, lambda: model(*args, **kwargs), error)
         raise BadModel(reason, where=loaded.source) from error
     # numpy has no bfloat16, so such outputs become float32
-    outputs = (t.detach().cpu() for _, t in walk_tensors(result))
-    return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in outputs]
+    outputs = (tensor.detach().cpu() for _, tensor in walk_tensors(result))
+    return [(tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy() for tensor in outputs]

@@ -145,7 +145,9 @@ def _split_at_dots(name: str) -> Iterator[tuple[str, str]]:
 def _strip_wrappers(names: Iterable[str]) -> dict[str, str]:
     """Maps names without torch's wrappers to the full names. If two would agree, maps names to themselves."""
     all_names = list(names)
-    name_by_bare = {".".join(p for p in name.split(".") if p not in _WRAPPERS): name for name in all_names}
+    name_by_bare = {
+        ".".join(piece for piece in name.split(".") if piece not in _WRAPPERS): name for name in all_names
+    }
     return name_by_bare if len(name_by_bare) == len(all_names) else {name: name for name in all_names}
 
 
@@ -162,7 +164,9 @@ def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tu
             tensor has another shape, complex values for a real tensor, or values that cannot be read.
     """
     module_tensors = {
-        name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)
+        name: tensor
+        for name, tensor in module.state_dict(keep_vars=True).items()
+        if isinstance(tensor, torch.Tensor)
     }
     by_name = {numbers.name: numbers for numbers in tensors}
     matches = match(module_tensors, by_name)
@@ -230,10 +234,10 @@ def _describe_origin(matches: Match, pairs: Sequence[tuple[str, Any, Numbers]], 
     size = sum(numbers.nbytes for _, _, numbers in pairs)
     text = f"of {path}: {many_text(len(pairs), 'tensor')}, {bytes_text(size)}"
     removed_components = {
-        p: None
+        component: None
         for module_name, name in matches.file_names.items()
-        for p in _find_wrappers(name)
-        if p not in _find_wrappers(module_name)
+        for component in _find_wrappers(name)
+        if component not in _find_wrappers(module_name)
     }
     removed = [*filter(None, (matches.removed_prefix,)), *(f"{piece}." for piece in removed_components)]
     if removed:

@@ -139,12 +139,20 @@ def _describe_failure(error: Exception, module: str | None) -> str:
 
     The place is a module, and a line of the user's code or of torch's layers.
     """
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "<" not in f.filename]
-    user_frames = [f for f in frames if not f.filename.startswith((_TORCH, _HERE))]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<" not in frame.filename]
+    user_frames = [frame for frame in frames if not frame.filename.startswith((_TORCH, _HERE))]
     # frames in nn/modules/module.py are left out: every layer is called through them
-    layers = [f for f in frames if f.filename.startswith(_LAYERS) and not f.filename.endswith("/module.py")]
+    layers = [
+        frame
+        for frame in frames
+        if frame.filename.startswith(_LAYERS) and not frame.filename.endswith("/module.py")
+    ]
     line_text = next(
-        (f"at {os.path.basename(f.filename)}:{f.lineno}" for f in (*user_frames[-1:], *layers[-1:])), ""
+        (
+            f"at {os.path.basename(frame.filename)}:{frame.lineno}"
+            for frame in (*user_frames[-1:], *layers[-1:])
+        ),
+        "",
     )
     location = " ".join(filter(None, (f"in {module}" if module else "", line_text)))
     # the location comes first, because the end of torch's long text may be cut off

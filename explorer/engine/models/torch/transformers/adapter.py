@@ -126,7 +126,7 @@ def _describe_adapter(contents: TensorIndex, base: ConfiguredModule, folder: str
     Raises:
         BuildError: A tensor of the adapter does not fit its weight in the base, or no tensor has a weight.
     """
-    base_shapes = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
+    base_shapes = {name: tuple(parameter.shape) for name, parameter in base.loaded.meta().named_parameters()}
     added = multiplied_elements = replaced_elements = 0
     misfit_texts, unmatched_names = [], []
     for tensor in contents.tensors:
