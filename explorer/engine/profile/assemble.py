@@ -132,7 +132,16 @@ def assemble_profile(
         for row in samples_by_row
     ]
     times += [
-        LayerTime(row, layers[row].path, layers[row].kind, "", None, 0, 0.0, within=layers[kernel_row].path)
+        LayerTime(
+            layer=row,
+            path=layers[row].path,
+            kind=layers[row].kind,
+            op="",
+            seconds=None,
+            calls=0,
+            share=0.0,
+            within=layers[kernel_row].path,
+        )
         for row, kernel_row in kernel_rows.items()
         if row not in samples_by_row
     ]
@@ -258,26 +267,26 @@ def _build_layer_time(
     forward = max(0.0, median - (backward or 0.0))
     machine, model = conditions.machine, conditions.model
     return LayerTime(
-        row,
-        layer.path,
-        layer.kind,
-        ", ".join(samples.ops),
-        times,
-        samples.calls,
-        _compute_share(median, total),
-        macs / forward if macs and forward else None,
-        moved / forward if moved and forward else None,
-        None
+        layer=row,
+        path=layer.path,
+        kind=layer.kind,
+        op=", ".join(samples.ops),
+        seconds=times,
+        calls=samples.calls,
+        share=_compute_share(median, total),
+        macs_per_second=macs / forward if macs and forward else None,
+        bytes_per_second=moved / forward if moved and forward else None,
+        predicted_seconds=None
         if model is None
         else model.seconds(layer, samples.ops, [layers[merged_row] for merged_row in merged_rows]),
-        None
+        limit_seconds=None
         if machine is None or macs is None or moved is None
         else compute_minimum_seconds(macs, moved, machine),
-        "",
-        tuple([layers[merged_row].path for merged_row in merged_rows]),
-        samples.allocated_bytes,
-        samples.peak_bytes,
-        backward,
+        within="",
+        holds=tuple([layers[merged_row].path for merged_row in merged_rows]),
+        allocated_bytes=samples.allocated_bytes,
+        peak_bytes=samples.peak_bytes,
+        backward_seconds=backward,
     )
 
 
@@ -353,11 +362,11 @@ def _build_module_times(
             own_seconds = medians.get(layer.id, 0.0)
             total_seconds = seconds[layer.id]
             yield ModuleTime(
-                layer.id,
-                layer.path,
-                layer.kind,
-                own_seconds,
-                total_seconds,
-                _compute_share(total_seconds, total),
-                calls[layer.id],
+                layer=layer.id,
+                path=layer.path,
+                kind=layer.kind,
+                self_seconds=own_seconds,
+                seconds=total_seconds,
+                share=_compute_share(total_seconds, total),
+                calls=calls[layer.id],
             )

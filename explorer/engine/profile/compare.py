@@ -110,13 +110,13 @@ def _build_change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
         is_certain = True
     difference = (after.median if after else 0.0) - (before.median if before else 0.0)
     return LayerChange(
-        either.path,
-        pair.before.path if pair.before else "",
-        pair.after.path if pair.after else "",
-        either.kind,
-        pair.status,
-        before,
-        after,
-        difference,
-        is_certain,
+        path=either.path,
+        before_path=pair.before.path if pair.before else "",
+        after_path=pair.after.path if pair.after else "",
+        kind=either.kind,
+        status=pair.status,
+        before=before,
+        after=after,
+        difference=difference,
+        significant=is_certain,
     )

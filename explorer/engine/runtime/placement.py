@@ -56,20 +56,20 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
         counts[provider] = counts.get(provider, 0) + 1
     partitions = _list_partitions(edges, provider_by_node)
     return Placement(
-        runtime,
-        available,
-        provider_order,
-        rows.providers(provider_by_node, assignment, mixed_calls),
-        counts,
-        tuple([Partition(provider, rows.paths(part)) for provider, part in partitions]),
-        tuple(boundaries),
-        sum(boundary.bytes or 0 for boundary in boundaries),
-        sum(boundary.bytes is None for boundary in boundaries),
-        tuple(_list_fused_layers(assignment, replacements, provider_by_node, rows)),
-        rows.paths([at for at, provider in enumerate(provider_by_node) if not provider])
+        runtime=runtime,
+        available=available,
+        asked=provider_order,
+        providers=rows.providers(provider_by_node, assignment, mixed_calls),
+        layers=counts,
+        partitions=tuple([Partition(provider, rows.paths(part)) for provider, part in partitions]),
+        boundaries=tuple(boundaries),
+        bytes=sum(boundary.bytes or 0 for boundary in boundaries),
+        unknown=sum(boundary.bytes is None for boundary in boundaries),
+        fused=tuple(_list_fused_layers(assignment, replacements, provider_by_node, rows)),
+        removed=rows.paths([at for at, provider in enumerate(provider_by_node) if not provider])
         if assignment.nodes
         else (),
-        tuple(_list_notes(assignment, mixed_calls)),
+        notes=tuple(_list_notes(assignment, mixed_calls)),
     )
 
 
@@ -200,7 +200,15 @@ def _list_boundaries(edges: _GraphEdges, provider_by_node: Sequence[str], rows: 
         producer = rows.paths([edges.producers[name]])[0] if name in edges.producers else ""
         shape, size = (None, None) if info is None else (info.shape, sum_tensor_bytes((info,)))
         boundaries.append(
-            Boundary(name, shape, producer, provider_by_value[name], target, rows.paths(readers), size)
+            Boundary(
+                tensor=name,
+                shape=shape,
+                maker=producer,
+                source=provider_by_value[name],
+                target=target,
+                readers=rows.paths(readers),
+                bytes=size,
+            )
         )
     return boundaries
 

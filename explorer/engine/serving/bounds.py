@@ -84,15 +84,15 @@ def compute_times(
         token, limit = work.compute_least(machine)
         serving_times.append(
             ServingTime(
-                context,
-                batch,
-                memory,
-                None if card is None else memory <= card,
-                first_token,
-                first_token_limit,
-                token,
-                limit,
-                batch / token if token else None,
+                context=context,
+                batch=batch,
+                memory=memory,
+                fits=None if card is None else memory <= card,
+                first_token=first_token,
+                first_limit=first_token_limit,
+                token=token,
+                token_limit=limit,
+                rate=batch / token if token else None,
             )
         )
     return tuple(serving_times)

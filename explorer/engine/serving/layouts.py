@@ -346,22 +346,22 @@ def _compute_layout(setup: LayoutContext, tensor: int, pipeline: int, expert: in
     token = None if total_seconds is None or slowest is None else max(total_seconds, pieces * slowest)
     fullest = max(shares, key=lambda share: share.weight_bytes + share.cache_bytes)
     return DeviceLayout(
-        setup.context,
-        setup.batch,
-        tensor * pipeline * expert,
-        tensor,
-        pipeline,
-        expert,
-        fullest.weight_bytes,
-        fullest.cache_bytes,
-        None if setup.card is None else fullest.weight_bytes + fullest.cache_bytes <= setup.card,
-        max(share.link_bytes for share in shares),
-        token,
-        setup.batch / token if token else None,
-        limit,
-        first_token,
-        first_token_limit,
-        tuple(shares),
+        context=setup.context,
+        batch=setup.batch,
+        devices=tensor * pipeline * expert,
+        tensor=tensor,
+        pipeline=pipeline,
+        expert=expert,
+        weight_bytes=fullest.weight_bytes,
+        cache_bytes=fullest.cache_bytes,
+        fits=None if setup.card is None else fullest.weight_bytes + fullest.cache_bytes <= setup.card,
+        link_bytes=max(share.link_bytes for share in shares),
+        token=token,
+        rate=setup.batch / token if token else None,
+        limit=limit,
+        first_token=first_token,
+        first_limit=first_token_limit,
+        shares=tuple(shares),
     )
 
 

@@ -255,27 +255,31 @@ class _Answer:
         prompt_works, step_works = self._compute_works(prefill, decode_macs, cache.bytes, cache_bytes)
         step = passes.run_step(spec.contexts[0])
         return Serving(
-            spec,
-            type(passes.own.model).__name__,
-            sum(holder.params for holder in self.holders),
-            sum(weights.count_active(holder) for holder in self.holders),
-            sum(holder.params for holder in self.holders if holder.table),
-            self.all_weight_bytes,
-            weights.group_holders(self.holders),
-            self._scale_figures(prefill),
-            self._scale_figures(passes.compute_figures(step, 1), self._stored_ratio[None]),
-            prefill_macs,
-            decode_macs,
-            cache,
-            self._build_layers(),
-            self.longest,
-            self.machine,
-            bounds.compute_times(prompt_works, step_works, self.machine, self.all_weight_bytes, spec.card),
-            bounds.find_longest_contexts(cache.bytes, spec.batches, self.all_weight_bytes, spec.card),
-            bounds.find_largest_batches(cache_bytes, self.all_weight_bytes, spec.card),
-            self._build_layouts(decode_macs, cache.bytes),
-            tuple(self.notes),
-            tuple(self.refusals),
+            spec=spec,
+            architecture=type(passes.own.model).__name__,
+            params=sum(holder.params for holder in self.holders),
+            active=sum(weights.count_active(holder) for holder in self.holders),
+            embedding=sum(holder.params for holder in self.holders if holder.table),
+            weight_bytes=self.all_weight_bytes,
+            parts=weights.group_holders(self.holders),
+            prefill=self._scale_figures(prefill),
+            decode=self._scale_figures(passes.compute_figures(step, 1), self._stored_ratio[None]),
+            prefill_macs=prefill_macs,
+            decode_macs=decode_macs,
+            cache=cache,
+            layers=self._build_layers(),
+            longest=self.longest,
+            machine=self.machine,
+            times=bounds.compute_times(
+                prompt_works, step_works, self.machine, self.all_weight_bytes, spec.card
+            ),
+            longest_context=bounds.find_longest_contexts(
+                cache.bytes, spec.batches, self.all_weight_bytes, spec.card
+            ),
+            largest_batch=bounds.find_largest_batches(cache_bytes, self.all_weight_bytes, spec.card),
+            layouts=self._build_layouts(decode_macs, cache.bytes),
+            notes=tuple(self.notes),
+            uncut=tuple(self.refusals),
         )
 
     def _compute_prefill(self) -> tuple[ClosedForm, PassFigures]:

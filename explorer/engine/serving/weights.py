@@ -91,17 +91,17 @@ def list_holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightH
         read = 0 if is_idle else _count_row_bytes(parameters) if is_embedding_table else used * nbytes
         weight_holders.append(
             WeightHolder(
-                path,
-                type(module).__name__,
-                sum(p.numel() for p in new_parameters),
-                sum(parameters[p].nbytes for p in new_parameters),
-                tuple(dict.fromkeys(parameters[p].dtype for p in new_parameters)),
-                used if used < _FULL_USE else 1.0,
-                is_embedding_table,
-                is_idle,
-                read,
-                macs,
-                next(iter(parameters)).shape[0] if used < _FULL_USE else 1,
+                path=path,
+                kind=type(module).__name__,
+                params=sum(p.numel() for p in new_parameters),
+                weight_bytes=sum(parameters[p].nbytes for p in new_parameters),
+                dtypes=tuple(dict.fromkeys(parameters[p].dtype for p in new_parameters)),
+                used=used if used < _FULL_USE else 1.0,
+                table=is_embedding_table,
+                idle=is_idle,
+                read=read,
+                macs=macs,
+                experts=next(iter(parameters)).shape[0] if used < _FULL_USE else 1,
             )
         )
     return tuple(weight_holders)
@@ -161,13 +161,13 @@ def group_holders(all_holders: tuple[WeightHolder, ...]) -> tuple[ServedPart, ..
     return tuple(
         [
             ServedPart(
-                name,
-                kind,
-                len(members),
-                sum(holder.params for holder in members),
-                sum(count_active(holder) for holder in members),
-                sum(holder.weight_bytes for holder in members),
-                ", ".join(dict.fromkeys(dtype for holder in members for dtype in holder.dtypes)),
+                name=name,
+                kind=kind,
+                count=len(members),
+                params=sum(holder.params for holder in members),
+                active=sum(count_active(holder) for holder in members),
+                weight_bytes=sum(holder.weight_bytes for holder in members),
+                dtype=", ".join(dict.fromkeys(dtype for holder in members for dtype in holder.dtypes)),
             )
             for (name, kind), members in grouped.items()
         ]

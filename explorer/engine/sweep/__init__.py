@@ -393,7 +393,15 @@ def _list_layers(state: _ModelState, specs: Sequence[TileSpec]) -> Iterator[Swee
         if row.error:
             continue
         for site in state.subject.session.plan(spec).sites:
-            yield SweepLayer(state.subject.name, site.name, site.M, site.K, site.N, site.batch, site.calls)
+            yield SweepLayer(
+                model=state.subject.name,
+                name=site.name,
+                M=site.M,
+                K=site.K,
+                N=site.N,
+                batch=site.batch,
+                calls=site.calls,
+            )
         return
 
 

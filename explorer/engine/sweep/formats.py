@@ -478,7 +478,15 @@ class _Run:
             return None
         if spec.cost == "bitops" and any(row.bitops is None for row in single_layer_rows.values()):
             reason = "its BitOPs are not known, so choices cannot be ranked by what they save"
-            return MixedPrecision(state.subject.name, spec.bits, spec.snr, False, "", reason, spec.cost)
+            return MixedPrecision(
+                model=state.subject.name,
+                bits=spec.bits,
+                snr=spec.snr,
+                met=False,
+                row="",
+                told=reason,
+                cost=spec.cost,
+            )
         format_by_layer: dict[str, str] = {}
         rejected: set[tuple[str, str]] = set()
         while (move := find_next_move(single_layer_rows, format_by_layer, rejected, spec.cost)) is not None:

@@ -77,7 +77,9 @@ def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec)
             else min(accepted_rows, key=lambda row: (-get_worst_snr(row), get_average_bits(row)))
         )
         summary = f"{' and '.join(limit_texts)}: {_describe_row(best, spec.cost)}"
-        return MixedPrecision(model, spec.bits, spec.snr, True, best.key, summary, spec.cost)
+        return MixedPrecision(
+            model=model, bits=spec.bits, snr=spec.snr, met=True, row=best.key, told=summary, cost=spec.cost
+        )
     nearest = min(
         rows_with_snr, key=get_average_bits, default=max(measured_rows, key=get_worst_snr, default=None)
     )
@@ -85,7 +87,13 @@ def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec)
     if nearest is not None:
         summary += f"; the nearest has {_describe_row(nearest, spec.cost)}"
     return MixedPrecision(
-        model, spec.bits, spec.snr, False, nearest.key if nearest else "", summary, spec.cost
+        model=model,
+        bits=spec.bits,
+        snr=spec.snr,
+        met=False,
+        row=nearest.key if nearest else "",
+        told=summary,
+        cost=spec.cost,
     )
 
 

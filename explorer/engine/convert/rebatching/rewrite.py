@@ -79,9 +79,16 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
     last_error: RewriteError | None = None
     for _ in range(_MAX_TRIES):
         state = Rewriting(
-            old_batch, batch, shapes, dict(input_axes), dict(model.graph.initializers), set(used_names),
-            choices, source=next(iter(input_axes)), opset=model.opset,
-        )  # fmt: skip
+            old_batch=old_batch,
+            new_batch=batch,
+            shapes=shapes,
+            batched=dict(input_axes),
+            initializers=dict(model.graph.initializers),
+            used_names=set(used_names),
+            choices=choices,
+            source=next(iter(input_axes)),
+            opset=model.opset,
+        )
         try:
             return _rewrite_graph(model, state)
         except RewriteError as error:

@@ -123,7 +123,14 @@ def measure(
     launch = bench.time(kernels.build_chain(_CHAIN_NODES), _CHAIN_NODES)
     added = bench.time(kernels.build_add(elements))
     bandwidth = KernelTime(
-        "Add", "float32", (elements,), 0, 12 * elements, added, 0.0, 12 * elements / added.median
+        op="Add",
+        dtype="float32",
+        sizes=(elements,),
+        macs=0,
+        bytes=12 * elements,
+        seconds=added,
+        macs_per_second=0.0,
+        bytes_per_second=12 * elements / added.median,
     )
     caches = tuple(_measure_caches(kernels, surroundings, threads, call.median, bench))
     matmuls, refused = [], []
@@ -252,7 +259,14 @@ def _time_matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[Kerne
         moved = sum(_ELEMENT_BYTES[dtype]) * size**2
         op = DTYPES[dtype][0]
         yield KernelTime(
-            op, dtype, (size,) * 3, macs, moved, seconds, macs / previous_seconds, moved / previous_seconds
+            op=op,
+            dtype=dtype,
+            sizes=(size,) * 3,
+            macs=macs,
+            bytes=moved,
+            seconds=seconds,
+            macs_per_second=macs / previous_seconds,
+            bytes_per_second=moved / previous_seconds,
         )
 
 

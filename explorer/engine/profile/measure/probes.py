@@ -293,5 +293,12 @@ def _scale_kernel(kernel: KernelTime, factor: float) -> KernelTime:
 
 def _build_kernel_time(op: str, sizes: tuple[int, ...], macs: int, moved: int, seconds: Spread) -> KernelTime:
     return KernelTime(
-        op, "float32", sizes, macs, moved, seconds, macs / seconds.median, moved / seconds.median
+        op=op,
+        dtype="float32",
+        sizes=sizes,
+        macs=macs,
+        bytes=moved,
+        seconds=seconds,
+        macs_per_second=macs / seconds.median,
+        bytes_per_second=moved / seconds.median,
     )

@@ -78,15 +78,15 @@ def read_cuda_events(profiler: Any) -> tuple[list[Event], list[Event]]:
 
 def _build_event(raw: Any, launched: int | None = None) -> Event:
     return Event(
-        raw.name(),
-        raw.start_ns(),
-        raw.end_ns(),
-        raw.start_thread_id(),
-        raw.sequence_nr(),
-        raw.fwd_thread_id(),
-        raw.nbytes(),
-        raw.is_user_annotation(),
-        launched,
+        name=raw.name(),
+        start=raw.start_ns(),
+        end=raw.end_ns(),
+        thread=raw.start_thread_id(),
+        sequence=raw.sequence_nr(),
+        forward=raw.fwd_thread_id(),
+        bytes=raw.nbytes(),
+        range=raw.is_user_annotation(),
+        launched=launched,
     )
 
 
