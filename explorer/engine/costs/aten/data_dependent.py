@@ -140,10 +140,11 @@ BOUNDS: dict[str, tuple[Callable[[Sequence[Any], AssumeCount], Any], str]] = {
     "aten::_local_scalar_dense": (_assume_one, ASKED),
     "aten::is_nonzero": (lambda args, assume_count: True, ASKED),
     "aten::equal": (lambda args, assume_count: True, EQUAL),
+    "aten::allclose": (lambda args, assume_count: True, EQUAL),
 }
 """For each operator that needs values: a function that creates its result, and the bound or assumption."""
 
-VALUES = frozenset(("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"))
+VALUES = frozenset(("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose"))
 """Operators that pass a value to Python; everything after them may depend on it."""
 
 

@@ -23,7 +23,9 @@ _ANSWERS = {_TENSOR.device: CPU, _TENSOR.is_cpu: True, _TENSOR.is_meta: False}
 """Reported values by getter of the tensor attribute. Other device checks (`is_cuda`) are False anyway."""
 
 _GUARDED: Mapping[Any, torch.device] = {
-    ("torch.nn.attention.flex_attention", "_validate_device"): torch.device("cuda")
+    ("torch.nn.attention.flex_attention", "_validate_device"): torch.device("cuda"),
+    # a block mask may exist before the run, and its tensors are then on the CPU
+    ("torch.nn.attention.flex_attention", "flex_attention"): CPU,
 }
 """Devices reported to torch's own functions that reject meta tensors, by module and function name.
 

@@ -296,6 +296,8 @@ _TYPES = {
 }
 """Plain integer dtypes that represent the quantized dtypes."""
 
+_TENSOR: Any = torch.Tensor
+_IS_QUANTIZED = _TENSOR.is_quantized
 _QUANTIZING = ("aten::quantize_per_tensor", "aten::quantize_per_tensor_dynamic", "aten::quantize_per_channel")
 _DEQUANTIZING = {"aten::dequantize": torch.float32, "aten::int_repr": None}
 """Operators whose result is not quantized, with its dtype; None keeps the integers."""
@@ -322,6 +324,10 @@ class QuantizedTensors:
     def concerns(self, name: str, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether an operator creates or reads quantized tensors."""
         return name in _QUANTIZING or (bool(self._storages) and any(tensor in self for tensor in tensors))
+
+    def answers_query(self, func: Any, tensor: Any) -> bool:
+        """Whether a getter asks if a tensor is quantized, and it stands for a quantized tensor."""
+        return bool(self) and getattr(func, "__self__", None) is _IS_QUANTIZED and tensor in self
 
     def answer(self, func: Any, call: AtenCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Returns the result of an operator for which `concerns` is true.

@@ -347,7 +347,9 @@ class _Watch:
             self.frames.append(
                 _Frame(registered.path, row if registered.is_leaf else None, registered.is_torch_leaf)
             )
-            hides_functions = registered.hides_functions and not torch.is_autocast_enabled("cpu")
+            # under autocast, functions choose types; a quantized layer may ask if its input is quantized
+            is_watching = torch.is_autocast_enabled("cpu") or bool(self.quantized)
+            hides_functions = registered.hides_functions and not is_watching
             is_watching_functions = is_popped and not hides_functions
             if is_watching_functions:
                 push_function_mode(self.functions)
@@ -464,6 +466,8 @@ class _Watch:
             func = partial(jagged_attention.run, attend) if jagged_attention.applies(args, kwargs) else attend
         if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
             return self.run_recurrent(name, args, kwargs)
+        if name == "__get__" and self.quantized.answers_query(func, args[0]):
+            return True
         if frame.is_torch_leaf or self.function:
             result = self.run_with_cpu_types(func, args, kwargs)
             if name in constant_values.LISTS:
@@ -745,7 +749,8 @@ class _Watch:
             result = self.quantized.answer(func, dispatch.build_call(func, args, kwargs, None), args, kwargs)
         elif result is None:
             answer_packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
-            if answer_packed is None or not args[0].is_meta:
+            has_values = isinstance(args[0], torch.Tensor) and not args[0].is_meta
+            if answer_packed is None or has_values:
                 result = kernels.match_cpu_kernel(operator.name, func(*args, **kwargs), args)
             else:
                 result = answer_packed(dispatch.build_call(func, args, kwargs, None))
@@ -1023,9 +1028,7 @@ class _Watch:
 
     def has_mixed_values(self, args: Any, kwargs: Any) -> bool:
         """Whether some tensors among the arguments have values and others do not."""
-        inputs: list[torch.Tensor] = []
-        meta_cache.read_arguments((args, tuple(kwargs.values())), [], inputs)
-        return _is_mixed(inputs)
+        return _is_mixed(collect_tensors((args, kwargs)))
 
     def convert_to_meta(self, value: Any, *, scalars: bool = False) -> Any:
         """Returns `value` with tensors on the CPU replaced by meta tensors.

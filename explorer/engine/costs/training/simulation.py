@@ -618,7 +618,7 @@ class _CpuKernels(TorchFunctionMode):
 
 
 _READ = "aten::_local_scalar_dense"
-_QUERIES = (_READ, "aten::is_nonzero", "aten::equal")
+_QUERIES = (_READ, "aten::is_nonzero", "aten::equal", "aten::allclose")
 """Operators that may query whether a tensor is true, or equal to another tensor."""
 
 _MAX_KEPT_ELEMENTS = 1 << 16

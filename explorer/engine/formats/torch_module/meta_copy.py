@@ -109,6 +109,14 @@ def _create_twins(
     """
     torch_layers = [m for m in model.modules() if is_of_torch(m)]
     torch_buffers = {id(b) for m in torch_layers for b in m.buffers(recurse=False)}
+    # a quantized layer passes its scale, a buffer of one element, to operators that take a number
+    scales = {
+        id(b)
+        for m in torch_layers
+        if type(m).__module__.startswith("torch.ao.nn.")
+        for b in m.buffers(recurse=False)
+        if b.numel() == 1
+    }
     storages: dict[Any, Any] = {}
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers(), *unregistered):
@@ -124,9 +132,13 @@ def _create_twins(
             memo[id(tensor)] = _make_parameter(tensor.detach(), tensor)
         elif not isinstance(tensor, nn.Parameter) and (
             _should_keep_values(tensor)
+            or id(tensor) in scales
             or (keep_floats and id(tensor) not in torch_buffers and tensor.numel() <= MAX_KEPT_ELEMENTS)
         ):
-            memo[id(tensor)] = _make_parameter(tensor.detach().clone(), tensor)
+            values = tensor.detach()
+            # torch copies no tensor whose channels have zero points in floating point
+            is_shared = values.is_quantized and values.qscheme() is torch.per_channel_affine_float_qparams
+            memo[id(tensor)] = _make_parameter(values if is_shared else values.clone(), tensor)
         else:
             memo[id(tensor)] = sparse.mark_sparse(
                 _make_parameter(_copy_view(tensor, storages), tensor), tensor

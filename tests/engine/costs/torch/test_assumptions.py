@@ -92,6 +92,8 @@ def test_what_follows_a_value_that_was_asked_for_may_depend_on_it_and_says_so() 
     ("function", "outside"),
     [
         (lambda x: x @ x if x.sum() > 0 else x, []),
+        (lambda x: x @ x if torch.allclose(x, x + 1) else x, []),
+        (lambda x: x @ x if x.equal(x + 1) else x, []),
         (lambda x: sum(x[:n] @ x for n in x[0].long().tolist()), []),
         (
             lambda x: x[:, : int(x.numpy().sum())] @ x[:1].repeat_interleave(int(x.numpy().sum()), 0),

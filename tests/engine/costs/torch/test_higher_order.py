@@ -163,6 +163,14 @@ def compiled(model: Layers, q: Any, k: Any) -> Any:
     return torch.compile(flex_attention)(q, k, k)
 
 
+def test_a_block_mask_that_exists_before_the_run_is_taken():
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 10, 12, device="cpu")
+    info, _ = analysis(lambda model, q, k: flex_attention(q, k, k, block_mask=mask), (Q, K))
+    assert (info.totals.macs, info.totals.status) == (2 * 4 * 10 * 12 * (8 + 8), "exact")
+
+
 @pytest.mark.parametrize("function", [flexed, compiled])
 def test_flex_attention_is_one_row_with_both_products(function):
     info, layers = analysis(function, (Q, K))
@@ -202,6 +210,17 @@ def test_an_unknown_operator_over_functions_is_named():
 )
 def test_a_tensor_that_is_made_of_no_input_is_counted(make):
     assert counts(lambda model, x: model.narrow(x) * make(6))[2:] == ("exact", 1)
+
+
+@pytest.mark.parametrize("window", [None, torch.hann_window(4)])
+def test_a_window_on_the_processor_meets_a_signal_without_values(window):
+    def transform(model: Layers, x: Any) -> Any:
+        shape = torch.hann_window(4) if window is None else window
+        return torch.stft(model.narrow(x).flatten(), 4, window=shape, return_complex=True).abs()
+
+    info, layers = analysis(transform)
+    assert (info.totals.status, info.totals.coverage) == ("bound", 1)
+    assert "stft" in [row.path for row in layers]
 
 
 def test_a_question_in_the_standard_library_stands_at_the_models_line():

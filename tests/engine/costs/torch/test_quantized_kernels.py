@@ -93,6 +93,53 @@ def test_a_static_quantized_network_has_the_macs_of_its_floats(make: Callable[[]
     assert found.params == wanted.params
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm2d(4),
+        nn.ELU(),
+        nn.Sequential(nn.BatchNorm2d(4), nn.LeakyReLU(), nn.GroupNorm(2, 4)),
+        nn.Upsample(scale_factor=2),
+    ],
+)
+def test_a_quantized_layer_after_a_convolution_is_counted(layer: Any) -> None:
+    model = ao.QuantWrapper(nn.Sequential(nn.Conv2d(3, 4, 3), layer)).eval()
+    model.qconfig = ao.get_default_qconfig("fbgemm")
+    ao.prepare(model, inplace=True)
+    model(X)
+    found = totals(ao.convert(model), X)
+    assert (found.macs, found.status, found.coverage) == (2 * 4 * 100 * 27, "exact", 1.0)
+
+
+@pytest.mark.parametrize("made_of", [torch.ao.nn.quantized.Embedding, torch.ao.nn.quantized.EmbeddingBag])
+def test_rows_of_a_quantized_embedding_reach_the_next_layer(made_of: Any) -> None:
+    found = totals(nn.Sequential(made_of(20, 6), nn.Linear(6, 5)), torch.arange(8).reshape(2, 4))
+    rows = 2 if made_of is torch.ao.nn.quantized.EmbeddingBag else 8
+    assert (found.macs, found.status) == (rows * 30, "exact")
+    assert (found.params, found.weight_bytes) == (120 + 35, 120 + 4 * 35)
+
+
+class Stored(nn.Module):
+    """A quantized matrix in a buffer, and again in an attribute."""
+
+    def __init__(self, matrix: Any) -> None:
+        super().__init__()
+        self.register_buffer("matrix", matrix)
+        self.same = matrix
+
+    def forward(self, x: Any) -> Any:
+        return x @ self.matrix.dequantize() @ self.same.dequantize()
+
+
+@pytest.mark.parametrize("kind", [torch.qint8, torch.quint8, torch.quint4x2])
+@pytest.mark.parametrize("zeros", [torch.float32, torch.int64])
+def test_a_matrix_with_a_scale_for_each_channel_is_read(kind: Any, zeros: Any) -> None:
+    if kind is torch.quint4x2 and zeros is torch.int64:
+        pytest.skip("four bits have zero points in floating point only")
+    matrix = torch.quantize_per_channel(torch.rand(8, 8), torch.ones(8), torch.zeros(8, dtype=zeros), 0, kind)
+    assert totals(Stored(matrix), torch.rand(3, 8)).macs == 2 * 3 * 64
+
+
 class Called(nn.Module):
     """An operator on quantized tensors, between a quantization of each input and its end."""
 
