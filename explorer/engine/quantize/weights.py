@@ -6,6 +6,7 @@ as a whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 
@@ -210,14 +211,15 @@ def build_small_tensor(name: str, values: Array, fmt_type: str = "") -> Tensor:
 def _count_rows_per_slab(operand: Operand, block: int, elements: int) -> int:
     """Returns the number of rows of the first axis to process at a time.
 
-    It is a multiple of the block along the first axis, and even, because two 4-bit codes share a byte.
+    Along the depth, it is a multiple of the block, or of the blocks of any format. It is even, because two
+    4-bit codes share a byte.
     """
     rows = operand.shape[0] if operand.shape else 1
     assert operand.tensor is not None
     row_elements = max(1, operand.tensor.elements // max(1, rows))
     rank = len(operand.shape)
     depth_is_first = operand.depth is not None and operand.depth % rank == 0
-    multiple = max(block, _MAX_BLOCK if depth_is_first else 2)
+    multiple = (math.lcm(block, 2) if block else _MAX_BLOCK) if depth_is_first else 2
     return max(1, elements // row_elements // multiple) * multiple
 
 

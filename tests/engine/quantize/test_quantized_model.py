@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper, parser
 
 from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
@@ -163,6 +164,23 @@ def test_blocks_of_four_bits_are_what_their_definition_says(tmp_path: Path) -> N
         part = weight[at : at + block]
         scale = np.abs(part).max(0) / np.float32(7)
         np.testing.assert_allclose(found[at : at + block], np.rint(part / scale) * scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("block", [48, 101])
+def test_blocks_of_any_length_keep_their_scales_in_a_large_weight(block: int, tmp_path: Path) -> None:
+    """Weights of several hundred thousand numbers are read in parts, which must not divide a block."""
+    scales = 10.0 ** np.random.default_rng(3).integers(-3, 3, -(-520 // block))
+    weight = np.random.default_rng(4).uniform(-1, 1, (520, 1024)) * np.repeat(scales, block)[:520, None]
+    text = (
+        '<ir_version: 10, opset_import: ["": 21]> g (float[1,520] x) => (float[1,1024] y) { y = MatMul(x,w) }'
+    )
+    proto = parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), "w"))
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", weight="int8", input="float32", block=block)
+    stored = {name: tensor.array() for name, tensor in model.graph.initializers.items()}
+    steps = np.repeat(stored["w_scale"], block, 0)[:520]
+    assert (np.abs(stored["w_quantized"] * steps - weight) <= 0.51 * steps).all()
 
 
 def test_tiny_values_behind_a_clip_stay_what_they_are(tmp_path: Path) -> None:
