@@ -519,6 +519,7 @@ class Choices(LineList):
     """The rows of a `PickDialog`.
 
     Attributes:
+        heads: Titles of the columns: key, title and description; empty for none.
         empty_note: Line that is shown if there are no rows.
     """
 

@@ -56,7 +56,6 @@ class _ModelList(MarkedList):
         """Set the rows to the open models, and drop the marks of models that were closed."""
         self.rows = tuple(self.host.models.open)
         self.table = Table(_COLUMNS, Rows(_build_cells, self.rows))
-
         self.marked = [key for key in self.marked if key in {model.mode for model in self.rows}]
 
     def key_of(self, index: int) -> str:

@@ -92,6 +92,13 @@ class ScreenStore:
         remote: Whether the terminal is connected over SSH.
 
     Attributes:
+        analysis, ops: Analysis and operator statistics of the visible state; None until the engine answers.
+        outline: Rows of the header, which are shown until there is an analysis, or None.
+        changes: Differences of the visible state from the model as opened, or None before a comparison.
+        history: States of the session, or None before they were requested.
+        tile_spec, quantize_request: Last input of the dialogs for tiling and quantizing, or None.
+        tab, query: ID of the visible tab, and text of the filter.
+        exact, rail: Whether numbers are written out, and whether the user wants the rail.
         note: Reason that no model is visible, or ''.
         failure: Full error message if the model could not be opened, or ''.
         values_path: Path of the layer that values were last requested for; '' after the cursor moved.

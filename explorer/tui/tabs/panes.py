@@ -178,6 +178,10 @@ class Panes(Horizontal):
     Args:
         store: State of the screen.
         ask: Callback that runs a command by its ID.
+
+    Attributes:
+        divider: Width of the left pane in percent that the user chose, or None.
+        initial_shape: View settings of the first tree.
     """
 
     def __init__(self, store: ScreenStore, ask: Callable[[str], object]) -> None:

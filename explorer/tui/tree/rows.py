@@ -150,6 +150,9 @@ class FoldedRows:
         layers: Layers in pre-order, as `facts.Analysis` lists them.
 
     Attributes:
+        structure: Parents, flags and figures of all layers as arrays; see `session.cache.rows`.
+        end: ID after the last descendant of each layer.
+        count: Number of layers.
         is_growing: Whether rows are still being read, so that groups may gain members.
         requested_figures: Figures that the engine computed or a file contained, by column name: one value per
             layer, then the value of the model. NaN marks an unknown value.

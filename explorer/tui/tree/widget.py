@@ -36,7 +36,14 @@ _MAX_SHORT_NAMES = 4096
 
 
 class LayerTree(LineList):
-    """Draws the rows of a `TreeModel` when they come into view."""
+    """Draws the rows of a `TreeModel` when they come into view.
+
+    Attributes:
+        totals: Totals of the model, or None before there is a model.
+        exact: Whether numbers are written out instead of rounded.
+        rail: Strip beside the rows, or None.
+        stale: Names of the columns whose figures are outdated.
+    """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
