@@ -120,6 +120,49 @@ def test_a_graph_of_float16_is_cut_within_the_rounding_of_what_crosses(
     assert "with its values at the cuts rounded to float16" in " ".join(text.split())
 
 
+def integers(path: Path, *, dequantized: bool) -> str:
+    """Two matmuls of unsigned with signed bytes, which share a zero point."""
+    rng = np.random.default_rng(4)
+    stored = {
+        "w": rng.integers(-127, 127, (8, 8)).astype(np.int8),
+        "s": np.asarray(0.05, np.float32),
+        "z": np.asarray(128, np.uint8),
+        "k": np.asarray(0, np.int8),
+    }
+    nodes, kind = [], onnx.TensorProto.FLOAT if dequantized else onnx.TensorProto.UINT8
+    for at, (x, y) in enumerate((("x", "a"), ("a", "y"))):
+        if not dequantized:
+            nodes.append(helper.make_node("QLinearMatMul", [x, "s", "z", "w", "s", "k", "s", "z"], [y], y))
+            continue
+        nodes += [
+            helper.make_node("QuantizeLinear", [x, "s", "z"], [f"{x}_q"], f"quantize{at}"),
+            helper.make_node("DequantizeLinear", [f"{x}_q", "s", "z"], [f"{x}_d"], f"dequantize{at}"),
+            helper.make_node("DequantizeLinear", ["w", "s", "k"], [f"w{at}"], f"weight{at}"),
+            helper.make_node("MatMul", [f"{x}_d", f"w{at}"], [y], f"matmul{at}"),
+        ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, [5, 8])],
+        [helper.make_tensor_value_info("y", kind, [5, 8])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("dequantized", [False, True])
+def test_a_quantized_graph_whose_layers_share_a_zero_point_is_cut(tmp_path: Path, dequantized: bool) -> None:
+    with Session(integers(tmp_path / "m.onnx", dequantized=dequantized)) as session:
+        fact = session.split(SplitSpec(2), output=str(tmp_path / "stages"))
+        part = session.extract(PartSpec(layers=("y",) if not dequantized else ("matmul1",)))
+    assert fact.exact
+    assert all(one.passed for one in fact.outputs), fact.outputs
+    assert all(one.passed for one in part.compared), part.compared
+    assert fact.output
+
+
 def test_stages_of_float16_that_are_others_are_still_refused(tmp_path: Path) -> None:
     whole = reader.read(half(tmp_path / "half.onnx"))
     other = half(tmp_path / "other.onnx", spoil=0.02)

@@ -19,25 +19,25 @@ _SPLIT_PREFIXES = ("_inlfunc_", "_if_")
 """Beginnings of the names of nodes from an inlined function or branch."""
 _KERNEL_SUFFIX = "_kernel_time"
 
-SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"
-"""A pass that 'x64quantprecision' enables.
-
-The pass rewrites a matmul of signed bytes with a signed result to a form without a kernel. It also fails if
-two nodes share a zero point. Without the pass, such matmuls have exact kernels.
-
-Assumes: the pass has this name.
-Seen: onnxruntime 1.23 to 1.32.
-Otherwise: the pass stays enabled, and a model that it breaks loads at a lower level of optimization.
-"""
-
 ONE_ZERO_POINT = "QDQS8ToU8Transformer"
-"""Another pass that 'x64quantprecision' enables. It adds a zero point to a DequantizeLinear without one.
+"""A pass that 'x64quantprecision' enables. It adds a zero point to a DequantizeLinear without one.
 
 The pass adds a single value even if the scales lie along an axis, and the runtime cannot run the result.
 
 Assumes: the pass has this name.
 Seen: onnxruntime 1.23 to 1.32.
 Otherwise: the pass stays enabled, and a model that it breaks fails with one line from onnxruntime.
+"""
+
+SIGNED_TO_UNSIGNED = ("Avx2WeightS8ToU8Transformer", ONE_ZERO_POINT)
+"""Passes that 'x64quantprecision' enables, and that make signed bytes unsigned.
+
+The first pass rewrites a matmul of signed bytes with a signed result to a form without a kernel. Both also
+fail if two nodes share a zero point. Without the passes, such matmuls have exact kernels.
+
+Assumes: the passes have these names.
+Seen: onnxruntime 1.23 to 1.32.
+Otherwise: the passes stay enabled, and a model that they break loads at a lower level of optimization.
 """
 
 PROPAGATION = "QDQPropagationTransformer"

@@ -79,8 +79,9 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
         ).run(feeds)
         are_equal = _are_bits_equal(names, whole_outputs, stage_outputs, random_names)
         rounded_types = _format_types(narrow_values)
-    default_whole_outputs = RuntimeSession(whole, label="the whole").run(feeds)
-    default_stage_outputs = run_stages(stages, feeds, names)
+    session = RuntimeSession(whole, label="the whole")
+    default_whole_outputs = session.run(feeds)
+    default_stage_outputs = run_stages(stages, feeds, names, keeps_signed=session.keeps_signed)
     outputs = _mark_random(
         _compare(whole, names, default_whole_outputs, default_stage_outputs, random_names), random_names
     )
@@ -210,7 +211,8 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
         )
         are_equal = _are_bits_equal(names, whole_values, part_values, random_names)
         rounded_types = _format_types(narrow_values)
-    default_part_values = RuntimeSession(part, label="the part").run(
+    # without optimizations, the whole keeps its signed weights
+    default_part_values = RuntimeSession(part, label="the part", keeps_signed=True).run(
         {name: whole_values[name] for name in input_names}
     )
     evidence = _compare(whole, names, whole_values, default_part_values, random_names)
