@@ -153,7 +153,14 @@ def choose_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
     layers = list_layers_on_shapes(loaded.meta(), analysis.layers)
     rows = _name_rows_by_path(merge_expert_rows(analysis.layers, [layer.path for layer in layers]))
     choices = choose([layer.layer for layer in layers], spec, lambda: rows)
-    return ModuleChoice(loaded.meta(), layers, choices, rows, dtypes[0], _find_surplus(loaded.meta()))
+    return ModuleChoice(
+        module=loaded.meta(),
+        layers=layers,
+        choices=choices,
+        rows=rows,
+        dtype=dtypes[0],
+        surplus=_find_surplus(loaded.meta()),
+    )
 
 
 def choose_for_module(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:

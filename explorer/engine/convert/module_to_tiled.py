@@ -96,7 +96,9 @@ def to_torch(
     twin = make_twin(loaded, tiled)
     if output is None:
         evidence = _prove(job, loaded, twin, plan, bound_inputs) if job.verify else None
-        return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
+        return tiled, TileResult(
+            plan=plan, output="", verification=evidence, seconds=time.perf_counter() - started, command=""
+        )
     evidence = None
     with output_files.write_atomically(output, overwrite=overwrite) as temporary:
         load = write_twin(twin, opened.format, replace(job, path=temporary, target=output))
@@ -106,7 +108,13 @@ def to_torch(
             if not evidence.passed:
                 raise output_files.Discard
     written_path = output if evidence is None or evidence.passed else ""
-    return tiled, TileResult(plan, written_path, evidence, time.perf_counter() - started, "")
+    return tiled, TileResult(
+        plan=plan,
+        output=written_path,
+        verification=evidence,
+        seconds=time.perf_counter() - started,
+        command="",
+    )
 
 
 def _count_rows_of_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:

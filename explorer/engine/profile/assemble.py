@@ -338,7 +338,13 @@ def _build_operator_times(
     order = sorted(seconds, key=lambda op: (-seconds[op], op))
     return tuple(
         [
-            OperatorTime(op, calls[op], seconds[op], _compute_share(seconds[op], total), layers[op])
+            OperatorTime(
+                op=op,
+                calls=calls[op],
+                seconds=seconds[op],
+                share=_compute_share(seconds[op], total),
+                layers=layers[op],
+            )
             for op in order
         ]
     )

@@ -48,12 +48,12 @@ def compare_timed(before: TimedModel, after: TimedModel, tree: TreeDiff) -> Prof
     sides = _Side(before), _Side(after)
     walls = before.profile.wall, after.profile.wall
     return ProfileComparison(
-        (tree.before, tree.after),
-        walls[1].median - walls[0].median,
-        is_significant(*walls),
-        tuple(_list_changes(sides, tree.rows)),
-        before.profile,
-        after.profile,
+        names=(tree.before, tree.after),
+        difference=walls[1].median - walls[0].median,
+        significant=is_significant(*walls),
+        layers=tuple(_list_changes(sides, tree.rows)),
+        before=before.profile,
+        after=after.profile,
     )
 
 

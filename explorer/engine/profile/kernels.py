@@ -149,7 +149,9 @@ def _add_event(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[
         while inner and inner[-1][0] >= start:
             self_time -= inner.pop()[1]
     inner.append((start, duration))
-    run.events.append(KernelEvent(name, op, start, start + duration, int(event.get("tid", 0))))
+    run.events.append(
+        KernelEvent(name=name, op=op, start=start, end=start + duration, thread=int(event.get("tid", 0)))
+    )
     kernel = run.kernels.setdefault(name, RuntimeKernel(op))
     kernel.seconds += self_time * 1e-6
     kernel.calls += 1

@@ -358,12 +358,12 @@ class _MeasuredGraph(Struct):
         keys_by_name, threads = self._find_unnamed_keys(run), dict[int, int]()
         events = [
             RecordedEvent(
-                event.op,
-                "kernel",
-                (event.start - run.start) * 1e-6,
-                (event.end - event.start) * 1e-6,
-                threads.setdefault(event.thread, len(threads)),
-                self.find_rows(keys_by_name.get(event.name, event.name))[0],
+                name=event.op,
+                kind="kernel",
+                start=(event.start - run.start) * 1e-6,
+                seconds=(event.end - event.start) * 1e-6,
+                thread=threads.setdefault(event.thread, len(threads)),
+                layer=self.find_rows(keys_by_name.get(event.name, event.name))[0],
             )
             for event in sorted(run.events, key=lambda event: (event.start, -event.end))
         ]

@@ -104,7 +104,7 @@ def read_assignment(model: Model, providers: Sequence[str], *, scratch: str) -> 
         message = f"onnxruntime {onnxruntime.__version__} does not report which provider runs which node"
         raise MissingExtra(message, hint="pip install 'onnxruntime>=1.24'")
     if not model.graph.nodes:  # onnxruntime cannot load a graph without nodes
-        return Assignment({}, (), (), True, ())
+        return Assignment(providers={}, compiled=(), nodes=(), is_optimized=True, unusable=())
     nodes = tuple([_name_nodes(node, node_name(index)) for index, node in enumerate(model.graph.nodes)])
     graph = replace(model.graph, nodes=nodes)
     named_model = replace(model, graph=graph, functions=_name_functions(model))
@@ -125,11 +125,11 @@ def read_assignment(model: Model, providers: Sequence[str], *, scratch: str) -> 
     names_by_part = [(part.ep_name, [node.name for node in part.get_nodes()]) for part in parts]
     session_providers = session.get_providers()
     return Assignment(
-        {name: provider for provider, names in names_by_part for name in names},
-        tuple([tuple(names) for _, names in names_by_part if len(names) > 1]),
-        optimized_nodes,
-        level != _Level.ORT_DISABLE_ALL,
-        tuple([provider for provider in providers if provider not in session_providers]),
+        providers={name: provider for provider, names in names_by_part for name in names},
+        compiled=tuple([tuple(names) for _, names in names_by_part if len(names) > 1]),
+        nodes=optimized_nodes,
+        is_optimized=level != _Level.ORT_DISABLE_ALL,
+        unusable=tuple([provider for provider in providers if provider not in session_providers]),
     )
 
 

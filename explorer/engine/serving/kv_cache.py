@@ -60,11 +60,11 @@ def describe_cache(
     bytes_per_token = bytes_with_one_more - bytes_at_few
     states = [tensor for tensor in passes.build_cache(_GROWING_TOKENS)[1] if not tensor.is_key_or_value]
     return ServedCache(
-        group_layers(passes, context),
-        bytes_per_token,
-        form,
-        count_bytes(states, bits),
-        find_first_beyond(form, weights, 1),
+        groups=group_layers(passes, context),
+        token_bytes=bytes_per_token,
+        bytes=form,
+        state_bytes=count_bytes(states, bits),
+        passes_weights=find_first_beyond(form, weights, 1),
     )
 
 
@@ -93,7 +93,14 @@ def group_layers(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
         counts[key] = counts.get(key, 0) + 1
     return tuple(
         [
-            CacheGroup(kind, count, shapes, growing, window_size, elements * count)
+            CacheGroup(
+                kind=kind,
+                layers=count,
+                shapes=shapes,
+                growing=growing,
+                window=window_size,
+                elements=elements * count,
+            )
             for (kind, shapes, growing, window_size, elements), count in counts.items()
         ]
     )

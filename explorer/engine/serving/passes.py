@@ -287,10 +287,10 @@ class Passes:
         read = totals.bytes_read or 0
         weight_bytes = totals.weight_bytes_read or 0
         return PassFigures(
-            totals.macs or 0,
-            self.count_weight_macs(analysis),
-            round(count_read_bytes(self.holders, tokens, encoder=encoder)),
-            totals.kv_cache_bytes or 0,
-            read - weight_bytes + (totals.bytes_written or 0),
-            totals.status,
+            macs=totals.macs or 0,
+            weight_macs=self.count_weight_macs(analysis),
+            weight_bytes=round(count_read_bytes(self.holders, tokens, encoder=encoder)),
+            cache_bytes=totals.kv_cache_bytes or 0,
+            activation_bytes=read - weight_bytes + (totals.bytes_written or 0),
+            status=totals.status,
         )

@@ -306,12 +306,12 @@ class _Answer:
         )
         weight_macs, moved_bytes = fit_figure("weight_macs"), fit_figure("activation_bytes")
         return macs, PassFigures(
-            macs.at(prompt),
-            weight_macs.at(prompt),
-            round(weights.count_read_bytes(self.holders, prompt, encoder=passes.own.encoder)),
-            0,
-            moved_bytes.at(prompt),
-            passes.count_prompt(PROMPTS[-1]).figures.status,
+            macs=macs.at(prompt),
+            weight_macs=weight_macs.at(prompt),
+            weight_bytes=round(weights.count_read_bytes(self.holders, prompt, encoder=passes.own.encoder)),
+            cache_bytes=0,
+            activation_bytes=moved_bytes.at(prompt),
+            status=passes.count_prompt(PROMPTS[-1]).figures.status,
         )
 
     def _count_cache_bytes(self, form: ClosedForm, context: int) -> int:
@@ -380,12 +380,12 @@ class _Answer:
             cached: Ratio of stored cache bytes to cache bytes in the code's types.
         """
         return PassFigures(
-            figures.macs,
-            figures.weight_macs,
-            round(figures.weight_bytes * self.types.scale),
-            round(figures.cache_bytes * cached),
-            figures.activation_bytes,
-            figures.status,
+            macs=figures.macs,
+            weight_macs=figures.weight_macs,
+            weight_bytes=round(figures.weight_bytes * self.types.scale),
+            cache_bytes=round(figures.cache_bytes * cached),
+            activation_bytes=figures.activation_bytes,
+            status=figures.status,
         )
 
     def _build_layers(self) -> tuple[ServedLayer, ...]:
@@ -405,12 +405,12 @@ class _Answer:
                 continue
             rows.append(
                 ServedLayer(
-                    layer.path,
-                    layer.kind,
-                    prompt_macs.get(layer.path),
-                    layer.macs,
-                    round((layer.weight_bytes or 0) * self.types.scale),
-                    round(
+                    path=layer.path,
+                    kind=layer.kind,
+                    prefill_macs=prompt_macs.get(layer.path),
+                    decode_macs=layer.macs,
+                    weight_bytes=round((layer.weight_bytes or 0) * self.types.scale),
+                    cache_bytes=round(
                         (layer.kv_cache_bytes or 0)
                         * stored_ratio.get(find_layer_number(layer.path), stored_ratio[None])
                     ),

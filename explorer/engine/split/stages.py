@@ -217,7 +217,14 @@ def _add_training_memory(search: StageSearch, stages: Sequence[Stage], spans: Se
         figures = [int(part[span.start : span.stop].sum()) for part in search.training.values()]
         weights, gradients, optimizer, activations = figures
         total = weights + gradients + optimizer + activations * in_flight
-        step = StageTraining(weights, gradients, optimizer, activations, in_flight, total)
+        step = StageTraining(
+            parameters=weights,
+            gradients=gradients,
+            optimizer=optimizer,
+            activations=activations,
+            in_flight=in_flight,
+            total=total,
+        )
         with_training.append(replace(stage, training=step))
     return with_training
 
@@ -275,7 +282,13 @@ def _compute_other_counts(search: StageSearch, stages: int) -> tuple[StageCount,
         links = [search.crossing[place] / rate for place in best.places] if rate is not None else []
         period = max((*seconds, *links)) if seconds else None
         counts.append(
-            StageCount(count, max(stage_costs), _compute_balance(stage_costs), best.crossing, period)
+            StageCount(
+                stages=count,
+                cost=max(stage_costs),
+                balance=_compute_balance(stage_costs),
+                cut_bytes=best.crossing,
+                period=period,
+            )
         )
     return tuple(counts)
 

@@ -114,11 +114,11 @@ def divide_graph(model: Model, layers: Sequence[Layer], types: Mapping[str, Tens
         values.append(CrossingValue(name, birth_unit[name], last_unit, info, sum_tensor_bytes((info,))))
     rows = NodeRows(layers, model.functions).find_rows(nodes, None)
     return GraphUnits(
-        tuple(positions),
-        tuple([rows[index] for index in positions]),
-        tuple(stored_names),
-        tuple(constants),
-        tuple(values),
+        positions=tuple(positions),
+        rows=tuple([rows[index] for index in positions]),
+        stored=tuple(stored_names),
+        constants=tuple(constants),
+        values=tuple(values),
     )
 
 

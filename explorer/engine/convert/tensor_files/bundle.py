@@ -271,7 +271,14 @@ def _build_bundle_tensor(
     shared_key = None if tensor.identity is None else (tensor.path, tensor.identity, tensor.shape, stride)
     contiguous = partial(_read_bytes, tensor.path, tensor.offset, tensor.nbytes)
     read = contiguous if stride is None else read_strided
-    return BundledTensor(name, tensor.dtype, tensor.shape, tensor.nbytes, read, shared_key)
+    return BundledTensor(
+        name=name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        nbytes=tensor.nbytes,
+        read=read,
+        shared_key=shared_key,
+    )
 
 
 def _list_strided_readers(

@@ -233,7 +233,13 @@ def _measure_caches(
         is_measurable = cache_bytes > nearer and 4 * elements <= _compute_max_array_bytes(surroundings)
         seconds = bench.time(kernels.build_add(elements)).median - call if is_measurable else 0.0
         rate = 12 * elements / seconds if seconds > call else None
-        yield CacheLevel(level, size, processors, rate, surroundings.ways.get(level, 0))
+        yield CacheLevel(
+            level=level,
+            bytes=size,
+            processors=processors,
+            bytes_per_second=rate,
+            ways=surroundings.ways.get(level, 0),
+        )
         nearer = max(nearer, cache_bytes)
 
 
@@ -298,7 +304,11 @@ def _find_peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
             best = max(kernels_of_type, key=lambda kernel: kernel.macs_per_second)
             seconds = best.seconds
             yield PeakRate(
-                dtype, best.macs_per_second, best.macs / seconds.high, best.macs / seconds.low, best.sizes
+                dtype=dtype,
+                macs_per_second=best.macs_per_second,
+                low=best.macs / seconds.high,
+                high=best.macs / seconds.low,
+                sizes=best.sizes,
             )
 
 

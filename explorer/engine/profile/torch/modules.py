@@ -412,11 +412,11 @@ def _build_samples(runs: Sequence[Mapping[Any, RowRun]]) -> dict[Any, TimeSample
         last = next(row_run for row_run in reversed(row_runs) if row_run is not _NOTHING)
         backward = [row_run.backward for row_run in row_runs]
         samples[key] = TimeSamples(
-            [row_run.seconds for row_run in row_runs],
-            last.ops,
-            last.requested_bytes,
-            last.held_bytes,
-            backward if any(backward) else [],
+            seconds=[row_run.seconds for row_run in row_runs],
+            ops=last.ops,
+            allocated_bytes=last.requested_bytes,
+            peak_bytes=last.held_bytes,
+            backward=backward if any(backward) else [],
         )
     return samples
 
