@@ -174,6 +174,7 @@ def _build_result(
     evidence: Verification | None,
     notes: tuple[str, ...],
 ) -> ConversionResult:
+    """Builds the result. Inputs have the sizes of `input_plans`, except dimensions named in `open_names`."""
     sizes = {plan.name: plan.shape for plan in input_plans}
 
     def describe_value(value: Value) -> TensorInfo:

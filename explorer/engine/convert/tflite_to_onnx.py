@@ -184,6 +184,10 @@ def _order_outputs(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, 
 def _run(
     interpreter: Any, model: Model, results: Sequence[Mapping[str, Any]], feeds: Feeds, job: ConversionJob
 ) -> list[Array]:
+    """Runs the source on arrays by the names of the ONNX inputs; returns the outputs in `results`.
+
+    Inputs are matched by position if the names differ.
+    """
     inputs = interpreter.get_input_details()
     has_same_names = {detail["name"] for detail in inputs} == {v.name for v in model.graph.required_inputs}
     values = [feeds[d["name"]] for d in inputs] if has_same_names else list(feeds.values())

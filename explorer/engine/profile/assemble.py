@@ -231,6 +231,7 @@ def _predict_unassigned(model: TimeModel, kernel: RuntimeKernel) -> float | None
 def _list_unpredicted(
     model: TimeModel | None, times: Sequence[LayerTime], unassigned_kernels: Iterable[RuntimeKernel]
 ) -> tuple[str, ...]:
+    """Returns a note on the timed layers and kernels that the prediction leaves out, or ()."""
     if model is None:
         return ()
     layers = sum(
@@ -255,6 +256,17 @@ def _build_layer_time(
     total: float,
     conditions: Conditions,
 ) -> LayerTime:
+    """Builds the time of a row.
+
+    Args:
+        layers: The rows of the layer tree.
+        row: Id of the row.
+        merged_rows: Ids of further rows whose work the row's kernel does.
+        samples: Samples of the row.
+        times: Median of the samples, with its interval.
+        total: Seconds of which the row's share is computed.
+        conditions: The conditions of the measurement.
+    """
     layer, median = layers[row], times.median
     # a group's time covers only its own kernels, but its MACs and bytes cover all rows in it: no rates
     kernel_layers = (

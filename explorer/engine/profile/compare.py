@@ -102,6 +102,7 @@ def _list_changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Itera
 
 
 def _build_change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
+    """Builds the change of a row pair from its samples before and after, one of which may be empty."""
     either = pair.before or pair.after
     assert either is not None
     before, after = (compute_spread(seconds) if seconds else None for seconds in times)

@@ -70,6 +70,7 @@ class NodeRows:
         return max(rows, key=lambda row: _rate_fit(node, self.layers[row]), default=None)
 
     def _list_producers(self, carrier: int) -> dict[str, list[int]]:
+        """Returns the ids of the rows below a carrier (-1: all rows), by the name of their outputs."""
         if carrier not in self._below:
             producers: dict[str, list[int]] = {}
             last = len(self.layers) if carrier < 0 else find_subtree_end(self.layers, carrier)

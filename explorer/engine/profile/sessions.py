@@ -29,6 +29,7 @@ LEVELS: Mapping[str, Any] = {
 """Levels of graph optimization, by the value of `--optimize`."""
 
 _WEIGHTS = "optimized.data"
+"""Name of the file with the weights of the optimized graph."""
 _MIN_FREE_BYTES = 1 << 20
 """Free bytes below which a disk counts as full."""
 

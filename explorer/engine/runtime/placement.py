@@ -219,6 +219,7 @@ def _list_fused_layers(
     provider_by_node: Sequence[str],
     rows: _LayerRows,
 ) -> Iterator[FusedLayers]:
+    """Yields the layers of each compiled graph, then the layers of each fused node."""
     index_by_name = {node_name(index): index for index in range(len(provider_by_node))}
     for names in assignment.compiled:
         indices = [index_by_name[name] for name in names if name in index_by_name]

@@ -26,7 +26,9 @@ from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, shorten_error, we
 HOST = "CPUExecutionProvider"
 """Provider whose memory holds the model's inputs and outputs."""
 _SUFFIX = "ExecutionProvider"
+"""End of every provider's name."""
 _RECORD = "session.record_ep_graph_assignment_info"
+"""Session option that records which provider runs which node."""
 _Level = onnxruntime.GraphOptimizationLevel
 
 

@@ -127,6 +127,7 @@ def read_samples(
 
 
 def _list_sample_files(path: str) -> list[str]:
+    """Returns the paths of the .npy and .npz files in a folder, or the path itself if it is no folder."""
     try:
         names = sorted(name for name in input_files.list_names(path) if name.endswith(_SUFFIXES))
     except (NotADirectoryError, FileNotFoundError):

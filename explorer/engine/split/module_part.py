@@ -37,6 +37,7 @@ from explorer.host import input_files
 from explorer.host.optional_packages import format_error
 
 _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+"""Attention modules for which torch has inference-only kernels."""
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -94,6 +94,7 @@ def _are_bits_equal(
     actual: Mapping[str, Array],
     random_names: Collection[str],
 ) -> bool | None:
+    """Whether the outputs are equal bit for bit, or None if all of them depend on random numbers."""
     equal_outputs = [
         run.is_identical(expected[name], actual[name]) for name in names if name not in random_names
     ]
@@ -226,6 +227,7 @@ def _compare(
     actual: Mapping[str, Array],
     drawn: Collection[str] = (),
 ) -> tuple[OutputEvidence, ...]:
+    """Compares outputs within rounding. `drawn` names the outputs that depend on random numbers."""
     return run.compare(
         run.ModelOutputs(tuple(names), (tuple(expected[name] for name in names),)),
         run.ModelOutputs(tuple(names), (tuple(actual[name] for name in names),)),

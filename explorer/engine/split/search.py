@@ -35,6 +35,7 @@ from explorer.facts.training import Training
 _MAX_STAGES = 1024
 """Maximum number of stages of a split."""
 _TRAINING_FIELDS = ("param_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+"""Memory of a training step. The last field counts once for each micro-batch in flight."""
 _MAX_TRIED_STAGES = 64
 """Maximum number of stages that the search tries to fit a training step into memory."""
 

@@ -67,6 +67,17 @@ def _build_stage(
     types: Mapping[str, TensorInfo],
     passed_through: Sequence[str],
 ) -> Model:
+    """Builds the stage of the units in `span`.
+
+    Args:
+        model: The original model.
+        units: The units of its graph.
+        span: Indices of the stage's units.
+        born: Index of the unit that produces each value, or -1 for an input of the model.
+        dies: Index of the last unit that needs each value.
+        types: Types of the model's values, with open sizes.
+        passed_through: Outputs of the model that no unit produces, if this is the last stage.
+    """
     graph = model.graph
     node_indices = {units.positions[unit] for unit in span} | {
         node_index for unit in span for node_index in units.constants[unit]

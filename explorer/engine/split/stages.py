@@ -31,6 +31,7 @@ _UNITS: Mapping[SplitBy, str] = {
     "training": "bytes",
     "time": "s",
 }
+"""Unit of each cost, for the report."""
 _MAX_OTHER_COUNT = 8
 """Largest number of stages for which figures are reported besides the chosen number."""
 _MAX_PLACES = 3000

@@ -53,6 +53,7 @@ _TABLES: dict[type, str] = {
     ServingRow: "servings",
     MappingRow: "mappings",
 }
+"""Name of the table for each type of rows."""
 
 
 class _Layout(Generic[Row]):

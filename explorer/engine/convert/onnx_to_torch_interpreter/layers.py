@@ -158,6 +158,7 @@ def _read_ceil_window(
 
 
 def _max_pool(call: OperatorCall, x: Tensor) -> Any:
+    """Computes MaxPool, with the indices of the maxima if the node has two outputs."""
     kernel = list(call.get("kernel_shape"))
     strides, dilations, pad_before, pad_after = _read_ceil_window(call, x, kernel)
     low: Any = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
@@ -191,6 +192,7 @@ def _remove_padding_from_indices(
 
 
 def _average_pool(call: OperatorCall, x: Tensor) -> Tensor:
+    """Computes AveragePool: the sum of each window divided by the number of its elements."""
     kernel = list(call.get("kernel_shape"))
     strides, dilations, pad_before, pad_after = _read_ceil_window(call, x, kernel)
     _, _, _, pad_after_exact = _read_window(call, x, kernel)
@@ -261,6 +263,7 @@ def _batch_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor, mean
 
 
 def _layer_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
+    """Computes LayerNormalization; further outputs are the mean and the inverse standard deviation."""
     axis, epsilon = call.get("axis", -1) % x.dim(), call.get("epsilon", 1e-5)
     axes = list(range(axis, x.dim()))
     if (
@@ -400,6 +403,7 @@ def _resize_linear(x: Tensor, axis: int, indices: Tensor) -> Tensor:
 def _skip_layer_norm(
     call: OperatorCall, x: Tensor, skip: Tensor, gamma: Tensor, beta: Any = None, bias: Any = None
 ) -> Any:
+    """Computes SkipLayerNormalization; the fourth output is the sum before the normalization."""
     total = x + skip
     total = total if bias is None else total + bias
     y = functional.layer_norm(total, [x.shape[-1]], gamma, beta, call.get("epsilon", 1e-12))

@@ -292,6 +292,7 @@ def _split_to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list
 
 
 def _find_unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:
+    """Computes Unique: the values, the index of the first of each, the value of each element, and counts."""
     axis = call.get("axis")
     values, inverse, counts = torch.unique(x, sorted=True, return_inverse=True, return_counts=True, dim=axis)
     inverse = inverse.reshape(-1)

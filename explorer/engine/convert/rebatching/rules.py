@@ -147,6 +147,7 @@ def _build_one_axis_rule(default: int, *, one_axis_since: int = 0) -> Rule:
 
 
 def _rewrite_reduction(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites a reduction over other axes than the batch."""
     batch = _find_first_input_batch(rewriting, node)
     rank = len(rewriting.get_shape(node.inputs[0]))
     listed_axes = node.attributes.get("axes")
@@ -164,6 +165,7 @@ def _rewrite_reduction(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_matmul(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites a matmul. The batch may be a leading axis, the rows or the columns, not the summed axis."""
     second = _SECOND_MATRIX_INPUTS.get(node.op, 1)
     _refuse_other_batches(rewriting, node, 0, second)
     ranks = [len(rewriting.get_shape(node.inputs[index])) for index in (0, second)]
@@ -194,6 +196,7 @@ def _rewrite_matmul(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_gemm(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Gemm. The batch is the rows of the first factor or the columns of the second factor."""
     batches = set()
     for index, contracted_axis in (
         (0, 0 if node.attributes.get("transA", 0) else 1),
@@ -268,6 +271,10 @@ def _choose_batch(rewriting: Rewriting, candidates: Sequence[BatchAxis], shape: 
 
 
 def _rewrite_reshape(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Reshape: its target shape gets the new batch size, unless a 0 or -1 already follows the batch.
+
+    The attribute or the input `shape` gives the target.
+    """
     source_batch = _find_first_input_batch(rewriting, node)
     source, target = rewriting.get_shape(node.inputs[0]), rewriting.get_shape(node.outputs[0])
     batch = _choose_batch(rewriting, _list_possible_batches(rewriting, source_batch, source, target), target)
@@ -300,6 +307,7 @@ def _rewrite_reshape(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_flatten(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Flatten, which merges the batch with the axes on its side of the attribute `axis`."""
     batch = _find_first_input_batch(rewriting, node)
     source = rewriting.get_shape(node.inputs[0])
     axis = node.attributes.get("axis", 1)
@@ -333,6 +341,7 @@ def _rewrite_rank_change(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_concat(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Concat along another axis than the batch. Inputs without a batch are repeated for it."""
     batches = {rewriting.batched[name] for name in node.inputs if name in rewriting.batched}
     if len(batches) != 1:
         rewriting.refuse("its inputs have the batch on different axes")
@@ -348,6 +357,7 @@ def _rewrite_concat(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_slice(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Slice. A slice of the entire batch gets the end `_END`; a slice of a part of it is refused."""
     batch = _find_first_input_batch(rewriting, node)
     rank = len(rewriting.get_shape(node.inputs[0]))
     attributes = node.attributes
@@ -388,6 +398,7 @@ def _rewrite_split(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_gather(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Gather with a batch either in the table or in the indices."""
     table_batch, index_batch = _get_batch(rewriting, node, 0), _get_batch(rewriting, node, 1)
     axis = _read_axis(node, len(rewriting.get_shape(node.inputs[0])), 0)
     if table_batch is not None and index_batch is not None:
@@ -422,6 +433,7 @@ def _rewrite_tile(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_expand(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Expand, whose target shape must not repeat the batch."""
     batch = _find_first_input_batch(rewriting, node)
     target, rank = rewriting.read_integers(node.inputs[1]) or [], len(rewriting.get_shape(node.inputs[0]))
     shift = max(len(target) - rank, 0)
@@ -442,6 +454,7 @@ def _rewrite_expand(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_resize(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Resize, whose batch is the first axis and keeps its size."""
     _refuse_other_batches(rewriting, node, 0)
     batch = _require_batch_axis(rewriting, node, 0, 0)
     sizes = rewriting.read_integers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
@@ -484,6 +497,7 @@ def _rewrite_recurrent(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _rewrite_einsum(rewriting: Rewriting, node: Node) -> Node:
+    """Rewrites Einsum. One letter names the batch, and occurs only in batched operands and in the output."""
     equation = node.attributes["equation"].replace(" ", "")
     operands, _, output_term = equation.partition("->")
     terms = operands.split(",")

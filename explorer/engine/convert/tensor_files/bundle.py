@@ -33,6 +33,7 @@ VERSIONS = "torch.state_dict._metadata"
 """Key in safetensors metadata for the module versions that torch stores in a state_dict, as JSON."""
 
 _CHUNK_BYTES = 1 << 24
+"""Maximum bytes of a file that are read at a time."""
 
 
 class BundledTensor(NamedTuple):
@@ -262,6 +263,8 @@ def _build_bundle(
 def _build_bundle_tensor(
     tensor: StoredTensor, name: str, stride: Sequence[int] | None, strided_readers: Mapping[str, Any]
 ) -> BundledTensor:
+    """Builds a tensor called `name`. `stride` is None if the elements are contiguous in the file."""
+
     def read_strided() -> Iterator[memoryview]:
         import numpy as np
 

@@ -160,6 +160,7 @@ def _is_module(value: ReducedObject) -> bool:
 
 
 def _list_children(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the name and the value of each direct part of a container or object; nothing for a leaf."""
     if isinstance(value, dict):
         yield from ((str(key), entry) for key, entry in value.items())
     elif isinstance(value, (list, tuple)):

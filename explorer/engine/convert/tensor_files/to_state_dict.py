@@ -42,6 +42,7 @@ _STORAGES = {
 _ROOT = "archive"
 """Folder of all entries in the archive, as when torch writes to a stream."""
 _ALIGNMENT = 64
+"""Number of bytes of which the offset of each entry's data is a multiple."""
 _ZIP64_BYTES = 1 << 31
 """Size in bytes from which an entry needs 64-bit sizes."""
 

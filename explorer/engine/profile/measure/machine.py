@@ -298,6 +298,7 @@ def _time_probes(
 
 
 def _find_peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
+    """Yields the rate of the fastest matmul of each type, with its interval."""
     for dtype in DTYPES:
         kernels_of_type = [kernel for kernel in matmuls if kernel.dtype == dtype]
         if kernels_of_type:

@@ -25,7 +25,9 @@ from explorer.facts.profile.machine import KernelTime
 from explorer.facts.profile.profile import Spread
 
 _MATMUL_SIZES = ((1, 1024, 1024), (1, 4096, 4096), (16, 1024, 1024), (128, 1024, 1024), (256, 64, 256))
+"""M, K, N of matmuls whose weights stay in a cache."""
 _STREAMED_SIZES = ((1, 1024, 1024), (16, 1024, 1024), (128, 1024, 1024), (256, 1024, 1024))
+"""M, K, N of matmuls whose weights come from memory."""
 _TALL_SIZES = ((512, 256, 1024), (512, 1024, 256), (3136, 128, 512), (3136, 512, 128))
 """M, K, N of matmuls with many rows; for these it hardly matters whether the weights come from memory."""
 _PRODUCT_SIZES = ((8, 128, 64, 128), (8, 128, 128, 64), (8, 512, 64, 512), (8, 512, 512, 64))
@@ -40,6 +42,7 @@ _CONVS = (
         for wide, side in ((32, 112), (512, 14))
     ),
 )
+"""Convolutions that are timed in a chain of equal convolutions."""
 _CHANNEL_PAIRS = tuple([ConvShape((64, 256), 56, 1, batch=batch) for batch in (1, 8)])
 """Convolutions that alternate between few and many channels, as in blocks with many MACs per moved byte."""
 _WIDE_WINDOWS = (ConvShape((128, 128), 56, 7, 128), ConvShape((512, 512), 14, 7, 512))
@@ -59,9 +62,11 @@ OPS = (
 )
 """Operators without MACs, each timed on two shapes."""
 _SHAPES = ((1, 8, 64, 64), (1, 64, 128, 128))
+"""Shapes for operators without shapes of their own."""
 _ROW_AXES = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3, SHORT_ROWS: 3}
 """Operators that work row by row, with the number of axes of their input."""
 _ROW_SHAPES = ((1, 1, 64, 512), (1, 8, 256, 512))
+"""Shapes for the operators in `_ROW_AXES`."""
 _SHAPES_BY_OPERATOR = {
     SHORT_ROWS: ((1, 1, 196, 128), (1, 1, 3136, 128)),
     TURNED: ((1, 512, 14, 14), (1, 128, 56, 56)),

@@ -26,7 +26,9 @@ LAUNCHED = "kernels of no operator"
 _CALLS = ("cpu_op", "user_annotation")
 """Types of events that are calls of the program, instead of calls of the driver."""
 _BACKWARD = "autograd::engine::evaluate_function: "
+"""Prefix of the names of autograd's backward functions."""
 _MEMORY = "[memory]"
+"""Name of events that allocate or free memory."""
 
 
 class Event(NamedTuple):
@@ -366,6 +368,7 @@ class _Reader:
         row_run.held_bytes = max(row_run.held_bytes, top.peak_bytes)
 
     def _add_operator(self, op: _OpenEvent) -> None:
+        """Adds a call to the figures of its operator."""
         event = op.event
         run = self._module_run.operators.setdefault(event.name, OperatorRun())
         parent = op.parent

@@ -245,7 +245,16 @@ def _map_tensors(structure: Any, function: Callable[[torch.Tensor], Any]) -> Any
 
 
 class _MeasuredModule(Struct):
-    """The measurements of a module so far, over all repeats."""
+    """The measurements of a module so far, over all repeats.
+
+    Attributes:
+        loaded: The runs of the current repeat, or None.
+        wall, profiled: Seconds of the counted runs without and with the profiler.
+        spent: Seconds of each run under the profiler with the profiler's start and end.
+        phases: Seconds of each phase of a training step in the counted runs without the profiler.
+        runs: Work in each counted run under the profiler.
+        recording: The last runs under the profiler with their events.
+    """
 
     subject: TimedModule
     device: Processor

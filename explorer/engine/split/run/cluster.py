@@ -34,7 +34,7 @@ _WORKER_POLL_SECONDS = 1.0
 """Seconds between two polls of the workers."""
 _MAX_SILENT_SECONDS = 60.0
 """Seconds without a heartbeat after which a worker counts as gone; loading a large stage delays it."""
-_RETRY_HINT = "run it again on another"
+_RETRY_HINT = "run it again on another cluster"
 _BATCHES_PER_STAGE = 2
 """Maximum number of micro-batches in flight for each stage of the pipeline."""
 
@@ -230,6 +230,7 @@ def _load_stage(config: Mapping[str, Any]) -> int:
 
 
 def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
+    """Runs a stage; returns the values that later stages read, and the times of all stages so far."""
     names, outputs, run = _get_loaded_stage(config)
     values, times = passing
     start = time.time()
@@ -260,6 +261,7 @@ def _load_checked(
     input_names: tuple[str, ...],
     output_names: tuple[str, ...],
 ) -> Any:
+    """Loads a stage after a check of its file's digest. The worker keeps loaded stages."""
     if not os.path.isfile(path):
         raise BadModel("a worker has no such file", where=path, hint="stages lie at the same path everywhere")
     if manifest.compute_sha256(path) != sha256:

@@ -41,6 +41,7 @@ _EXIT_SECONDS = 5.0
 _TIMED_BATCHES = 7
 """Micro-batches that run one at a time to measure the stages, warm-up included."""
 _WARMUP_BATCHES = 2
+"""Number of these micro-batches whose times do not count."""
 _TARGET_SECONDS, _MIN_BATCHES, _MAX_BATCHES = 1.0, 16, 512
 """Seconds that an automatic number of micro-batches aims at; minimum and maximum of that number."""
 _MAX_WORKS = 4096
@@ -164,6 +165,7 @@ def _build_pipeline_run(
     count: int,
     threads: int,
 ) -> PipelineRun:
+    """Builds the report of a run: the figures of each stage, and the forecast with its error."""
     transfers = [
         max(0.0, link - sending)
         for link, sending in zip(stage_times.links, stage_times.sending, strict=False)
@@ -441,6 +443,7 @@ def _list_names(values: Iterable[ManifestTensor]) -> list[str]:
 def _start_stage(
     file: str, inbound: int, outbound: int, config: Mapping[str, Any], workdir: str, log: Any
 ) -> _Stage:
+    """Starts the process of a stage, which reads from the pipe `inbound` and writes to `outbound`."""
     answers, status = os.pipe()
     alive, keep_alive = os.pipe()
     arguments = (*map(str, (inbound, outbound, status, alive)), json.dumps(config))

@@ -306,6 +306,7 @@ def _find_viewed_argument(node: Node) -> Node | None:
 
 
 def _list_named_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
+    """Yields the schema entry and the value of each argument that an operator call passes."""
     if node.op == "call_function" and isinstance(node.target, OpOverload):
         arguments = schema_of(node.target).arguments
         keyword_values: Mapping[str, Any] = node.kwargs
