@@ -129,7 +129,7 @@ class ModuleChoice(Struct, frozen=True):
         prefix = f"{layer.path}." if layer.path else ""
         names = {
             prefix + layer.parameters[operand.input_index]
-            for operand in layer.layer.operands_of("weight")
+            for operand in layer.layer.list_operands("weight")
             if operand.tensor is not None and operand.input_index in layer.parameters
         }
         return sum(self.surplus.get(name, 0) for name in names)
@@ -307,7 +307,7 @@ def _add_module_figures(
 
     def choose_stored_type(choice: LayerChoice) -> str:
         weights = (
-            choice.layer.operands_of("weight") if not choice.reason and choice.weight is not None else ()
+            choice.layer.list_operands("weight") if not choice.reason and choice.weight is not None else ()
         )
         return next(
             (

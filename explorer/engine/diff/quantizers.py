@@ -37,7 +37,7 @@ def compute_quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array
         number_format = find_format(node.op) if node.op in microscaling.EXAMPLES else None
         if number_format is None:
             return None
-        return number_format.rounded(x, number_format.fitted(x), int(attribute("axis", -1)))
+        return number_format.round_values(x, number_format.fit_grid(x), int(attribute("axis", -1)))
     if not parameters:
         return None
     scale = parameters[0]

@@ -17,8 +17,8 @@ from explorer.engine.number_formats.number_format import (
     NamePattern,
     NumberFormat,
     Writing,
+    build_scale_grid,
     reshape_for_tensor,
-    scale_grid,
 )
 
 MAX_BITS = 24
@@ -57,7 +57,7 @@ class Integer(NumberFormat, frozen=True):
         """The largest code."""
         return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
 
-    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+    def build_grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns the grid of a range: symmetric, or with a zero point.
 
         A symmetric grid maps the largest magnitude of the range to the largest code. Its unsigned codes have
@@ -74,25 +74,25 @@ class Integer(NumberFormat, frozen=True):
             with np.errstate(divide="ignore", invalid="ignore"):
                 zero = np.rint(self.least - np.where(scale > 0, low / scale, 0)).astype(np.int32)
             zero = np.clip(zero, self.least, self.largest)
-        return scale_grid(scale, axis, np.asarray(zero, np.int32))
+        return build_scale_grid(scale, axis, np.asarray(zero, np.int32))
 
-    def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
+    def encode(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Returns the saturated codes, rounded half to even. Unusual widths use the next wider dtype."""
         width = next(bits for bits in (8, 16, 32) if self.bits <= bits)
         return self._saturated_codes(values, grid).astype(f"{'' if self.signed else 'u'}int{width}")
 
-    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+    def round_values(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the values that DequantizeLinear computes from the codes."""
-        return self.of_steps(self.steps(values, grid), grid)
+        return self.decode_steps(self.count_steps(values, grid), grid)
 
-    def steps(self, values: Array, grid: Grid) -> Array:
+    def count_steps(self, values: Array, grid: Grid) -> Array:
         """Returns the codes minus their zero point, in a float dtype that represents them exactly."""
         codes = self._saturated_codes(values, grid)
         if grid.zero.any():
             codes -= reshape_for_tensor(grid.zero.astype(codes.dtype), values.shape, grid)
         return codes
 
-    def of_steps(self, steps: Array, grid: Grid) -> Array:
+    def decode_steps(self, steps: Array, grid: Grid) -> Array:
         """Returns `steps` times the scale as float32. A float32 array is changed in place."""
         values = steps.astype(np.float32, copy=False)
         values *= reshape_for_tensor(grid.scale, steps.shape, grid)
@@ -110,7 +110,7 @@ class Integer(NumberFormat, frozen=True):
             codes += reshape_for_tensor(grid.zero.astype(width), values.shape, grid)
         return np.clip(codes, self.least, self.largest, out=codes)
 
-    def limits(self, grid: Grid) -> tuple[Array, Array]:
+    def find_limits(self, grid: Grid) -> tuple[Array, Array]:
         """Returns the values of the smallest and the largest code."""
         low = (self.least - grid.zero).astype(np.float32) * grid.scale
         high = (self.largest - grid.zero).astype(np.float32) * grid.scale
@@ -131,7 +131,7 @@ class FixedPoint(Integer, frozen=True):
         """'linear' for 4, 8 and 16 bits, which QuantizeLinear supports; else 'function'."""
         return "linear" if self.bits in (4, 8, 16) else "function"
 
-    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+    def build_grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns the grid of the fixed scale, which does not depend on the range."""
         return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
 

@@ -47,19 +47,19 @@ class Microscaling(NumberFormat, frozen=True):
         """Exponent of the largest number of the element format (emax in the specification)."""
         return int(np.frexp(self.element.largest)[1]) - 1
 
-    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+    def round_values(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Rounds block by block along `axis`; the grid is not used."""
         flat = values.reshape(1, 1) if values.ndim == 0 else values
         rounded = np.empty(flat.shape, np.float32)
         for location, blocks in _iterate_slabs(flat.shape, axis % flat.ndim):
             piece = flat[location].reshape(blocks).astype(np.float32, copy=False)
-            scale = self.scales(np.abs(piece).max(2, keepdims=True))
+            scale = self.compute_scales(np.abs(piece).max(2, keepdims=True))
             with np.errstate(invalid="ignore"):
-                nearest = self.element.nearest(piece / scale) * scale
+                nearest = self.element.round_to_nearest(piece / scale) * scale
             rounded[location] = nearest.reshape(rounded[location].shape)
         return rounded.reshape(values.shape)
 
-    def scales(self, largest: Array) -> Array:
+    def compute_scales(self, largest: Array) -> Array:
         """Returns the scale of each block as float32, from the block's largest magnitude."""
         # frexp needs a positive number; a block of zeros stays zero with any scale
         _, exponent = np.frexp(np.where(largest > 0, largest, 1).astype(np.float32))
@@ -67,7 +67,7 @@ class Microscaling(NumberFormat, frozen=True):
         scale = np.ldexp(np.float32(1), shared)
         return np.where(np.isfinite(largest), scale, np.float32(np.nan))
 
-    def limits(self, grid: Grid) -> tuple[Array, Array]:
+    def find_limits(self, grid: Grid) -> tuple[Array, Array]:
         """Returns minus and plus infinity, because the shared exponent covers the range of float32."""
         return np.asarray(-np.inf, np.float32), np.asarray(np.inf, np.float32)
 

@@ -15,8 +15,8 @@ from explorer.engine.number_formats.number_format import (
     NamePattern,
     NumberFormat,
     Writing,
+    build_scale_grid,
     reshape_for_tensor,
-    scale_grid,
 )
 
 SLAB = 1 << 18
@@ -39,16 +39,16 @@ class Half(NumberFormat, frozen=True):
         """The name of the format."""
         return self.name
 
-    def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
+    def encode(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Returns the values cast to the dtype, rounded half to even."""
         with np.errstate(over="ignore"):
             return values.astype(get_numpy_type(self.name))
 
-    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+    def round_values(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the rounded values in float32."""
-        return self.codes(values, grid).astype(np.float32)
+        return self.encode(values, grid).astype(np.float32)
 
-    def limits(self, grid: Grid) -> tuple[Array, Array]:
+    def find_limits(self, grid: Grid) -> tuple[Array, Array]:
         """Returns minus and plus the largest finite number. Larger values become infinite."""
         # 65504 for float16; for bfloat16, 8 significant bits below 2**128
         high = np.asarray(65504 if self.name == "float16" else 2.0**128 - 2.0**120, np.float32)
@@ -73,24 +73,24 @@ class Minifloat(NumberFormat, frozen=True):
     bias: int
     largest: float
 
-    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+    def build_grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns a grid that maps the largest magnitude to `largest`, or scale 1 if not `scaled`."""
         if not self.scaled:
             return Grid(np.ones((), np.float32), np.zeros((), np.int32))
-        return scale_grid(find_largest_magnitude(low, high) / np.float32(self.largest), axis)
+        return build_scale_grid(find_largest_magnitude(low, high) / np.float32(self.largest), axis)
 
-    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+    def round_values(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the values divided by the scale, rounded, and multiplied by the scale."""
         scale = reshape_for_tensor(grid.scale, values.shape, grid)
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond float32 saturate anyway
             rounded = np.asarray(np.divide(values, scale, dtype=np.float32))
         flat = rounded.reshape(-1)
         for start in range(0, flat.size, SLAB):
-            flat[start : start + SLAB] = self.nearest(flat[start : start + SLAB])
+            flat[start : start + SLAB] = self.round_to_nearest(flat[start : start + SLAB])
         rounded *= scale
         return rounded
 
-    def nearest(self, values: Array) -> Array:
+    def round_to_nearest(self, values: Array) -> Array:
         """Returns the nearest numbers at scale 1, saturated; NaN stays NaN."""
         result: Array = np.clip(values, np.float32(-self.largest), np.float32(self.largest))
         exponent = (result.view(np.int32) >> 23 & 255) - 127
@@ -102,7 +102,7 @@ class Minifloat(NumberFormat, frozen=True):
         result *= _compute_power_of_two(step)
         return result
 
-    def limits(self, grid: Grid) -> tuple[Array, Array]:
+    def find_limits(self, grid: Grid) -> tuple[Array, Array]:
         """Returns minus and plus the largest number."""
         high = np.float32(self.largest) * grid.scale
         return cast(Array, -high), cast(Array, high)
@@ -137,12 +137,12 @@ class Float8(Minifloat, frozen=True):
         """The type's name in ml_dtypes."""
         return "float8_e4m3fn" if self.exponent == 4 else "float8_e5m2"
 
-    def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
+    def encode(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Returns codes in the dtype of ml_dtypes."""
         unit_grid = Grid(np.ones((), np.float32), np.zeros((), np.int32))
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.divide(values, reshape_for_tensor(grid.scale, values.shape, grid), dtype=np.float32)
-        return self.rounded(scaled, unit_grid).astype(get_numpy_type(self.element_type))
+        return self.round_values(scaled, unit_grid).astype(get_numpy_type(self.element_type))
 
 
 def create_minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:

@@ -15,8 +15,8 @@ from explorer.engine.number_formats.number_format import (
     NamePattern,
     NumberFormat,
     Writing,
+    build_scale_grid,
     reshape_for_tensor,
-    scale_grid,
 )
 
 SLAB_ELEMENTS = 1 << 20
@@ -28,14 +28,14 @@ class Binary(NumberFormat, frozen=True):
 
     scaled: ClassVar[bool] = True
 
-    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+    def build_grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns a grid whose scale is half of the largest magnitude.
 
         This scale is the best for uniformly distributed magnitudes.
         """
         return _build_grid(find_largest_magnitude(low, high) / np.float32(2), axis)
 
-    def fitted(
+    def fit_grid(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
         """Returns a grid with the mean magnitude as scale, which has the least squared error (XNOR-Net)."""
@@ -43,12 +43,12 @@ class Binary(NumberFormat, frozen=True):
         means = [np.asarray(_sum_magnitudes(channel) / max(1, channel.size)) for channel in channels]
         return _build_grid(np.stack(means), axis)
 
-    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+    def round_values(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the sign times the scale."""
         scale = reshape_for_tensor(grid.scale, values.shape, grid)
         return np.where(values >= 0, scale, -scale)
 
-    def limits(self, grid: Grid) -> tuple[Array, Array]:
+    def find_limits(self, grid: Grid) -> tuple[Array, Array]:
         """Returns the two values of the format."""
         return -grid.scale, grid.scale
 
@@ -66,14 +66,14 @@ class Ternary(Integer, frozen=True):
         """The smallest code, -1."""
         return -1
 
-    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+    def build_grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns a grid whose scale is 2/3 of the largest magnitude.
 
         Each of the codes -1, 0 and 1 then stands for a third of the range.
         """
         return _build_grid(find_largest_magnitude(low, high) * np.float32(2) / np.float32(3), axis)
 
-    def fitted(
+    def fit_grid(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
         """Returns the grid whose scale has the least squared error.
@@ -88,7 +88,7 @@ class Ternary(Integer, frozen=True):
 def _build_grid(scale: Array, axis: int | None) -> Grid:
     """Returns a grid with these scales in float32; without an axis there is a single scale."""
     scale = scale.astype(np.float32)
-    return scale_grid(scale.reshape(()) if axis is None else scale, axis)
+    return build_scale_grid(scale.reshape(()) if axis is None else scale, axis)
 
 
 def _iterate_channels(values: Array, axis: int | None) -> Iterator[Array]:
@@ -107,7 +107,7 @@ def _sum_magnitudes(values: Array) -> float:
 
 
 def _find_ternary_scale(values: Array) -> float:
-    """Returns the scale with the least squared error; a gain is the (sum)**2 / n of `Ternary.fitted`."""
+    """Returns the scale with the least squared error; a gain is the (sum)**2 / n of `Ternary.fit_grid`."""
     ordered = np.abs(values)
     ordered.sort()
     best_gain, scale, total = 0.0, 0.0, 0.0

@@ -61,7 +61,7 @@ class NumberFormat(Struct, frozen=True):
         """The ONNX element type for 'linear' and 'cast', in numpy's or ml_dtypes' spelling; else ''."""
         return ""
 
-    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+    def build_grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns the grid for values between `low` and `high`.
 
         Both are float32, of shape () or with one entry for each index of `axis`. With `symmetric`, zero
@@ -70,7 +70,7 @@ class NumberFormat(Struct, frozen=True):
         scale = np.ones((), np.float32)
         return Grid(scale, np.zeros((), np.int32))
 
-    def fitted(
+    def fit_grid(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
         """Returns the grid for a tensor with known values, such as a weight.
@@ -83,31 +83,31 @@ class NumberFormat(Struct, frozen=True):
             symmetric: Whether zero points do not depend on the values.
         """
         if not self.scaled:
-            return self.grid(values, values)
-        low, high = (ends(values, reduce, axis, block) for reduce in (np.minimum, np.maximum))
-        return replace(self.grid(low, high, axis=axis, symmetric=symmetric), block=block)
+            return self.build_grid(values, values)
+        low, high = (find_ends(values, reduce, axis, block) for reduce in (np.minimum, np.maximum))
+        return replace(self.build_grid(low, high, axis=axis, symmetric=symmetric), block=block)
 
-    def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
+    def encode(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Returns the stored codes. Formats with the form 'function' have none, except integers.
 
         The dtype is `element_type`; 4-bit types use int8 or uint8 with one number per byte.
         """
         raise NotImplementedError
 
-    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+    def round_values(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the values rounded to the format, as float32; in most formats, large values saturate.
 
         NaN stays NaN. `axis` is the axis of a block format's own blocks, which is the depth of a product.
         """
         raise NotImplementedError
 
-    def limits(self, grid: Grid) -> tuple[Array, Array]:
+    def find_limits(self, grid: Grid) -> tuple[Array, Array]:
         """Returns the smallest and largest value of a grid, where it saturates."""
         raise NotImplementedError
 
 
-def ends(values: Array, reduce: np.ufunc, axis: int | None = None, block: int = 0) -> Array:
-    """Returns the minimum or maximum of the values that share a scale, with the arguments of `fitted`."""
+def find_ends(values: Array, reduce: np.ufunc, axis: int | None = None, block: int = 0) -> Array:
+    """Returns the minimum or maximum of the values that share a scale, with the arguments of `fit_grid`."""
     if axis is None:
         return np.asarray(reduce.reduce(values, axis=None), np.float32)
     axis %= values.ndim
@@ -129,7 +129,7 @@ def reshape_for_tensor(values: Array, shape: tuple[int, ...], grid: Grid) -> Arr
     return values.reshape([-1 if index == axis else 1 for index in range(len(shape))])
 
 
-def scale_grid(scale: Array, axis: int | None, zero: Array | None = None) -> Grid:
+def build_scale_grid(scale: Array, axis: int | None, zero: Array | None = None) -> Grid:
     """Returns the grid with these scales; 1 replaces a scale of 0 or below the normal numbers of float32."""
     scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
     return Grid(scale, np.zeros(scale.shape, np.int32) if zero is None else zero, axis)

@@ -35,7 +35,7 @@ class WeightSums:
 
     def __init__(self, choice: LayerChoice, get_grid: GetGrid) -> None:
         self.choice, self.get_grid = choice, get_grid
-        (operand,) = choice.layer.operands_of("weight")
+        (operand,) = choice.layer.list_operands("weight")
         rank = len(operand.shape)
         depth = (-2 if operand.depth is None else operand.depth) % rank
         channel = (operand.channel or 0) % rank
@@ -50,8 +50,8 @@ class WeightSums:
     def is_supported(choice: LayerChoice, get_grid: GetGrid) -> bool:
         """Whether a layer sums integer products, with one scale for each sum."""
         layer = choice.layer
-        weights = choice.layer.operands_of("weight")
-        inputs = choice.layer.operands_of("input")
+        weights = choice.layer.list_operands("weight")
+        inputs = choice.layer.list_operands("input")
         is_product = layer.op in (*_SUMMED_OVER_ALL, *_MATRICES) and len(weights) == len(inputs) == 1
         if not (is_product and isinstance(choice.weight, Integer) and isinstance(choice.input, Integer)):
             return False
@@ -70,13 +70,13 @@ class WeightSums:
         choice, weight, inputs = self.choice, self.choice.weight, self.choice.input
         assert isinstance(weight, Integer)
         assert isinstance(inputs, Integer)
-        zero = int(self.get_grid(choice, choice.layer.operands_of("input")[0]).zero.reshape(-1)[0])
+        zero = int(self.get_grid(choice, choice.layer.list_operands("input")[0]).zero.reshape(-1)[0])
         least, largest = inputs.least - zero, inputs.largest - zero
         below, above = self._sum_slabs(self.negative_sums), self._sum_slabs(self.positive_sums)
         bias = _read_bias(choice, self.get_grid, below.size)
         low, high = below * largest + above * least + bias, above * largest + below * least + bias
         channel = int(np.argmax(np.maximum(high, -low)))
-        zeros = self.get_grid(choice, choice.layer.operands_of("weight")[0]).zero
+        zeros = self.get_grid(choice, choice.layer.list_operands("weight")[0]).zero
         ends = weight.least - int(zeros.max()), weight.largest - int(zeros.min())
         products = [w * x for w in ends for x in (least, largest)]
         return Accumulator(
@@ -99,7 +99,7 @@ class WeightSums:
 
 def _read_bias(choice: LayerChoice, get_grid: GetGrid, channels: int) -> Array:
     """Returns the initial value of each sum: the bias in units of products, or 0 without an int32 bias."""
-    biases = choice.layer.operands_of("bias")
+    biases = choice.layer.list_operands("bias")
     if choice.bias is not BIAS or not biases or biases[0].tensor is None:
         return np.zeros((), np.int64)
     scale = get_grid(choice, biases[0]).scale.astype(np.float64)

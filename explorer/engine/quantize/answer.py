@@ -143,7 +143,7 @@ def _build_layer(
             sums = WeightSums(choice, get_grid)
         weight_agreement = measure_weight_errors(choice, get_grid, sums.add if sums is not None else None)
     stored_weights = {
-        operand.stored: operand for operand in layer.operands_of("weight") if operand.tensor is not None
+        operand.stored: operand for operand in layer.list_operands("weight") if operand.tensor is not None
     }
     return QuantizedLayer(
         layer.name,
@@ -186,13 +186,13 @@ def _get_dtype(operand: Operand) -> str:
 
 def _format_part_name(choice: LayerChoice, part: Part) -> str:
     """Returns the name of a part's format, the element type of an unchanged part, or '' for no part."""
-    operands, fmt = choice.layer.operands_of(part), _get_format(choice, part)
+    operands, fmt = choice.layer.list_operands(part), _get_format(choice, part)
     return fmt.name if fmt is not None else _get_dtype(operands[0]) if operands else ""
 
 
 def _get_bits(choice: LayerChoice, part: Part) -> int | None:
     """Returns the bits of an original number of a part, or None if the layer has no such part."""
-    operands = choice.layer.operands_of(part)
+    operands = choice.layer.list_operands(part)
     return DTYPES[get_dtype_code(_get_dtype(operands[0]))].bits if operands else None
 
 
@@ -223,7 +223,7 @@ def _compute_bitops(
 def _describe_granularity(choice: LayerChoice, get_grid: GetGrid) -> str:
     """Returns the part of a weight that shares a scale ('channel', 'block 32'), or '' without scales."""
     weight = _get_format(choice, "weight")
-    operands = choice.layer.operands_of("weight")
+    operands = choice.layer.list_operands("weight")
     if weight is None or not operands:
         return ""
     if isinstance(weight, Microscaling):
@@ -235,7 +235,9 @@ def _describe_granularity(choice: LayerChoice, get_grid: GetGrid) -> str:
         return f"block {grid.block}"
     if grid.axis is None:
         return "tensor"
-    shared = max(operand.channels_per_scale(get_grid(choice, operand).scale.size) for operand in operands)
+    shared = max(
+        operand.count_channels_per_scale(get_grid(choice, operand).scale.size) for operand in operands
+    )
     return "channel" if shared == 1 else f"{shared} channels"
 
 

@@ -320,8 +320,8 @@ def _choose_by_squared_error(distribution: ValueDistribution, use: RangeUse, per
 
     def compute_error(low: float, high: float) -> float:
         ends = np.float32(low), np.float32(high)
-        grid = use.format.grid(*map(np.asarray, ends), symmetric=use.symmetric)
-        difference = use.format.rounded(middles, grid).astype(np.float64) - middles
+        grid = use.format.build_grid(*map(np.asarray, ends), symmetric=use.symmetric)
+        difference = use.format.round_values(middles, grid).astype(np.float64) - middles
         return float(counts @ (difference * difference))
 
     low, high = distribution.low, distribution.high

@@ -66,7 +66,7 @@ class LayerChoice(Struct, frozen=True):
     origins: Mapping[str, str] = {}
     reason: str = ""
 
-    def symmetric_of(self, part: Part) -> bool:
+    def is_symmetric(self, part: Part) -> bool:
         """Whether the zero point of a part is fixed: at 0, or for unsigned codes in the middle."""
         if self.symmetric is not None:
             return self.symmetric
@@ -93,7 +93,7 @@ def is_function_call(choice: LayerChoice, part: Part) -> bool:
         return False
     if choice.form == "function" or fmt.writing == "function":
         return True
-    weight = choice.weight if choice.layer.operands_of("weight") else fmt
+    weight = choice.weight if choice.layer.list_operands("weight") else fmt
     has_safe_weight = weight is not None and weight.element_type in _SAFE_TYPES and weight.writing == "linear"
     is_safe = has_safe_weight and fmt.element_type in _SAFE_TYPES
     return part == "input" and fmt.writing == "linear" and not is_safe
@@ -188,14 +188,14 @@ def _choose_for_layer(
 def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form: str) -> LayerChoice:
     """Resolves a choice: the formats of the parts that the layer has, and its written form."""
     layer = choice.layer
-    formats = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.operands_of(part)}  # type: ignore[arg-type]
-    if "bias" in formats and layer.operands_of("bias")[0].tensor is None:
+    formats = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.list_operands(part)}  # type: ignore[arg-type]
+    if "bias" in formats and layer.list_operands("bias")[0].tensor is None:
         del formats["bias"]  # the range of a computed bias is unknown before the model runs
     integer_formats = [fmt for part in ("weight", "input") if isinstance(fmt := formats.get(part), Integer)]
     integer_formats = [] if choice.block else integer_formats  # a sum over blocks has no single scale
     if _needs_one_scale(layer, integer_formats):
         choice = replace(choice, granularity="tensor")
-    if "bias" not in parts and layer.operands_of("bias") and layer.operands_of("bias")[0].tensor:
+    if "bias" not in parts and layer.list_operands("bias") and layer.list_operands("bias")[0].tensor:
         formats["bias"] = BIAS
     if formats.get("bias") is BIAS and (len(integer_formats) != 2 or not _can_scale_bias(choice)):
         del formats["bias"]  # no integer accumulator has the scale of this bias
@@ -228,7 +228,7 @@ def _needs_one_scale(layer: QuantizableLayer, integer_formats: Sequence[Integer]
     if len(integer_formats) != 2 or any(fmt.element_type not in ("int8", "uint8") for fmt in integer_formats):
         return False
     return layer.op in ("MatMul", "Gemm") and any(
-        w.input_index == 0 or len(w.shape) > 2 for w in layer.operands_of("weight")
+        w.input_index == 0 or len(w.shape) > 2 for w in layer.list_operands("weight")
     )
 
 
@@ -237,7 +237,7 @@ def _can_scale_bias(choice: LayerChoice) -> bool:
 
     This holds if there is one scale for all, or if each number belongs to one output channel.
     """
-    (weight, *_), (bias, *_) = choice.layer.operands_of("weight"), choice.layer.operands_of("bias")
+    (weight, *_), (bias, *_) = choice.layer.list_operands("weight"), choice.layer.list_operands("bias")
     if bias.tensor is None:
         return False
     if choice.granularity == "tensor" or choice.layer.op != "Gemm":
@@ -256,17 +256,17 @@ def _explain_no_qoperator(choice: LayerChoice) -> str:
     layer = choice.layer
     if layer.op not in ("Conv", "Gemm", "MatMul"):
         return f"there is no QOperator for {layer.op}"
-    factor_formats = [choice.input, choice.weight if layer.operands_of("weight") else choice.input]
+    factor_formats = [choice.input, choice.weight if layer.list_operands("weight") else choice.input]
     if any(fmt is None or fmt.element_type not in ("int8", "uint8") for fmt in factor_formats):
         return "a QOperator multiplies bytes: its input and its weight need int8 or uint8"
-    if layer.operands_of("bias") and choice.bias is not BIAS and not is_bias_added(choice):
+    if layer.list_operands("bias") and choice.bias is not BIAS and not is_bias_added(choice):
         return "the bias of a QOperator must be stored as integers"
     if (dtype := layer.operands[0].dtype) != "float32":
         return f"a QOperator needs float32 inputs and outputs, not {dtype}"
     alpha, beta = _get_gemm_factors(layer)
     # QGemm multiplies the bias by alpha, too
-    has_factors = beta != 1 or (alpha != 1 and layer.operands_of("bias"))
-    if layer.op == "Gemm" and (not layer.operands_of("weight") or layer.operands[0].tensor or has_factors):
+    has_factors = beta != 1 or (alpha != 1 and layer.list_operands("bias"))
+    if layer.op == "Gemm" and (not layer.list_operands("weight") or layer.operands[0].tensor or has_factors):
         return "QGemm needs a stored weight on the right, beta = 1, and with a bias alpha = 1"
     factor_types = [fmt.element_type for o in layer.operands if (fmt := getattr(choice, o.part)) is not None]
     if layer.op == "MatMul" and factor_types == ["int8", "uint8"]:
@@ -280,7 +280,7 @@ def is_bias_added(choice: LayerChoice) -> bool:
     MatMulNBits needs a bias of a known shape, and QGemm needs an integer bias. Neither accepts a bias that
     the model computes or receives as an input.
     """
-    bias = choice.layer.operands_of("bias")
+    bias = choice.layer.list_operands("bias")
     return choice.layer.op == "Gemm" and bool(bias) and bias[0].tensor is None
 
 
@@ -295,7 +295,7 @@ def _fits_nbits(choice: LayerChoice) -> bool:
         return False
     if layer.operands[0].dtype != "float32":
         return False
-    weights = layer.operands_of("weight")
+    weights = layer.list_operands("weight")
     if (
         len(weights) != 1
         or weights[0].input_index != 1

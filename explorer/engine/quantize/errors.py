@@ -75,18 +75,18 @@ def measure_weight_errors(
         observe_steps: Function called with the integer steps of each slab of the weight, in order. It is not
             called for a float format.
     """
-    operands = choice.layer.operands_of("weight") if choice.weight is not None else ()
+    operands = choice.layer.list_operands("weight") if choice.weight is not None else ()
     agreement = Agreement()
     for operand in operands:
         depth = -1 if operand.depth is None else operand.depth
         for values, grid in iterate_slabs(operand, get_grid(choice, operand)):
             assert choice.weight is not None
             if observe_steps is not None and isinstance(choice.weight, Integer):
-                steps = choice.weight.steps(values, grid)
+                steps = choice.weight.count_steps(values, grid)
                 observe_steps(steps)
-                rounded = choice.weight.of_steps(steps, grid)
+                rounded = choice.weight.decode_steps(steps, grid)
             else:
-                rounded = choice.weight.rounded(values, grid, depth)
+                rounded = choice.weight.round_values(values, grid, depth)
             agreement.add(values.reshape(-1, 1), convert_to_layer_dtype(rounded, operand).reshape(-1, 1))
     return agreement if operands else None
 
@@ -178,7 +178,7 @@ def add_sample(
             errors.output.add(original_output.reshape(-1, 1), quantized_output.reshape(-1, 1))
             is_lost = np.isnan(original_output) & ~np.isnan(quantized_output)
             errors.lost_nan += int(np.count_nonzero(is_lost))
-    for operand in choice.layer.operands_of("input") if choice.input is not None else ():
+    for operand in choice.layer.list_operands("input") if choice.input is not None else ():
         assert choice.input is not None
         values, grid = original_values[operand.value], get_grid(choice, operand)
         errors.nan += int(np.count_nonzero(np.isnan(values)))
@@ -195,19 +195,19 @@ def _iterate_rounded_pairs(
     """Yields pieces of the original with their rounded elements. A format with blocks gets one piece."""
     if isinstance(fmt, Microscaling):
         values = values.astype(np.float32, copy=False)
-        yield values, fmt.rounded(values, grid, -1 if depth is None else depth)
+        yield values, fmt.round_values(values, grid, -1 if depth is None else depth)
         return
     flat_values = values.reshape(-1).astype(np.float32, copy=False)
     for start in range(0, flat_values.size, _PIECE_ELEMENTS):
         yield (
             flat_values[start : start + _PIECE_ELEMENTS],
-            fmt.rounded(flat_values[start : start + _PIECE_ELEMENTS], grid),
+            fmt.round_values(flat_values[start : start + _PIECE_ELEMENTS], grid),
         )
 
 
 def _count_saturated(fmt: NumberFormat, values: Array, grid: Grid) -> int:
     """Counts the elements beyond the limits of the format. On a linear grid, half a step is allowed."""
-    low, high = fmt.limits(grid)
+    low, high = fmt.find_limits(grid)
     # the float32 scale is rounded, so the maximum itself may be slightly beyond the largest code
     slack = grid.scale / 2 if fmt.writing == "linear" else 1e-6 * np.maximum(-low, high)
     return int(np.count_nonzero((values < low - slack) | (values > high + slack)))
@@ -254,7 +254,7 @@ class _LayerSubgraphs:
         """Returns the names of the original's values that a layer needs: its inputs and its outputs."""
         regions = self._regions[choice.layer.node.outputs[0]]
         received = {self._originals[name] for _, region in regions for name in region.inputs}
-        read = {operand.value for operand in choice.layer.operands_of("input")}
+        read = {operand.value for operand in choice.layer.list_operands("input")}
         return sorted(received | read | {name for name, _ in regions})
 
     def make_runner(

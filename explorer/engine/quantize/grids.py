@@ -31,10 +31,10 @@ def list_range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
 
 def _list_uses(choice: LayerChoice) -> Iterator[RangeUse]:
     """Yields the inputs of a layer that need a range, and the outputs that the layer rounds."""
-    fmt, symmetric = choice.input, choice.symmetric_of("input")
+    fmt, symmetric = choice.input, choice.is_symmetric("input")
     if fmt is None or choice.reason or not fmt.scaled:
         return
-    for operand in choice.layer.operands_of("input"):
+    for operand in choice.layer.list_operands("input"):
         yield RangeUse(choice.scale_sources.get(operand.value, operand.value), fmt, symmetric)
     if choice.form == "qoperator":
         yield RangeUse(choice.layer.node.outputs[0], fmt, symmetric)
@@ -75,10 +75,10 @@ class Grids:
     def find_value_grid(self, choice: LayerChoice, value: str) -> Grid:
         """Returns the grid of a value in the format of a layer's inputs."""
         assert choice.input is not None
-        use = RangeUse(choice.scale_sources.get(value, value), choice.input, choice.symmetric_of("input"))
+        use = RangeUse(choice.scale_sources.get(value, value), choice.input, choice.is_symmetric("input"))
         low, high = self._ranges[use] if self._ranges and choice.input.scaled else (0.0, 0.0)
         ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
-        return choice.input.grid(*ends, symmetric=use.symmetric)
+        return choice.input.build_grid(*ends, symmetric=use.symmetric)
 
     def _compute_weight_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
         """Computes the grid of a weight. With an int32 bias, the bias does not overflow on this grid."""
@@ -87,30 +87,30 @@ class Grids:
             operand,
             choice.weight,
             per_channel=choice.granularity == "channel",
-            symmetric=choice.symmetric_of("weight"),
+            symmetric=choice.is_symmetric("weight"),
             block=choice.block,
         )
         if choice.unsaturated and _is_byte_product(choice):
             grid = enlarge_scales(operand, grid, int(choice.layer.node.attributes.get("group", 1)))
         if choice.bias is not BIAS or grid.block:
             return grid
-        scale = self.find_operand_grid(choice, choice.layer.operands_of("input")[0]).scale
+        scale = self.find_operand_grid(choice, choice.layer.list_operands("input")[0]).scale
         formats = (choice.weight, choice.input)
         # a code is at most half of its range away from the zero point
         product = math.prod(fmt.largest - fmt.least for fmt in formats if isinstance(fmt, Integer)) // 4
-        return fit_bias(operand, grid, read_bias(choice.layer.operands_of("bias")[0]), scale, product)
+        return fit_bias(operand, grid, read_bias(choice.layer.list_operands("bias")[0]), scale, product)
 
     def _compute_bias_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
         """Computes the grid of a bias. An int32 bias has the product of the scales of input and weight."""
         assert choice.bias is not None
         if choice.bias is not BIAS:
             return choose_weight_grid(
-                operand, choice.bias, per_channel=False, symmetric=choice.symmetric_of("bias")
+                operand, choice.bias, per_channel=False, symmetric=choice.is_symmetric("bias")
             )
-        weight = choice.layer.operands_of("weight")[0]
+        weight = choice.layer.list_operands("weight")[0]
         input_scale, weight_scale = (
             self.find_operand_grid(choice, part).scale
-            for part in (choice.layer.operands_of("input")[0], weight)
+            for part in (choice.layer.list_operands("input")[0], weight)
         )
         scale = np.asarray(input_scale * weight_scale, np.float32)
         if scale.size == 1:

@@ -72,7 +72,7 @@ class Operand(Struct, frozen=True):
         assert self.tensor is not None
         return tuple(self.tensor.shape[axis] for axis in self.axes)
 
-    def channels_per_scale(self, scales: int) -> int:
+    def count_channels_per_scale(self, scales: int) -> int:
         """Returns the number of output channels that share one of `scales` scales along `channel`."""
         return max(self.channels // max(scales, 1), 1)
 
@@ -107,7 +107,7 @@ class QuantizableLayer(Struct, frozen=True):
         """Operator of the node."""
         return self.node.op
 
-    def operands_of(self, part: Part) -> tuple[Operand, ...]:
+    def list_operands(self, part: Part) -> tuple[Operand, ...]:
         """Returns the operands with the role `part`."""
         return tuple(operand for operand in self.operands if operand.part == part)
 

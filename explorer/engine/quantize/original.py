@@ -48,7 +48,7 @@ class OriginalRuns:
         self.samples = samples
         value_infos = shapes.infer(model).values
         layers = find_layers(model, value_infos, {})
-        input_names = {operand.value for layer in layers for operand in layer.operands_of("input")}
+        input_names = {operand.value for layer in layers for operand in layer.list_operands("input")}
         self.means = ChannelMeans(find_channel_axes(layers))
         self._distributions = {name: ValueDistribution(fine=fine) for name in sorted(input_names)}
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}

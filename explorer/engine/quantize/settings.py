@@ -37,7 +37,7 @@ def _find_layer_settings(choice: LayerChoice) -> LayerSettings:
         get_format_name("input"),
         get_format_name("bias"),
         choice.granularity,
-        choice.symmetric_of("weight"),
+        choice.is_symmetric("weight"),
         choice.block,
         choice.form,
         {value: origin or DEFAULT for value, origin in choice.origins.items()},

@@ -102,7 +102,7 @@ def _compute_block_scales(node: Node, values: Array) -> Array:
     axis = int(node.attributes.get("axis", -1)) % max(values.ndim, 1)
     starts = np.arange(0, values.shape[axis], BLOCK)
     largest = np.maximum.reduceat(np.abs(values), starts, axis)
-    scales = fmt.scales(largest).repeat(BLOCK, axis)
+    scales = fmt.compute_scales(largest).repeat(BLOCK, axis)
     return scales.take(np.arange(values.shape[axis]), axis)
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import ComputedPayload, FileSpan, Inline, Tensor
-from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, ends
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, find_ends
 from explorer.engine.quantize.layers import Operand
 
 _SLAB_ELEMENTS = 1 << 18
@@ -40,7 +40,7 @@ def choose_weight_grid(
         operand: The weight.
         fmt: Number format of the weight.
         per_channel: Whether each output channel has its own scale. A weight without channels has one scale.
-        symmetric: Whether zero points are fixed, as in `NumberFormat.grid`.
+        symmetric: Whether zero points are fixed, as in `NumberFormat.build_grid`.
         block: Number of elements along the depth that share a scale. 0, or at least the depth, means no
             blocks.
 
@@ -52,16 +52,16 @@ def choose_weight_grid(
     values = read_floats(operand)
     if not fmt.scaled:
         axis, block = None, 0
-    low, high = (ends(values, reduce, axis, block) for reduce in (np.minimum, np.maximum))
+    low, high = (find_ends(values, reduce, axis, block) for reduce in (np.minimum, np.maximum))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise BadModel(
             f"the weight '{operand.stored}' holds NaN or infinity", hint="no format has a grid for it"
         )
     if fmt.writing == "linear":  # a linear grid depends on the ends of the range only
-        grid = replace(fmt.grid(low, high, axis=axis, symmetric=symmetric), block=block)
+        grid = replace(fmt.build_grid(low, high, axis=axis, symmetric=symmetric), block=block)
     else:
         values = values.astype(np.float32, copy=False) if fmt.scaled else values
-        grid = fmt.fitted(values, axis=axis, block=block, symmetric=symmetric)
+        grid = fmt.fit_grid(values, axis=axis, block=block, symmetric=symmetric)
     _release_pages(operand)
     return grid
 
@@ -131,7 +131,9 @@ def _find_zero_weights(operand: Operand, grid: Grid) -> Array:
     """
     is_zero = np.asarray(grid.scale == 1)
     if is_zero.any():
-        low, high = (ends(read_floats(operand), reduce, grid.axis) for reduce in (np.minimum, np.maximum))
+        low, high = (
+            find_ends(read_floats(operand), reduce, grid.axis) for reduce in (np.minimum, np.maximum)
+        )
         is_zero = is_zero & (low == 0) & (high == 0)
     return is_zero
 
@@ -236,4 +238,4 @@ def _encode_slabs(
     operand: Operand, fmt: NumberFormat, grid: Grid, start: int, stop: int
 ) -> Iterator[memoryview]:
     for values, part in iterate_slabs(operand, grid, start, stop):
-        yield memoryview(pack_codes(fmt.codes(values, part), fmt.bits))
+        yield memoryview(pack_codes(fmt.encode(values, part), fmt.bits))

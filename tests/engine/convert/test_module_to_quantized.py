@@ -103,11 +103,11 @@ def test_inputs_are_rounded_to_the_numbers_of_the_format(name: str) -> None:
     values[2, :32, 2] = 2.0**-130
     values[2, 40, 3] = np.nan
     for low, high in ((-3.0, 3.0), (-0.7, 5.0)):
-        grid = fmt.grid(np.float32(low), np.float32(high), symmetric=low == -high)
+        grid = fmt.build_grid(np.float32(low), np.float32(high), symmetric=low == -high)
         for axis in (-2, -1):
             with np.errstate(over="ignore"):
-                expected = fmt.rounded(values, grid, axis)
-            given = InputRounding(fmt, grid, axis).rounded(torch.from_numpy(values)).numpy()
+                expected = fmt.round_values(values, grid, axis)
+            given = InputRounding(fmt, grid, axis).round_values(torch.from_numpy(values)).numpy()
             np.testing.assert_array_equal(given, expected)
 
 

@@ -136,8 +136,8 @@ def test_no_other_range_has_a_smaller_error(kind: str, fmt: str, symmetric: bool
     values, wanted = drawn(kind), use("x", fmt, symmetric=symmetric)
 
     def error(low: float, high: float) -> float:
-        grid = wanted.format.grid(np.float32(low), np.float32(high), symmetric=symmetric)
-        return float(((wanted.format.rounded(values, grid).astype(float) - values) ** 2).sum())
+        grid = wanted.format.build_grid(np.float32(low), np.float32(high), symmetric=symmetric)
+        return float(((wanted.format.round_values(values, grid).astype(float) - values) ** 2).sum())
 
     chosen = distribution(values, 3).range(wanted, "mse", 99)
     tried = [error(values.min() * at, values.max() * at) for at in np.linspace(0.02, 1, 100)]

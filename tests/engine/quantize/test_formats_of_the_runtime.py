@@ -71,13 +71,13 @@ def test_a_format_of_quantize_linear_rounds_as_the_runtime_does(name: str, symme
         low, high = (
             (np.float32(-4), np.float32(6)) if axis is None else (values[:, 4:].min(1), values[:, 4:].max(1))
         )
-        grid = number_format.grid(low, high, axis=axis, symmetric=symmetric)
+        grid = number_format.build_grid(low, high, axis=axis, symmetric=symmetric)
         expected = through_the_runtime(values, grid, number_format.element_type)
-        assert np.array_equal(number_format.rounded(values, grid), expected)
+        assert np.array_equal(number_format.round_values(values, grid), expected)
         scale, zero = (
             reshape_for_tensor(of, values.shape, grid).astype(np.float32) for of in (grid.scale, grid.zero)
         )
-        codes = number_format.codes(values, grid).astype(np.float32)
+        codes = number_format.encode(values, grid).astype(np.float32)
         assert np.array_equal((codes - zero) * scale, expected)
 
 
@@ -93,17 +93,19 @@ def test_half_precision_rounds_as_a_cast_there_and_back_does(name: str, level: s
     number_format = find_format(name)
     assert number_format is not None
     expected = run(nodes, [], values, level)
-    assert np.array_equal(number_format.rounded(values, number_format.grid(values, values)), expected)
+    assert np.array_equal(
+        number_format.round_values(values, number_format.build_grid(values, values)), expected
+    )
 
 
 def test_a_channel_of_zeros_stays_zero() -> None:
     values = np.zeros((2, 3), np.float32)
     values[1] = [1e-42, 0, -1e-42]
     number_format = find_format("int8")
-    grid = number_format.grid(values.min(1), values.max(1), axis=0)
+    grid = number_format.build_grid(values.min(1), values.max(1), axis=0)
     assert np.isfinite(grid.scale).all()
     assert (grid.scale > 0).all()
-    assert np.array_equal(number_format.rounded(values, grid), np.zeros_like(values))
+    assert np.array_equal(number_format.round_values(values, grid), np.zeros_like(values))
 
 
 def test_a_format_that_is_none_is_one_line_with_what_was_meant() -> None:

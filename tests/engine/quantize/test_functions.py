@@ -50,13 +50,13 @@ SYMMETRIC = [name for name in EXAMPLES[1:] if not name.startswith("uint")]
 @pytest.mark.parametrize("name", [*SYMMETRIC, "floatE7M1", "floatE2M14", "fixed24.12"])
 def test_onnxruntime_gives_a_formats_own_numbers(tmp_path: Path, name: str, opset: int) -> None:
     one, values = fmt(name), wild()
-    grid = one.fitted(values_of(), axis=0)
+    grid = one.fit_grid(values_of(), axis=0)
     model = model_of([(one, grid, axis) for axis in (1, -1, 0)], SHAPE, opset)
     path = written(tmp_path, model)
     onnx.checker.check_model(str(path), full_check=True)
     expected, source = [], values
     for axis in (1, -1, 0):
-        source = one.rounded(source, grid, axis)
+        source = one.round_values(source, grid, axis)
         expected.append(source)
     for level in LEVELS if opset == 17 else LEVELS[-1:]:
         for ours, theirs in zip(expected, run(path, values, level), strict=True):
@@ -68,11 +68,11 @@ def test_onnxruntime_gives_a_formats_own_numbers(tmp_path: Path, name: str, opse
 )
 def test_the_reference_of_onnx_gives_the_same_numbers(tmp_path: Path, name: str) -> None:
     one, values = fmt(name), wild()
-    grid = one.fitted(values_of(), axis=0)
+    grid = one.fit_grid(values_of(), axis=0)
     evaluator = ReferenceEvaluator(str(written(tmp_path, model_of([(one, grid, 1)], SHAPE, 17))))
     with np.errstate(all="ignore"):
         (got,) = evaluator.run(None, {"x": values})
-    assert np.array_equal(one.rounded(values, grid, 1), got, equal_nan=True)
+    assert np.array_equal(one.round_values(values, grid, 1), got, equal_nan=True)
 
 
 def test_one_file_holds_formats_of_other_bits_and_signs(tmp_path: Path) -> None:
@@ -88,12 +88,12 @@ def test_one_file_holds_formats_of_other_bits_and_signs(tmp_path: Path) -> None:
         "float16",
     )
     values = values_of(3)
-    grids = [fmt(name).fitted(values) for name in names]
+    grids = [fmt(name).fit_grid(values) for name in names]
     model = model_of([(fmt(name), grid, 1) for name, grid in zip(names, grids, strict=True)], SHAPE, 17)
     assert sorted(name for _, name, _ in model.functions) == ["FloatQuant", "IntQuant", "mxfp4", "mxint8"]
     got = run(written(tmp_path, model), values, LEVELS[-1])
     for name, grid, theirs in zip(names, grids, got, strict=True):
-        values = fmt(name).rounded(values, grid, 1)
+        values = fmt(name).round_values(values, grid, 1)
         assert np.array_equal(values, theirs), name
 
 
@@ -106,19 +106,19 @@ def test_every_power_of_two_of_float32_is_a_block_of_its_own(tmp_path: Path) -> 
     values[:, 1] = values[:, 0] * np.float32(0.37)
     for name in ("mxint8", "mxfp8", "mxfp8e5m2", "mxfp6", "mxfp6e3m2", "mxfp4"):
         one = fmt(name)
-        grid = one.fitted(values)
+        grid = one.fit_grid(values)
         (got,) = run(written(tmp_path, model_of([(one, grid, -1)], values.shape, 18)), values, LEVELS[-1])
-        assert np.array_equal(one.rounded(values, grid), got), name
+        assert np.array_equal(one.round_values(values, grid), got), name
 
 
 def test_integers_with_a_zero_point_are_at_most_a_step_beside_quantize_linear(tmp_path: Path) -> None:
     values = values_of(2)
     for name, symmetric in (("uint8", True), ("int8", False), ("uint16", False)):
         one = fmt(name)
-        grid = one.grid(values.min(), values.max(), symmetric=symmetric)
+        grid = one.build_grid(values.min(), values.max(), symmetric=symmetric)
         assert grid.zero.any()
         (got,) = run(written(tmp_path, model_of([(one, grid, -1)], SHAPE, 17)), values, LEVELS[-1])
-        steps = np.abs(got - one.rounded(values, grid)) / grid.scale
+        steps = np.abs(got - one.round_values(values, grid)) / grid.scale
         assert steps.max() < 1.001
         assert (steps > 0.001).mean() < 0.01
 
@@ -126,10 +126,10 @@ def test_integers_with_a_zero_point_are_at_most_a_step_beside_quantize_linear(tm
 def test_weights_that_share_a_scale_in_blocks_have_it_written_out(tmp_path: Path) -> None:
     values = values_of(2)
     one = fmt("int4")
-    grid = one.fitted(values, axis=1, block=32)
+    grid = one.fit_grid(values, axis=1, block=32)
     assert grid.scale.shape == (3, 3, 5)
     (got,) = run(written(tmp_path, model_of([(one, grid, 1)], SHAPE, 17)), values, LEVELS[-1])
-    assert np.array_equal(one.rounded(values, grid), got)
+    assert np.array_equal(one.round_values(values, grid), got)
 
 
 @pytest.mark.slow
@@ -138,14 +138,14 @@ def test_a_size_that_is_open_stays_so(tmp_path: Path) -> None:
         one = fmt(name)
         for length in (1, 31, 32, 33, 64):
             values = values_of(2)[:, :length]
-            model = model_of([(one, one.grid(np.float32(-8), np.float32(8)), 1)], ("n", "k", 5), 18)
+            model = model_of([(one, one.build_grid(np.float32(-8), np.float32(8)), 1)], ("n", "k", 5), 18)
             (got,) = run(written(tmp_path, model), values, LEVELS[-1])
-            grid = one.grid(np.float32(-8), np.float32(8))
-            assert np.array_equal(one.rounded(values, grid, 1), got), (name, length)
+            grid = one.build_grid(np.float32(-8), np.float32(8))
+            assert np.array_equal(one.round_values(values, grid, 1), got), (name, length)
 
 
 def test_an_operator_set_that_is_too_old_is_said() -> None:
     with pytest.raises(ValueError, match="operator set 13, not 12"):
         build_function(fmt("mxfp8"), 12)
     assert build_function(fmt("bfloat16"), 13) is None
-    assert len(call(fmt("bfloat16"), fmt("bfloat16").grid(0, 1), "x", "y", (2,)).nodes) == 2
+    assert len(call(fmt("bfloat16"), fmt("bfloat16").build_grid(0, 1), "x", "y", (2,)).nodes) == 2

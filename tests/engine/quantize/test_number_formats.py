@@ -32,7 +32,7 @@ def fmt(name: str) -> NumberFormat:
 
 def unscaled(name: str, values: np.ndarray) -> np.ndarray:
     one = fmt(name)
-    return one.rounded(values, one.grid(values.min(), values.max()))
+    return one.round_values(values, one.build_grid(values.min(), values.max()))
 
 
 def trying(numbers: list[float]) -> np.ndarray:
@@ -61,10 +61,10 @@ def test_fixed_point_is_the_nearest_of_its_numbers(name: str) -> None:
     values = trying(numbers)
     assert np.array_equal(unscaled(name, values), nearest(values, numbers), equal_nan=True)
     one = fmt(name)
-    low, high = one.limits(one.grid(values, values))
+    low, high = one.find_limits(one.build_grid(values, values))
     assert (float(low), float(high)) == (numbers[0], numbers[-1])
     known = values[np.isfinite(values)]
-    codes = one.codes(known, one.grid(values, values))
+    codes = one.encode(known, one.build_grid(values, values))
     assert np.array_equal(codes * np.float32(2.0**-fraction), nearest(known, numbers))
 
 
@@ -77,7 +77,7 @@ def test_a_minifloat_is_the_nearest_of_its_numbers(name: str) -> None:
     values = trying(numbers)
     assert np.array_equal(unscaled(name, values), rounded_magnitudes(values, numbers), equal_nan=True)
     one = fmt(name)
-    assert float(one.limits(one.grid(values, values))[1]) == numbers[-1]
+    assert float(one.find_limits(one.build_grid(values, values))[1]) == numbers[-1]
     assert one.bits == 1 + exponent + mantissa
 
 
@@ -108,7 +108,7 @@ def test_a_float_that_ml_dtypes_has_is_what_ml_dtypes_makes_of_it(name: str, kin
     if fmt(name).writing != "cast":
         # those saturate here; a Cast to 16 bits makes infinity of what is beyond them
         expected = np.clip(values, -numbers[-1], numbers[-1]).astype(kind).astype(np.float32)
-    ours = fmt(name).rounded(values, Grid(np.ones((), np.float32), np.zeros((), np.int32)))
+    ours = fmt(name).round_values(values, Grid(np.ones((), np.float32), np.zeros((), np.int32)))
     known = ~np.isnan(values)
     assert np.array_equal(ours[known], expected[known])
     if not name.startswith(("floatE2", "floatE3")):
@@ -119,14 +119,14 @@ def test_a_float_that_ml_dtypes_has_is_what_ml_dtypes_makes_of_it(name: str, kin
 def test_a_scaled_float8_reaches_the_end_of_the_range(name: str) -> None:
     values = np.random.default_rng(1).normal(0, [[0.01], [1e-12], [300], [0]], (4, 200)).astype(np.float32)
     one = fmt(name)
-    grid = one.fitted(values, axis=0)
+    grid = one.fit_grid(values, axis=0)
     largest = np.abs(values).max(1)
-    assert np.allclose(one.limits(grid)[1][:3], largest[:3], rtol=1e-6)
-    codes = one.codes(values, grid)
+    assert np.allclose(one.find_limits(grid)[1][:3], largest[:3], rtol=1e-6)
+    codes = one.encode(values, grid)
     assert str(codes.dtype) == one.element_type
     scale = grid.scale[:, None]
-    assert np.array_equal(codes.astype(np.float32) * scale, one.rounded(values, grid))
-    assert not one.rounded(values, grid)[3].any()
+    assert np.array_equal(codes.astype(np.float32) * scale, one.round_values(values, grid))
+    assert not one.round_values(values, grid)[3].any()
 
 
 def by_definition(values: np.ndarray, name: str, axis: int) -> np.ndarray:
@@ -145,7 +145,7 @@ def test_a_block_format_is_the_nearest_of_its_numbers(name: str) -> None:
     spread = (draw.normal(0, 1, (3, 70, 4)) * 2.0 ** draw.integers(-12, 12, (3, 70, 4))).astype(np.float32)
     for axis in (0, 1, -1, -2):
         assert np.array_equal(
-            one.rounded(spread, one.fitted(spread), axis), by_definition(spread, name, axis)
+            one.round_values(spread, one.fit_grid(spread), axis), by_definition(spread, name, axis)
         )
     # every number of the format, every tie, at the scale 1 that its largest element sets
     numbers = MX_ELEMENTS[name]
@@ -154,7 +154,7 @@ def test_a_block_format_is_the_nearest_of_its_numbers(name: str) -> None:
     rows = np.full((len(values), 2), 2.0 ** EMAX[name], np.float32)
     rows[:, 0] = values
     expected = rounded_magnitudes(values, numbers)
-    assert np.array_equal(one.rounded(rows, one.fitted(rows))[:, 0], expected)
+    assert np.array_equal(one.round_values(rows, one.fit_grid(rows))[:, 0], expected)
     assert one.stored_bits == one.bits + 0.25
 
 
@@ -164,7 +164,7 @@ def test_a_block_format_at_its_ends(name: str) -> None:
 
     def of(*values: float) -> np.ndarray:
         row = np.float32(values)
-        out = one.rounded(row, one.fitted(row))
+        out = one.round_values(row, one.fit_grid(row))
         assert np.array_equal(out, microscaled(row, name), equal_nan=True)
         return out
 
@@ -184,7 +184,7 @@ def test_a_block_format_at_its_ends(name: str) -> None:
         assert np.isnan(of(1, bad, 2)).all()
     two = np.ones(64, np.float32)
     two[3] = np.nan
-    assert np.isnan(one.rounded(two, one.fitted(two))).tolist() == [True] * 32 + [False] * 32
+    assert np.isnan(one.round_values(two, one.fit_grid(two))).tolist() == [True] * 32 + [False] * 32
 
 
 @settings(max_examples=60, deadline=None)
@@ -195,7 +195,7 @@ def test_a_block_format_at_its_ends(name: str) -> None:
 def test_any_block_is_what_the_definition_says(name: str, numbers: list[float]) -> None:
     values = np.float32(numbers)
     one = fmt(name)
-    assert np.array_equal(one.rounded(values, one.fitted(values)), by_definition(values, name, 0))
+    assert np.array_equal(one.round_values(values, one.fit_grid(values)), by_definition(values, name, 0))
 
 
 def test_a_weight_larger_than_what_is_rounded_at_a_time_is_rounded_whole() -> None:
@@ -203,19 +203,19 @@ def test_a_weight_larger_than_what_is_rounded_at_a_time_is_rounded_whole() -> No
     one = fmt("mxfp6")
     for axis in (0, 1):
         picked = values[:, 500:502] if axis == 0 else values[690:692]
-        whole = one.rounded(values, one.fitted(values), axis)
+        whole = one.round_values(values, one.fit_grid(values), axis)
         assert np.array_equal(
             whole[:, 500:502] if axis == 0 else whole[690:692], by_definition(picked, "mxfp6", axis)
         )
     small = fmt("floatE4M3")
     assert np.array_equal(
-        small.rounded(values, small.fitted(values)), rounded_magnitudes(values, float_numbers(4, 3, 7))
+        small.round_values(values, small.fit_grid(values)), rounded_magnitudes(values, float_numbers(4, 3, 7))
     )
 
 
 def squared_error(values: np.ndarray, name: str, scale: float) -> float:
     one = fmt(name)
-    near = one.rounded(values, Grid(np.asarray(scale, np.float32), np.zeros((), np.int32)))
+    near = one.round_values(values, Grid(np.asarray(scale, np.float32), np.zeros((), np.int32)))
     return float(((values - near).astype(np.float64) ** 2).sum())
 
 
@@ -223,18 +223,18 @@ def squared_error(values: np.ndarray, name: str, scale: float) -> float:
 def test_no_other_scale_of_binary_or_ternary_weights_has_a_smaller_error(name: str) -> None:
     values = np.random.default_rng(4).laplace(0, 0.1, (3, 60)).astype(np.float32)
     one = fmt(name)
-    grid = one.fitted(values, axis=0)
+    grid = one.fit_grid(values, axis=0)
     for row, scale in zip(values, grid.scale, strict=True):
-        assert np.isclose(float(one.fitted(row).scale), scale)
+        assert np.isclose(float(one.fit_grid(row).scale), scale)
         best = squared_error(row, name, float(scale))
         for other in np.linspace(0.001, 0.6, 800):
             assert best <= squared_error(row, name, float(other)) + 1e-9
-    near = one.rounded(values, grid)
+    near = one.round_values(values, grid)
     levels = {"binary": (-1, 1), "ternary": (-1, 0, 1)}[name]
     assert set(np.unique(near / grid.scale[:, None])) <= set(levels)
     assert one.stored_bits == {"binary": 1, "ternary": 2}[name]
     zeros = np.zeros((2, 4), np.float32)
-    assert np.isfinite(one.fitted(zeros, axis=1).scale).all()
+    assert np.isfinite(one.fit_grid(zeros, axis=1).scale).all()
 
 
 @pytest.mark.parametrize("name", EXAMPLES[1:])
@@ -245,9 +245,9 @@ def test_what_is_a_number_of_a_format_stays_what_it_is(name: str) -> None:
     one = fmt(name)
     for axis in (0, 1):
         for symmetric in (True, False):
-            grid = one.fitted(values, axis=axis, symmetric=symmetric)
-            once = one.rounded(values, grid, axis)
-            assert np.array_equal(one.rounded(once, grid, axis), once)
+            grid = one.fit_grid(values, axis=axis, symmetric=symmetric)
+            once = one.round_values(values, grid, axis)
+            assert np.array_equal(one.round_values(once, grid, axis), once)
 
 
 def test_every_name_that_is_shown_is_a_format() -> None:
@@ -290,7 +290,7 @@ def test_the_manual_names_every_format_with_its_largest_number() -> None:
             continue
         assert f"{one.stored_bits:g}" in row[1].replace(" ", "").split(","), name
         unit = Grid(np.ones((), np.float32), np.zeros((), np.int32))
-        high = float(one.limits(unit if one.scaled else one.grid(0, 0))[1])
+        high = float(one.find_limits(unit if one.scaled else one.build_grid(0, 0))[1])
         if name.startswith("mx"):
             element = MX_ELEMENTS[name][-1]
             assert {"mxint8": "127/64"}.get(name, f"up to {element:g}") in row[2], name

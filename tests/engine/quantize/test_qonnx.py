@@ -46,8 +46,8 @@ def test_qonnx_executes_our_file_to_the_same_numbers(
     expected = {}
     for name in TYPES:
         one = fmt(name)
-        per_tensor = one.fitted(values_of())
-        grids = [per_tensor, one.fitted(values_of(), axis=0), one.fitted(values_of(), axis=1)]
+        per_tensor = one.fit_grid(values_of())
+        grids = [per_tensor, one.fit_grid(values_of(), axis=0), one.fit_grid(values_of(), axis=1)]
         model = model_of([(one, grid, 1) for grid in grids], SHAPE, 17, ir_version=8)
         write(model, str(tmp_path / f"{name}.onnx"))
         expected[name] = run(tmp_path / f"{name}.onnx", values, LEVELS[-1])

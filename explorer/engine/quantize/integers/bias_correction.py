@@ -28,13 +28,13 @@ def find_channel_axes(layers: Sequence[QuantizableLayer]) -> dict[str, int]:
         operand.value: operand.depth
         for layer in layers
         if _is_correctable(layer)
-        for operand in layer.operands_of("input")
+        for operand in layer.list_operands("input")
         if operand.depth is not None
     }
 
 
 def _is_correctable(layer: QuantizableLayer) -> bool:
-    weights, biases = layer.operands_of("weight"), layer.operands_of("bias")
+    weights, biases = layer.list_operands("weight"), layer.list_operands("bias")
     if layer.op not in _OPERATORS or len(weights) != 1 or not biases or biases[0].tensor is None:
         return False
     factors = (layer.node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
@@ -59,8 +59,8 @@ def _correct_bias(choice: LayerChoice, grids: Grids, channel_means: ChannelMeans
     layer = choice.layer
     if choice.reason or choice.weight is None or choice.bias is None or not _is_correctable(layer):
         return choice
-    (weight,), (bias,), (activation, *_) = (layer.operands_of(part) for part in ("weight", "bias", "input"))
-    mean = channel_means.mean_of(activation.value)
+    (weight,), (bias,), (activation, *_) = (layer.list_operands(part) for part in ("weight", "bias", "input"))
+    mean = channel_means.get_mean(activation.value)
     grids.find_operand_grid(choice, bias)  # computed first, so that the scales fit the original bias
     if mean is None or weight.channel is None or weight.depth is None:
         return choice
@@ -70,7 +70,7 @@ def _correct_bias(choice: LayerChoice, grids: Grids, channel_means: ChannelMeans
     if not is_channel_first and rank != 2:
         return choice
     for values, part in iterate_slabs(weight, grid):
-        errors.append(choice.weight.rounded(values, part) - values)
+        errors.append(choice.weight.round_values(values, part) - values)
     error = np.concatenate(errors).astype(np.float64)
     error = error if is_channel_first else error.T
     error = error.reshape(*error.shape[:2], -1).sum(axis=2)

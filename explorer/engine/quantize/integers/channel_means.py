@@ -31,7 +31,7 @@ class ChannelMeans:
         if previous_sum.shape == total.shape:
             self._sums[name] = previous_sum + total, count + value.size // max(total.size, 1)
 
-    def mean_of(self, name: str) -> Array | None:
+    def get_mean(self, name: str) -> Array | None:
         """Returns the mean of each channel, or None if no sample was added."""
         total, count = self._sums.get(name, (None, 0))
         return None if total is None or not count else total / count

@@ -127,7 +127,9 @@ def _find_operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
     """Returns the operator that replaced a layer, found by its name, weight or output, or ''."""
     layer = choice.layer
     codes = {
-        f"{weight.stored}_{end}" for weight in layer.operands_of("weight") for end in ("quantized", "blocks")
+        f"{weight.stored}_{end}"
+        for weight in layer.list_operands("weight")
+        for end in ("quantized", "blocks")
     }
     for node in nodes:  # in graph order, because a weight may pass several of these nodes
         if node.op in _CARRIERS and not codes.isdisjoint(node.inputs):

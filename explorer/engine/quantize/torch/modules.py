@@ -149,7 +149,7 @@ def _round_parameter(
     values = np.empty(operand.shape, np.float32)
     start, block_axis = 0, -1 if operand.depth is None else operand.depth
     for slab, grid in iterate_slabs(operand, get_grid(choice, operand)):
-        values[start : start + len(slab)] = fmt.rounded(slab, grid, block_axis)
+        values[start : start + len(slab)] = fmt.round_values(slab, grid, block_axis)
         start += len(slab)
     return nn.Parameter(torch.from_numpy(values).to(old.device), requires_grad=old.requires_grad)
 

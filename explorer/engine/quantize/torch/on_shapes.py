@@ -174,6 +174,6 @@ def build_shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
         shape = tuple([-(-n // block) if index == axis else n for index, n in enumerate(operand.shape)])
     elif axis is not None:
         shape = (operand.shape[axis],)
-    symmetric = fmt.scaled and choice.symmetric_of(operand.part)
+    symmetric = fmt.scaled and choice.is_symmetric(operand.part)
     zero = np.broadcast_to(np.int32(0 if symmetric else 1), shape)
     return Grid(np.broadcast_to(np.float32(1), shape), zero, axis, block)

@@ -1,4 +1,4 @@
-"""Rounding of a layer's input in torch, with the same numbers as `NumberFormat.rounded`."""
+"""Rounding of a layer's input in torch, with the same numbers as `NumberFormat.round_values`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class InputRounding:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the arguments of the layer, with the input rounded."""
         if args:
-            return (self.rounded(args[0]), *args[1:]), dict(kwargs)
-        return (), {**kwargs, "input": self.rounded(kwargs["input"])}
+            return (self.round_values(args[0]), *args[1:]), dict(kwargs)
+        return (), {**kwargs, "input": self.round_values(kwargs["input"])}
 
-    def rounded(self, x: Tensor) -> Tensor:
+    def round_values(self, x: Tensor) -> Tensor:
         """Rounds and saturates to numbers of the format, as float32. NaN stays NaN."""
         rounding = next(rounding for kind, rounding in _ROUNDERS.items() if isinstance(self.format, kind))
         return rounding(self, self.format, x)
@@ -58,7 +58,7 @@ def _round_to_binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
 
 
 def _round_to_nearest(fmt: Minifloat, x: Tensor) -> Tensor:
-    """Rounds as `Minifloat.nearest` does. The exponent comes from the bits of the float32 number."""
+    """Rounds as `Minifloat.round_to_nearest` does. The exponent comes from the bits of the float32 number."""
     near = torch.clamp(x, -fmt.largest, fmt.largest)
     step = torch.clamp(_compute_exponent(near), min=1 - fmt.bias) - fmt.mantissa
     return torch.round(near * _compute_power_of_two(-step)) * _compute_power_of_two(step)

@@ -58,7 +58,7 @@ def build_torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Pa
     codes = np.empty(operand.shape, np.int8)
     start = 0
     for slab, part in iterate_slabs(operand, grid):
-        codes[start : start + len(slab)] = fmt.codes(slab, part).astype(np.int16) - middle
+        codes[start : start + len(slab)] = fmt.encode(slab, part).astype(np.int16) - middle
         start += len(slab)
     if grid.block:  # block scales have the weight's shape, divided by the block length along the axis
         sizes = [grid.block if axis == grid.axis else 1 for axis in range(len(operand.shape))]

@@ -43,7 +43,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
 
     A separate Add applies a bias that has another shape or is not stored.
     """
-    node, (operand,) = choice.layer.node, choice.layer.operands_of("weight")
+    node, (operand,) = choice.layer.node, choice.layer.list_operands("weight")
     fmt, grid = cast(Integer, choice.weight), grids.find_operand_grid(choice, operand)
     names = qdq.convert_operands(
         choice, [o for o in choice.layer.operands if o is not operand], grids, additions
@@ -93,7 +93,7 @@ def _encode_rows(operand: Operand, fmt: Integer, grid: Grid, padding: int) -> It
     """Yields the packed codes of the weight, with `padding` zeros after each row."""
     offset = MIDDLE if fmt.signed else 0
     for values, part in iterate_slabs(operand, grid):
-        codes = (fmt.codes(values, part).astype(np.int16) + offset).astype(np.uint8)
+        codes = (fmt.encode(values, part).astype(np.int16) + offset).astype(np.uint8)
         yield memoryview(pack_codes(np.pad(codes, ((0, 0), (0, padding))), 4))
 
 

@@ -113,7 +113,7 @@ def _would_lose_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions:
     """
     if operand.value not in additions.clipped or additions.opset < MIN_OPSET or fmt.writing != "linear":
         return False
-    return bool(np.max(np.abs(fmt.limits(grid))) < 2 * np.finfo(np.float32).eps)
+    return bool(np.max(np.abs(fmt.find_limits(grid))) < 2 * np.finfo(np.float32).eps)
 
 
 def write_activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:

@@ -25,7 +25,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
         if operand.part != "bias":
             inputs += _write_codes(choice, operand, grids, additions)
     has_add = is_bias_added(choice)
-    biases = () if has_add else choice.layer.operands_of("bias")
+    biases = () if has_add else choice.layer.list_operands("bias")
     bias = [store_bias(operand, grids.find_operand_grid(choice, operand), additions) for operand in biases]
     attributes = {name: value for name, value in node.attributes.items() if name != "beta"}  # QGemm has none
     fields: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
