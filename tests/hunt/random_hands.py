@@ -365,7 +365,7 @@ def shown_fault(app: ExplorerApp) -> str:
     """What of the screen on top is drawn no more as it would be now."""
     if _is_over(app) or not app.screen.is_mounted or isinstance(app.screen, OpenListScreen):
         return ""  # the list of open models says how much memory they take now
-    if any(line.ticking for line in app.screen.query(JobLine)):
+    if any(line.is_ticking for line in app.screen.query(JobLine)):
         return ""
     before, again = _text_shown(app), _text_shown(app)
     for widget in app.screen.query(RoleLines):

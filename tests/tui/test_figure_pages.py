@@ -25,7 +25,7 @@ from explorer.tui.tabs.roofline import draw_roofline_page, find_point_at, find_p
 from explorer.tui.tabs.roofline_plot import draw_roof_plot
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, flow_pieces, line_text, line_width
-from explorer.tui.text.plot import area, columns_of, framed, log_ticks, part_names
+from explorer.tui.text.plot import draw_area, draw_axes, find_columns, log_ticks, part_names
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
 
 MACHINE = Machine("laptop", 4e12, 100e9)
@@ -458,7 +458,7 @@ def test_layers_on_the_roof_are_drawn_by_their_time_and_the_slowest_are_named() 
 def test_a_curve_shows_the_largest_of_the_values_that_share_a_column() -> None:
     spike = [1.0] * 1000
     spike[500] = 100.0
-    rows = area(spike, 20, 4)
+    rows = draw_area(spike, 20, 4)
     assert sum(cell != " " for cell in line_text(rows[0])) == 1
     assert " " not in line_text(rows[-1])
     assert len(line_text(rows[0]).rstrip()) == 11
@@ -466,13 +466,13 @@ def test_a_curve_shows_the_largest_of_the_values_that_share_a_column() -> None:
 
 def test_each_value_has_columns_and_together_they_are_all() -> None:
     for count in (1, 3, 20, 500):
-        covered = [x for i in range(count) for x in columns_of(i, count, 20)]
+        covered = [x for i in range(count) for x in find_columns(i, count, 20)]
         assert set(covered) == set(range(20))
         assert max(covered) == 19
 
 
 def test_words_under_an_axis_neither_overlap_nor_leave_the_plot() -> None:
-    lines = framed([((" " * 12, "text"),)], {0: "1 T"}, [(0, "0.1"), (1, "1"), (5, "10"), (11, "100")])
+    lines = draw_axes([((" " * 12, "text"),)], {0: "1 T"}, [(0, "0.1"), (1, "1"), (5, "10"), (11, "100")])
     under = line_text(lines[-1])
     assert under.split() == ["0.1", "10", "100"]
     assert len(under) == len(line_text(lines[-2]))

@@ -289,11 +289,11 @@ async def test_nothing_of_the_screen_ticks_while_the_model_is_timed_and_esc_stop
     async with screen(ScriptedEngine(hold=("profile",))) as hands:
         await hands.press("percent_sign", "enter")
         bar = hands.main.query_one(StatusLine)
-        assert bar.ticking
+        assert bar.is_ticking
         job, _, _ = hands.engine.waiting[0]
         job.progress = Progress("timing", 3)
         bar.draw_status()
-        assert not bar.ticking
+        assert not bar.is_ticking
         assert "the screen rests" in line_text(bar.lines[0])
         # keys are answered meanwhile
         await hands.press("down")

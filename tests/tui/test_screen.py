@@ -516,14 +516,14 @@ async def test_a_model_as_it_was_opened_needs_no_proof() -> None:
 @pytest.mark.slow
 async def test_the_job_bar_ticks_only_while_a_job_runs() -> None:
     async with screen() as hands:
-        assert not hands.main.query_one(StatusLine).ticking
+        assert not hands.main.query_one(StatusLine).is_ticking
         await hands.tile()
         hands.engine.hold.add("verify")
         await hands.press("v")
-        assert hands.main.query_one(StatusLine).ticking
+        assert hands.main.query_one(StatusLine).is_ticking
         hands.engine.release()
         await hands.rest()
-        assert not hands.main.query_one(StatusLine).ticking
+        assert not hands.main.query_one(StatusLine).is_ticking
 
 
 @pytest.mark.slow

@@ -39,11 +39,11 @@ from explorer.tui.text.drawing import ROLES, draw, draw_side_by_side, row_line, 
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, find_first_visible, fit, wrap
 from explorer.tui.text.plot import (
+    build_lines,
     column_values,
-    columns_of,
+    draw_axes,
     draw_columns,
-    framed,
-    lines_of,
+    find_columns,
     log_ticks,
     map_to_axis,
     put_text,
@@ -327,7 +327,7 @@ def _draw_plot(growth: Growth, cursor: int, width: int, rows: int) -> list[Line]
     ticks = log_ticks(low, high, max(2, rows // 2))
     margin = max(len(f"1e{power}") for power in (*ticks, low))
     plot_width = max(8, width - margin - 2)
-    cursor_columns = columns_of(cursor, count, plot_width)
+    cursor_columns = find_columns(cursor, count, plot_width)
 
     def row(value: float) -> int:
         return rows - 1 - map_to_axis(value, low, high, rows)
@@ -335,7 +335,7 @@ def _draw_plot(growth: Growth, cursor: int, width: int, rows: int) -> list[Line]
     guilty = "bad" if growth.fact.kind in ("fault", "spread") else "warn"
     roles = ["bar"] * plot_width
     for index in growth.guilty:
-        for x in columns_of(index, count, plot_width):
+        for x in find_columns(index, count, plot_width):
             roles[x] = guilty
     for x in cursor_columns:
         roles[x] = "accent"
@@ -346,7 +346,7 @@ def _draw_plot(growth: Growth, cursor: int, width: int, rows: int) -> list[Line]
             put_text(cells, x, row(value), "•", "dim")
     for index in growth.guilty:
         if (size := _measure_mark(probes[index])) > _MINUS_INFINITY:
-            x = _find_middle(columns_of(index, count, plot_width))
+            x = _find_middle(find_columns(index, count, plot_width))
             put_text(cells, x, row(max(low, size)), "●", guilty)
     largest = max(errors)
     if largest > _MINUS_INFINITY:
@@ -355,12 +355,12 @@ def _draw_plot(growth: Growth, cursor: int, width: int, rows: int) -> list[Line]
     labels = {row(power): f"1e{power}" for power in reversed(ticks)}
     below = [(0, "first"), (plot_width - 1, "last")]
     if growth.guilty:
-        first = growth.guilty[0]
-        below.insert(1, (_find_middle(columns_of(first, count, plot_width)), f"node {probes[first].step:,}"))
+        first, label = growth.guilty[0], f"node {probes[growth.guilty[0]].step:,}"
+        below.insert(1, (_find_middle(find_columns(first, count, plot_width)), label))
     legend = _build_legend(margin, guilty if growth.guilty else "", 10**largest)
     return [
         cut_line(legend, width),
-        *framed(lines_of(cells), labels, below, mark=_find_middle(cursor_columns)),
+        *draw_axes(build_lines(cells), labels, below, mark=_find_middle(cursor_columns)),
     ]
 
 

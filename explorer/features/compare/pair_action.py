@@ -56,7 +56,7 @@ class PairCommand(ScreenCommand):
         self.context.open_view("Set beside", self._ask(text))
 
     async def _ask(self, text: str) -> None:
-        await self.context.take_history()
+        await self.context.load_history()
         history = self.store.history
         assert history is not None
         dialog = PairDialog(_list_states(history), text)
@@ -180,7 +180,7 @@ class _Pair:
         comparison: ProfileComparison = await self._run(
             "profiling both", "compare_profiles", **self._request, **settings
         )
-        await self._command.context.take_history()  # the history keeps the profile of a state
+        await self._command.context.load_history()  # the history keeps the profile of a state
         fact = replace(comparison, names=(self._fact.before, self._fact.after))
 
         def on_closed(index: int | None) -> None:

@@ -143,7 +143,7 @@ class PairScreen(SubScreen[PairRequest]):
         """Draw the rows and the details."""
         self.query_one("#pair-rule", PaneHead).show(lambda width: ((("─" * width, "track"),),))
         self._fit()
-        self.rows.rows_changed()
+        self.rows.refresh_rows()
         self._draw()
         self._say("")
 
@@ -212,7 +212,7 @@ class PairScreen(SubScreen[PairRequest]):
     def _move_to(self, place: int) -> None:
         rows = self.rows
         rows.cursor = max(0, min(place, rows.row_count - 1))
-        rows.rows_changed()
+        rows.refresh_rows()
         self._draw()
 
     def action_pair_next(self, step: int) -> None:

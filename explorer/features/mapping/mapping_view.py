@@ -171,7 +171,7 @@ class MappingView(MappingSearchView):
         else:
             names = list_level_names(machine, self._cost)
             nest.rows = list_nest_rows(self._mapping, machine.memories[0].name, names)
-        nest.rows_changed()
+        nest.refresh_rows()
         if had_no_rows and nest.rows:
             # start on a loop with several trips, because the arrows change tiles more often than orders
             loop_indices = (

@@ -415,7 +415,7 @@ class ProfileCommand(ScreenCommand):
             )
             fact = await self.jobs.run("profiling", "compare_profiles", *states, batches=sizes, **options)
             answers[_LAST_COMPARISON] = replace(fact, names=names)
-        await self.context.take_history()
+        await self.context.load_history()
         profile = self.store.profile
         assert profile is not None, "the session keeps what it measured"
         new_columns = MEASURED if profile.machine is not None else MEASURED[:2]  # the last needs a machine

@@ -24,7 +24,7 @@ class QuantizedLayers(LineList):
         name = self.current.name if self.current is not None else ""
         self.rows, self.table = rows, layers(rows)
         self.move_to_layer(name)
-        self.rows_changed()
+        self.refresh_rows()
 
     table: Table = Table((), ())
 

@@ -359,6 +359,6 @@ class QuantizeCommand(ScreenCommand):
     async def _show_result(self, work: Callable[[], Awaitable[Quantization]], layer: str = "") -> None:
         previous_state = self.store.history_place
         fact = await work()
-        await self.context.take_history()
-        await self.context.show_made("go", previous_state, command=fact.command)
+        await self.context.load_history()
+        await self.context.show_new_state("go", previous_state, command=fact.command)
         self.show(fact, layer)

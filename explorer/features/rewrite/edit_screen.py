@@ -120,8 +120,8 @@ class EditCommand(ScreenCommand):
 
     async def _edit(self, step: EditStep) -> None:
         fact: Edit = await self.jobs.run("editing", "edit", (step,))
-        await self.context.take_history()
-        await self.context.show_made("undo", command=fact.command)
+        await self.context.load_history()
+        await self.context.show_new_state("undo", command=fact.command)
         page = PageDialog(
             "Edited",
             lambda width: draw(build_edit_blocks(fact), width - 1),

@@ -18,7 +18,7 @@ async def show_result(context: CommandContext, previous_state: Any, command: str
         command: Shell command that makes the same change.
         page: Page with the result.
     """
-    await context.take_history()
+    await context.load_history()
     if context.store.history_place != previous_state:
-        await context.show_made("go", previous_state, command=command)
+        await context.show_new_state("go", previous_state, command=command)
     context.ask(page, lambda _: None)

@@ -13,7 +13,7 @@ from explorer.features.sizes.sizes_words import build_fields_at, describe_crossi
 from explorer.report.blocks import Fields
 from explorer.tui.text.drawing import draw_side_by_side
 from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, fit, join_columns, wrap
-from explorer.tui.text.plot import draw_columns, framed, lines_of, log_ticks, power_text, put_text
+from explorer.tui.text.plot import build_lines, draw_axes, draw_columns, log_ticks, power_text, put_text
 
 _TICK_DISTANCE = 8
 """Minimum distance of two labels under an axis, in cells."""
@@ -185,7 +185,7 @@ def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int)
     tick_labels = [(_find_column(fact, n, column_count), f"{n:,}") for n in _list_ticks(fact, column_count)]
     return [
         _build_title(unit, drawn_curves, margin, width),
-        *framed(lines_of(cells), labels, tick_labels, mark=slider_column),
+        *draw_axes(build_lines(cells), labels, tick_labels, mark=slider_column),
     ]
 
 

@@ -48,7 +48,7 @@ class SplitCommand(ScreenCommand):
             store.splits[state] = SplitState.resumed(saved)
         split = store.splits.setdefault(state, SplitState())
         model = TreeModel(analysis.layers)
-        model.take_shape(self.tree.model.shape)
+        model.apply_shape(self.tree.model.shape)
         if (edges := store.on_demand.answers.get("edges")) is not None:
             model.set_constants(edges.constants)
         file = store.history.entries[state].saved if state and store.history is not None else store.source
@@ -131,8 +131,8 @@ async def _extract(context: CommandContext, spec: PartSpec) -> None:
         title, tone = "Extracted: the numbers of the whole model", "good"
         if fact.exact is None:
             title, tone = "Extracted, not compared: it depends on random numbers", "warn"
-        await context.take_history()
+        await context.load_history()
         entry = context.store.entry
-        await context.show_made("undo", command=entry.command if entry is not None else "")
+        await context.show_new_state("undo", command=entry.command if entry is not None else "")
     page = PageDialog(title, lambda width: draw(part_blocks(fact), width - 1), tone=tone)
     context.app.push_screen(page)

@@ -323,7 +323,7 @@ class SplitScreen(SubScreen[int]):
             split.rows = StageRows.build(split.where, model.structure.parent)
         model.set_stages(split.rows)
         if first and split.shape is not None:
-            model.take_shape(split.shape)
+            model.apply_shape(split.shape)
         model.set_columns(_COLUMNS)
         tree.set_model(model, self._totals, keep_cursor=not first)
 

@@ -87,7 +87,7 @@ class _Choices(LineList):
         index = next((index for index, row in enumerate(rows) if row.key == key), 0)
         if index != self.cursor:
             self.move_to(index)
-        self.rows_changed()
+        self.refresh_rows()
 
     def title(self, width: int) -> Line:
         """Build the line of column titles."""

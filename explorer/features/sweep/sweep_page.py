@@ -14,7 +14,7 @@ from explorer.features.sweep.sweep_words import FRONT, SweepColumn, select_colum
 from explorer.report.scatter import widen_bounds
 from explorer.tui.text.drawing import cell_line, draw
 from explorer.tui.text.lines import Line, Span, escape_name, fit, line_text
-from explorer.tui.text.plot import draw_columns, framed, lines_of, map_to_axis, put_text
+from explorer.tui.text.plot import build_lines, draw_axes, draw_columns, map_to_axis, put_text
 
 Axes = tuple[str, str]  # figures on the horizontal and the vertical axis
 Tiling = tuple[Any, str]
@@ -190,8 +190,8 @@ class ParetoPlot:
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
             ((_build_title(title, width), "dim"),),
-            *framed(
-                lines_of(cells),
+            *draw_axes(
+                build_lines(cells),
                 {row: fit(text, margin, right=True) for row, text in ends.items()},
                 [(0, labels[0][0]), (plot_width - 1, labels[0][1])],
             ),

@@ -182,7 +182,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         if current is not None:
             keys, key = [_get_key(row) for row in table.rows], _get_key(current)
             table.cursor = keys.index(key) if key in keys else 0
-        table.rows_changed()
+        table.refresh_rows()
 
     def _draw_head(self, width: int) -> Line:
         return sweep_head(self._rows.columns(width), self._tilings.sort, self._tilings.reverse)

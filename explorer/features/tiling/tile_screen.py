@@ -285,7 +285,7 @@ class TileDialog(Dialog[TileSpec]):
     def _show_rows(self, rows: Sequence[CostRow]) -> None:
         figures = self.query_one(CostList)
         figures.rows = rows
-        figures.rows_changed()
+        figures.refresh_rows()
         self._show_about()
 
     @on(LineList.RowHighlighted)
@@ -461,7 +461,7 @@ class TileCommand(ScreenCommand):
 
     async def _tile(self, spec: TileSpec) -> None:
         result: TileResult = await self.jobs.run("tiling", "tile", spec)
-        await self.context.take_history()
+        await self.context.load_history()
         proof = result.verification
 
         def page(width: int) -> list[Line]:
@@ -478,7 +478,7 @@ class TileCommand(ScreenCommand):
             )
             self.context.ask(refusal, partial(self._run_blame, spec))
             return
-        await self.context.show_made("undo", command=result.command)
+        await self.context.show_new_state("undo", command=result.command)
         dialog = TilingResultDialog(
             "Tiled, not verified" if proof is None else verdict_title(proof),
             page,

@@ -154,7 +154,7 @@ class _Rows(LineList):
         ]
         self.table = replace(self.table, columns=columns)
         self.move_to(0)
-        self.rows_changed()
+        self.refresh_rows()
 
     def row_line(self, index: int, width: int) -> Line:
         """Build the line of row `index`, `width` cells wide."""

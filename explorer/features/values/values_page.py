@@ -22,7 +22,7 @@ from explorer.report.blocks import Line as TextLine
 from explorer.report.blocks import Span as TextSpan
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line
-from explorer.tui.text.plot import area, framed
+from explorer.tui.text.plot import draw_area, draw_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,5 +98,5 @@ def histogram_lines(histogram: Histogram, width: int) -> list[Line]:
     top = count_text(max(counts))
     columns = max(8, min(width - len(top) - 3, len(counts)))
     low, high = (f"{edge:.4g}" for edge in (histogram.edges[0], histogram.edges[-1]))
-    rows = area(counts, columns, _HISTOGRAM_LINES)
-    return framed(rows, {0: " " + top}, [(0, low), (columns - 1, high)])
+    rows = draw_area(counts, columns, _HISTOGRAM_LINES)
+    return draw_axes(rows, {0: " " + top}, [(0, low), (columns - 1, high)])

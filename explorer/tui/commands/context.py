@@ -225,7 +225,7 @@ class CommandContext:
 
     # the model
 
-    async def take_history(self) -> None:
+    async def load_history(self) -> None:
         """Request the history from the engine and store it."""
         with self._block_jobs():
             self.store.history = await self.jobs.ask("history")
@@ -254,7 +254,7 @@ class CommandContext:
                     "the new model cannot be read, so the step was undone", hint=str(error)
                 ) from error
 
-    async def show_made(self, *way_back: Any, command: str) -> None:
+    async def show_new_state(self, *way_back: Any, command: str) -> None:
         """Show the state that a job made, and the command that makes it again.
 
         `way_back` as for `show_current`.

@@ -81,7 +81,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
     def on_mount(self) -> None:
         """Set the height of the list and focus it."""
         self._rows.styles.height = max(3, min(len(self._columns), self.app.size.height - _MARGIN))
-        self._rows.rows_changed(keep_cursor=False)
+        self._rows.refresh_rows(keep_cursor=False)
         self._rows.focus()
 
     def action_carry(self, step: int) -> None:
@@ -94,7 +94,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
             [*SHOWN, *(name for name in self._columns if name not in SHOWN)],
             set(SHOWN),
         )
-        self._rows.rows_changed()
+        self._rows.refresh_rows()
 
     def action_apply(self) -> None:
         """Close the dialog with the visible columns, or () for the default columns."""

@@ -624,7 +624,7 @@ class PickDialog(Dialog[str]):
         """Replace the choices, with the cursor on the first."""
         rows = self.query_one(Choices)
         rows.rows, rows.empty_note = choices, self.empty_note()
-        rows.rows_changed(keep_cursor=False)
+        rows.refresh_rows(keep_cursor=False)
         if self._heads is not None:
             self.query_one("#pick-head", LineView).show(
                 lambda width: [tuple((text, "dim") for text, _ in rows.head_line(width))]

@@ -83,7 +83,7 @@ class HelpDialog(Dialog[Key]):
             for place, entry in enumerate(self._results)
         ]
         results.styles.height = max(1, min(len(results.rows), max(3, self.app.size.height - _OTHER_ROWS)))
-        results.rows_changed(keep_cursor=False)
+        results.refresh_rows(keep_cursor=False)
         self._show_about()
 
     def _describe(self, entry: HelpEntry) -> str:

@@ -152,7 +152,7 @@ class ChoiceList(LineList, can_focus=False):
             ranks = [(self._rank(row), index) for index, row in rows if not isinstance(row, str)]
             self.cursor = min(ranks, default=(0, 0))[1]
         self._leave_heading(1)
-        self.rows_changed()
+        self.refresh_rows()
 
     def _is_unlimited(self, title: str) -> bool:
         return bool(self.words) or title not in (SESSIONS, RECENT)

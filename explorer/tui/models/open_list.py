@@ -113,7 +113,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
     def _draw(self) -> None:
         rows, models = self.query_one(_ModelList), self._host.models
         rows.update_rows()
-        rows.rows_changed()
+        rows.refresh_rows()
         count = len(rows.rows)
         summary = f"{count:,} open, engines hold {bytes_text(models.used_memory)}"
         memory_limit = models.memory

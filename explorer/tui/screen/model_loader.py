@@ -51,7 +51,7 @@ class ModelLoader:
             if previous.count:
                 model.grow_from(previous)
             else:
-                model.take_shape(self._panes.initial_shape)
+                model.apply_shape(self._panes.initial_shape)
             tree.set_model(model, preview_totals(model), keep_cursor=True)
             store.notify("model")
             await self._filter.filter_again()
@@ -134,7 +134,7 @@ class ModelLoader:
         if is_same_tree:
             model.grow_from(tree.model)
         else:
-            model.take_shape(shape if tree.model.count else self._panes.initial_shape, ids)
+            model.apply_shape(shape if tree.model.count else self._panes.initial_shape, ids)
         if overlay is not None and tree.model.overlay is None:
             show_overlay(model, overlay)
             store.say(overlay_text(overlay))

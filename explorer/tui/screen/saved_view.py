@@ -52,7 +52,7 @@ class SavedView:
         self._loader, self._keeper, self._resumed = loader, keeper, resumed
         self._save_timer: Timer | None = None
         self._saved_choices = ScreenChoices() if keeper is None else keeper.choices()
-        panes.take_choices(self._saved_choices)
+        panes.apply_choices(self._saved_choices)
         if keeper is not None:
             store.watch(
                 self._schedule_save, "model", "history", "numbers", "layer", "query", "tab", "focus", "jobs"
@@ -166,7 +166,7 @@ class SavedView:
         store.saved_splits = {split.state: split for split in view.splits}
         order = (view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat, view.constants)
         shape = TreeShape(view.metric, *order)
-        tree.model.take_shape(shape)
+        tree.model.apply_shape(shape)
         store.bookmarks = list(view.bookmarks)
         store.query = view.query
         try:
@@ -177,7 +177,7 @@ class SavedView:
         cursor = next(
             (i for i, r in enumerate(rows) if layers[tree.model.find_first_layer(r)].path == view.cursor), 0
         )
-        tree.rows_changed()
+        tree.refresh_rows()
         tree.move_to(cursor)
         if view.zoom:
             panes.zoom = view.zoom

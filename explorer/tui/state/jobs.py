@@ -57,7 +57,7 @@ class RunningJob(Struct):
         return time.monotonic() - self.started
 
     @property
-    def resting(self) -> bool:
+    def is_resting(self) -> bool:
         """Whether the job is in a phase in which the screen is not updated."""
         progress = self.job.progress
         return progress is not None and progress.phase == _RESTING_PHASES.get(self.job.method)

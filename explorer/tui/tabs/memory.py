@@ -16,7 +16,14 @@ from explorer.report.present.look.memory_words import (
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import SIGNS, draw
 from explorer.tui.text.lines import BLANK, Line, cut_line, fit, line_width
-from explorer.tui.text.plot import column_values, columns_of, draw_columns, framed, lines_of, part_names
+from explorer.tui.text.plot import (
+    build_lines,
+    column_values,
+    draw_axes,
+    draw_columns,
+    find_columns,
+    part_names,
+)
 
 if TYPE_CHECKING:
     from explorer.facts.memory import Memory
@@ -124,7 +131,7 @@ def _draw_timeline(memory: Memory, step_index: int, width: int, rows: int, stack
     top = fit(units.bytes_text(top_bytes), scale, right=True)
     heights = column_values(tuple(step.live_bytes for step in memory.steps), plot_width)
     roles = ["warn" if value == memory.peak_bytes else "bar" for value in heights]
-    cursor_columns = columns_of(step_index, steps, plot_width)
+    cursor_columns = find_columns(step_index, steps, plot_width)
     for x in cursor_columns:
         roles[x] = "accent"
     picture = draw_columns([value / top_bytes for value in heights], rows, roles, base / top_bytes)
@@ -137,13 +144,13 @@ def _draw_timeline(memory: Memory, step_index: int, width: int, rows: int, stack
         last_step = f"{steps - 1:,}"
         axis_labels = [(0, "0"), (plot_width - len(last_step), last_step)]
     mark = cursor_columns[len(cursor_columns) // 2]
-    lines = framed(lines_of(picture), labels, axis_labels, mark=mark, begin=True)
+    lines = draw_axes(build_lines(picture), labels, axis_labels, mark=mark, begin=True)
     return [_draw_peak_label(memory, scale + 2, plot_width, stacked), *lines]
 
 
 def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool) -> Line:
     """Draw the label of the peak above its column, and the hint for the `+` key."""
-    columns = columns_of(memory.peak_step, len(memory.steps), plot_width)
+    columns = find_columns(memory.peak_step, len(memory.steps), plot_width)
     hint = "+ hides the weights" if stacked else "+ adds them to the weights"
     sign = SIGNS.get(find_sign(memory), "")
     caption = f"peak {sign}{units.bytes_text(memory.peak_bytes)}"

@@ -26,7 +26,7 @@ from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.rows import METRICS, Metric, find_metric, list_columns
-from explorer.tui.tree.table import CORE_WIDTH, find_whole_width, list_chosen_columns
+from explorer.tui.tree.table import CORE_WIDTH, find_uncut_width, list_chosen_columns
 from explorer.tui.tree.widget import LayerTree, draw_tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -264,7 +264,7 @@ class Panes(Horizontal):
 
     # the user's choices
 
-    def take_choices(self, choices: ScreenChoices) -> None:
+    def apply_choices(self, choices: ScreenChoices) -> None:
         """Apply the choices of an earlier session."""
         order = (choices.turned, choices.columns, choices.flat)
         self.initial_shape = TreeShape(choices.metric, choices.by_cost, frozenset(), *order)
@@ -278,9 +278,9 @@ class Panes(Horizontal):
 
     def reset_to_defaults(self) -> None:
         """Reset columns, order and divider to their defaults."""
-        self.take_choices(ScreenChoices())
+        self.apply_choices(ScreenChoices())
         shape = replace(self.initial_shape, open_rows=self.layer_tree.model.shape.open_rows)
-        self.rearrange(lambda model: model.take_shape(shape))
+        self.rearrange(lambda model: model.apply_shape(shape))
         self._store.notify("focus")
 
     def divide(self, share: float) -> None:
@@ -307,7 +307,7 @@ class Panes(Horizontal):
         is_text = self._store.remote or _KEYS[self._store.tab].kind == "lines"
         if width < _TABLE_FROM or not is_text:
             return min(50, largest_share)
-        cells = max(CORE_WIDTH, find_whole_width(self.layer_tree.model, letters=self.layer_tree.letters))
+        cells = max(CORE_WIDTH, find_uncut_width(self.layer_tree.model, letters=self.layer_tree.letters))
         needed_share = max(_TABLE_SHARE, -(-100 * (cells + 1) // width))
         # if some columns do not fit in any case, the page keeps its width
         return needed_share if needed_share <= largest_share else min(_TABLE_SHARE, largest_share)

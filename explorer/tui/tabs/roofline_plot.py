@@ -22,9 +22,9 @@ from explorer.tui.text.drawing import ROLES
 from explorer.tui.text.lines import Line, escape_name, fit
 from explorer.tui.text.plot import (
     Cells,
+    build_lines,
+    draw_axes,
     draw_columns,
-    framed,
-    lines_of,
     log_ticks,
     map_to_axis,
     power_text,
@@ -166,7 +166,7 @@ def draw_roof_plot(
     sizes = "   ● from 10 %  • from 1 %  · less of the time"
     caption += sizes * (len(caption) + len(sizes) + margin + 2 <= width)
     head: Line = ((fit(" " * (margin + 2) + caption, width), "dim"),)
-    return [head, *framed(lines_of(cells), labels, below)]
+    return [head, *draw_axes(build_lines(cells), labels, below)]
 
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")

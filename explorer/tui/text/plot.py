@@ -30,7 +30,7 @@ def column_values(values: tuple[float, ...], width: int) -> tuple[float, ...]:
     return tuple([max(values[x * count // width : -(-(x + 1) * count // width)]) for x in range(width)])
 
 
-def columns_of(index: int, count: int, width: int) -> range:
+def find_columns(index: int, count: int, width: int) -> range:
     """Return the columns that show value `index` of `count` values."""
     first = min(index * width // count, width - 1)
     return range(first, max(first + 1, min(width, -(-(index + 1) * width // count))))
@@ -65,12 +65,12 @@ def put_text(cells: Cells, x: int, y: int, text: str, role: str) -> None:
             cells[y][column] = (char, role)
 
 
-def lines_of(cells: Cells) -> list[Line]:
+def build_lines(cells: Cells) -> list[Line]:
     """Convert a picture to lines."""
     return [merge_spans(row) for row in cells]
 
 
-def area(values: Sequence[float], width: int, height: int) -> list[Line]:
+def draw_area(values: Sequence[float], width: int, height: int) -> list[Line]:
     """Draw a filled curve. Each column shows the maximum of its values.
 
     Args:
@@ -82,7 +82,7 @@ def area(values: Sequence[float], width: int, height: int) -> list[Line]:
         return [()] * max(0, height)
     top = max(values) or 1
     shares = [max(0.0, value) / top for value in column_values(tuple(values), width)]
-    return lines_of(draw_columns(shares, height, ["bar"] * width))
+    return build_lines(draw_columns(shares, height, ["bar"] * width))
 
 
 def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
@@ -135,7 +135,7 @@ def _shorten_module(names: Sequence[str]) -> str:
     return ".".join(names[-2:]) if names[-1].isdigit() else names[-1]
 
 
-def framed(
+def draw_axes(
     rows: Sequence[Line],
     labels: dict[int, str],
     below: Sequence[tuple[int, str]],

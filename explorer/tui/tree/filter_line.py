@@ -338,5 +338,5 @@ class FilterLine(Horizontal):
         self._draw_tree()
 
     def _draw_tree(self) -> None:
-        self._tree.rows_changed()
+        self._tree.refresh_rows()
         self._store.notify("layer", "query")

@@ -408,7 +408,7 @@ class TreeModel(FoldedRows):
             path = self._paths[layer] = self.layers[layer].path
         return path
 
-    def take_shape(self, shape: TreeShape, ids: Mapping[str, int] | None = None) -> None:
+    def apply_shape(self, shape: TreeShape, ids: Mapping[str, int] | None = None) -> None:
         """Apply the view settings of another tree, so that the tree looks the same after a model change.
 
         Open rows are matched by path. If no path matches, the open rows of this tree stay open.

@@ -234,7 +234,7 @@ def place_columns(model: TreeModel, width: int, *, exact: bool, letters: bool = 
     return Places(room, tuple(placed), bar)
 
 
-def find_whole_width(model: TreeModel, *, letters: bool = False) -> int:
+def find_uncut_width(model: TreeModel, *, letters: bool = False) -> int:
     """Return the width in cells at which no name, kind or shape is cut beside the core columns and a bar."""
     columns, texts = list_columns(model), measure_texts(model, letters=letters)
     names = list_chosen_columns(model)

@@ -63,7 +63,7 @@ class LayerTree(LineList):
             self.cursor = model.index_of(
                 model.find_first_layer(row) if row >= 0 else -row - 1, self.cursor, run=row < 0
             )
-        self.rows_changed(keep_cursor=keep_cursor)
+        self.refresh_rows(keep_cursor=keep_cursor)
         if not keep_cursor and self.row_count > 1 and model.is_constants(model.rows[0]):
             self.cursor = 1  # a row of constants tells little about a newly opened model
 
@@ -119,7 +119,7 @@ class LayerTree(LineList):
     def move_to_layer(self, layer: int) -> None:
         """Move the cursor to a layer, and open its ancestors."""
         old_row, index = self.current_row, self.model.reveal(layer)
-        self.rows_changed()
+        self.refresh_rows()
         if index == self.cursor and self.current_row != old_row:
             # opening rows moved the layer to the index that the cursor already had
             self.post_message(self.RowHighlighted(self, index))
@@ -150,7 +150,7 @@ class LayerTree(LineList):
             while row is not None and row not in self.model.rows:
                 row = self.model.parent_row(row)
             self.cursor = self.model.rows.index(row) if row is not None else 0
-        self.rows_changed()
+        self.refresh_rows()
 
     def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
         """Open or close a row; `should_open` sets the direction. Returns whether anything changed."""

@@ -52,7 +52,7 @@ class FoldList(LineList):
         if not keep:
             self._opened.clear()
         self._lay_out()
-        self.rows_changed(keep_cursor=keep)
+        self.refresh_rows(keep_cursor=keep)
 
     def _lay_out(self) -> None:
         self._rows = []
@@ -72,7 +72,7 @@ class FoldList(LineList):
         """Lay out the list for the new width."""
         self._bodies.clear()
         self._lay_out()
-        self.rows_changed()
+        self.refresh_rows()
 
     @property
     def row_count(self) -> int:

@@ -186,8 +186,8 @@ class _ScrollLines(RoleLines, ScrollView):
         """
         return ()
 
-    def measure(self, height: int) -> None:
-        """Set the number of lines."""
+    def set_line_count(self, height: int) -> None:
+        """Set the number of lines that the widget scrolls through."""
         size = Size(self.size.width, height)
         if size != self.virtual_size:
             if self.styles.height is not None and self.styles.height.is_auto:
@@ -241,7 +241,7 @@ class LineView(_ScrollLines, can_focus=True):
         old, new = self._lines, self._draw_at(self.size.width)
         self._lines = new
         has_new_height = len(new) != self.virtual_size.height
-        self.measure(len(new))
+        self.set_line_count(len(new))
         if has_new_height and self.styles.height is not None and self.styles.height.is_auto:
             self.refresh(layout=True)
         top, height = self.scroll_offset.y, self.size.height
@@ -395,18 +395,18 @@ class LineList(_ScrollLines, can_focus=True):
             background = "line--cursor-focus" if self.has_focus else "line--cursor"
         return self.draw(self.row_line(index, width), width, background)
 
-    def rows_changed(self, *, keep_cursor: bool = True) -> None:
+    def refresh_rows(self, *, keep_cursor: bool = True) -> None:
         """Measure and draw the list again after rows were added or removed."""
         count = self.row_count
         cursor = max(0, min(self.cursor if keep_cursor else 0, count - 1))
-        self.measure(count)
+        self.set_line_count(count)
         self.cursor = cursor
         self.refresh()
         self._keep_in_view()
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay out the list for the new size."""
-        self.measure(self.row_count)
+        self.set_line_count(self.row_count)
         self._keep_in_view()
         self.post_message(self.SizeChanged())
 
@@ -461,7 +461,7 @@ class LineList(_ScrollLines, can_focus=True):
         if not self.row_count:
             return
         if self.toggle_row(self.cursor):
-            self.rows_changed()
+            self.refresh_rows()
         else:
             self.post_message(self.RowSelected(self, self.cursor))
 
@@ -470,7 +470,7 @@ class LineList(_ScrollLines, can_focus=True):
         if not self.row_count:
             return
         if self.toggle_row(self.cursor, True):
-            self.rows_changed()
+            self.refresh_rows()
         elif self.cursor + 1 < self.row_count and self.parent_of(self.cursor + 1) == self.cursor:
             self.move_to(self.cursor + 1)
 
@@ -479,7 +479,7 @@ class LineList(_ScrollLines, can_focus=True):
         if not self.row_count:
             return
         if self.toggle_row(self.cursor, False):
-            self.rows_changed()
+            self.refresh_rows()
         elif (parent := self.parent_of(self.cursor)) is not None:
             self.move_to(parent)
 

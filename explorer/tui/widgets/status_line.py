@@ -57,7 +57,7 @@ class JobLine(Status):
         self._timer: Timer | None = None
 
     @property
-    def ticking(self) -> bool:
+    def is_ticking(self) -> bool:
         """Whether the line is redrawn periodically."""
         return self._timer is not None
 
@@ -66,7 +66,7 @@ class JobLine(Status):
         running = self._jobs.current
         self.set_class(running is not None, "busy")
         self.show(lambda width: (self._line(width),))
-        is_resting = running is None or running.resting
+        is_resting = running is None or running.is_resting
         if not is_resting and self._timer is None:
             tick = _TICK_REMOTE if self.app.has_class("remote") else _TICK  # each redraw sends bytes
             self._timer = self.set_interval(tick, self.draw_status)
@@ -113,7 +113,7 @@ class StatusLine(JobLine):
         store, running = self._store, self._store.jobs.current
         if running is None:
             return done_line(store.last_command, store.message, width)
-        if running.resting and not running.refused:
+        if running.is_resting and not running.refused:
             return cut_line(((f" {running.title}", "accent"), *_RESTING), width)
         return job_line(running.title, running.job.progress, running.elapsed, width, refused=running.refused)
 

@@ -165,7 +165,7 @@ def test_after_a_change_the_same_rows_are_open() -> None:
         Layer(16, 15, "x", "x", "2DMM", 1, False),
     )
     after = TreeModel(tiled)
-    after.take_shape(before.shape)
+    after.apply_shape(before.shape)
     assert names(after) == ["features", "classifier", "1", "4", "6", "new"]
     assert after.metric is METRICS[1]
 

@@ -13,7 +13,7 @@ from explorer.settings.columns import COLUMNS
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rows import MEASURED, METRICS
-from explorer.tui.tree.table import SHOWN, choose_look, find_whole_width, place_columns
+from explorer.tui.tree.table import SHOWN, choose_look, find_uncut_width, place_columns
 from explorer.tui.tree.widget import LayerTree, draw_table_line, draw_tree_head
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
@@ -342,18 +342,18 @@ def test_kinds_are_whole_before_a_column_is_added_on_the_right() -> None:
     for width in range(50, 140):
         lines = drawn(model, width)
         assert sum("BatchNormalization" in line for line in lines) == 36, width
-    needed = find_whole_width(model)
+    needed = find_uncut_width(model)
     assert needed < 100
     head, *lines = drawn(model, needed)
     assert head.split()[2:] == ["kind", "output", "MACs", "share", "params", "activ."]
     assert not any("…" in line for line in lines)
-    assert find_whole_width(model, letters=True) == needed + 2
+    assert find_uncut_width(model, letters=True) == needed + 2
 
 
 def test_paths_of_a_flat_list_all_look_alike() -> None:
     model = TreeModel(_deep_layers())
     model.set_flat(True)
-    needed = find_whole_width(model)
+    needed = find_uncut_width(model)
     names = [line[2:].split("  ")[0] for line in drawn(model, needed)[1:]]
     assert names[:2] == ["stages.0.0", "stages.0.0"], "the column beside them has the kinds"
     for width in range(60, 200, 20):

@@ -27,7 +27,7 @@ class HistoryCommand(ScreenCommand):
         self.context.open_view("History", self._show(state))
 
     async def _show(self, state: int | None) -> None:
-        await self.context.take_history()
+        await self.context.load_history()
         assert self.store.history is not None
         screen = HistoryScreen(self.store.history, self._rename, state=state)
         self.context.ask(screen, self._handle_answer)

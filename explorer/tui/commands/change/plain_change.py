@@ -53,5 +53,5 @@ class PlainChange:
         context = self._context
         previous_state = context.store.history_place
         fact = await context.jobs.run(self._title.lower(), "do", self._verb, spec)
-        await context.take_history()
-        await context.show_made("go", previous_state, command=fact.command)
+        await context.load_history()
+        await context.show_new_state("go", previous_state, command=fact.command)

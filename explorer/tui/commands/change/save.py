@@ -33,7 +33,7 @@ def save(context: CommandContext) -> None:
 
     async def write(path: str, overwrite: bool) -> None:
         saved = await context.jobs.run("saving", "save", path, overwrite=overwrite)
-        await context.take_history()
+        await context.load_history()
         store.notify("history", "answers")
         store.say(f"saved as {saved}")
 

@@ -146,7 +146,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         self.query_one("#states-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
         if self._initial_state is not None:
             rows.move_to_state(min(self._initial_state, rows.row_count - 1))
-        rows.rows_changed()
+        rows.refresh_rows()
         self._fit_list()
         self._show_state()
 
@@ -260,7 +260,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
 
         async def rename(name: str) -> None:
             rows.set_history(await self._rename(state, name))
-            rows.rows_changed()
+            rows.refresh_rows()
             self._show_state()
 
         def handle_answer(name: str | None) -> None:
