@@ -172,7 +172,7 @@ class GraphBuilder(Struct):
         """Creates a builder for a part or a body in this graph, with its own name prefix."""
         return GraphBuilder(self.emission, f"{self.prefix}{label}/", self.site, f"{self.node_prefix}{label}/")
 
-    def value(self, label: str) -> str:
+    def name_value(self, label: str) -> str:
         """Returns the value name for a label in this part of the graph."""
         return f"{self.prefix}{label}"
 
@@ -207,7 +207,7 @@ class GraphBuilder(Struct):
                 hint=f"write the model with opset {FIRST_OPSET[op]} or later first"
                 " (explorer convert --opset)",
             )
-        names = tuple(outputs) if outputs is not None else (self.value(label),)
+        names = tuple(outputs) if outputs is not None else (self.name_value(label),)
         metadata = {SITE_KEY: self.site} if self.site else {}
         if mnk:
             metadata[MNK_KEY] = mnk
@@ -236,7 +236,7 @@ class GraphBuilder(Struct):
         self.nodes.append(NodeRun(op, domain, inputs, outputs, names, metadata, MNK_KEY, mnk))
         return outputs
 
-    def constant(self, tensor: Tensor, label: str) -> str:
+    def add_constant(self, tensor: Tensor, label: str) -> str:
         """Adds a Constant node, for shapes and sizes, which must not count as weights."""
         if self.emission.opset >= 9 or "float" in tensor.dtype:
             return self.add("Constant", (), label, attributes={"value": tensor})
@@ -245,19 +245,19 @@ class GraphBuilder(Struct):
         as_float = self.add("Constant", (), f"{label}_number", attributes={"value": number})
         return self.cast(as_float, tensor.dtype, label)
 
-    def array(self, values: np.ndarray[Any, Any], label: str) -> str:
+    def add_array(self, values: np.ndarray[Any, Any], label: str) -> str:
         """Adds a Constant node with an array."""
-        return self.constant(build_tensor("", values), label)
+        return self.add_constant(build_tensor("", values), label)
 
-    def number(self, value: float, dtype: Any, label: str) -> str:
+    def add_number(self, value: float, dtype: Any, label: str) -> str:
         """Adds a Constant node with one number."""
         import numpy as np  # here, because the analysis imports this module without needing numpy
 
-        return self.array(np.asarray(value, dtype), label)
+        return self.add_array(np.asarray(value, dtype), label)
 
-    def integers(self, values: Sequence[int], label: str) -> str:
+    def add_integers(self, values: Sequence[int], label: str) -> str:
         """Adds a Constant node with int64 values."""
-        return self.constant(build_int64_tensor("", values), label)
+        return self.add_constant(build_int64_tensor("", values), label)
 
     def cast(self, x: str, dtype: str, label: str) -> str:
         """Casts `x` to another element type."""
@@ -267,13 +267,13 @@ class GraphBuilder(Struct):
 
     def reshape(self, x: str, shape: Sequence[Size], label: str) -> str:
         """Reshapes `x`. At most one size may be -1, which is inferred."""
-        return self.add("Reshape", (x, self.sizes(shape, f"{label}_shape")), label)
+        return self.add("Reshape", (x, self.write_sizes(shape, f"{label}_shape")), label)
 
-    def sizes(self, shape: Sequence[Size], label: str) -> str:
+    def write_sizes(self, shape: Sequence[Size], label: str) -> str:
         """Writes a shape as a value. A single open size becomes -1; several are read at run time."""
         open_sizes = [d for d in shape if not isinstance(d, int) or d == -1]
         if len(open_sizes) <= 1:
-            return self.integers([d if isinstance(d, int) else -1 for d in shape], label)
+            return self.add_integers([d if isinstance(d, int) else -1 for d in shape], label)
         return self.read_sizes(shape, label)
 
     def read_sizes(self, shape: Sequence[Size], label: str) -> str:
@@ -285,14 +285,14 @@ class GraphBuilder(Struct):
                 fixed.append(size)
                 continue
             if fixed:
-                parts.append(self.integers(fixed, f"{label}_{axis}_fixed"))
+                parts.append(self.add_integers(fixed, f"{label}_{axis}_fixed"))
                 fixed = []
-            parts.append(self.size(*size, f"{label}_{axis}"))
+            parts.append(self.write_size(*size, f"{label}_{axis}"))
         if fixed:
-            parts.append(self.integers(fixed, f"{label}_last"))
+            parts.append(self.add_integers(fixed, f"{label}_last"))
         return self.concat(parts, 0, label)
 
-    def size(self, x: str, axis: int, label: str) -> str:
+    def write_size(self, x: str, axis: int, label: str) -> str:
         """Writes the length of `x` along an axis, as a value of one element."""
         shape = self.add("Shape", (x,), f"{label}_of")
         # the slice of the last axis, -1, has no end
@@ -302,7 +302,7 @@ class GraphBuilder(Struct):
         """Adds a new axis of length 1 to `x`."""
         if self.emission.opset < 13:
             return self.add("Unsqueeze", (x,), label, attributes={"axes": (axis,)})
-        return self.add("Unsqueeze", (x, self.integers((axis,), f"{label}_axes")), label)
+        return self.add("Unsqueeze", (x, self.add_integers((axis,), f"{label}_axes")), label)
 
     def transpose(self, x: str, perm: Sequence[int], label: str) -> str:
         """Orders the axes of `x` as in `perm`."""
@@ -326,13 +326,13 @@ class GraphBuilder(Struct):
         if self.emission.opset < 10:
             bounds = {"starts": tuple(starts), "ends": tuple(ends), "axes": tuple(range(len(starts)))}
             return self.add("Slice", (x,), label, attributes=bounds)
-        first = self.integers(starts, f"{label}_starts")
-        last = self.integers(ends, f"{label}_ends")
+        first = self.add_integers(starts, f"{label}_starts")
+        last = self.add_integers(ends, f"{label}_ends")
         return self.add("Slice", (x, first, last), label)
 
     def crop(self, x: str, shape: Sequence[Size], label: str) -> str:
         """Crops `x` at the end of each axis to the given shape."""
-        starts = self.integers((0,) * len(shape), f"{label}_starts")
+        starts = self.add_integers((0,) * len(shape), f"{label}_starts")
         return self.add("Slice", (x, starts, self.read_sizes(shape, f"{label}_ends")), label)
 
     def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "", narrow: str = "") -> str:
@@ -351,7 +351,7 @@ class GraphBuilder(Struct):
             return self.cast(self.pad(wide, pads, f"{label}_more", fill), narrow, label)
         if self.emission.opset < 11:
             return self.add("Pad", (x,), label, attributes={"pads": tuple(pads)})
-        inputs = (x, self.integers(pads, f"{label}_sizes"))
+        inputs = (x, self.add_integers(pads, f"{label}_sizes"))
         return self.add("Pad", (*inputs, fill) if fill else inputs, label)
 
     def expand(self, x: str, shape: Sequence[Size], label: str, x_shape: Sequence[int]) -> str:
@@ -369,7 +369,7 @@ class GraphBuilder(Struct):
                 x = self.reshape(x, (*missing, *x_shape), f"{label}_axes")
             pairs = zip(shape, (*missing, *x_shape), strict=True)
             repeats = [size if current == 1 and isinstance(size, int) else 1 for size, current in pairs]
-            return self.add("Tile", (x, self.integers(repeats, f"{label}_repeats")), label)
+            return self.add("Tile", (x, self.add_integers(repeats, f"{label}_repeats")), label)
         return self.add("Expand", (x, self.read_sizes(shape, f"{label}_shape")), label)
 
     def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:
@@ -378,17 +378,17 @@ class GraphBuilder(Struct):
             attributes = {"axis": axis, "split": tuple(sizes)}
             self.add("Split", (x,), label, outputs=outputs, attributes=attributes)
             return
-        inputs = (x, self.integers(sizes, f"{label}_sizes"))
+        inputs = (x, self.add_integers(sizes, f"{label}_sizes"))
         self.add("Split", inputs, label, outputs=outputs, attributes={"axis": axis})
 
     def reduce_sum(self, x: str, axis: int, label: str) -> str:
         """Sums `x` over an axis, and removes the axis."""
         if self.emission.opset < 13:
             return self.add("ReduceSum", (x,), label, attributes={"axes": (axis,), "keepdims": 0})
-        axes = self.integers((axis,), f"{label}_axes")
+        axes = self.add_integers((axis,), f"{label}_axes")
         return self.add("ReduceSum", (x, axes), label, attributes={"keepdims": 0})
 
-    def total(self, terms: Sequence[str], label: str, dtype: str) -> str:
+    def write_sum(self, terms: Sequence[str], label: str, dtype: str) -> str:
         """Adds the terms in order. A single term is returned unchanged."""
         if len(terms) == 1:
             return terms[0]
@@ -433,5 +433,5 @@ class GraphBuilder(Struct):
         if backward:
             attributes["scan_input_directions"] = (1,) * len(scanned)
             attributes["scan_output_directions"] = (1,) * output_count
-        names = [self.value(label if i == 0 else f"{label}_{i}") for i in range(len(outputs))]
+        names = [self.name_value(label if i == 0 else f"{label}_{i}") for i in range(len(outputs))]
         return self.add("Scan", (*state, *scanned), label, outputs=names, attributes=attributes)

@@ -27,7 +27,7 @@ class FunctionBody(GraphBuilder):
 
     def real(self, value: float, label: str) -> str:
         """Adds a float32 constant; returns its name."""
-        return self.number(value, np.float32, label)
+        return self.add_number(value, np.float32, label)
 
     def flag(self, name: str) -> str:
         """Converts an value attribute of the call to 0.0 or 1.0; returns the name of the value."""

@@ -29,7 +29,7 @@ def build_function(fmt: Microscaling, opset: int) -> Function:
     step = add_step(body, clipped, least_exponent, body.real(-fmt.element.mantissa, "last_bit"))
     near = body.op("Mul", "near", body.op("Round", "code", body.op("Div", "steps", clipped, step)), step)
     restored = _reshape(body, "joined", body.op("Mul", "rounded", near, scale), sizes["padded_shape"])
-    starts, axes = body.integers((0,), "starts"), body.integers((1,), "axes")
+    starts, axes = body.add_integers((0,), "starts"), body.add_integers((1,), "axes")
     unfilled = body.op("Slice", "kept", restored, starts, sizes["length"], axes)
     _reshape(body, "Y", unfilled, sizes["shape"])
     return Function(DOMAIN, fmt.name, ("X",), ("Y",), tuple(body.nodes), {"": opset}, ("axis",))
@@ -42,15 +42,19 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
     padded length, inner) ('padded_shape').
     """
     axis = body.add("Constant", (), "axis", attributes={"value_int": AttributeRef("axis", INTEGER)})
-    sizes, one, zero = body.op("Shape", "sizes", "X"), body.integers((1,), "one"), body.integers((0,), "none")
+    sizes, one, zero = (
+        body.op("Shape", "sizes", "X"),
+        body.add_integers((1,), "one"),
+        body.add_integers((0,), "none"),
+    )
     # the axis as a nonnegative index
     index = body.op("Mod", "at", body.op("Reshape", "axis_of", axis, one), body.op("Shape", "rank", sizes))
     next_at = body.op("Add", "next_at", index, one)
     length = body.op("Slice", "length", sizes, index, next_at)
     outer = _add_product(body, body.op("Slice", "sizes_before", sizes, zero, index), one, "before")
-    ends = body.integers((1 << 62,), "end")
+    ends = body.add_integers((1 << 62,), "end")
     inner = _add_product(body, body.op("Slice", "sizes_behind", sizes, next_at, ends), one, "behind")
-    block = body.integers((BLOCK,), "block")
+    block = body.add_integers((BLOCK,), "block")
     short = body.op("Mod", "short", body.op("Neg", "minus_length", length), block)
     padded_length = body.op("Add", "whole", length, short)
     row_shape = body.concat((outer, length, inner), 0, "rows_sizes")
@@ -87,7 +91,7 @@ def _add_block_scales(body: FunctionBody, blocks: str, element_exponent: int) ->
     if body.emission.opset < 18:
         largest = body.add("ReduceMax", (magnitudes,), "block_largest", attributes={"axes": (2,)})
     else:
-        largest = body.op("ReduceMax", "block_largest", magnitudes, body.integers((2,), "block_axis"))
+        largest = body.op("ReduceMax", "block_largest", magnitudes, body.add_integers((2,), "block_axis"))
     # blocks of smaller numbers get the smallest exponent; so do zeros, whose logarithm is -infinity
     least = 2.0 ** (MIN_EXPONENT + element_exponent)
     bounded = body.op("Max", "block_reach", largest, body.real(least, "block_least"))
@@ -102,7 +106,7 @@ def _add_block_scales(body: FunctionBody, blocks: str, element_exponent: int) ->
     shared = body.op("Sub", "shared", exponent, body.real(element_exponent, "reach"))
     # NaN x 0 and infinity x 0 are NaN, so the sum is NaN for a block with a number that is not finite, else 0
     zeros = body.op("Mul", "nothing", blocks, body.real(0, "zero"))
-    zero_or_nan = body.op("ReduceSum", "finite", zeros, body.integers((2,), "sum_axis"))
+    zero_or_nan = body.op("ReduceSum", "finite", zeros, body.add_integers((2,), "sum_axis"))
     return body.op("Add", "scale", body.op("Pow", "shared_power", two, shared), zero_or_nan)
 
 

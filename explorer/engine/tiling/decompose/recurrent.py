@@ -336,7 +336,7 @@ def _write_initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int
     state = layer.inputs[role]
     if state:
         axis = 1 if layer.is_batch_first else 0
-        index = builder.number(d, np.int64, f"{role}_which")
+        index = builder.add_number(d, np.int64, f"{role}_which")
         return builder.add("Gather", (state, index), role, attributes={"axis": axis})
     sizes = builder.read_sizes((layer.batch, layer.hidden), f"{role}_size")
     zero = build_tensor("", np.zeros(1, layer.dtype))
@@ -348,8 +348,8 @@ def _scan_steps(
 ) -> list[str]:
     """Writes a Scan over the steps; returns the last states and the rows of all steps."""
     body = builder.create_inner("step")
-    states_before = [body.value(f"before_{i}") for i in range(len(start))]
-    z_row = body.value("z")
+    states_before = [body.name_value(f"before_{i}") for i in range(len(start))]
+    z_row = body.name_value("z")
     states_after = step(body, layer, d, weights, z_row, states_before)
     row = body.add("Identity", (states_after[0],), "row")
     state = (layer.sizes[1], layer.hidden)
@@ -370,20 +370,20 @@ def _write_clip(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str
     if builder.emission.opset < 11:
         bounds = {"min": -float(clip), "max": float(clip)}
         return builder.add("Clip", (x,), f"{label}_clipped", attributes=bounds)
-    low = builder.number(-clip, layer.dtype, f"{label}_low")
-    high = builder.number(clip, layer.dtype, f"{label}_high")
+    low = builder.add_number(-clip, layer.dtype, f"{label}_low")
+    high = builder.add_number(clip, layer.dtype, f"{label}_high")
     return builder.add("Clip", (x, low, high), f"{label}_clipped")
 
 
 def _write_gates(builder: GraphBuilder, layer: _Layer, x: str, count: int, label: str) -> list[str]:
     """Splits `x`, (batch, count x hidden), into the values of `count` gates; returns their names."""
-    names = [builder.value(f"{label}_{i}") for i in range(count)]
+    names = [builder.name_value(f"{label}_{i}") for i in range(count)]
     builder.split(x, [layer.hidden] * count, 1, names, label)
     return names
 
 
 def _write_one_minus(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
-    one_value = builder.number(1, layer.dtype, f"{label}_one")
+    one_value = builder.add_number(1, layer.dtype, f"{label}_one")
     return builder.add("Sub", (one_value, x), label)
 
 
@@ -424,7 +424,7 @@ def _write_gru_step(
 ) -> list[str]:
     (h,) = states
     f, g = layer.activations[d]
-    names = [builder.value(n) for n in ("z_zr", "z_h")]
+    names = [builder.name_value(n) for n in ("z_zr", "z_h")]
     H = layer.hidden
     builder.split(z, [2 * H, H], 1, names, "z_parts")
     zr, new = names
@@ -433,7 +433,7 @@ def _write_gru_step(
     if len(weights.r) == 1:
         if weights.r_bias:
             hidden = builder.add("Add", (hidden, weights.r_bias), "hidden_biased")
-        parts = [builder.value(n) for n in ("hidden_zr", "hidden_h")]
+        parts = [builder.name_value(n) for n in ("hidden_zr", "hidden_h")]
         builder.split(hidden, [2 * H, H], 1, parts, "hidden_parts")
         hidden, last = parts
     sums = _write_clip(builder, layer, builder.add("Add", (zr, hidden), "sums"), "zr")

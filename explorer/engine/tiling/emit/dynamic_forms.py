@@ -39,7 +39,7 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
     if not site.stacked:
         return _tile_matrix(builder, site, plan.tile, x, w)
     body = builder.create_inner("matrix")
-    x_matrix, w_matrix = body.value("x"), body.value("w")
+    x_matrix, w_matrix = body.name_value("x"), body.name_value("w")
     columns = -(-site.N // tn), -(-site.K // tk) * tk, tn
     w_shape = columns if weight is not None else (_get_length(site, "K"), _get_length(site, "N"))
     z = _tile_matrix(body, site, plan.tile, x_matrix, w_matrix)
@@ -73,7 +73,7 @@ def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
     width: Size = (rows, 1) if is_depth_open else K
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
     body = builder.create_inner("row")
-    row_block = body.value("x")
+    row_block = body.name_value("x")
     write_block = _write_open_depth if is_depth_open else _write_fixed_depth
     product = write_block(body, site, tile, row_block, columns)
     n = None if "N" in site.dynamic else -(-site.N // tn) * tn
@@ -107,14 +107,14 @@ def _write_fixed_depth(
     ks = [tk] * -(-site.K // tk)
     xs = write_cut(builder, x, [tm], ks, (tm, tk), "x")
     body = builder.create_inner("column")
-    w_column = body.value("w")
+    w_column = body.name_value("w")
     ws = write_cut(body, w_column, ks, [tn], (tk, tn), "w")
     operator = register_tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     terms = [
         body.add(operator, (block, ws[k][0]), f"p_{k}", domain=DOMAIN, mnk=f"*,*,{k}")
         for k, block in enumerate(xs[0])
     ]
-    total = body.total(terms, "c", site.accumulator)
+    total = body.write_sum(terms, "c", site.accumulator)
     column = Value(w_column, site.right_dtype, (len(ks) * tk, tn))
     return scan_columns(builder, body, column, Value(total, site.accumulator, (tm, tn)), columns, "y")
 
@@ -127,14 +127,14 @@ def _write_open_depth(
     tiles_in_row = builder.reshape(x, (tm, -1, tk), "x_in_tiles")
     blocks = builder.transpose(tiles_in_row, (1, 0, 2), "x_tiles")
     body = builder.create_inner("column")
-    w_column = body.value("w")
+    w_column = body.name_value("w")
     tiles = body.reshape(w_column, (-1, tk, tn), "w_tiles")
     step = body.create_inner("depth")
-    a, b, previous_sum = step.value("a"), step.value("b"), step.value("before")
+    a, b, previous_sum = step.name_value("a"), step.name_value("b"), step.name_value("before")
     operator = register_tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")
     next_sum = step.add("Add", (previous_sum, term), "after")
-    start = body.array(np.zeros((tm, tn), site.accumulator), "zeros")
+    start = body.add_array(np.zeros((tm, tn), site.accumulator), "zeros")
     total = body.scan(
         "depths",
         step,

@@ -206,7 +206,7 @@ def _write_products(
             else:
                 arguments = zip(row, tiles, labels, mnk, strict=True)
                 terms = [builder.add(operator, (x, w), a, domain=DOMAIN, mnk=b) for x, w, a, b in arguments]
-            row_sums.append(builder.total(terms, f"c_{i}{tag}", site.accumulator))
+            row_sums.append(builder.write_sum(terms, f"c_{i}{tag}", site.accumulator))
         sums.append(row_sums)
     return sums
 
@@ -226,7 +226,7 @@ def _write_unrolled(
 ) -> str:
     if not site.stacked:
         return _write_unrolled_matrix(builder, site, geometry, x, right)
-    xs = [builder.value(f"x_{b}") for b in range(site.batch)]
+    xs = [builder.name_value(f"x_{b}") for b in range(site.batch)]
     builder.split(x, [1] * site.batch, 0, xs, "x_split")
     rights = right.split_stack(builder)
     parts = []
@@ -267,7 +267,7 @@ def _write_scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, 
     if not site.stacked:
         return _write_matrix_scan(builder, site, geometry, x, right)
     body = builder.create_inner("matrix")
-    x_matrix = body.value("x")
+    x_matrix = body.name_value("x")
     inputs = [Value(x_matrix, site.dtype, (geometry.M, geometry.K))]
     is_small = geometry.products <= _MAX_BODY_PRODUCTS
     needs_matrix = is_small or (_prefers_row_scan(geometry) and _is_narrow(geometry))
@@ -325,7 +325,7 @@ def _write_column_scan(
     if full_count:
         full_columns = right.write_columns(builder, full_count, tn)
         body = builder.create_inner("column")
-        w_column = body.value("w")
+        w_column = body.name_value("w")
         product = _write_column(body, site, geometry, xs, w_column, tn, "*")
         column = Value(w_column, site.right_dtype, (geometry.K, tn))
         result = Value(product, site.accumulator, (geometry.M, tn))
@@ -371,7 +371,7 @@ def _write_row_scan(
     top = builder.slice(rows, (0, 0), (full_count * tm, width), "x_rows") if remaining_rows else rows
     blocks = builder.reshape(top, (full_count, tm, width), "x_blocks")
     body = builder.create_inner("row")
-    x_block = body.value("x")
+    x_block = body.name_value("x")
     y_block = write_row_block(body, x_block, tm)
     scanned = builder.scan(
         "rows",

@@ -126,13 +126,13 @@ class StoredOperand:
         """
         N = sum(ns)
         if as_matrix:
-            name = body.value("w")
+            name = body.name_value("w")
             stacks = [(self.write_matrix(outer, 0, N), Value(name, dtype, (self.K, N)))]
             return stacks, ComputedOperand(name, 1, (self.K, N))
         full_count = sum(n == tn for n in ns)
         stacks, columns = [], CutOperand()
         if full_count:
-            columns.full_columns = body.value("w_columns")
+            columns.full_columns = body.name_value("w_columns")
             stacks.append(
                 (
                     self.write_columns(outer, full_count, tn),
@@ -140,7 +140,7 @@ class StoredOperand:
                 )
             )
         if full_count < len(ns):
-            columns.last_column = body.value("w_rest")
+            columns.last_column = body.name_value("w_rest")
             last_column = self.write_matrix(outer, full_count * tn, ns[-1])
             stacks.append((last_column, Value(columns.last_column, dtype, (self.K, ns[-1]))))
         return stacks, columns
@@ -162,7 +162,7 @@ class ComputedOperand:
 
     def split_stack(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
         """See `StoredOperand.split_stack`."""
-        names = [builder.value(f"w_{b}") for b in range(self.batch)]
+        names = [builder.name_value(f"w_{b}") for b in range(self.batch)]
         builder.split(self.name, [1] * self.batch, 0, names, "w_split")
         size = (self.K, self.N)
         matrices = [builder.reshape(name, size, f"w_{b}_matrix") for b, name in enumerate(names)]
@@ -211,7 +211,7 @@ class ComputedOperand:
         self, outer: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, as_matrix: bool
     ) -> tuple[Stacks, ComputedOperand]:
         """See `StoredOperand.create_scan_inputs`."""
-        name, size = body.value("w"), (self.K, self.N)
+        name, size = body.name_value("w"), (self.K, self.N)
         return [(self.name, Value(name, dtype, size))], ComputedOperand(name, 1, size)
 
 

@@ -57,7 +57,7 @@ def write_cut(
     if len(rows) == len(cols) == 1:
         return [[x]]
     function = register_split(builder.emission, rows, cols, tile)
-    names = _name_blocks(builder.value(label), len(rows), len(cols))
+    names = _name_blocks(builder.name_value(label), len(rows), len(cols))
     flat = [name for row in names for name in row]
     builder.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
     return names
@@ -128,10 +128,11 @@ def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, labe
     # without VNNI, onnxruntime adds pairs of these products in 16 bits and saturates; shifted by 128, the
     # weights use its exact kernel
     widened = builder.cast(b, "int32", f"{right_name}32")
-    offset = builder.number(128, np.int32, f"{label}_offset")
+    offset = builder.add_number(128, np.int32, f"{label}_offset")
     shifted = builder.add("Add", (widened, offset), f"{right_name}_moved")
     unsigned = builder.cast(shifted, "uint8", f"{right_name}_unsigned")
     zeros = [
-        builder.number(zero, np.uint8, f"{label}_{side}") for zero, side in ((0, "zero"), (128, "other_zero"))
+        builder.add_number(zero, np.uint8, f"{label}_{side}")
+        for zero, side in ((0, "zero"), (128, "other_zero"))
     ]
     return builder.add("MatMulInteger", (a, unsigned, *zeros), label, mnk=mnk)

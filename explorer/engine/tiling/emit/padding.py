@@ -51,20 +51,22 @@ def pad_to_whole_tiles(
     for index, (axis, size) in enumerate(zip(axes, tile, strict=True)):
         if axis in site.dynamic:
             # ONNX's Mod has the sign of the divisor, so this is the distance to the next multiple
-            length = builder.size(x, index, f"{label}_length_{index}")
+            length = builder.write_size(x, index, f"{label}_length_{index}")
             negative = builder.add(
-                "Mul", (length, builder.integers((-1,), f"{label}_minus_{index}")), f"{label}_less_{index}"
+                "Mul",
+                (length, builder.add_integers((-1,), f"{label}_minus_{index}")),
+                f"{label}_less_{index}",
             )
-            tile_size = builder.integers((size,), f"{label}_tile_{index}")
+            tile_size = builder.add_integers((size,), f"{label}_tile_{index}")
             pads_after.append(builder.add("Mod", (negative, tile_size), f"{label}_missing_{index}"))
             needs_padding = True
         else:
             missing = -int(getattr(site, axis)) % size
-            pads_after.append(builder.integers((missing,), f"{label}_missing_{index}"))
+            pads_after.append(builder.add_integers((missing,), f"{label}_missing_{index}"))
             needs_padding = needs_padding or bool(missing)
     if not needs_padding:
         return x
-    pads = builder.concat([builder.integers((0, 0), f"{label}_before"), *pads_after], 0, f"{label}_pads")
+    pads = builder.concat([builder.add_integers((0, 0), f"{label}_before"), *pads_after], 0, f"{label}_pads")
     dtype = site.dtype if axes == ("M", "K") else site.right_dtype
     if dtype not in WORDS:
         return builder.add("Pad", (x, pads), f"{label}_padded")

@@ -79,7 +79,9 @@ def write_gathered_rows(
         places_per_image = math.prod(a.padded_size for a in window.axes)
         image_axis_shape = (-1, *(1,) * 2 * len(window.axes))
         starts = np.arange(images, dtype=np.int64).reshape(image_axis_shape) * places_per_image
-        index = builder.add("Add", (builder.array(starts, "places_image_starts"), index), "places_of_images")
+        index = builder.add(
+            "Add", (builder.add_array(starts, "places_image_starts"), index), "places_of_images"
+        )
     return GatheredRows(places, builder.reshape(index, (-1, window.taps), "places_by_row"), window.taps)
 
 
@@ -107,7 +109,7 @@ def _write_open_unfold(builder: GraphBuilder, x: str, window: ConvWindow) -> str
         label = "tap_" + "_".join(map(str, tap))
         if any(remaining) or any(starts) or any(s != 1 for s in steps):
             bounds = starts, [-n or _END for n in remaining], range(1, rank + 1), steps
-            slices = [builder.integers(values, f"{label}_{index}") for index, values in enumerate(bounds)]
+            slices = [builder.add_integers(values, f"{label}_{index}") for index, values in enumerate(bounds)]
             taps.append(builder.add("Slice", (x, *slices), label))
         else:
             taps.append(x)
@@ -132,7 +134,7 @@ def _write_index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
         shape = [1] * (3 * rank if has_phases else 2 * rank)
         for dimension, size in enumerate(axis.places.shape if has_phases else axis.places.shape[1:]):
             shape[dimension * rank + i] = size
-        part = builder.array((axis.places * inner).reshape(shape).astype(np.int64), f"places_{i}")
+        part = builder.add_array((axis.places * inner).reshape(shape).astype(np.int64), f"places_{i}")
         index = builder.add("Add", (part, index), f"places_from_{i}") if index else part
         inner *= axis.padded_size
     return index
@@ -146,7 +148,7 @@ def _write_stride(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> 
         "axes": range(1, len(axes) + 1),
         "steps": [a.step for a in axes],
     }
-    bounds = [builder.integers(values, f"images_strided_{label}") for label, values in limits.items()]
+    bounds = [builder.add_integers(values, f"images_strided_{label}") for label, values in limits.items()]
     return builder.add("Slice", (x, *bounds), "images_strided")
 
 
@@ -159,16 +161,16 @@ def _write_open_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) 
     # positions = (size + margin) / step + 1, where margin = pads - (taps - 1) * dilation - 1
     sizes = builder.slice(builder.add("Shape", (x,), "images_shape"), (2,), (_END,), "images_sizes")
     margins = [sum(a.pads) - (a.taps - 1) * a.dilation - 1 for a in axes]
-    counts = builder.add("Add", (sizes, builder.integers(margins, "images_margin")), "images_span")
+    counts = builder.add("Add", (sizes, builder.add_integers(margins, "images_margin")), "images_span")
     if any(a.step != 1 for a in axes):
-        steps = builder.integers([a.step for a in axes], "images_steps")
+        steps = builder.add_integers([a.step for a in axes], "images_steps")
         counts = builder.add("Div", (counts, steps), "images_strides")
-    unit = builder.integers((1,), "images_one")
+    unit = builder.add_integers((1,), "images_one")
     counts = builder.add("Add", (counts, unit), "images_positions")
     shape_parts = (
-        builder.integers((-1,), "images_any"),
+        builder.add_integers((-1,), "images_any"),
         counts,
-        builder.integers((packed,), "images_channels"),
+        builder.add_integers((packed,), "images_channels"),
     )
     z = builder.add("Reshape", (z, builder.concat(shape_parts, 0, "products_shape")), "products_folded")
     if packed == groups.count * groups.out_channels:

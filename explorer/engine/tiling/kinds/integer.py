@@ -305,7 +305,7 @@ def _add_corrections(
 
 def _write_integer_constant(builder: GraphBuilder, values: Array, label: str, dtype: str) -> str:
     """Adds a Constant in the accumulator's type, in which sums wrap around like sums of products."""
-    return builder.array(np.ascontiguousarray(values.astype(dtype)), label)
+    return builder.add_array(np.ascontiguousarray(values.astype(dtype)), label)
 
 
 def _write_zero_point(
@@ -355,8 +355,8 @@ def make_requantization(scale: Array, zero: Array) -> WriteOutput:
 
     def write_output(builder: GraphBuilder, z: str, converter: Columns) -> str:
         z = make_rescaling(scale)(builder, z, converter)
-        quantum = builder.number(1, np.float32, "quantum")
-        point = builder.array(zero.reshape(()), "y_zero")
+        quantum = builder.add_number(1, np.float32, "quantum")
+        point = builder.add_array(zero.reshape(()), "y_zero")
         return builder.add("QuantizeLinear", (z, quantum, point), "requantised")
 
     return write_output
@@ -368,7 +368,7 @@ def make_rescaling(scale: Array) -> WriteOutput:
     def write_output(builder: GraphBuilder, z: str, converter: Columns) -> str:
         z = builder.cast(z, "float32", "y_float")
         values = np.ascontiguousarray(converter.channels(scale if scale.size > 1 else scale.reshape(())))
-        return builder.add("Mul", (z, builder.array(values, "scale")), "rescaled")
+        return builder.add("Mul", (z, builder.add_array(values, "scale")), "rescaled")
 
     return write_output
 
@@ -403,7 +403,7 @@ def find_float_convolution(node: Node, context: SiteContext, x: str, w: str, zer
             if not zero:
                 return ""
             dtype = context.dtype(x) or "uint8"
-            return builder.number(zero, dtype, "x_around_value")
+            return builder.add_number(zero, dtype, "x_around_value")
         # the zero point is the input after the operands
         value = inputs[1 if w in context.constants else 2]
         return value if shape == () else builder.reshape(value, (), "x_around_value")

@@ -22,12 +22,12 @@ def write_scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bi
     is_half = dtype in HALVES
     working_type = "float32" if is_half else dtype
     if alpha != 1.0:
-        z = builder.add("Mul", (z, builder.number(alpha, working_type, "alpha")), "scaled")
+        z = builder.add("Mul", (z, builder.add_number(alpha, working_type, "alpha")), "scaled")
     if bias:
         if is_half:
             bias = builder.cast(bias, "float32", "bias32")
         if beta != 1.0:
-            bias = builder.add("Mul", (bias, builder.number(beta, working_type, "beta")), "bias_scaled")
+            bias = builder.add("Mul", (bias, builder.add_number(beta, working_type, "beta")), "bias_scaled")
         z = builder.add("Add", (z, bias), "biased")
     return builder.cast(z, dtype, "narrowed") if is_half else z
 
@@ -170,7 +170,7 @@ class _Side(Struct, frozen=True):
     is_transposed: bool
     is_vector: bool
 
-    def size(self, axis: int, inputs: Sequence[str]) -> Size:
+    def get_size(self, axis: int, inputs: Sequence[str]) -> Size:
         """Returns the length of an axis that counts from the end: a number, or a size to read at run time."""
         place = len(self.shape) + axis
         return (inputs[self.index], place) if place in self.open_axes else self.shape[axis]
@@ -223,18 +223,18 @@ class _Pairs(Struct, frozen=True):
         x, count = inputs[side.index], len(side.shape)
         if side.is_transposed:
             x = builder.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
-        r, c = (side.size(axis, inputs) for axis in side.matrix_axes)
+        r, c = (side.get_size(axis, inputs) for axis in side.matrix_axes)
         if self.shared:
             if side is self.a and self.lead:
                 r = -1 if "M" in self.dynamic else self.rows
             target = [r, c]
-            sizes: list[Size] = [side.size(i, inputs) for i in range(-count, -2)]
-            sizes += [side.size(axis, inputs) for axis in side.matrix_axes]
+            sizes: list[Size] = [side.get_size(i, inputs) for i in range(-count, -2)]
+            sizes += [side.get_size(axis, inputs) for axis in side.matrix_axes]
             if sizes == target and not side.is_vector:
                 return x
             return builder.reshape(x, target, f"{label}_matrix")
         if not all(_has_full_length(side, lead_side, axis) for lead_side, axis in self.lead):
-            lead_sizes = [lead_side.size(axis, inputs) for lead_side, axis in self.lead]
+            lead_sizes = [lead_side.get_size(axis, inputs) for lead_side, axis in self.lead]
             x_shape = (
                 side.shape[-1:] if side.is_vector else tuple(side.shape[axis] for axis in side.axis_order)
             )
@@ -246,9 +246,9 @@ class _Pairs(Struct, frozen=True):
     def write_reshape(self, builder: GraphBuilder, z: str, inputs: Sequence[str], swapped: bool) -> str:
         """Reshapes the products to the output's shape; transposes them if they were computed transposed."""
         a, b = self.a, self.b
-        target: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
-        target += [] if a.is_vector else [a.size(a.matrix_axes[0], inputs)]
-        target += [] if b.is_vector else [b.size(b.matrix_axes[1], inputs)]
+        target: list[Size] = [side.get_size(axis, inputs) for side, axis in self.lead]
+        target += [] if a.is_vector else [a.get_size(a.matrix_axes[0], inputs)]
+        target += [] if b.is_vector else [b.get_size(b.matrix_axes[1], inputs)]
         stacked = self.stack != 1 or "batch" in self.dynamic
         is_shaped = len(target) == (3 if stacked else 2) and not (a.is_vector or b.is_vector)
         z = z if is_shaped else builder.reshape(z, target, "shaped")

@@ -202,7 +202,7 @@ def _add_bias(write_output: integer.WriteOutput, bias: Array) -> integer.WriteOu
     def add_bias(builder: GraphBuilder, z: str, converter: integer.Columns) -> str:
         z = write_output(builder, z, converter)
         values = np.ascontiguousarray(converter.bias(bias).astype(np.float32))
-        return builder.add("Add", (z, builder.array(values, "bias_float")), "float_biased")
+        return builder.add("Add", (z, builder.add_array(values, "bias_float")), "float_biased")
 
     return add_bias
 

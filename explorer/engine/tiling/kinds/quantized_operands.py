@@ -182,7 +182,7 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
         operand = computed.get(site.inputs[index])
         names = list(inputs)
         if operand is not None:
-            step = builder.number(float(operand.scale.reshape(-1)[0]), np.float32, f"{label}_step")
+            step = builder.add_number(float(operand.scale.reshape(-1)[0]), np.float32, f"{label}_step")
             quotient = builder.add("Div", (inputs[index], step), f"{label}_steps")
             if builder.emission.opset >= 11:
                 quotient = builder.add("Round", (quotient,), f"{label}_whole")
