@@ -371,7 +371,11 @@ LOADERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _load_original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
-    """Loads the source: by torch if its code may run (`job.trust`), else by Explorer's reader."""
+    """Loads the source: by torch if its code may run (`job.trust`), else by Explorer's reader.
+
+    Raises:
+        BadModel: torch cannot load the source.
+    """
     load = LOADERS.get(job.opened.format) if job.trust else None
     if load is None:
         return loaded.materialize()

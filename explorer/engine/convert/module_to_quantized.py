@@ -113,7 +113,7 @@ class ModuleChoice(Struct, frozen=True):
         return _add_module_figures(self.replace_bytes_before(quantization), spec, choices, grids)
 
     def replace_bytes_before(self, quantization: Quantization) -> Quantization:
-        """Replaces the bytes before quantization, which are those of plain tensors, by the stored bytes."""
+        """Returns the figures with the bytes before quantization as stored, instead of as plain tensors."""
         totals = quantization.totals
         before = totals.weight_bytes.before
         stored_bytes = None if before is None else before - sum(self.surplus.values())
@@ -348,7 +348,11 @@ def _require_float32(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
 def _check_request(
     opened: TorchModel, spec: QuantizeSpec, job: ConversionJob, output: str | None, overwrite: bool
 ) -> LoadedModule:
-    """Returns the module after all checks that are possible before it runs."""
+    """Returns the module after all checks that are possible before it runs.
+
+    Raises:
+        Misuse: The weights are not float32, the form is not for modules, or `output` cannot be written.
+    """
     loaded = _require_float32(opened, spec)
     if spec.form == "torchao":
         if output is not None:
@@ -394,7 +398,11 @@ def _read_samples(loaded: LoadedModule, bound_inputs: BoundInputs, request: Quan
 
 
 def _run(bound_inputs: BoundInputs, source: str, module: nn.Module, feeds: Feeds) -> list[Any]:
-    """Runs a module on a sample."""
+    """Runs a module on a sample.
+
+    Raises:
+        BadModel: The module fails.
+    """
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     args, kwargs = bound_inputs.pack_arguments(
         [convert_to_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs]

@@ -118,7 +118,11 @@ def to_torch(
 
 
 def _count_rows_of_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
-    """Counts the rows of each call of a layer in a run on the meta device, or if that fails, the CPU."""
+    """Counts the rows of each call of a layer in a run on the meta device, or if that fails, the CPU.
+
+    Raises:
+        BadModel: The module fails on both devices.
+    """
     failure: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialize)):
         try:

@@ -153,7 +153,13 @@ def _refuse_code(source: str) -> None:
 
 
 def _read_description(source: str) -> str | bytes:
-    """Returns the JSON text that describes the layers of a Keras file."""
+    """Returns the JSON text that describes the layers of a Keras file.
+
+    Raises:
+        KeyError: The archive has no description.
+        ValueError: The description is too large.
+        BadModel: The HDF5 file has no description.
+    """
     with input_files.open_binary(source) as file:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
@@ -197,7 +203,11 @@ def _name_dimensions(path: str, batch: str) -> None:
 
 
 def _compare(job: ConversionJob, function: Any, program: _Program, model: Model) -> Verification:
-    """Runs the source in TensorFlow and the ONNX file in onnxruntime, and compares the outputs."""
+    """Runs the source in TensorFlow and the ONNX file in onnxruntime, and compares the outputs.
+
+    Raises:
+        BadModel: TensorFlow or onnxruntime cannot run the model.
+    """
     session = RuntimeSession(model, label="the written file")
     names = [value.name for value in model.graph.outputs]
 

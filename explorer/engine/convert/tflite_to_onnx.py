@@ -51,9 +51,9 @@ def convert(job: ConversionJob) -> ConversionResult:
     if job.verify:
         with silence():
             interpreter = _load_interpreter(tensorflow, job)
-        quantized = any(map(_is_quantized, interpreter.get_tensor_details()))
-        evidence = _compare(job, interpreter, model, quantized)
-        notes += (comparison.QUANTIZED_NOTE,) if quantized else ()
+        is_quantized = any(map(_is_quantized, interpreter.get_tensor_details()))
+        evidence = _compare(job, interpreter, model, is_quantized)
+        notes += (comparison.QUANTIZED_NOTE,) if is_quantized else ()
     return build_result(model, evidence, notes)
 
 
@@ -118,6 +118,9 @@ def _load_interpreter(tensorflow: Any, job: ConversionJob) -> Any:
     """Loads the source in TensorFlow's interpreter.
 
     The interpreter uses the reference kernels, which compute exactly as the format defines.
+
+    Raises:
+        BadModel: TensorFlow cannot load the model.
     """
     try:
         interpreter = tensorflow.lite.Interpreter(
@@ -131,7 +134,7 @@ def _load_interpreter(tensorflow: Any, job: ConversionJob) -> Any:
     return interpreter
 
 
-def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool) -> Verification:
+def _compare(job: ConversionJob, interpreter: Any, model: Model, is_quantized: bool) -> Verification:
     """Runs the source and the ONNX file, and compares the outputs.
 
     Quantized outputs are compared as real numbers.
@@ -141,7 +144,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
     names = [value.name for value in model.graph.outputs]
     results = _order_outputs(interpreter, names)
     layers = (
-        sum(node.op in comparison.ROUNDING_OPERATORS for node in model.graph.nodes) if quantized else None
+        sum(node.op in comparison.ROUNDING_OPERATORS for node in model.graph.nodes) if is_quantized else None
     )
 
     def run_source(feeds: Feeds) -> list[Array]:
@@ -187,6 +190,9 @@ def _run(
     """Runs the source on arrays by the names of the ONNX inputs; returns the outputs in `results`.
 
     Inputs are matched by position if the names differ.
+
+    Raises:
+        BadModel: TensorFlow cannot run the model.
     """
     inputs = interpreter.get_input_details()
     has_same_names = {detail["name"] for detail in inputs} == {v.name for v in model.graph.required_inputs}

@@ -199,7 +199,11 @@ class _MeasuredGraph(Struct):
         return max(1, _EVENTS // events, min(_PROFILED_MIN_SAMPLES, _MAX_EVENTS // events))
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
-        """See `Measurement`."""
+        """See `Measurement`.
+
+        Raises:
+            BadModel: onnxruntime cannot load the model.
+        """
         feeds, providers = self.subject.feeds, self.providers
         try:
             self.loaded = TimedSessions(self.flat.model, feeds, spec, self.level, providers, folder)
@@ -225,7 +229,11 @@ class _MeasuredGraph(Struct):
             raise _build_failure(error, read_kernel_runs(self.loaded.end()), self.flat, self.layers) from None
 
     def collect_samples(self) -> None:
-        """Adds the times of the loaded sessions, and releases them."""
+        """Adds the times of the loaded sessions, and releases them.
+
+        Raises:
+            BadModel: A run has more kernels than onnxruntime's profiler keeps.
+        """
         loaded, self.loaded = self.loaded, None
         assert loaded is not None
         if self.check is not None:
@@ -323,7 +331,10 @@ class _MeasuredGraph(Struct):
             samples.seconds += [0.0] * (self.runs - len(samples.seconds))
 
     def _add_memory(self, run: KernelRun) -> None:
-        """Adds the memory of a run that is not counted: the runtime allocates its memory in the first run."""
+        """Adds the memory of a run: to all rows before the first counted run, then to rows without a figure.
+
+        The runtime allocates its memory in the first run, which is not counted.
+        """
         keys_by_name = self._find_unnamed_keys(run)
         for name, kernel in run.kernels.items():
             row, _ = self.find_rows(keys_by_name.get(name, name))

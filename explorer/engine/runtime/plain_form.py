@@ -117,7 +117,11 @@ def _build_plain_node(node: Node) -> Node:
 
 
 def _build_dense_tensor(span: FileSpan) -> Tensor:
-    """Returns the dense form of a sparse tensor. The zeros are filled in when the values are read."""
+    """Returns the dense form of a sparse tensor. The zeros are filled in when the values are read.
+
+    Raises:
+        BadModel: The dense form is too large.
+    """
     values, shape, _ = read_sparse(span)
     size = replace(values, shape=shape, stored_elements=None).nbytes
     if size > _MAX_DENSE_BYTES:
@@ -127,7 +131,11 @@ def _build_dense_tensor(span: FileSpan) -> Tensor:
 
 
 def _read_dense_bytes(span: FileSpan) -> bytes:
-    """Returns the bytes of a sparse tensor in dense form."""
+    """Returns the bytes of a sparse tensor in dense form.
+
+    Raises:
+        BadModel: The tensor has no indices, or they do not fit its shape.
+    """
     import numpy as np  # opening a model must not wait for numpy
 
     values, shape, _ = read_sparse(span)

@@ -173,7 +173,12 @@ def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) ->
 def _plan_input(
     model: Model, value: Value, dims: Mapping[str, int], override: tuple[str | None, Shape] | None
 ) -> RandomInput:
-    """Chooses how random values of an input are drawn; `override` is the type and shape from the user."""
+    """Chooses how random values of an input are drawn; `override` is the type and shape from the user.
+
+    Raises:
+        Misuse: The input is not a tensor, has no shape, or has a type for which no value can be drawn.
+        ContradictsDeclaration: The user's shape contradicts the declared one.
+    """
     dtype = (override[0] if override else None) or value.dtype
     if dtype is None:
         raise Misuse(f"input '{value.name}' is not a tensor, so no value can be drawn for it")

@@ -127,7 +127,11 @@ def read_samples(
 
 
 def _list_sample_files(path: str) -> list[str]:
-    """Returns the paths of the .npy and .npz files in a folder, or the path itself if it is no folder."""
+    """Returns the paths of the .npy and .npz files in a folder, or the path itself if it is no folder.
+
+    Raises:
+        Misuse: The folder cannot be read, or has no such file.
+    """
     try:
         names = sorted(name for name in input_files.list_names(path) if name.endswith(_SUFFIXES))
     except (NotADirectoryError, FileNotFoundError):
@@ -208,7 +212,11 @@ class _SampleFile:
             yield {name: next(part) for name, part in parts.items()}
 
     def _iterate_input(self, name: str, entry: ArrayEntry) -> Iterator[Array]:
-        """Yields the samples of one input. A single sample is repeated without end."""
+        """Yields the samples of one input. A single sample is repeated without end.
+
+        Raises:
+            Misuse: A sample has NaN or Inf, or the file is cut short.
+        """
         index = 0
         for index, value in enumerate(iterate_samples(self.path, entry)):
             if value.dtype.kind == "f" and not np.isfinite(value).all():
@@ -275,7 +283,11 @@ def read_headers(path: str) -> dict[str, ArrayEntry]:
 
 
 def _read_header(name: str, file: IO[bytes]) -> ArrayEntry:
-    """Reads the header of an .npy file, and leaves the file position after it."""
+    """Reads the header of an .npy file, and leaves the file position after it.
+
+    Raises:
+        ValueError: The elements are not plain numbers.
+    """
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
         version
@@ -287,7 +299,11 @@ def _read_header(name: str, file: IO[bytes]) -> ArrayEntry:
 
 
 def iterate_samples(path: str, entry: ArrayEntry) -> Iterator[Array]:
-    """Yields the samples of an array in order, one at a time; an array in column order is read whole."""
+    """Yields the samples of an array in order, one at a time; an array in column order is read whole.
+
+    Raises:
+        Misuse: The file cannot be read, or is cut short.
+    """
     if entry.fortran and entry.count > 1:
         # the first axis varies fastest, so samples are not contiguous
         array = read_input(path).arrays[entry.key.removesuffix(".npy")]

@@ -130,7 +130,11 @@ def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges)
 
 
 def _find_matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
-    """Returns the ids of the rows that match a path, a glob or a filter, and of all rows inside them."""
+    """Returns the ids of the rows that match a path, a glob or a filter, and of all rows inside them.
+
+    Raises:
+        Misuse: No row matches.
+    """
     matches: Iterable[int] = [layer.id for layer in layers if layer.path == text]
     if is_query(text) and not matches:
         matches = search(layers, text)

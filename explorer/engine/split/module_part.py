@@ -137,7 +137,11 @@ def extract_module_part(
 def _export(
     loaded: LoadedModule, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Exports a module; returns the program as exported, and its functional form."""
+    """Exports a module; returns the program as exported, and its functional form.
+
+    Raises:
+        BadModel: torch.export fails.
+    """
     try:
         with loaded.quiet(), torch.no_grad(), disable_fastpath(), torch.random.fork_rng(devices=[]):
             exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
@@ -240,6 +244,9 @@ def _build_module(
 
     Returns:
         The module; its input nodes; its output nodes; and the name of each of these nodes.
+
+    Raises:
+        Misuse: An input or output is not a tensor.
     """
     part_calls, state_names = set(calls), _get_state_names(functional)
     outputs = set(functional.graph_signature.user_outputs)

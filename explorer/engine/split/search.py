@@ -238,7 +238,11 @@ class StageSearch:
 
     @cached_property
     def _fixed_cost(self) -> CostFunction:
-        """Function of a cost that does not depend on the number of stages: 'params', 'memory' or 'macs'."""
+        """Function of a cost that does not depend on the number of stages: 'params', 'memory' or 'macs'.
+
+        Raises:
+            Misuse: The MACs of a layer are unknown.
+        """
         layers = self.subject.layers
         if self.spec.by == "params":
             return costs.build_stored_bytes(self.units, self.subject.elements)
@@ -416,7 +420,11 @@ class StageSearch:
         )
 
     def _find_named_cuts(self) -> Cuts:
-        """Returns the cuts before the layers that the user named."""
+        """Returns the cuts before the layers that the user named.
+
+        Raises:
+            Misuse: No layer has a name, no stage can begin there, or the number of stages does not match.
+        """
         paths = {layer.path: layer.id for layer in self.subject.layers}
         names: dict[str, int] = {}
         for layer in self.subject.layers:

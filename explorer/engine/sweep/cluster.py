@@ -100,6 +100,7 @@ def connect(
 
     Raises:
         Misuse: No scheduler answers, or it has no workers.
+        EngineDied: The scheduler ends or does not answer, or, in the yielded function, no workers are left.
     """
     hint = "start one with: dask scheduler, and on every machine: dask worker SCHEDULER --nthreads 1"
     try:
@@ -185,7 +186,11 @@ def _collect_results(
     where: str,
     cancel: Cancel,
 ) -> None:
-    """Submits the tasks, and calls `on_result` for each as soon as it is finished."""
+    """Submits the tasks, and calls `on_result` for each as soon as it is finished.
+
+    Raises:
+        EngineDied: The scheduler ended, or no workers are left.
+    """
     run_id = uuid.uuid4().hex[:12]
     tasks_by_future = {
         client.submit(task, key=f"explorer-{run_id}-{index}", pure=False): task
@@ -225,6 +230,10 @@ def _read_outcome(
     """Returns the records or the error of a finished task.
 
     Returns None if the records were lost with their worker. Dask then runs the task again.
+
+    Raises:
+        MissingExtra, Misuse: The task failed with an error that all other tasks would cause as well.
+        EngineDied: The scheduler ended.
     """
     # checked before the status: a worker may have died just after it sent its rows
     if isinstance(result, tuple) and all(isinstance(record, Struct) for record in result):

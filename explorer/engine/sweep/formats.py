@@ -548,7 +548,11 @@ def _compute_key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, sam
 
 
 def _digest_samples(path: str) -> str:
-    """Returns a digest of the samples: a file, or all files of a folder in the order of their names."""
+    """Returns a digest of the samples: a file, or all files of a folder in the order of their names.
+
+    Raises:
+        Misuse: The file or folder is missing, or a file cannot be read.
+    """
     if not os.path.exists(path):
         raise Misuse("there is no such file", where=path)
     names = [path]

@@ -259,7 +259,11 @@ def measure(task: Task) -> tuple[Struct, ...]:
 
 
 def _open_session(task: Task) -> SweepSession:
-    """Opens the model of a task, unless it is open from the task before, and checks its files."""
+    """Opens the model of a task, unless it is open from the task before, and checks its files.
+
+    Raises:
+        BadModel: The worker has different files with these names.
+    """
     global _open_model
     identity = f"{task.fingerprint} {task.opening} {task.files}"
     if _open_model is None or _open_model[0] != identity:

@@ -122,6 +122,7 @@ def is_store(path: str) -> bool:
             head = file.read(100)
     except OSError:
         return False
+    # SQLite's header has the application id at offset 68
     return head[:16] == _MAGIC and head[68:72] == _APPLICATION_ID.to_bytes(4, "big")
 
 

@@ -43,7 +43,11 @@ class TrainingTask(Task, frozen=True, kw_only=True):
     module: str
 
     def compute_rows(self, session: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
-        """Yields the checkpoint and the row with its figures, or a row with the error."""
+        """Yields the checkpoint and the row with its figures, or a row with the error.
+
+        Raises:
+            BadModel: The worker has a different module with this name.
+        """
         stop_if(cancel)
         row = self.row
         if session.module_digest() != self.module:

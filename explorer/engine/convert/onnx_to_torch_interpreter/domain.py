@@ -146,7 +146,11 @@ class TorchDomain(Struct):
         return np.take(value, index, axis)
 
     def stack(self, values: Sequence[Any], axis: int) -> Any:
-        """Stacks values along a new axis."""
+        """Stacks values along a new axis.
+
+        Raises:
+            BadModel: There are no values, as after a loop that runs zero times.
+        """
         tensors = [convert_to_tensor(value, self.device) for value in values]
         if not tensors:
             raise BadModel("torch cannot run a loop that runs zero times, because its result has no shape")

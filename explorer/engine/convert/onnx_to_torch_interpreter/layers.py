@@ -323,7 +323,11 @@ def _mean_variance(call: OperatorCall, x: Tensor) -> Tensor:
 
 
 def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
-    """Resizes by nearest or linear interpolation, one axis after another."""
+    """Resizes by nearest or linear interpolation, one axis after another.
+
+    Raises:
+        BadModel: The interpolation is cubic, or an attribute is not supported.
+    """
     scales = inputs[-1] if call.node.op == "Upsample" or len(inputs) < 2 else inputs[1]
     sizes = inputs[2] if len(inputs) > 2 and call.node.op == "Resize" else None
     if call.node.op == "Upsample" and not inputs:
@@ -413,7 +417,11 @@ def _skip_layer_norm(
 
 
 def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
-    """Computes Attention of opset 23, without soft cap, lengths, or an output of the scores."""
+    """Computes Attention of opset 23, without soft cap, lengths, or an output of the scores.
+
+    Raises:
+        BadModel: The node uses one of these.
+    """
     mask, past_k, past_v, lengths = (*rest, *(None,) * 4)[:4]
     has_score_output = call.get("qk_matmul_output_mode", 0) or call.output_count > 3
     if call.get("softcap", 0.0) or has_score_output or lengths is not None:

@@ -223,6 +223,9 @@ def _load_tensor(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
     """Loads a tensor's values, mapped from the file if possible; a page is copied at the first write.
 
     Tensors that are unaligned or packed are copied.
+
+    Raises:
+        BadModel: torch has no such type, or the tensor has more or fewer bytes than its shape needs.
     """
     torch_dtype = get_torch_dtype(tensor.dtype)
     payload = tensor.payload

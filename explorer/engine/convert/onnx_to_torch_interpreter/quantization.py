@@ -231,6 +231,9 @@ def _matmul_nbits(
     """Computes MatMulNBits; `b` has shape (N, blocks, bytes), and `rest` is (group indices, bias).
 
     Each byte holds two 4-bit numbers or one 8-bit number.
+
+    Raises:
+        BadModel: A number has neither 4 nor 8 bits, or the node has group indices.
     """
     bits, size = call.get("bits", 4), call.get("block_size")
     depth, columns = call.get("K"), call.get("N")

@@ -125,6 +125,9 @@ def _run_recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: A
         w: Input weights, (directions, gates x hidden, features).
         r: Recurrent weights, (directions, gates x hidden, hidden).
         *rest: Bias, sequence lengths, initial hidden and cell state, and peepholes; each may be missing.
+
+    Raises:
+        BadModel: The length of the sequence is open.
     """
     op = call.node.op
     bias_pairs, lengths, h0, c0, peepholes = (*rest, *(None,) * 5)[:5]

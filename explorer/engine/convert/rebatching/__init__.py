@@ -36,7 +36,11 @@ _OPEN_BATCH_SIZES = 8, 1, 3
 def make_rebatching(
     model: Model, batch: int | str, job: ConversionJob, axes: Mapping[str, int]
 ) -> Callable[[ConversionJob], ConversionResult]:
-    """Returns a function that writes the rewritten model and compares it; see `engine.convert.rebatch`."""
+    """Returns a function that writes the rewritten model and compares it; see `engine.convert.rebatch`.
+
+    Raises:
+        Misuse: The batch or the number of draws is below 1, or the batch cannot be rewritten safely.
+    """
     job.report_progress("rewriting the batch")
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="rebatch")
@@ -65,12 +69,12 @@ def make_rebatching(
     return convert
 
 
-def _list_notes(changed: Sequence[str], inlined: bool) -> Iterator[str]:
+def _list_notes(changed: Sequence[str], is_inlined: bool) -> Iterator[str]:
     """Yields a note about the rewritten nodes and values, and a note about inlined function calls."""
     if changed:
         hidden_count = f" and {len(changed) - _MAX_LISTED:,} more" if len(changed) > _MAX_LISTED else ""
         yield f"rewritten: {', '.join(changed[:_MAX_LISTED])}{hidden_count}"
-    if inlined:
+    if is_inlined:
         yield "calls of functions were opened into their nodes"
 
 

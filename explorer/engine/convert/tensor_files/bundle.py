@@ -227,6 +227,9 @@ def _build_bundle(
     """Builds a state dict from stored tensors.
 
     The names lose `prefix`. Aliases that the metadata lists become names of the same tensor.
+
+    Raises:
+        BadModel: A tensor cannot be copied.
     """
     unread = [tensor for tensor in tensors if tensor.unread]
     if unread:

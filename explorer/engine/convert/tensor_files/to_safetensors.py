@@ -87,7 +87,11 @@ def _find_unique_tensors(bundle: StateDict) -> tuple[list[BundledTensor], dict[s
 
 
 def _encode_header(tensors: Sequence[BundledTensor], metadata: Mapping[str, str], source: str) -> bytes:
-    """Returns the JSON header as bytes."""
+    """Returns the JSON header as bytes.
+
+    Raises:
+        BadModel: The format has no such type or name, or the header is too large.
+    """
     unknown_types = sorted({tensor.dtype for tensor in tensors if tensor.dtype not in _CODES})
     if unknown_types:
         name = next(tensor.name for tensor in tensors if tensor.dtype == unknown_types[0])

@@ -58,6 +58,7 @@ def _measure_copy_rates(
         if 2 * array_bytes > nearer_size:
             yield CopyRate(level, 2 * array_bytes, _measure_copy_rate(array_bytes, clock))
         nearer_size, largest_size = size, max(largest_size, size)
+    # twice the largest cache, so that no cache holds an array; 64 MiB if the caches are small or unknown
     array_bytes = min(max_array_bytes, max(64 << 20, 2 * largest_size))
     yield CopyRate(0, 2 * array_bytes, _measure_copy_rate(array_bytes, clock))
 

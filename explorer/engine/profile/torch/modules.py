@@ -214,7 +214,11 @@ class _ModuleRuns(TimedRuns):
 
 
 def _sum_outputs(outputs: Any) -> torch.Tensor:
-    """Returns the sum of the means of all outputs that have a gradient."""
+    """Returns the sum of the means of all outputs that have a gradient.
+
+    Raises:
+        Misuse: No output has a gradient.
+    """
     mean_losses = [t.mean() for _, t in walk_tensors(outputs) if t.is_floating_point() and t.requires_grad]
     if not mean_losses:
         raise Misuse("no output of the model has a gradient", where="--train", hint="leave it out")

@@ -230,7 +230,11 @@ def _load_stage(config: Mapping[str, Any]) -> int:
 
 
 def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
-    """Runs a stage; returns the values that later stages read, and the times of all stages so far."""
+    """Runs a stage; returns the values that later stages read, and the times of all stages so far.
+
+    Raises:
+        BadModel: The stage fails.
+    """
     names, outputs, run = _get_loaded_stage(config)
     values, times = passing
     start = time.time()
@@ -261,7 +265,11 @@ def _load_checked(
     input_names: tuple[str, ...],
     output_names: tuple[str, ...],
 ) -> Any:
-    """Loads a stage after a check of its file's digest. The worker keeps loaded stages."""
+    """Loads a stage after a check of its file's digest. The worker keeps loaded stages.
+
+    Raises:
+        BadModel: The file is missing, differs from the manifest's, or cannot be loaded.
+    """
     if not os.path.isfile(path):
         raise BadModel("a worker has no such file", where=path, hint="stages lie at the same path everywhere")
     if manifest.compute_sha256(path) != sha256:
