@@ -222,8 +222,17 @@ def _read_program(path: str, description: dict[str, Any]) -> Program:
             stored.append((kind, str(value["arg"]["name"]), str(value[f"{kind}_name"])))
         elif kind == "user_input":
             user_inputs.append(value["arg"])
-        else:
+        elif kind != "constant_input":  # the nodes that read such a number contain it
             raise BadModel(f"it takes a '{printable(kind)}', which is not supported", where=path)
+    for argument in user_inputs:
+        ((kind, value),) = argument.items()
+        if kind.startswith("as_sym_"):
+            name = printable(str(value.get("as_name", "")))
+            raise BadModel(
+                f"its input '{name}' is a number that a caller may change, and only tensors are supported",
+                where=path,
+                hint="export it with a fixed number",
+            )
     inputs = [_read_input(graph, str(a["as_tensor"]["name"])) for a in user_inputs if "as_tensor" in a]
     results = [s["user_output"]["arg"] for s in signature["output_specs"] if "user_output" in s]
     nodes = [

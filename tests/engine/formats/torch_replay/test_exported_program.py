@@ -261,6 +261,30 @@ def test_a_program_is_exported_tiled_and_proved(name: str, folder: Path) -> None
 
 
 @pytest.mark.slow
+class _Numbered(nn.Module):
+    """Scales by numbers that are arguments."""
+
+    def forward(self, x: Any, count: int, *, scale: float = 2.0) -> Any:
+        return x[:count] * scale + count
+
+
+def test_numbers_that_the_export_fixed_are_no_inputs(tmp_path: Path) -> None:
+    program = torch.export.export(_Numbered(), (torch.ones(5, 8), 3), {"scale": 4.0})
+    torch.export.save(program, tmp_path / "fixed.pt2")
+    with Session(str(tmp_path / "fixed.pt2")) as session:
+        result = session.convert(str(tmp_path / "fixed.onnx"))
+    assert result.verification is not None
+    assert result.verification.passed
+
+
+def test_a_number_that_a_caller_may_change_is_refused_by_name(tmp_path: Path) -> None:
+    sizes = {"x": None, "count": torch.export.Dim.DYNAMIC}
+    program = torch.export.export(_Numbered(), (torch.ones(5, 8), 3), dynamic_shapes=sizes)
+    torch.export.save(program, tmp_path / "open.pt2")
+    with pytest.raises(BadModel, match="'count' is a number that a caller may change"):
+        Session(str(tmp_path / "open.pt2")).open()
+
+
 def test_a_tied_weight_is_stored_once(folder: Path) -> None:
     path = saved_program(Transformer(), (WORDS,), folder / "tied.pt2")
     analysis = Session(path).analysis()
