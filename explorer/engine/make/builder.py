@@ -43,12 +43,12 @@ class SeededGraph:
         self.names: dict[str, int] = {}
         self.generator = np.random.PCG64(zlib.crc32(name.encode()) + seed)
 
-    def input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
+    def add_input(self, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> str:
         """Adds an input of the graph."""
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 
-    def output(self, value: str, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> None:
+    def add_output(self, value: str, name: str, shape: Shape, dtype: int = TensorProto.FLOAT) -> None:
         """Renames `value`, an output of the last node, to the graph output `name`."""
         self.nodes[-1].output[:] = [name if out == value else out for out in self.nodes[-1].output]
         assert name in self.nodes[-1].output, value
@@ -60,12 +60,12 @@ class SeededGraph:
         unit = (raw >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
         return (np.float32(low) + unit * np.float32(high - low)).reshape(shape)
 
-    def parameter(self, name: str, array: Array) -> str:
+    def add_parameter(self, name: str, array: Array) -> str:
         """Adds a stored tensor."""
         self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
         return name
 
-    def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
+    def add_weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
         """Adds a weight as torch initializes it: uniform within gain / sqrt(fan_in).
 
         If the graph stores no weights, this adds an input.
@@ -76,10 +76,10 @@ class SeededGraph:
     def add_uniform(self, name: str, shape: Sequence[int], low: float, high: float) -> str:
         """Adds a weight, uniform between two numbers, or an input if the graph stores no weights."""
         if not self.stored:
-            return self.input(name, list(shape))
-        return self.parameter(name, self.draw_uniform(shape, low, high))
+            return self.add_input(name, list(shape))
+        return self.add_parameter(name, self.draw_uniform(shape, low, high))
 
-    def op(self, kind: str, scope: str, *inputs: str, **attributes: Any) -> str:
+    def add_node(self, kind: str, scope: str, *inputs: str, **attributes: Any) -> str:
         """Appends a node named `scope/kind` (`scope/kind_1` the second time)."""
         name = f"{scope}/{kind}"
         count = self.names.get(name, 0)
@@ -89,11 +89,11 @@ class SeededGraph:
         self.nodes.append(helper.make_node(kind, inputs, [out], name=name, **attributes))
         return out
 
-    def constant(self, scope: str, value: Any, dtype: Any) -> str:
+    def add_constant(self, scope: str, value: Any, dtype: Any) -> str:
         """Adds a Constant node."""
-        return self.op("Constant", scope, value=numpy_helper.from_array(np.array(value, dtype=dtype)))
+        return self.add_node("Constant", scope, value=numpy_helper.from_array(np.array(value, dtype=dtype)))
 
-    def conv(
+    def add_conv(
         self,
         scope: str,
         path: str,
@@ -112,10 +112,10 @@ class SeededGraph:
         # before a batch norm with random statistics, preserve the variance through a ReLU (He et al., 2015);
         # otherwise a deep network's output would hardly depend on its input
         gain = 1.0 if bias else math.sqrt(6)
-        names = [self.weight(f"{path}.weight", (cout, cin // groups, kernel, kernel), fan_in, gain)]
+        names = [self.add_weight(f"{path}.weight", (cout, cin // groups, kernel, kernel), fan_in, gain)]
         if bias:
-            names.append(self.weight(f"{path}.bias", (cout,), fan_in))
-        return self.op(
+            names.append(self.add_weight(f"{path}.bias", (cout,), fan_in))
+        return self.add_node(
             "Conv",
             scope,
             x,
@@ -127,13 +127,13 @@ class SeededGraph:
             strides=[stride, stride],
         )
 
-    def linear(self, scope: str, path: str, x: str, cin: int, cout: int) -> str:
+    def add_linear(self, scope: str, path: str, x: str, cin: int, cout: int) -> str:
         """Adds a fully connected layer on rows: Gemm with the weight in torch's layout."""
-        weight = self.weight(f"{path}.weight", (cout, cin), cin)
-        bias = self.weight(f"{path}.bias", (cout,), cin)
-        return self.op("Gemm", scope, x, weight, bias, alpha=1.0, beta=1.0, transB=1)
+        weight = self.add_weight(f"{path}.weight", (cout, cin), cin)
+        bias = self.add_weight(f"{path}.bias", (cout,), cin)
+        return self.add_node("Gemm", scope, x, weight, bias, alpha=1.0, beta=1.0, transB=1)
 
-    def batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
+    def add_batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
         """Adds a batch normalization with random statistics, because ones and zeros would hide errors."""
         parts = [
             self.add_uniform(f"{path}.weight", (width,), 0.5, 1.5),
@@ -141,11 +141,13 @@ class SeededGraph:
             self.add_uniform(f"{path}.running_mean", (width,), -0.3, 0.3),
             self.add_uniform(f"{path}.running_var", (width,), 0.5, 2.0),
         ]
-        return self.op("BatchNormalization", scope, x, *parts, epsilon=1e-5, momentum=0.9, training_mode=0)
+        return self.add_node(
+            "BatchNormalization", scope, x, *parts, epsilon=1e-5, momentum=0.9, training_mode=0
+        )
 
-    def pool(self, scope: str, x: str, kernel: int, stride: int) -> str:
+    def add_pool(self, scope: str, x: str, kernel: int, stride: int) -> str:
         """Adds a square MaxPool."""
-        return self.op(
+        return self.add_node(
             "MaxPool",
             scope,
             x,
@@ -156,7 +158,7 @@ class SeededGraph:
             strides=[stride, stride],
         )
 
-    def model(self, producer: str) -> onnx.ModelProto:
+    def build_model(self, producer: str) -> onnx.ModelProto:
         """Builds the model."""
         graph = helper.make_graph(
             self.nodes, self.name, self.inputs, self.outputs, list(self.initializers.values())

@@ -58,12 +58,12 @@ def _make_linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> No
     rows, depth, columns = _parse_sizes(sizes, 3, "linear:MxKxN")
     option_values = _parse_options(options, {"bias": 0})
     _check_size(net, depth * columns)
-    x = net.input("x", [rows, depth])
+    x = net.add_input("x", [rows, depth])
     if option_values["bias"]:
-        x = net.linear("/fc", "fc", x, depth, columns)
+        x = net.add_linear("/fc", "fc", x, depth, columns)
     else:
-        x = net.op("MatMul", "/fc", x, net.weight("fc.weight", (depth, columns), depth))
-    net.output(x, "y", [rows, columns])
+        x = net.add_node("MatMul", "/fc", x, net.add_weight("fc.weight", (depth, columns), depth))
+    net.add_output(x, "y", [rows, columns])
 
 
 def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
@@ -84,12 +84,12 @@ def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> 
     if out_height < 1 or out_width < 1:
         raise Misuse("the kernel is larger than the image", where="make", hint="pad=1 or a smaller kernel")
     _check_size(net, out_channels * channels // groups * kernel_height**2)
-    x = net.input("x", [batch, channels, height, width])
+    x = net.add_input("x", [batch, channels, height, width])
     settings = {"stride": stride, "padding": pad, "groups": groups}
-    x = net.conv(
+    x = net.add_conv(
         "/conv", "conv", x, channels, out_channels, kernel_height, bias=bool(values["bias"]), **settings
     )
-    net.output(x, "y", [batch, out_channels, out_height, out_width])
+    net.add_output(x, "y", [batch, out_channels, out_height, out_width])
 
 
 def _make_attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
@@ -101,37 +101,46 @@ def _make_attention(net: SeededGraph, sizes: str, options: str, _: int | str) ->
     if not heads or width % heads:
         raise Misuse(f"{heads:,} heads do not divide a width of {width:,}", where="make", hint=usage)
     _check_size(net, 4 * width * width)
-    x = net.input("x", [batch, length, width])
+    x = net.add_input("x", [batch, length, width])
 
     def add_dense(name: str, value: str) -> str:
-        weight = net.weight(f"{name}.weight", (width, width), width)
-        return net.op(
+        weight = net.add_weight(f"{name}.weight", (width, width), width)
+        return net.add_node(
             "Add",
             f"/{name}",
-            net.op("MatMul", f"/{name}", value, weight),
-            net.weight(f"{name}.bias", (width,), width),
+            net.add_node("MatMul", f"/{name}", value, weight),
+            net.add_weight(f"{name}.bias", (width,), width),
         )
 
     split = [batch, length, heads, width // heads]
 
     def add_heads(name: str, perm: Sequence[int]) -> str:
-        value = net.op("Reshape", f"/{name}", add_dense(name, x), net.constant(f"/{name}", split, np.int64))
-        return net.op("Transpose", f"/{name}", value, perm=perm)
+        value = net.add_node(
+            "Reshape", f"/{name}", add_dense(name, x), net.add_constant(f"/{name}", split, np.int64)
+        )
+        return net.add_node("Transpose", f"/{name}", value, perm=perm)
 
     query = add_heads("query", [0, 2, 1, 3])
-    scores = net.op("MatMul", "", query, add_heads("key", [0, 2, 3, 1]))
-    scores = net.op("Div", "", scores, net.constant("", math.sqrt(width // heads), np.float32))
+    scores = net.add_node("MatMul", "", query, add_heads("key", [0, 2, 3, 1]))
+    scores = net.add_node("Div", "", scores, net.add_constant("", math.sqrt(width // heads), np.float32))
     if option_values["causal"]:
         fill = numpy_helper.from_array(np.array([-np.inf], np.float32))
-        square = net.op("ConstantOfShape", "", net.constant("", [length, length], np.int64), value=fill)
-        mask = net.op("Trilu", "", square, net.constant("", 1, np.int64), upper=1)  # computed: no weight
-        scores = net.op("Add", "", scores, mask)
-    weights = net.op("Softmax", "", scores, axis=-1)
-    context = net.op(
-        "Transpose", "", net.op("MatMul", "", weights, add_heads("value", [0, 2, 1, 3])), perm=[0, 2, 1, 3]
+        square = net.add_node(
+            "ConstantOfShape", "", net.add_constant("", [length, length], np.int64), value=fill
+        )
+        mask = net.add_node(
+            "Trilu", "", square, net.add_constant("", 1, np.int64), upper=1
+        )  # computed: no weight
+        scores = net.add_node("Add", "", scores, mask)
+    weights = net.add_node("Softmax", "", scores, axis=-1)
+    context = net.add_node(
+        "Transpose",
+        "",
+        net.add_node("MatMul", "", weights, add_heads("value", [0, 2, 1, 3])),
+        perm=[0, 2, 1, 3],
     )
-    context = net.op("Reshape", "", context, net.constant("", [batch, length, width], np.int64))
-    net.output(add_dense("out", context), "y", [batch, length, width])
+    context = net.add_node("Reshape", "", context, net.add_constant("", [batch, length, width], np.int64))
+    net.add_output(add_dense("out", context), "y", [batch, length, width])
 
 
 def _make_mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
@@ -158,18 +167,18 @@ def _make_mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> N
             if features is None:
                 raise Misuse("no layer sets the number of features", where="make", hint=usage)
             width = int(features)
-            first = x = net.input("x", [batch, width])
+            first = x = net.add_input("x", [batch, width])
         scope, path = f"/layers/layers.{index}", f"layers.{index}"
         if layer[1]:
             cin, cout = int(layer[1]), int(layer[2])
             _check_size(net, parameters := parameters + cin * cout)
-            x, width = net.linear(scope, path, x, cin, cout), cout
+            x, width = net.add_linear(scope, path, x, cin, cout), cout
         elif layer[3]:
-            x = net.batch_norm(scope, path, x, int(layer[3]))
+            x = net.add_batch_norm(scope, path, x, int(layer[3]))
         else:
-            x = net.op(_ACTIVATIONS[step], scope, x)
+            x = net.add_node(_ACTIVATIONS[step], scope, x)
     shape: Shape = [batch, width or 0]
-    net.output(x, "y", shape)
+    net.add_output(x, "y", shape)
 
 
 _KINDS: Mapping[str, Callable[[SeededGraph, str, str, int | str], None]] = {

@@ -87,8 +87,8 @@ class Epilogues:
             original = find_original(self._model, plan.output, plan, self._wiring)
             if original is None:
                 return None
-            shapes = [self._shape(name) for name in original.inputs]
-            shape = self._shape(plan.output)
+            shapes = [self._find_shape(name) for name in original.inputs]
+            shape = self._find_shape(plan.output)
             if shape is None or any(input_shape is None for input_shape in shapes):
                 return None
             meaning = original.spec_for([input_shape or () for input_shape in shapes], shape)
@@ -107,12 +107,16 @@ class Epilogues:
         value = plan.output
         while not chain.is_complete:
             readers = self._readers.get(value, [])
-            if value in self._outputs or len(readers) != 1 or not chain.add(readers[0], value, self._shape):
+            if (
+                value in self._outputs
+                or len(readers) != 1
+                or not chain.add(readers[0], value, self._find_shape)
+            ):
                 break
             value = readers[0].outputs[0]
         return chain.build_epilogue(value)
 
-    def _shape(self, name: str) -> tuple[int, ...] | None:
+    def _find_shape(self, name: str) -> tuple[int, ...] | None:
         info = self._shapes.get(name)
         if info is None or info.shape is None or not all(isinstance(size, int) for size in info.shape):
             return None

@@ -212,7 +212,7 @@ class TileFigures:
 
     # -- bytes
 
-    def dtype(self, operand: Operand) -> str:
+    def get_dtype(self, operand: Operand) -> str:
         """Returns the number type of an operand; for C, the number type of the sums."""
         return get_operand_dtype(self.mapping, operand)
 
@@ -263,7 +263,7 @@ class TileFigures:
         `is_first` is true for the outermost level that holds the operand.
         """
         if operand != "C":
-            return self.count_packed_bytes(elements, self.dtype(operand)), np.zeros(
+            return self.count_packed_bytes(elements, self.get_dtype(operand)), np.zeros(
                 len(self.tiles), dtype=np.int64
             )
         fresh = np.full(len(elements), self.outputs)
@@ -444,9 +444,9 @@ class TileFigures:
                 tile = self._count_tile_bytes("C", lengths, sums)
                 first["C"] = zeros if is_kept else np.where(reads_first, tile, 0)
             elif is_kept:
-                first[operand] = self._count_whole_bytes(operand, self.dtype(operand))
+                first[operand] = self._count_whole_bytes(operand, self.get_dtype(operand))
             else:
-                first[operand] = self._count_tile_bytes(operand, lengths, self.dtype(operand))
+                first[operand] = self._count_tile_bytes(operand, lengths, self.get_dtype(operand))
         last = zeros
         if self.holder["C"] is not None and self.tiles.keep == "C":
             last = self._count_whole_bytes("C", output)
@@ -467,7 +467,7 @@ class TileFigures:
         sums, output = self.mapping.accumulator, self.mapping.output
         for operand, memory in self.holder.items():
             if memory is None:
-                dtype = output if operand == "C" else self.dtype(operand)
+                dtype = output if operand == "C" else self.get_dtype(operand)
                 passing[operand == "C"] = passing[operand == "C"] + self._count_whole_bytes(operand, dtype)
                 continue
             moved = hidden if self._overlaps[operand] else waiting
@@ -477,7 +477,9 @@ class TileFigures:
                 moved[0] = moved[0] + partial
                 moved[1] = moved[1] + partial + self._count_whole_bytes("C", output) - last
             else:
-                moved[0] = moved[0] + self.count_packed_bytes(elements, self.dtype(operand)) - first[operand]
+                moved[0] = (
+                    moved[0] + self.count_packed_bytes(elements, self.get_dtype(operand)) - first[operand]
+                )
         memory = self.machine.memories[0]
         ends = compute_transfer_time(memory, sum(first.values(), np.zeros(1)), 0.0)
         ends = ends + compute_transfer_time(memory, 0.0, last)
@@ -491,7 +493,7 @@ class TileFigures:
         )
         loaded = sum(
             (
-                self._count_tile_bytes(operand, lengths, self.dtype(operand))
+                self._count_tile_bytes(operand, lengths, self.get_dtype(operand))
                 for operand, overlaps in self._overlaps.items()
                 if overlaps and operand != self.tiles.keep
             ),
@@ -538,7 +540,7 @@ class TileFigures:
             if operand == "C":
                 loads = loads & ~(steps.starts_sums_after & ~reads_first)
             moved[0] = moved[0] + np.where(
-                loads, self._count_tile_bytes(operand, steps.after, self.dtype(operand)), 0
+                loads, self._count_tile_bytes(operand, steps.after, self.get_dtype(operand)), 0
             )
             if operand == "C":
                 stored_bytes = np.where(
@@ -583,7 +585,7 @@ class TileFigures:
         stays = (now.parts[rows] * now.parts[columns] == 1) if self.machine.registers else np.array(False)
         is_kept_before = stays & ~steps.changes_before(operand) & ~steps.is_start
         if operand != "C":
-            return self.count_packed_bytes(np.where(is_kept_before, 0, loads), self.dtype(operand)), 0
+            return self.count_packed_bytes(np.where(is_kept_before, 0, loads), self.get_dtype(operand)), 0
         is_kept_after = stays & ~steps.changes_after("C") & ~steps.is_end
         is_fresh = steps.starts_sums & ~reads_first
         read = np.where(is_kept_before, 0, np.where(is_fresh, loads - elements, loads))
@@ -609,7 +611,7 @@ class TileFigures:
                     reads = reads + self.count_packed_bytes(loads - elements, self.mapping.accumulator)
                     writes = writes + self.count_packed_bytes(loads, self.mapping.accumulator)
                 else:
-                    reads = reads + self.count_packed_bytes(loads, self.dtype(operand))
+                    reads = reads + self.count_packed_bytes(loads, self.get_dtype(operand))
             cycles = np.maximum(cycles, compute_transfer_time(memory, reads, writes))
         return cycles
 

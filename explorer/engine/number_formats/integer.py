@@ -79,7 +79,7 @@ class Integer(NumberFormat, frozen=True):
     def encode(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Returns the saturated codes, rounded half to even. Unusual widths use the next wider dtype."""
         width = next(bits for bits in (8, 16, 32) if self.bits <= bits)
-        return self._saturated_codes(values, grid).astype(f"{'' if self.signed else 'u'}int{width}")
+        return self._compute_codes(values, grid).astype(f"{'' if self.signed else 'u'}int{width}")
 
     def round_values(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the values that DequantizeLinear computes from the codes."""
@@ -87,7 +87,7 @@ class Integer(NumberFormat, frozen=True):
 
     def count_steps(self, values: Array, grid: Grid) -> Array:
         """Returns the codes minus their zero point, in a float dtype that represents them exactly."""
-        codes = self._saturated_codes(values, grid)
+        codes = self._compute_codes(values, grid)
         if grid.zero.any():
             codes -= reshape_for_tensor(grid.zero.astype(codes.dtype), values.shape, grid)
         return codes
@@ -98,7 +98,7 @@ class Integer(NumberFormat, frozen=True):
         values *= reshape_for_tensor(grid.scale, steps.shape, grid)
         return values
 
-    def _saturated_codes(self, values: Array, grid: Grid) -> Array:
+    def _compute_codes(self, values: Array, grid: Grid) -> Array:
         """Returns the saturated codes, in a float dtype that represents them exactly."""
         width = np.float32 if self.bits <= 24 else np.float64
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond the dtype saturate below

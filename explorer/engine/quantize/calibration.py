@@ -133,7 +133,7 @@ class ValueDistribution:
         self.counts[HALF_INTERVALS - inner.size // 2 : HALF_INTERVALS + inner.size // 2] = inner
         self._exponent = top_exponent
 
-    def range(self, use: RangeUse, calibrator: Calibrator, percentile: float) -> Range:
+    def choose_range(self, use: RangeUse, calibrator: Calibrator, percentile: float) -> Range:
         """Returns the range that a calibrator chooses, or (0, 0) without a finite number."""
         if self.high < self.low:
             return 0.0, 0.0
@@ -235,7 +235,7 @@ def choose_range(
     if distribution.nan:
         problem = f"the value '{printable(use.value)}' has {distribution.nan:,} NaN"
         raise Misuse(f"{problem} with {text}: no range can be computed")
-    return distribution.range(use, calibrator, percentile)
+    return distribution.choose_range(use, calibrator, percentile)
 
 
 def _choose_by_percentile(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:

@@ -129,7 +129,7 @@ def run_errors(
     parts = list(
         split_into_batches(
             subgraphs.choices,
-            lambda c: sum(estimate_bytes(info_by_name[n]) for n in subgraphs.value_names(c)),
+            lambda c: sum(estimate_bytes(info_by_name[n]) for n in subgraphs.list_value_names(c)),
             BUDGET,
         )
     ) or [[]]
@@ -137,7 +137,7 @@ def run_errors(
     outputs = {name: Agreement() for name in output_names}
     full_session = RuntimeSession(quantized_model, label="the quantized model")
     for part_index, part in enumerate(parts):
-        values = {name for choice in part for name in subgraphs.value_names(choice)} | (
+        values = {name for choice in part for name in subgraphs.list_value_names(choice)} | (
             set() if part_index else {*output_names}
         )
         observer = Observer(original, [info_by_name[name] for name in sorted(values)], "the original")
@@ -248,9 +248,9 @@ class _LayerSubgraphs:
             ]
             for choice in choices
         }
-        self.values = {name for choice in choices for name in self.value_names(choice)}
+        self.values = {name for choice in choices for name in self.list_value_names(choice)}
 
-    def value_names(self, choice: LayerChoice) -> list[str]:
+    def list_value_names(self, choice: LayerChoice) -> list[str]:
         """Returns the names of the original's values that a layer needs: its inputs and its outputs."""
         regions = self._regions[choice.layer.node.outputs[0]]
         received = {self._originals[name] for _, region in regions for name in region.inputs}

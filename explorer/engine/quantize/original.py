@@ -65,7 +65,7 @@ class OriginalRuns:
         if name in self._outputs:
             self._outputs[name].append(value)
 
-    def ranges(
+    def calibrate_ranges(
         self,
         model: Model,
         uses: Mapping[RangeUse, RangeUse],
@@ -102,7 +102,7 @@ class OriginalRuns:
                 )
         return range_by_use
 
-    def agreement(self, quantized_model: Model, step: Step) -> dict[str, Agreement]:
+    def measure_agreement(self, quantized_model: Model, step: Step) -> dict[str, Agreement]:
         """Runs a quantized model and returns the agreement of its outputs with the original's, by name.
 
         Raises:

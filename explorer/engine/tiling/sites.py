@@ -287,7 +287,7 @@ class Constants:
     def __contains__(self, name: str) -> bool:
         return self.resolve(name) is not None
 
-    def matrix(self, name: str, flip: bool) -> Weight | None:
+    def find_matrix(self, name: str, flip: bool) -> Weight | None:
         """Returns the constant operand `name` as a matrix (K, N); a vector is (K, 1). None for a stack.
 
         Args:
@@ -354,14 +354,14 @@ class SiteContext:
         self.pack: PackedTile = pack if pack is not None else lambda name, op, size: (64, 64)
         self.opset = model.opset
 
-    def dtype(self, name: str) -> str | None:
+    def get_dtype(self, name: str) -> str | None:
         """Returns the element type of a value, or None if unknown."""
         if name in self.codes:
             return self.codes[name][0]
         info = self._shapes.get(name)
         return info.dtype if info is not None else None
 
-    def shape(self, name: str) -> tuple[int, ...]:
+    def get_shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of a value at the sizes to which the figures apply.
 
         Raises:
@@ -378,9 +378,9 @@ class SiteContext:
         return self._get_known_sizes(self._declared.get(self._get_value_name(name)))
 
     def find_shape(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
-        """Returns the result of `shape`, or of `get_static_shape` if `static`; None instead of an error."""
+        """Returns the shape as `get_shape` or, with `static`, `get_static_shape` does; None for an error."""
         with contextlib.suppress(NoSite):
-            return self.get_static_shape(name) if static else self.shape(name)
+            return self.get_static_shape(name) if static else self.get_shape(name)
         return None
 
     def find_open_axes(self, name: str) -> frozenset[int]:

@@ -248,7 +248,7 @@ class Quantizer:
         original = self._run_once(request, on_progress, cancel)
         step = partial(report, on_progress, cancel, "calibrating")
         uses = list_range_uses(plan.choices)
-        ranges = original.ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
+        ranges = original.calibrate_ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(ranges)
         plan = _finish_choices(plan, grids, original.means if spec.bias_correction else None)
         rounded = quantize_model(plan.model, plan.choices, grids, self._find_shapes(plan))
@@ -260,12 +260,12 @@ class Quantizer:
         ):
             # unchanged weights stay in the original's file; the runtime maps them from there
             located = replace(rounded, path=self._load_graph(None).path)
-            outputs = original.agreement(located, step)
+            outputs = original.measure_agreement(located, step)
         else:
             with scratch.create_folder() as folder:
                 path = os.path.join(folder, "trial.onnx")
                 writer.write(rounded, path, cancel=cancel)
-                outputs = original.agreement(validate(reader.read(path)), step)
+                outputs = original.measure_agreement(validate(reader.read(path)), step)
         fact = self._answer(plan, grids, {"outputs": outputs}, request, None, measures_weights=False)
         seconds = time.perf_counter() - started
         return replace(fact, calibration=original.samples.text, seconds=seconds, notes=notes)

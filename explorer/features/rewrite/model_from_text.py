@@ -50,7 +50,7 @@ def make_model(
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="--batch")
     net = create_model(text, name=name, seed=seed, batch=batch, store_weights=stored)
-    proto = net.model(f"explorer {__version__}")
+    proto = net.build_model(f"explorer {__version__}")
     onnx.checker.check_model(proto, full_check=True)
     with output_files.write_atomically(output, overwrite=overwrite) as temporary:
         with output_files.open_binary(temporary) as file:

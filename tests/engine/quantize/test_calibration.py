@@ -115,7 +115,7 @@ def test_values_that_do_not_fit_together_are_seen_one_after_the_other(
 def test_so_much_per_cent_of_the_numbers_lie_inside(kind: str, share: float) -> None:
     """Half of the rest on either side, as onnxruntime has it, to an interval of the histogram."""
     values = drawn(kind)
-    low, high = distribution(values, 3).range(use(), "percentile", share)
+    low, high = distribution(values, 3).choose_range(use(), "percentile", share)
     assert ((values >= low) & (values <= high)).mean() >= share / 100 - 1e-9
     width = 2 ** np.ceil(np.log2(abs(values).max())) / HALF_INTERVALS
     outside = values.size * (100 - share) / 200
@@ -139,7 +139,7 @@ def test_no_other_range_has_a_smaller_error(kind: str, fmt: str, symmetric: bool
         grid = wanted.format.build_grid(np.float32(low), np.float32(high), symmetric=symmetric)
         return float(((wanted.format.round_values(values, grid).astype(float) - values) ** 2).sum())
 
-    chosen = distribution(values, 3).range(wanted, "mse", 99)
+    chosen = distribution(values, 3).choose_range(wanted, "mse", 99)
     tried = [error(values.min() * at, values.max() * at) for at in np.linspace(0.02, 1, 100)]
     assert error(*chosen) <= min(tried) * 1.024
 
@@ -168,7 +168,7 @@ def _divergences(values: Any, levels: int, widths: Iterator[int], half: int, top
 def test_the_range_of_least_divergence_is_taken(kind: str, fmt: str) -> None:
     values, wanted = drawn(kind), use("x", fmt)
     seen = distribution(values, 3)
-    low, high = seen.range(wanted, "entropy", 99)
+    low, high = seen.choose_range(wanted, "entropy", 99)
     levels, half = 1 << wanted.format.bits, HALF_INTERVALS // 2
     used = int(np.ceil(abs(values).max() / seen.top * half))
     tried = _divergences(values, levels, iter(range(levels // 2, used + 1, 8)), half, seen.top)
@@ -184,9 +184,9 @@ def test_the_range_of_least_divergence_is_taken(kind: str, fmt: str) -> None:
 def test_a_value_that_is_always_the_same_has_a_range(calibrator: Any) -> None:
     for value, ends in ((0.0, (0, 0)), (2.5, (2.5, 2.5)), (-1e-38, (-1e-38, -1e-38))):
         seen = distribution(np.full(10, value, np.float32))
-        low, high = seen.range(use(), calibrator, 99.9)
+        low, high = seen.choose_range(use(), calibrator, 99.9)
         assert (low, high) == pytest.approx(ends, rel=0.02)
-    assert ValueDistribution().range(use(), calibrator, 99.9) == (0, 0)
+    assert ValueDistribution().choose_range(use(), calibrator, 99.9) == (0, 0)
 
 
 def test_nan_inside_the_model_and_a_percentage_of_nothing_are_refused(tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ def _list_slots(class_: type) -> tuple[tuple[str, MemberDescriptorType], ...]:
 def read_attributes(value: Any) -> dict[str, Any]:
     """Returns the attributes of an object by name, from its `__dict__` and its `__slots__`."""
     attributes = dict(getattr(value, "__dict__", {}))
-    for name, member in _list_slots(type(value)):
+    class_: Any = type(value)  # mypy takes no type[Any] for hashable
+    for name, member in _list_slots(class_):
         with contextlib.suppress(AttributeError):  # a slot may be empty
             attributes[name] = member.__get__(value)
     return attributes

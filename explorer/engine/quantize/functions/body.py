@@ -17,7 +17,7 @@ class FunctionBody(GraphBuilder):
     """Body of a function that computes in float32 and returns Y."""
 
     @classmethod
-    def of_opset(cls, opset: int) -> FunctionBody:
+    def create(cls, opset: int) -> FunctionBody:
         """Creates an empty body in a version of the default operator set."""
         return cls(Emission(opset, set()), "", "")
 

@@ -17,7 +17,7 @@ def build_function(fmt: Microscaling, opset: int) -> Function:
     into blocks and pads the last block with zeros. It divides each block by the block's power of two, rounds
     the quotients to the element format, and multiplies them by the power of two.
     """
-    body = FunctionBody.of_opset(opset)
+    body = FunctionBody.create(opset)
     blocks, sizes = _split_into_blocks(body)
     scale = _add_block_scales(body, blocks, fmt.largest_exponent)
     largest = fmt.element.largest

@@ -54,7 +54,7 @@ def build_int_quant(opset: int) -> Function:
     Args:
         opset: Version of the default operator set.
     """
-    body = FunctionBody.of_opset(opset)
+    body = FunctionBody.create(opset)
     one, signed, narrow = body.real(1, "one"), body.flag("signed"), body.flag("narrow")
     unsigned = body.op("Sub", "unsigned", one, signed)
     half = body.op("Pow", "half", body.real(2, "two"), body.op("Sub", "bits_but_one", "bitwidth", one))
@@ -103,7 +103,7 @@ def build_float_quant(opset: int) -> Function:
     Args:
         opset: Version of the default operator set.
     """
-    body = FunctionBody.of_opset(opset)
+    body = FunctionBody.create(opset)
     two, one = body.real(2, "two"), body.real(1, "one")
     last_bit = body.op("Neg", "last_bit", "mantissa_bitwidth")
     # largest number of the bit widths: 2 ** (2 ** exponent bits - 1 - bias) x (2 - 2 ** -mantissa bits)
@@ -152,7 +152,7 @@ def build_bipolar_quant(opset: int) -> Function:
     Args:
         opset: Version of the default operator set.
     """
-    body = FunctionBody.of_opset(opset)
+    body = FunctionBody.create(opset)
     is_nonnegative = body.op("GreaterOrEqual", "above", "X", body.real(0, "zero"))
     sign = body.op("Where", "sign", is_nonnegative, body.real(1, "one"), body.real(-1, "minus_one"))
     body.op("Mul", "Y", sign, "scale")

@@ -129,7 +129,7 @@ def _read_layer(node: Node, context: SiteContext, gates: int, defaults: tuple[st
     """
     attributes = node.attributes
     inputs = dict.fromkeys(_ROLES, "") | dict(zip(_ROLES, node.inputs, strict=False))
-    shape = context.shape(inputs["X"])
+    shape = context.get_shape(inputs["X"])
     if context.opset < 9:
         raise NoSite(f"opset {context.opset} has no Scan")
     if inputs["sequence_lens"]:
@@ -156,7 +156,7 @@ def _read_layer(node: Node, context: SiteContext, gates: int, defaults: tuple[st
     batch = sizes[1]
     return _Layer(
         node=node,
-        dtype=context.dtype(inputs["X"]) or "float32",
+        dtype=context.get_dtype(inputs["X"]) or "float32",
         hidden=int(attributes["hidden_size"]),
         gates=gates,
         inputs=inputs,

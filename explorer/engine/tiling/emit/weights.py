@@ -88,7 +88,7 @@ class _Blocks(Struct):
     matrix_index: int = 0
     completed: list[int] = field(default_factory=list)
 
-    def payloads(self) -> list[ComputedPayload]:
+    def list_payloads(self) -> list[ComputedPayload]:
         """Returns the bytes of the blocks: a payload for each if their order is free, else one for all."""
         size = self.height * self.width * _get_itemsize(self.weight)
         if not self.weight.transposed or not _is_in_file(self.weight):
@@ -182,9 +182,9 @@ def create_dense(
     corners = [(k, first) for k in range(0, height - remainder, step)]
     payloads: list[ComputedPayload] = []
     for b in range(weight.batch) if index is None else (index,):
-        payloads += _Blocks(weight, corners, step, width, b).payloads()
+        payloads += _Blocks(weight, corners, step, width, b).list_payloads()
         if remainder:
-            payloads += _Blocks(weight, [(height - remainder, first)], remainder, width, b).payloads()
+            payloads += _Blocks(weight, [(height - remainder, first)], remainder, width, b).list_payloads()
     shape = (height, width) if index is not None else (weight.batch, height, width)
     return _create_tensor(name, weight, shape, payloads)
 
@@ -198,7 +198,9 @@ def create_columns(
     """
     corners = [(0, j * width) for j in range(count)]
     indices = range(weight.batch) if index is None else (index,)
-    payloads = [payload for b in indices for payload in _Blocks(weight, corners, height, width, b).payloads()]
+    payloads = [
+        payload for b in indices for payload in _Blocks(weight, corners, height, width, b).list_payloads()
+    ]
     shape = (count, height, width) if index is not None else (weight.batch, count, height, width)
     return _create_tensor(name, weight, shape, payloads)
 
@@ -210,9 +212,9 @@ def create_blocks(name: str, weight: Weight, grid: tuple[int, int], height: int,
     payloads: list[ComputedPayload] = []
     for b in range(weight.batch):
         if weight.transposed:
-            payloads += WeightTiles(weight, (height, width), sizes, b).payloads()
+            payloads += WeightTiles(weight, (height, width), sizes, b).list_payloads()
         else:
-            payloads += _Blocks(weight, corners, height, width, b).payloads()
+            payloads += _Blocks(weight, corners, height, width, b).list_payloads()
     shape = (grid[1], grid[0], height, width)
     return _create_tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), payloads)
 
@@ -290,7 +292,7 @@ class WeightTiles:
             dtype, names, shapes, create_tile, read_bands, bands if _is_in_file(self._weight) else ()
         )
 
-    def payloads(self) -> list[ComputedPayload]:
+    def list_payloads(self) -> list[ComputedPayload]:
         """Returns the bytes of all padded tiles in the order of `places`, one payload per band."""
         size = self._tiles_per_band * math.prod(self._tile) * self._itemsize
         band_indices = range(len(self.places) // self._tiles_per_band)

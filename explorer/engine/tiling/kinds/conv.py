@@ -53,10 +53,10 @@ def find_convolution_site(
         raise NoSite("its input is constant: a runtime folds it away")
     if node.inputs[0] == node.inputs[1]:
         raise NoSite("its input is its own kernel")
-    dtype = context.dtype(node.inputs[0]) or "float32"
+    dtype = context.get_dtype(node.inputs[0]) or "float32"
     if dtype not in types:
         raise NoSite(f"its type is {dtype}, but only {', '.join(types)} can be tiled")
-    shape, output_shape = context.shape(node.inputs[0]), context.shape(node.outputs[0])
+    shape, output_shape = context.get_shape(node.inputs[0]), context.get_shape(node.outputs[0])
     open_axes = context.find_open_axes(node.inputs[0])
     has_open_sizes = bool(open_axes - {0})
     if has_open_sizes and _needs_sizes(node, open_axes):

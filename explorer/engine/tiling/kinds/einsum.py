@@ -57,8 +57,8 @@ def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = F
         NoSite: The node cannot be tiled.
     """
     names, (left, right, output), constant = _order_operands(node, context)
-    a, b = (context.shape(name) for name in names)
-    dtype = context.dtype(names[0])
+    a, b = (context.get_shape(name) for name in names)
+    dtype = context.get_dtype(names[0])
     if dtype is not None and dtype not in types:
         raise NoSite(f"its type is {dtype}, but only {', '.join(types)} can be tiled")
     if any(len(set(side)) != len(side) for side in (left, right, output)):
@@ -92,7 +92,7 @@ def _order_operands(node: Node, context: SiteContext) -> tuple[list[str], tuple[
         raise NoSite("both operands are constant: a runtime folds it away")
     order = (1, 0) if constant[0] else (0, 1)
     names = [node.inputs[i] for i in order]
-    ranks = [len(context.shape(name)) for name in node.inputs]
+    ranks = [len(context.get_shape(name)) for name in node.inputs]
     *terms, output = _parse_terms(str(node.attributes["equation"]), (ranks[0], ranks[1]))
     left, right = (terms[i] for i in order)
     return names, (left, right, output), constant[order[1]]
@@ -106,7 +106,7 @@ def convert_column_values(node: Node, context: SiteContext, axis: int, values: A
     """
     names, (left, right, output), _ = _order_operands(node, context)
     batch, _, depth, columns = _group_letters(left, right, output)
-    shape = context.shape(names[1])
+    shape = context.get_shape(names[1])
     letter = right[axis % len(right)]
     if letter in depth:
         raise NoSite("its weight has scales along its depth, so a sum has no common scale")

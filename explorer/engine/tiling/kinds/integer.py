@@ -216,7 +216,7 @@ def _fill_zero(weight: Weight, zero: int) -> Weight:
 def get_operand_type(context: SiteContext, name: str) -> str | None:
     """Returns the element type of a stored or computed value, or None if unknown."""
     resolved = context.constants.resolve(name)
-    return resolved[0].dtype if resolved is not None else context.dtype(name)
+    return resolved[0].dtype if resolved is not None else context.get_dtype(name)
 
 
 def get_default_columns(base: Site, context: SiteContext, *, swapped: bool = False) -> Columns:
@@ -402,7 +402,7 @@ def find_float_convolution(node: Node, context: SiteContext, x: str, w: str, zer
         if isinstance(zero, int):
             if not zero:
                 return ""
-            dtype = context.dtype(x) or "uint8"
+            dtype = context.get_dtype(x) or "uint8"
             return builder.add_number(zero, dtype, "x_around_value")
         # the zero point is the input after the operands
         value = inputs[1 if w in context.constants else 2]

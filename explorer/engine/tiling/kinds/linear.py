@@ -44,17 +44,17 @@ def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = F
     if left_constant and right_constant:
         raise NoSite("both operands are constant: a runtime folds it away")
     x = right if left_constant else left_name
-    dtype = context.dtype(x)
+    dtype = context.get_dtype(x)
     if dtype is not None and dtype not in types:
         raise NoSite(f"its type is {dtype}, but only {', '.join(types)} can be tiled")
-    shape, output_shape = context.shape(x), context.shape(node.outputs[0])
+    shape, output_shape = context.get_shape(x), context.get_shape(node.outputs[0])
     if not left_constant and not right_constant:
         return _build_stack_site(node, context, dtype or "float32")
     swapped = left_constant
     trans_x = bool(attributes.get("transB" if swapped else "transA", 0))
     trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
     # if the weight is on the left, both operands are transposed: W X = (X^T W^T)^T
-    weight = context.constants.matrix(left_name if swapped else right, trans_w != swapped)
+    weight = context.constants.find_matrix(left_name if swapped else right, trans_w != swapped)
     if weight is None or ((swapped or trans_x) and len(shape) != 2):
         return _build_stack_site(node, context, dtype or "float32", swapped=swapped)
     if swapped:
@@ -88,7 +88,7 @@ def convert_to_gemm(node: Node, context: SiteContext) -> Node:
         raise UntiledProduct("it transposes a batch axis")
     # a vector has nothing to transpose
     transposes = {
-        side: int(bool(attributes.get(side, 0)) and len(context.shape(name)) > 1)
+        side: int(bool(attributes.get(side, 0)) and len(context.get_shape(name)) > 1)
         for side, name in zip(("transA", "transB"), node.inputs, strict=True)
     }
     factors = {"alpha": float(attributes.get("alpha", 1.0)), **transposes}
@@ -187,7 +187,7 @@ class _Side(Struct, frozen=True):
 
 
 def _make_side(context: SiteContext, name: str, index: int, is_transposed: bool, is_left: bool) -> _Side:
-    shape = context.shape(name)
+    shape = context.get_shape(name)
     open_axes = context.find_open_axes(name)
     if len(shape) > 1:
         return _Side(index, shape, open_axes, is_transposed, False)

@@ -39,8 +39,8 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
         raise UntiledProduct("its depth is in another order (g_idx)")
     if int(node.attributes.get("accuracy_level", 0)) >= _MIN_ROUNDING_LEVEL:
         raise UntiledProduct("a runtime may round its activation to 8 bits (accuracy_level 4)")
-    if context.dtype(x) not in (None, "float32"):
-        raise NoSite(f"its type is {context.dtype(x)}, but only float32 can be tiled")
+    if context.get_dtype(x) not in (None, "float32"):
+        raise NoSite(f"its type is {context.get_dtype(x)}, but only float32 can be tiled")
     if packed is None or packed[0].payload is None or scales is None or (zero_name and zeros is None):
         raise NoSite("no operand is constant")
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:

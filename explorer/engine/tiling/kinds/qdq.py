@@ -81,7 +81,7 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     if node.op == "ConvTranspose" and scale.size > 1:
         # the groups share the scales of their kernels
-        scale = np.resize(scale, context.shape(node.outputs[0])[1])
+        scale = np.resize(scale, context.get_shape(node.outputs[0])[1])
     absorbed = [x.node, w.node] if not x.floats else [w.node]
     terms = integer.Terms(*zeros, x=x.code_range, w=w.code_range)
     write_output = integer.make_rescaling(scale * np.float32(alpha))
