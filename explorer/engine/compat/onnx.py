@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def scan_along_any_axis() -> list[Any]:
+def build_scan_along_any_axis() -> list[Any]:
     """Returns the operators for `ReferenceEvaluator`: a Scan that stacks its outputs along any axis.
 
     The Scan of onnx stacks along the first axis only.

@@ -31,10 +31,10 @@ OpOverload: type = type(torch.ops.aten.add.Tensor)
 """The class of an operator with its overload, taken from a documented operator."""
 
 MODULE_DICTS = ("_parameters", "_buffers", "_modules")
-"""Attributes in which a module keeps its parameters, buffers and submodules; see `module_dicts`."""
+"""Attributes in which a module keeps its parameters, buffers and submodules; see `get_module_dicts`."""
 
 
-def control_flow(name: str) -> Any:
+def get_control_flow_operator(name: str) -> Any:
     """Returns torch's operator for a branch or a loop over functions: 'cond', 'while_loop', 'scan'.
 
     Assumes: `torch.ops.higher_order` has the operator, and the operator accepts functions instead of graphs
@@ -45,7 +45,7 @@ def control_flow(name: str) -> Any:
     return getattr(torch.ops.higher_order, name)
 
 
-def stage_boundary() -> Any:
+def get_stage_boundary() -> Any:
     """Returns torch's operator that begins a pipeline stage in a traced graph.
 
     Assumes: `torch.distributed.pipelining` registers its `pipe_split` as `torch.ops.pippy._pipe_split`.
@@ -61,7 +61,7 @@ _DEVICE_QUESTIONS = ("prim::device", "prim::is_cpu", "prim::is_meta")
 """Operators of TorchScript whose answers differ between the meta device and the CPU."""
 
 
-def script_classes() -> tuple[type, ...]:
+def list_script_classes() -> tuple[type, ...]:
     """Returns the classes of compiled functions and methods, whose calls torch's modes do not see.
 
     Assumes: `torch.jit.ScriptFunction` and `torch._C.ScriptMethod` are these classes.
@@ -249,7 +249,7 @@ def schema_of(operator: Any) -> Any:
             return torch._C._get_schema(name, overload)
 
 
-def operator_name(target: Any) -> str:
+def get_operator_name(target: Any) -> str:
     """Returns the name of an operator without library and overload, or "" for any other target.
 
     Assumes: the operator is an `OpOverload` with a name like `aten::add.Tensor`.
@@ -285,7 +285,7 @@ def find_dense_kernel(operator: Any) -> Any:
     return kernels.get(getattr(torch._C.DispatchKey, "CompositeExplicitAutograd", None))
 
 
-def flex_attention_in_parts() -> Any:
+def get_flex_attention_in_parts() -> Any:
     """Returns a function that computes flex_attention with matmuls and element-wise operators.
 
     It takes the arguments of the higher-order operator.
@@ -343,7 +343,7 @@ def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
         return {name: child for name, child in named if name and "." not in name}
 
 
-def module_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
+def get_module_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
     """Returns the dictionaries of a module's parameters, buffers and modules, by attribute name.
 
     Assumes: `vars(module)` contains the dictionaries of `MODULE_DICTS`, and the module reads its state from
@@ -372,7 +372,7 @@ def copy_with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor | No
     return layer_copy
 
 
-def forward_pre_hooks(module: nn.Module) -> list[Any]:
+def list_forward_pre_hooks(module: nn.Module) -> list[Any]:
     """Returns the hooks that run before a module's forward.
 
     Assumes: the module's `_forward_pre_hooks` contains them.
@@ -451,7 +451,7 @@ def read_packed_handle(module: nn.Module) -> dict[str, Any]:
     return {name: getattr(module, name, None)}
 
 
-def layer_state(module: nn.Module) -> dict[str, Any] | None:
+def get_layer_state(module: nn.Module) -> dict[str, Any] | None:
     """Returns all attributes of a torch layer, or None if its work may depend on more than these.
 
     The result is None in training mode, with hooks, and for classes outside `torch.nn.modules`.
@@ -577,7 +577,7 @@ def push_function_mode(mode: TorchFunctionMode) -> None:
     torch._C._push_on_torch_function_stack(mode)
 
 
-def mode_depths() -> tuple[int, int] | None:
+def get_mode_depths() -> tuple[int, int] | None:
     """Returns the numbers of active function modes and dispatch modes, or None if unknown.
 
     Assumes: functions of `torch._C` return the depth of both stacks.
@@ -880,7 +880,9 @@ class RecordedCalls:
         freed_numbers = self._list_freed_numbers()
         first, _, _, results = self.calls[0]
         # attention that is not fused holds its scaled queries until it ends
-        kept_number = results[0].number if operator_name(first) == "mul" and results[0] is not None else -1
+        kept_number = (
+            results[0].number if get_operator_name(first) == "mul" and results[0] is not None else -1
+        )
         for index, (operator, positional, named, results) in enumerate(self.calls):
             arguments, keywords = _fill_tensors(positional, tensors), _fill_tensors(named, tensors)
             outputs = (
@@ -911,7 +913,7 @@ class RecordedCalls:
             freed_numbers.append(sorted((outputs | sources) - needed))
             needed |= outputs | sources
             # a function such as matmul holds its operand while it reads a view or a copy of it
-            if operator_name(operator) in _LAYOUTS:
+            if get_operator_name(operator) in _LAYOUTS:
                 for numbers in freed_numbers:
                     if outputs & set(numbers):
                         numbers.extend(sources & set(freed_numbers[-1]))
@@ -1004,7 +1006,7 @@ class _OnCpu(torch.Tensor):
         return wrapped_result
 
 
-def attention_workspace(
+def compute_attention_workspace(
     queries: int, keys: int, width: int, dtype: torch.dtype, *, backward: bool = False
 ) -> int:
     """Computes the bytes of one thread's work memory in a CPU's fused attention, besides its results.
@@ -1114,7 +1116,7 @@ def _add_references(value: Any, numbers: set[int]) -> None:
 # -- autograd
 
 
-def step_number() -> int | None:
+def get_step_number() -> int | None:
     """Returns the number of autograd's next graph node, or None if unknown.
 
     Later nodes have larger numbers.
@@ -1302,7 +1304,7 @@ def read_sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 # -- exporters
 
 
-def export_cause(error: BaseException) -> BaseException:
+def find_export_cause(error: BaseException) -> BaseException:
     """Returns the original error inside the errors of torch's ONNX exporter, which add pages of advice.
 
     Assumes: the wrapping errors are classes of `torch.onnx` and have a cause.

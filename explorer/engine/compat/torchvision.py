@@ -197,7 +197,7 @@ def install_replacements(note: Note) -> Iterator[None]:
                 _undo.pop()()
 
 
-def part_of(model: nn.Module) -> str:
+def get_model_part(model: nn.Module) -> str:
     """Returns the part of torchvision that defines a model: `detection`, `video`, `optical_flow` or "".
 
     Assumes: the models are defined in packages with these names below `torchvision.models`.

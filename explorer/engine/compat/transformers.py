@@ -30,7 +30,7 @@ _CACHE_NAMES = (
 _CACHE_CLASS = re.compile(r"\b\w*Cache\b")
 
 
-def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
+def list_forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
     """Returns the arguments of a forward by name, including arguments that the forward only passes on.
 
     Assumes: a forward with `**kwargs` passes them to the function that a decorator wraps, or to the first
@@ -46,7 +46,7 @@ def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
                 arguments.setdefault(name, parameter)
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
             break
-        if _has_token_argument(arguments) and cache_argument(arguments):
+        if _has_token_argument(arguments) and find_cache_argument(arguments):
             break
     return arguments
 
@@ -77,7 +77,7 @@ def _has_token_argument(arguments: Mapping[str, Any]) -> bool:
     return "input_ids" in arguments or "decoder_input_ids" in arguments
 
 
-def cache_argument(arguments: Mapping[str, inspect.Parameter]) -> str | None:
+def find_cache_argument(arguments: Mapping[str, inspect.Parameter]) -> str | None:
     """Returns the name of a forward's cache argument, or None.
 
     Assumes: its annotation names a class whose name ends in Cache, or the argument has a known name.
@@ -102,7 +102,7 @@ def _names_cache(annotation: Any) -> bool:
     return bool(_CACHE_CLASS.search(getattr(annotation, "__forward_arg__", "")))
 
 
-def position_of_step(argument: str, argument_names: Collection[str]) -> dict[str, torch.Tensor]:
+def build_step_position(argument: str, argument_names: Collection[str]) -> dict[str, torch.Tensor]:
     """Returns the position of a decode step as keyword arguments, or {} if the forward needs none.
 
     Assumes: a forward with `cache_params` and `cache_position` needs the positions of the new tokens, and
@@ -149,7 +149,7 @@ def list_returned_fields(result: Any) -> dict[str, Any]:
     return dict(getattr(result, "__dict__", {}))
 
 
-def cache_layers(cache: Any) -> list[Any]:
+def list_cache_layers(cache: Any) -> list[Any]:
     """Returns the layers of a cache, or an empty list for other caches.
 
     The layers of self-attention come first for an encoder-decoder.
@@ -162,11 +162,14 @@ def cache_layers(cache: Any) -> list[Any]:
     """
     self_attention = getattr(cache, "self_attention_cache", None)
     if self_attention is not None:
-        return [*cache_layers(self_attention), *cache_layers(getattr(cache, "cross_attention_cache", None))]
+        return [
+            *list_cache_layers(self_attention),
+            *list_cache_layers(getattr(cache, "cross_attention_cache", None)),
+        ]
     return list(getattr(cache, "layers", None) or ())
 
 
-def grow(cache: Any, tokens: int) -> bool:
+def grow_cache(cache: Any, tokens: int) -> bool:
     """Adds tokens to a cache, by the method with which a model adds them. Recurrent states do not grow.
 
     Of an encoder-decoder's cache, only self-attention grows. Returns whether the cache has layers.
@@ -176,7 +179,7 @@ def grow(cache: Any, tokens: int) -> bool:
     Otherwise: False, or the error of `update`. The caller compares a grown cache with one that a prompt
     filled.
     """
-    layers = cache_layers(getattr(cache, "self_attention_cache", cache))
+    layers = list_cache_layers(getattr(cache, "self_attention_cache", cache))
     for layer in layers:
         key_and_value = [getattr(layer, name, None) for name in ("keys", "values")]
         if all(isinstance(tensor, torch.Tensor) and tensor.numel() for tensor in key_and_value):
@@ -190,7 +193,7 @@ def grow(cache: Any, tokens: int) -> bool:
     return bool(layers)
 
 
-def window(layer: Any) -> int | None:
+def get_window(layer: Any) -> int | None:
     """Returns the maximum number of tokens that a layer of a cache keeps, or None for no limit.
 
     Assumes: the layer has it as `sliding_window`.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorer.base.errors import BadModel
-from explorer.engine.compat.onnx import scan_along_any_axis
+from explorer.engine.compat.onnx import build_scan_along_any_axis
 from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import list_all_nodes
@@ -45,7 +45,7 @@ class Evaluator:
         proto = onnx.load_model_from_string(encode_skeleton(model, folder=folder))
         load_external_data_for_model(proto, folder)
         try:
-            self._evaluator = ReferenceEvaluator(proto, new_ops=scan_along_any_axis())
+            self._evaluator = ReferenceEvaluator(proto, new_ops=build_scan_along_any_axis())
         except UnicodeDecodeError:
             raise BadModel("a string in it is not UTF-8, and so it does not run") from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from explorer.engine.compat.transformers import window
+from explorer.engine.compat.transformers import get_window
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor
 from explorer.engine.serving.closed_forms import fit_contexts
 from explorer.engine.serving.passes import Passes
@@ -24,7 +24,7 @@ def list_windows(layers: Sequence[Any]) -> tuple[int, ...]:
 
     A layer with a window of w tokens caches w - 1 tokens.
     """
-    sizes = {window(layer) for layer in layers}
+    sizes = {get_window(layer) for layer in layers}
     return tuple(sorted({size - 1 for size in sizes if size is not None and size > 2}))
 
 
@@ -80,7 +80,7 @@ def group_layers(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
     for number, tensors in by_layer.items():
         layer = layers[number] if 0 <= number < len(layers) else None
         shapes = tuple([(tensor.name, tuple(tensor.tensor.shape[1:])) for tensor in tensors])
-        window_size = window(layer)
+        window_size = get_window(layer)
         kind = type(layer).__name__ if layer is not None else "states"
         elements = sum(tensor.tensor.numel() for tensor in tensors)
         key = (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.compat.transformers import cache_layers
+from explorer.engine.compat.transformers import list_cache_layers
 from explorer.engine.costs.decode import module_step
 from explorer.engine.costs.decode.module_cache import OwnCache, get_text_config
 from explorer.engine.costs.memory.liveness import AnalysisResult
@@ -227,7 +227,7 @@ class Passes:
     def build_cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
         """Returns the layers and the tensors of a cache that holds `context` tokens."""
         cache, _ = self.own.build_cache(context, 1, self.prompt_tokens)
-        return cache_layers(cache), list_cache_tensors(cache)
+        return list_cache_layers(cache), list_cache_tensors(cache)
 
     @cached_property
     def is_token_loop(self) -> bool:

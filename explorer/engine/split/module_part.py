@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch.fx.node import Node
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.compat.torch import leaves, operator_name
+from explorer.engine.compat.torch import get_operator_name, leaves
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.proof.outputs import run
@@ -203,7 +203,7 @@ def _name_inputs_and_outputs(paths: Mapping[Node, str | None], *groups: Sequence
 
 def _group_calls_by_source(exported: Any, functional: Any) -> list[tuple[str, list[Node]]]:
     """Groups the functional calls by the exported call that they came from, with that call's operator."""
-    operators = {node.name: operator_name(node.target) for node in exported.graph.nodes}
+    operators = {node.name: get_operator_name(node.target) for node in exported.graph.nodes}
     calls_by_source: dict[str, list[Node]] = {}
     for node in functional.graph.nodes:
         if node.op == "call_function":

@@ -34,14 +34,16 @@ def test_without_its_scan_onnx_runs_the_first_axis_and_refuses_others(
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
 
     def run(axis: int) -> Any:
-        return ReferenceEvaluator(scan(axis), new_ops=of_onnx.scan_along_any_axis()).run(None, {"x": x})[0]
+        return ReferenceEvaluator(scan(axis), new_ops=of_onnx.build_scan_along_any_axis()).run(
+            None, {"x": x}
+        )[0]
 
     assert run(0).tolist() == x.tolist()
     assert run(1).tolist() == x.T.tolist()
     monkeypatch.delattr("onnx.reference.ops.op_scan.Scan")
-    assert of_onnx.scan_along_any_axis() == []
+    assert of_onnx.build_scan_along_any_axis() == []
     monkeypatch.undo()
-    monkeypatch.setattr(of_onnx, "scan_along_any_axis", list)
+    monkeypatch.setattr(of_onnx, "build_scan_along_any_axis", list)
     assert run(0).tolist() == x.tolist()
     with pytest.raises(Exception, match=r"."):
         run(1)
@@ -96,4 +98,4 @@ def test_a_detection_model_of_a_torchvision_without_its_loops_is_marked_as_assum
         assert roi_heads.RoIHeads.forward(heads, {}, [], [(4, 4)]) == "ran"
     assert len(notes) == 1
     assert "has no paste_mask_in_image: every box counts with a side of 1" in notes[0]
-    assert of_torchvision.part_of(SimpleNamespace()) == ""  # type: ignore[arg-type]
+    assert of_torchvision.get_model_part(SimpleNamespace()) == ""  # type: ignore[arg-type]

@@ -105,9 +105,9 @@ def test_what_a_module_has_is_told_without_its_dictionaries() -> None:
     assert compat.buffers_of(bare) == compat.buffers_of(model)
     assert compat.children_of(bare) == compat.children_of(model)
     with pytest.raises(BadModel, match="it does not list the hooks of a module"):
-        compat.forward_pre_hooks(bare)
+        compat.list_forward_pre_hooks(bare)
     with pytest.raises(BadModel, match="its modules keep their tensors in another place"):
-        compat.module_dicts(bare)
+        compat.get_module_dicts(bare)
 
 
 def test_storages_are_told_apart_without_their_address() -> None:

@@ -19,7 +19,7 @@ import torch
 from explorer.base.replacement import Replacement
 from explorer.engine.compat.torch import (
     RecordedCalls,
-    attention_workspace,
+    compute_attention_workspace,
     list_kernel_settings,
     map_tensors,
     read_sparse_parts,
@@ -321,12 +321,14 @@ def _with_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _count_attention_workspace(tensors: Sequence[torch.Tensor]) -> int:
     query, key = tensors[:2]
-    return attention_workspace(query.shape[-2], key.shape[-2], query.shape[-1], query.dtype)
+    return compute_attention_workspace(query.shape[-2], key.shape[-2], query.shape[-1], query.dtype)
 
 
 def _count_backward_workspace(tensors: Sequence[torch.Tensor]) -> int:
     _, query, key = tensors[:3]
-    return attention_workspace(query.shape[-2], key.shape[-2], query.shape[-1], query.dtype, backward=True)
+    return compute_attention_workspace(
+        query.shape[-2], key.shape[-2], query.shape[-1], query.dtype, backward=True
+    )
 
 
 _WORKSPACES: Mapping[str, Callable[[Sequence[torch.Tensor]], int]] = {

@@ -22,9 +22,9 @@ import torch
 from explorer.base.replacement import Replacement
 from explorer.engine.compat.torch import (
     branches_on_device,
+    list_script_classes,
     list_text_functions,
     replace_attributes,
-    script_classes,
     storage_key,
 )
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
@@ -229,7 +229,7 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
         yield owner, name, _replace_reader(name, getattr(owner, name))
     yield torch.TypedStorage, "type", _replace_type(torch.TypedStorage.type)
     yield torch.Tensor, "storage_type", _replace_storage_type(torch.Tensor.storage_type)
-    for cls in script_classes():
+    for cls in list_script_classes():
         yield cls, "__call__", _replace_script_call(cls.__call__)
     for name, tensor_class in TENSOR_CLASSES.items():
         yield torch, name, TensorClass(tensor_class, lambda: _CALLBACK.report is not None)

@@ -90,7 +90,7 @@ class OwnCache(Struct):
                 else self.build_prompt(1, batch)
             )
         cache, encoder_arguments = self.build_cache(past, batch, prompt)
-        position = compat.position_of_step(self.name, self.takes)
+        position = compat.build_step_position(self.name, self.takes)
         return {
             **encoder_arguments,
             ids: _make_token_ids(batch, 1),
@@ -214,7 +214,7 @@ def _grow(cache: Any, tokens: int) -> Any:
     Raises:
         Misuse: The cache has no layers.
     """
-    if not compat.grow(cache, tokens):
+    if not compat.grow_cache(cache, tokens):
         raise Misuse("its cache has no layers")
     return cache
 
@@ -230,7 +230,7 @@ def find_own_cache(model: nn.Module, source: str = "", *, cancel: Cancel = None)
     Raises:
         Misuse: The module's forward takes no cache.
     """
-    arguments = compat.forward_arguments(model)
+    arguments = compat.list_forward_arguments(model)
     argument_names = _list_argument_names(model, arguments)
     has_encoder = "decoder_input_ids" in argument_names
 
@@ -238,7 +238,7 @@ def find_own_cache(model: nn.Module, source: str = "", *, cancel: Cancel = None)
         stop_if(cancel)
 
     if "input_ids" in argument_names or has_encoder:
-        name = compat.cache_argument(arguments)
+        name = compat.find_cache_argument(arguments)
         own_cache = OwnCache(model, name or "", argument_names, has_encoder, check=check)
         own_cache.name = name or _find_returned_argument(own_cache, arguments)
         if own_cache.name:

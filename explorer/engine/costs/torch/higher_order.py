@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from explorer.engine.compat.torch import find_dense_kernel, flex_attention_in_parts, leaves
+from explorer.engine.compat.torch import find_dense_kernel, get_flex_attention_in_parts, leaves
 
 
 class LoopObserver(Protocol):
@@ -149,7 +149,7 @@ def _run_flex_attention(loop: LoopObserver, query: torch.Tensor, *args: Any, **k
 
     The output has the memory layout of the query, so that the heads can be merged without a copy.
     """
-    output, *auxiliary = flex_attention_in_parts()(query, *args, **kwargs)
+    output, *auxiliary = get_flex_attention_in_parts()(query, *args, **kwargs)
     order = sorted(range(query.dim()), key=lambda axis: query.stride(axis), reverse=True)
     return torch.empty_permuted(output.shape, order, dtype=output.dtype, device=output.device).copy_(
         output

@@ -22,9 +22,9 @@ from torch import nn
 from explorer.engine.compat.torch import (
     buffers_of,
     children_of,
+    get_layer_state,
     has_global_hooks,
     is_autocast,
-    layer_state,
     list_kernel_settings,
     parameters_of,
     storage_key,
@@ -198,7 +198,7 @@ def _read_settings(module: nn.Module, key: list[Any], storages: list[int]) -> bo
         storages: Receives the storages of its parameters and buffers.
     """
     kind = type(module)
-    attributes = layer_state(module)
+    attributes = get_layer_state(module)
     if attributes is None:
         return False
     try:

@@ -26,13 +26,13 @@ from explorer.base.errors import ExplorerError
 from explorer.engine.compat.torch import (
     buffers_of,
     disable_compilation,
+    get_mode_depths,
     hide_from_dispatch,
     intercept_calls,
     is_about_devices,
     is_about_meta,
     is_higher_order,
     is_of_torch,
-    mode_depths,
     parameters_of,
     pop_function_mode,
     push_function_mode,
@@ -321,7 +321,7 @@ class _Watch:
                 and registered.hides_functions
                 and self.can_replay
                 and self.modes
-                and mode_depths() == self.modes
+                and get_mode_depths() == self.modes
                 and not self.value_assumption
             ):
                 layer_call = layer_cache.find_layer_call(module, args, kwargs)
@@ -1202,7 +1202,7 @@ def trace(
     ):
         try:
             with watch.functions, Operators(watch):
-                depths = mode_depths()
+                depths = get_mode_depths()
                 watch.modes = None if depths is None else (depths[0] - 1, depths[1])
                 run.result = model(*args, **kwargs)
         except ExplorerError:

@@ -30,6 +30,7 @@ from explorer.engine.compat.torch import (
     buffers_of,
     find_running_compiled_function,
     find_running_step,
+    get_step_number,
     is_about_devices,
     is_compiled,
     list_saved_values,
@@ -37,7 +38,6 @@ from explorer.engine.compat.torch import (
     read_sparse_parts,
     replace_attention,
     run_autograd_calls_in,
-    step_number,
     storage_key,
 )
 from explorer.engine.costs.assumption import MAX_DECISION_RUNS, MAX_QUESTIONS
@@ -393,7 +393,7 @@ class _AllocationObserver(DispatchMode):
 
     def _mark(self, path: str) -> None:
         if self.phase == "forward":
-            number = step_number()
+            number = get_step_number()
             if number is not None:
                 self._places[0].append(number)
                 self._places[1].append(path)

@@ -27,7 +27,7 @@ from torch import nn
 
 from explorer.base.errors import Misuse, UnknownShape, suggest_name
 from explorer.base.units import sizes_text
-from explorer.engine.compat.torchvision import part_of
+from explorer.engine.compat.torchvision import get_model_part
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.configured_inputs import guess_shape, list_candidates
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -99,7 +99,7 @@ def bind(
     positional_count = _count_positional(order, parameter_names)
     has_assumed_batch = not input_shapes or "batch" in dims
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and has_assumed_batch else None
-    takes_images = loaded.torchvision and part_of(model) == "detection"
+    takes_images = loaded.torchvision and get_model_part(model) == "detection"
     indices = _find_index_inputs(
         loaded,
         model,
@@ -417,7 +417,7 @@ _FLOW = (520, 960)
 
 def _list_torchvision_shapes(loaded: LoadedModule, model: nn.Module, input_count: int) -> list[Size]:
     """Returns the shape of each input of a torchvision model with `input_count` required inputs."""
-    task = part_of(model)
+    task = get_model_part(model)
     if task == "optical_flow":
         return [(1, 3, *_FLOW)] * 2
     if task == "detection":

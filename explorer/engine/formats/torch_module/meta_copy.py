@@ -25,9 +25,9 @@ from explorer.base.errors import BadModel
 from explorer.engine.compat.torch import (
     HOOKED,
     MODULE_DICTS,
+    get_module_dicts,
     has_gradient_hooks,
     is_of_torch,
-    module_dicts,
     storage_key,
 )
 from explorer.engine.formats.torch_module import sparse
@@ -86,7 +86,7 @@ def remove_values(model: nn.Module) -> nn.Module:
     twins = _create_twins(model, unregistered, keep_floats=True)
     attach_wrapped(model, model)
     for module in model.modules():
-        parameters, buffers, _ = module_dicts(module).values()
+        parameters, buffers, _ = get_module_dicts(module).values()
         for tensors in (parameters, buffers):
             tensors.update(
                 {name: twins[id(tensor)] for name, tensor in tensors.items() if tensor is not None}
@@ -306,7 +306,7 @@ def _copy_module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     for module in modules:
         twin = memo[id(module)] = object.__new__(type(module))
         vars(twin).update(vars(module))
-        for kind, members in module_dicts(module).items():
+        for kind, members in get_module_dicts(module).items():
             vars(twin)[kind] = {name: memo.get(id(member), member) for name, member in members.items()}
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor):
@@ -314,7 +314,7 @@ def _copy_module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
             elif type(value) in (dict, list, OrderedDict) and name not in MODULE_DICTS:
                 vars(twin)[name] = copy.copy(value)
     for module in modules:
-        children = module_dicts(memo[id(module)])[MODULE_DICTS[-1]]
+        children = get_module_dicts(memo[id(module)])[MODULE_DICTS[-1]]
         children.update({name: memo.get(id(child), child) for name, child in children.items()})
     result: nn.Module = memo[id(model)]
     return result

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import control_flow, leaves
+from explorer.engine.compat.torch import get_control_flow_operator, leaves
 from explorer.engine.formats.torch_files.exported_program import DTYPES
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.graph import GraphNode, Program, Segment, list_value_names
@@ -209,7 +209,7 @@ class GraphReplay:
         graph = next((id(a) for a in args if isinstance(a, Mapping)), 0)
         token = DECIDING.set(self.flows.setdefault(graph, len(self.flows) + 1))
         try:
-            return control_flow(name)(*map(self._convert_callable, args))
+            return get_control_flow_operator(name)(*map(self._convert_callable, args))
         finally:
             DECIDING.reset(token)
 

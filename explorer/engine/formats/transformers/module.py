@@ -24,7 +24,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.compat.huggingface_hub import prevent_downloads
-from explorer.engine.compat.torch import module_dicts
+from explorer.engine.compat.torch import get_module_dicts
 from explorer.engine.compat.transformers import build_configured, is_configured, list_wide_parts
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers.config import MAX_MODULES, BuildError, check_sizes, find_code_file
@@ -235,7 +235,7 @@ def _widen_parts(module: Any, dtype: torch.dtype | None) -> None:
         return
     wide_pattern = re.compile("|".join(patterns))
     for path, part in module.named_modules():
-        parameters, buffers, _ = module_dicts(part).values()
+        parameters, buffers, _ = get_module_dicts(part).values()
         for tensors in (parameters, buffers):
             for name, tensor in list(tensors.items()):
                 if tensor is None or tensor.dtype is not dtype or not wide_pattern.search(f"{path}.{name}"):

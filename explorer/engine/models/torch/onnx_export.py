@@ -32,7 +32,7 @@ from torch import nn
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.tested_versions import iterate_causes
 from explorer.base.units import many_text
-from explorer.engine.compat.torch import export_cause, prevent_merging
+from explorer.engine.compat.torch import find_export_cause, prevent_merging
 from explorer.engine.costs.onnx.scopes import NAMES, find_module_path
 from explorer.engine.costs.torch.signature import find_outputs
 from explorer.engine.formats.onnx import reader
@@ -145,12 +145,12 @@ def export(
         except ExplorerError:
             raise
         except Exception as error:
-            if isinstance(disk_error := export_cause(error), OSError) and disk_error.errno in (
+            if isinstance(disk_error := find_export_cause(error), OSError) and disk_error.errno in (
                 errno.ENOSPC,
                 errno.EDQUOT,
             ):
                 raise disk_error from None
-            errors.append(export_cause(error))
+            errors.append(find_export_cause(error))
             with contextlib.suppress(OSError):
                 os.unlink(target)
             continue

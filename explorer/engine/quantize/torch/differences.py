@@ -13,7 +13,7 @@ import torch
 from msgspec import Struct
 from torch import nn
 
-from explorer.engine.compat.torch import forward_pre_hooks
+from explorer.engine.compat.torch import list_forward_pre_hooks
 from explorer.engine.quantize.torch.layers import list_layer_modules
 from explorer.engine.quantize.torch.rounding import InputRounding
 from explorer.engine.runtime.torch_arrays import convert_to_array
@@ -123,7 +123,7 @@ def _list_tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.T
 
 def _list_roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
     """Returns the roundings of a layer's inputs: format name, scale, zero point and depth axis."""
-    hooks = forward_pre_hooks(layer)
+    hooks = list_forward_pre_hooks(layer)
     return [(h.format.name, h.scale, h.zero, h.depth) for h in hooks if isinstance(h, InputRounding)]
 
 

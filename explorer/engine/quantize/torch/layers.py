@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
-from explorer.engine.compat.torch import forward_pre_hooks, makes_weight, parameters_of
+from explorer.engine.compat.torch import list_forward_pre_hooks, makes_weight, parameters_of
 from explorer.engine.formats.torch_module.modules import format_dtype
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes, set_transposed_axes
@@ -189,7 +189,7 @@ def _explain_unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None, type
         return "Bilinear multiplies three tensors; only a product of two takes a number format"
     if any(parametrize.is_parametrized(part) for part in layer.modules()):
         return "its weight is made by a parametrization"
-    hooks = [hook for part in layer.modules() for hook in forward_pre_hooks(part)]
+    hooks = [hook for part in layer.modules() for hook in list_forward_pre_hooks(part)]
     if any(makes_weight(hook) for hook in hooks):
         return "its weight is made by a hook"  # weight_norm, spectral_norm and pruning use hooks
     if type(layer).forward is not kind.forward:

@@ -15,7 +15,7 @@ import torch
 from torch.fx.node import Node, map_arg
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.compat.torch import OpOverload, is_higher_order, operator_name, schema_of
+from explorer.engine.compat.torch import OpOverload, get_operator_name, is_higher_order, schema_of
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -238,7 +238,7 @@ def list_rows_of_calls(
 
 
 def _get_operator(node: Node) -> str:
-    return operator_name(node.target).strip("_")
+    return get_operator_name(node.target).strip("_")
 
 
 def _count_macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:

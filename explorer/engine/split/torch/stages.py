@@ -17,7 +17,7 @@ from torch.fx.graph import CodeGen
 from torch.fx.node import Node
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.compat.torch import leaves, stage_boundary
+from explorer.engine.compat.torch import get_stage_boundary, leaves
 from explorer.engine.formats.torch_module.meta_copy import copy_module
 from explorer.host.optional_packages import format_error
 from explorer.host.output_files import check_disk_space
@@ -203,7 +203,7 @@ def cut_module(
         for node in list(traced.graph.nodes):
             if node.op == "call_function" and node.name in starts:
                 with traced.graph.inserting_before(node):
-                    traced.graph.call_function(stage_boundary(), (), {})
+                    traced.graph.call_function(get_stage_boundary(), (), {})
         traced.recompile()
         return traced
 
