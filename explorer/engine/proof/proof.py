@@ -213,10 +213,12 @@ def _choose_inputs(
     task: ProofTask, dims: Dims, input_shapes: random_inputs.InputShapes, arrays: InputArrays | None
 ) -> ProofInputs:
     """Takes the inputs from a file, or plans random inputs for the sizes to try."""
-    declared = random_inputs.find_fixed_shapes(task.before, task.after, task.names, input_shapes)
+    declared = random_inputs.fill_open_sizes(task.before, task.after, task.names, input_shapes)
     if arrays is not None:
         values = random_inputs.read_given_inputs(task.before, arrays, declared)
-        return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
+        return ProofInputs(
+            declared, Sizes((random_inputs.get_symbol_sizes(task.before, values),)), (values,), False
+        )
 
     def find_limits() -> set[int]:
         before, after = map(store_computed_constants, (task.before, task.after))

@@ -74,7 +74,7 @@ def expose(model: Model, names: Sequence[str]) -> Model:
     return replace(model, graph=replace(model.graph, outputs=outputs))
 
 
-def weights_folder(model: Model) -> str:
+def find_weights_folder(model: Model) -> str:
     """Returns the folder in which onnxruntime looks for weights.
 
     It is the model's folder, or the folder of the file with the largest weight if that lies outside.
@@ -144,7 +144,7 @@ class RuntimeSession:
         self.label = label
         self.keeps_signed = keeps_signed
         model = build_plain_form(model)
-        folder = weights_folder(model)
+        folder = find_weights_folder(model)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = threads or 0

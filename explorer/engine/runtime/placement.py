@@ -14,7 +14,12 @@ from heapq import heappop, heappush
 from explorer.engine.graph.model import Model, Node, list_bodies
 from explorer.engine.graph.node_wires import NodeWires
 from explorer.engine.runtime import provider_assignment
-from explorer.engine.runtime.provider_assignment import HOST, Assignment, body_node_name, node_name
+from explorer.engine.runtime.provider_assignment import (
+    HOST,
+    Assignment,
+    build_body_node_name,
+    build_node_name,
+)
 from explorer.facts import Analysis, Layer, TensorInfo
 from explorer.facts.external.placement import Boundary, FusedLayers, Partition, Placement
 from explorer.settings.columns import sum_tensor_bytes
@@ -102,7 +107,9 @@ def _list_providers_by_node(
     providers_by_call: Mapping[int, Sequence[str]],
 ) -> list[str]:
     """Returns the provider of each node, or '' if the node does not run or its provider is unknown."""
-    provider_by_node = [assignment.providers.get(node_name(index), "") for index in range(len(edges.nodes))]
+    provider_by_node = [
+        assignment.providers.get(build_node_name(index), "") for index in range(len(edges.nodes))
+    ]
     for index, call_providers in providers_by_call.items():
         provider_by_node[index] = call_providers[0]
     for node, replaced in replacements:
@@ -119,7 +126,7 @@ def _find_call_providers(edges: _GraphEdges, assignment: Assignment) -> dict[int
     node_by_value = {name: node for node in assignment.nodes or () for name in node.outputs if name}
     providers_by_call: dict[int, tuple[str, ...]] = {}
     for index, call in enumerate(edges.nodes):
-        if node_name(index) in assignment.providers:
+        if build_node_name(index) in assignment.providers:
             continue
         pending = [node_by_value[name] for name in call.outputs if name in node_by_value]
         nodes = {id(node): node for node in pending}
@@ -220,7 +227,7 @@ def _list_fused_layers(
     rows: _LayerRows,
 ) -> Iterator[FusedLayers]:
     """Yields the layers of each compiled graph, then the layers of each fused node."""
-    index_by_name = {node_name(index): index for index in range(len(provider_by_node))}
+    index_by_name = {build_node_name(index): index for index in range(len(provider_by_node))}
     for names in assignment.compiled:
         indices = [index_by_name[name] for name in names if name in index_by_name]
         if len(indices) > 1:
@@ -336,7 +343,7 @@ class _LayerRows:
                 carrier_by_row[row.id] = carrier
         for index, (carrier_row, node) in enumerate(zip(self._rows, self._nodes, strict=True)):
             rows = {} if carrier_row is None else rows_by_carrier.get(carrier_row.id, {})
-            for name, inner in _iterate_body_nodes(node, node_name(index)) if rows else ():
+            for name, inner in _iterate_body_nodes(node, build_node_name(index)) if rows else ():
                 row_ids = rows.get((inner.outputs[0], inner.op), []) if inner.outputs else []
                 if len(row_ids) == 1 and name in assignment.providers:
                     yield row_ids[0], assignment.providers[name]
@@ -346,7 +353,7 @@ def _iterate_body_nodes(node: Node, name: str) -> Iterator[tuple[str, Node]]:
     """Yields the nodes of all bodies, with their names in `provider_assignment`."""
     for body_index, (_, body) in enumerate(list_bodies(node)):
         for node_index, body_node in enumerate(body.nodes):
-            inner_name = body_node_name(name, body_index, node_index)
+            inner_name = build_body_node_name(name, body_index, node_index)
             yield inner_name, body_node
             yield from _iterate_body_nodes(body_node, inner_name)
 

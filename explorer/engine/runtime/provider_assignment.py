@@ -21,7 +21,7 @@ from explorer.base.errors import BadModel, MissingExtra, Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Function, Model, Node, list_bodies
-from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, shorten_error, weights_folder
+from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, find_weights_folder, shorten_error
 
 HOST = "CPUExecutionProvider"
 """Provider whose memory holds the model's inputs and outputs."""
@@ -76,12 +76,12 @@ def describe_runtime() -> tuple[str, tuple[str, ...]]:
     return f"onnxruntime {onnxruntime.__version__}", tuple(onnxruntime.get_available_providers())
 
 
-def node_name(index: int) -> str:
+def build_node_name(index: int) -> str:
     """Returns the temporary name of a node of the main graph."""
     return f"node{index}"
 
 
-def body_node_name(outer_name: str, body_index: int, node_index: int) -> str:
+def build_body_node_name(outer_name: str, body_index: int, node_index: int) -> str:
     """Returns the temporary name of a node in a body.
 
     The name consists of the name of the outer node, the index of the body, and the index of the node in it.
@@ -93,8 +93,8 @@ def read_assignment(model: Model, providers: Sequence[str], *, scratch: str) -> 
     """Loads a graph in onnxruntime and reads which provider runs each node.
 
     Args:
-        model: The model. Its nodes get the names of `node_name` and `body_node_name`; nodes of functions get
-            names, too.
+        model: The model. Its nodes get the names of `build_node_name` and `build_body_node_name`. Nodes of
+            functions get names, too.
         providers: Providers in order of preference.
         scratch: Folder for the optimized graph while it is read.
 
@@ -107,10 +107,10 @@ def read_assignment(model: Model, providers: Sequence[str], *, scratch: str) -> 
         raise MissingExtra(message, hint="pip install 'onnxruntime>=1.24'")
     if not model.graph.nodes:  # onnxruntime cannot load a graph without nodes
         return Assignment(providers={}, compiled=(), nodes=(), is_optimized=True, unusable=())
-    nodes = tuple([_name_nodes(node, node_name(index)) for index, node in enumerate(model.graph.nodes)])
+    nodes = tuple([_name_nodes(node, build_node_name(index)) for index, node in enumerate(model.graph.nodes)])
     graph = replace(model.graph, nodes=nodes)
     named_model = replace(model, graph=graph, functions=_name_functions(model))
-    folder = weights_folder(model)
+    folder = find_weights_folder(model)
     model_bytes = encode_skeleton(named_model, folder=folder)
     level = _Level.ORT_ENABLE_EXTENDED
     if len(model.graph.nodes) > MAX_OPTIMIZED:
@@ -192,7 +192,7 @@ def _name_nodes(node: Node, name: str) -> Node:
     for body_index, (attribute, body) in enumerate(list_bodies(node)):
         if "[" not in attribute:  # lists of graphs in custom operators stay unchanged
             inner_nodes = [
-                _name_nodes(body_node, body_node_name(name, body_index, node_index))
+                _name_nodes(body_node, build_body_node_name(name, body_index, node_index))
                 for node_index, body_node in enumerate(body.nodes)
             ]
             bodies[attribute] = replace(body, nodes=tuple(inner_nodes))

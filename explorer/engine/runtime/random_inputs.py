@@ -117,7 +117,7 @@ def read_given_inputs(
     )
 
 
-def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
+def get_symbol_sizes(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
     """Returns the sizes of the model's symbolic dimensions with these inputs."""
     shapes = {d.name: d.shape for d in drawn}
     return {
@@ -128,7 +128,7 @@ def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
     }
 
 
-def find_fixed_shapes(
+def fill_open_sizes(
     before: Model, after: Model, names: Mapping[str, str], input_shapes: InputShapes
 ) -> dict[str, tuple[str | None, Shape]]:
     """Returns the shapes of the inputs of one model, with open sizes taken from another model.

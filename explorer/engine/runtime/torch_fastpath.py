@@ -42,7 +42,7 @@ def disable_fastpath() -> Iterator[None]:
 
 
 @contextmanager
-def restoring_modes(modules: Iterable[nn.Module]) -> Iterator[None]:
+def restore_modes(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Switches the fast path off, and restores the train or eval mode of each module afterwards."""
     states = [(module, module.training) for module in modules]
     try:

@@ -133,13 +133,13 @@ def _normalize_name(operator: str) -> str:
     return operator.replace("_", "").lower()
 
 
-def sum_of_units(unit_costs: Array) -> CostFunction:
+def make_sum_cost(unit_costs: Array) -> CostFunction:
     """Returns a cost function: the sum of the units' costs."""
     totals = np.concatenate(([0.0], np.cumsum(unit_costs)))
     return lambda _, start: totals[start + 1 :] - totals[start]
 
 
-def build_stored_bytes(units: GraphUnits, sizes: Mapping[str, int]) -> CostFunction:
+def make_stored_bytes_cost(units: GraphUnits, sizes: Mapping[str, int]) -> CostFunction:
     """Returns a cost function: the bytes of the tensors that a stage stores.
 
     A tensor that several units of the stage read counts once.
@@ -209,12 +209,12 @@ def compute_peak_in_groups(
     return peaks[:-1]
 
 
-def sum_of_costs(first: CostFunction, second: CostFunction) -> CostFunction:
+def make_total_cost(first: CostFunction, second: CostFunction) -> CostFunction:
     """Returns a cost function: the sum of two others."""
     return lambda kind, start: first(kind, start) + second(kind, start)
 
 
-def scale_by_kind(cost: CostFunction, factors: Sequence[float]) -> CostFunction:
+def make_scaled_cost(cost: CostFunction, factors: Sequence[float]) -> CostFunction:
     """Returns a cost function: `cost` times the factor of the stage's kind."""
     return lambda kind, start: cost(kind, start) * factors[kind]
 

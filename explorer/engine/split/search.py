@@ -166,8 +166,8 @@ class StageSearch:
         self.can_cut = [is_known and unit not in subject.closed for unit, is_known in enumerate(sizes_known)]
         live_bytes = costs.compute_live_bytes(self.units)
         live_bytes = live_bytes if subject.body_peaks is None else np.maximum(live_bytes, subject.body_peaks)
-        self.memory = costs.sum_of_costs(
-            costs.build_stored_bytes(self.units, self.sizes), costs.make_maximum_cost(live_bytes)
+        self.memory = costs.make_total_cost(
+            costs.make_stored_bytes_cost(self.units, self.sizes), costs.make_maximum_cost(live_bytes)
         )
         self.seconds = self._compute_seconds()
         if not spec.cuts:
@@ -232,7 +232,7 @@ class StageSearch:
 
         `seconds` has one array for all stages, or one array for each stage.
         """
-        return [costs.sum_of_units(unit_seconds) for unit_seconds in self.seconds] * (
+        return [costs.make_sum_cost(unit_seconds) for unit_seconds in self.seconds] * (
             stages // len(self.seconds) or 1
         )
 
@@ -245,17 +245,17 @@ class StageSearch:
         """
         layers = self.subject.layers
         if self.spec.by == "params":
-            return costs.build_stored_bytes(self.units, self.subject.elements)
+            return costs.make_stored_bytes_cost(self.units, self.subject.elements)
         if self.spec.by == "memory":
             return self.memory
         if self.subject.macs is not None:
-            return costs.sum_of_units(self.subject.macs)
+            return costs.make_sum_cost(self.subject.macs)
         missing = next(
             (layer for layer in layers if not layer.group and layer.counted and layer.macs is None), None
         )
         if missing is not None:
             raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.suggest_remedy())
-        return costs.sum_of_units(costs.sum_by_unit(self.units, layers, lambda row: layers[row].macs))
+        return costs.make_sum_cost(costs.sum_by_unit(self.units, layers, lambda row: layers[row].macs))
 
     def _make_training_memory(self, stages: int) -> CostFunction:
         """Returns the function of a training step's memory.
@@ -263,9 +263,10 @@ class StageSearch:
         The activations of a stage count once for each micro-batch in flight.
         """
         *static, activations = self.training.values()
-        static_bytes = costs.sum_of_units(np.sum(static, axis=0))
-        return costs.sum_of_costs(
-            static_bytes, costs.scale_by_kind(costs.sum_of_units(activations), self.list_in_flight(stages))
+        static_bytes = costs.make_sum_cost(np.sum(static, axis=0))
+        return costs.make_total_cost(
+            static_bytes,
+            costs.make_scaled_cost(costs.make_sum_cost(activations), self.list_in_flight(stages)),
         )
 
     @cached_property

@@ -71,7 +71,7 @@ def split(
         _compute_stage(search, part, span, subject.dims) for part, span in zip(parts, spans, strict=True)
     ]
     shared = find_shared_names(part.graph.initializers.keys() for part in parts)
-    return split_figures(search, cuts, stages, shared, with_other_counts=not spec.cuts), parts
+    return build_split_fact(search, cuts, stages, shared, with_other_counts=not spec.cuts), parts
 
 
 class StageDraft:
@@ -102,7 +102,7 @@ class StageDraft:
         cuts = search.find_cuts() if places is None else search.cut_at(places)
         stages = [self._stage(span) for span in list_stage_spans(search, cuts.places)]
         with_other_counts = places is None and not search.spec.cuts
-        fact = split_figures(
+        fact = build_split_fact(
             search, cuts, stages, self._shared(cuts.places), with_other_counts=with_other_counts
         )
         return SplitDraft(fact, cuts.places)
@@ -135,7 +135,7 @@ def list_stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
     return [range(*ends) for ends in itertools.pairwise((0, *places, search.count))]
 
 
-def split_figures(
+def build_split_fact(
     search: StageSearch,
     cuts: Cuts,
     stages: Sequence[Stage],

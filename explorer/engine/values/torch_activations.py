@@ -29,7 +29,7 @@ from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.random_inputs import RandomInput, choose_rule, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES
-from explorer.engine.runtime.torch_fastpath import restoring_modes
+from explorer.engine.runtime.torch_fastpath import restore_modes
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.torch_gradients import run_backward
 from explorer.engine.values.torch_tensors import build_numbers, build_with_weights
@@ -350,7 +350,7 @@ def record(
     request.begin(len(calls))
     hooks = _HookState({id(module_by_path[path]): path for path in observed_paths}, request, len(calls))
     with ExitStack() as stack:
-        stack.enter_context(restoring_modes(module.modules()))
+        stack.enter_context(restore_modes(module.modules()))
         module.eval()
         for path, part in module_by_path.items():
             if isinstance(part, torch.jit.ScriptModule):

@@ -22,9 +22,9 @@ from explorer.engine.runtime.random_inputs import (
     InputShapes,
     RandomInput,
     draw,
+    get_symbol_sizes,
     plan_inputs,
     read_given_inputs,
-    sizes_of,
 )
 from explorer.facts.profile.comparison import ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
@@ -280,7 +280,7 @@ def prepare_graph(
         input_specs = _read_inputs(model, spec.input, batch, shapes)
     else:
         input_specs = _draw_inputs(model, dims, shapes, batch)
-    sizes = sizes_of(model, input_specs)
+    sizes = get_symbol_sizes(model, input_specs)
     declarations = {input_spec.name: (input_spec.dtype, input_spec.shape) for input_spec in input_specs}
     if not sizes and not options.dims and not shapes and options.past is None:
         analysis = models.examine(state_index, on_progress, cancel).analysis

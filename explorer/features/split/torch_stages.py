@@ -24,14 +24,14 @@ from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
 from explorer.engine.split.costs import compute_live_bytes
 from explorer.engine.split.search import CutSequence, StageSearch
-from explorer.engine.split.stages import StageDraft, find_shared_names, list_stage_spans, split_figures
+from explorer.engine.split.stages import StageDraft, build_split_fact, find_shared_names, list_stage_spans
 from explorer.engine.split.torch import pipeline_script, proof, stages
 from explorer.engine.split.torch.sequence import (
     build_program_sequence,
     check,
     export_module,
     find_random_calls,
-    name_units,
+    list_unit_names,
 )
 from explorer.engine.split.torch.stages import ModuleStages, StageModule, StagePipeline
 from explorer.engine.values.torch_activations import draw_inputs
@@ -119,7 +119,7 @@ class TorchSplitter:
         report(self._on_progress, self._cancel, "searching cuts")
         cuts = search.find_cuts()
         facts = [_describe_stage(search, span) for span in list_stage_spans(search, cuts.places)]
-        fact = split_figures(
+        fact = build_split_fact(
             search, cuts, facts, _find_shared(search, cuts.places), with_other_counts=not spec.cuts
         )
         shared = [name for name in _find_shared(search, cuts.places) if name in search.subject.elements]
@@ -140,7 +140,7 @@ class TorchSplitter:
         check(program)
         module = build_with_weights(loaded, lambda: inputs)
         args, kwargs = inputs.build_arguments(device="cpu")
-        calls = name_units(program)
+        calls = list_unit_names(program)
         report(self._on_progress, self._cancel, "cutting the module")
         with loaded.quiet():
             starts = {calls[index] for index in places}

@@ -14,7 +14,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.proof import verify
-from explorer.engine.runtime.onnxruntime import RuntimeSession, shorten_error, weights_folder
+from explorer.engine.runtime.onnxruntime import RuntimeSession, find_weights_folder, shorten_error
 from tests.engine.proof import tiled as t
 
 
@@ -95,6 +95,6 @@ def test_weights_behind_a_link_stay_where_they_lie(tmp_path: Path) -> None:
     link = tmp_path / "links" / "m.onnx"
     link.symlink_to(tmp_path / "stored" / "m.onnx")
     model = reader.read(str(link))
-    assert len(encode_skeleton(model, folder=weights_folder(model))) < weight.nbytes / 4
+    assert len(encode_skeleton(model, folder=find_weights_folder(model))) < weight.nbytes / 4
     x = t.weight(2, 64)
     assert np.array_equal(RuntimeSession(model, label="the link").run({"x": x})["y"], x @ weight)

@@ -40,7 +40,7 @@ def test_the_cuts_are_as_good_as_the_best_of_all(seed: int) -> None:
         count, stages = draw.randint(1, 10), draw.randint(1, 4)
         work = np.array([draw.choice([0, 0, 1, 2, 5, 9]) for _ in range(count)], dtype=float)
         kinds = [draw.randint(0, 1) for _ in range(stages)]  # every other machine is half as fast
-        cost = costs.scale_by_kind(costs.sum_of_units(work), (1.0, 2.0))
+        cost = costs.make_scaled_cost(costs.make_sum_cost(work), (1.0, 2.0))
         if draw.random() < 0.3:
             cost = costs.apply_memory_limit(cost, costs.make_maximum_cost(work), draw.choice([3, 6, 9]))
         crossing = [draw.randint(0, 9) for _ in range(count)]

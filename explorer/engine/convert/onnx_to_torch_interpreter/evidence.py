@@ -15,7 +15,7 @@ from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.verdict import Grounds, decide_verdict
 from explorer.engine.runtime.onnxruntime import RuntimeSession
-from explorer.engine.runtime.random_inputs import RandomInput, draw, sizes_of
+from explorer.engine.runtime.random_inputs import RandomInput, draw, get_symbol_sizes
 from explorer.engine.runtime.torch_arrays import convert_to_array, convert_to_tensor
 from explorer.facts import Verification
 from explorer.host.optional_packages import format_error, silence
@@ -110,7 +110,7 @@ def prove(
         **decide_verdict(Grounds(model_outputs=output_evidence, draws=job.draws)),
         inputs=tuple(text for proof in proofs for text in proof.inputs),
         outputs=output_evidence,
-        sizes=tuple(sizes_of(model, tuple(input_plans)) for input_plans in runnable_cases)
+        sizes=tuple(get_symbol_sizes(model, tuple(input_plans)) for input_plans in runnable_cases)
         if len(runnable_cases) > 1
         else (),
         seconds=sum(proof.seconds for proof in proofs),

@@ -99,7 +99,7 @@ def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
             bytes_read += count
 
 
-def copy_description(tensors: Sequence[BundledTensor]) -> str:
+def describe_copy(tensors: Sequence[BundledTensor]) -> str:
     """Returns a description such as 'copying 12 tensors, 3.50 MiB'."""
     return f"copying {many_text(len(tensors), 'tensor')}, {bytes_text(_count_bytes(tensors))}"
 

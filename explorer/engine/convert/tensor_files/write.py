@@ -10,7 +10,7 @@ import numpy as np
 
 from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files.bundle import StateDict, check_disk_space, collect, copy_description
+from explorer.engine.convert.tensor_files.bundle import StateDict, check_disk_space, collect, describe_copy
 from explorer.facts.conversion import StoredEvidence
 
 
@@ -35,7 +35,7 @@ def convert_tensors(
     notes = write(bundle)
     evidence = compare(job, bundle, reread(job.path)) if job.verify else None
     return ConversionResult(
-        how=copy_description(bundle.tensors),
+        how=describe_copy(bundle.tensors),
         stored=evidence,
         notes=(*bundle.notes, *notes),
         unknown=tuple(bundle.unknown),

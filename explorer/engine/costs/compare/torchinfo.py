@@ -21,7 +21,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse, suggest_name
 from explorer.base.units import many_text, printable
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.runtime.torch_fastpath import restoring_modes
+from explorer.engine.runtime.torch_fastpath import restore_modes
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoLayout, TorchinfoTable
 from explorer.host.optional_packages import format_error, require
@@ -109,7 +109,7 @@ def _run_torchinfo(loaded: LoadedModule, bound_inputs: Any, device: str, options
     args, kwargs = bound_inputs.build_arguments(device=device)
     deepest = max((name.count(".") + 1 for name, _ in model.named_modules() if name), default=1)
     formatting: dict[str, Any] = {"col_names": COLUMNS, "row_settings": ROWS, "depth": deepest + 1, **options}
-    with loaded.quiet(), restoring_modes(model.modules()):
+    with loaded.quiet(), restore_modes(model.modules()):
         try:
             return torchinfo.summary(
                 model,

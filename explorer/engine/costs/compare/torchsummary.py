@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.runtime.torch_fastpath import restoring_modes
+from explorer.engine.runtime.torch_fastpath import restore_modes
 from explorer.host.optional_packages import format_error
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _run(
         if module is not model and not isinstance(module, (nn.Sequential, nn.ModuleList))
     ]
     try:
-        with loaded.quiet(), restoring_modes(model.modules()):
+        with loaded.quiet(), restore_modes(model.modules()):
             model(*args, **kwargs)
     finally:
         for hook in hooks:

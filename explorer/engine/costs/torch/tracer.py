@@ -93,7 +93,7 @@ from explorer.engine.formats.torch_module.sparse import read_stored_elements
 from explorer.engine.formats.torch_module.stored_form import read_stored_forms
 from explorer.engine.formats.torch_module.tensor_subclass import list_inner_tensors
 from explorer.engine.operators import cost_formulas
-from explorer.engine.runtime.torch_fastpath import restoring_modes
+from explorer.engine.runtime.torch_fastpath import restore_modes
 from explorer.facts import TensorInfo
 
 
@@ -1125,7 +1125,7 @@ def _observe_model(
     if reads_the_date(functions):
         note_variation("date")
     with (
-        restoring_modes(modules),
+        restore_modes(modules),
         intercept_calls(watch.run, watch.note_thread_call),
         watch_handed_on_work(
             code_modules, watch.note_started_work, watch.note_later_work, partial(note_variation, "state")

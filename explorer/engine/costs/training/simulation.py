@@ -58,7 +58,7 @@ from explorer.engine.formats.torch_module.modules import (
     walk_tensors,
 )
 from explorer.engine.formats.torch_module.tensor_subclass import is_wrapper, list_inner_tensors
-from explorer.engine.runtime.torch_fastpath import restoring_modes
+from explorer.engine.runtime.torch_fastpath import restore_modes
 from explorer.facts.training import Optimizer, Phase, StepMemory
 from explorer.host.gc_pause import pause_garbage_collector
 from explorer.host.optional_packages import format_error
@@ -170,7 +170,7 @@ def _simulate_restoring(
     try:
         with (
             loaded.quiet(),
-            restoring_modes(list(model.modules())),
+            restore_modes(list(model.modules())),
             restoring_attributes(list(model.modules())),
             torch.random.fork_rng(devices=[]),
         ):

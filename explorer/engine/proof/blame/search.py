@@ -119,7 +119,7 @@ def blame(
             probe_inputs(random_inputs.read_given_inputs(before, arrays)),
             seconds=time.perf_counter() - started,
         )
-    shapes = random_inputs.find_fixed_shapes(before, after, inputs, input_shapes or {})
+    shapes = random_inputs.fill_open_sizes(before, after, inputs, input_shapes or {})
     tested_sizes = choose_sizes(
         before, plan, {**_find_fixed_sizes(before, after, inputs), **(dims or {})}, shapes
     ).tried

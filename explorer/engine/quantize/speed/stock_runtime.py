@@ -21,7 +21,7 @@ from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.quantize.choice import LayerChoice
-from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, Array, shorten_error, weights_folder
+from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, Array, find_weights_folder, shorten_error
 from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.engine.runtime.reference import has_bfloat16
 from explorer.facts.quantize import KernelCount, RuntimeKernels, RunTimes
@@ -73,7 +73,7 @@ def _create_session(model: Model, optimized: str = "") -> Any:
     if len(model.graph.nodes) > MAX_OPTIMIZED:
         raise NotLoaded(f"onnxruntime takes minutes to optimize more than {MAX_OPTIMIZED:,} nodes")
     model = build_plain_form(model)
-    folder = weights_folder(model)
+    folder = find_weights_folder(model)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)

@@ -171,7 +171,7 @@ def build_program_sequence(
     )
 
 
-def name_units(program: Any) -> list[str]:
+def list_unit_names(program: Any) -> list[str]:
     """Returns the names of the units."""
     return [node.name for node in program.graph.nodes if node.op == "call_function"]
 
