@@ -121,7 +121,7 @@ class Above(Dialog[None]):
         super().__init__()
         self.seen: list[set[str]] = []
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         yield LineView(id="said", focusable=False)
 
     def on_mount(self) -> None:

@@ -51,12 +51,12 @@ async def test_a_data_file_is_asked_for_and_the_page_shows_the_scores():
         assert "0.88" in hands.pilot.app.screen.page_text()
         await hands.press("escape", "A")
         # what was typed last stands there again, and goes when something else is typed
-        assert hands.pilot.app.screen.answer().data == "d.npz"
+        assert hands.pilot.app.screen.read_answer().data == "d.npz"
         await hands.press("backspace")
-        assert hands.pilot.app.screen.answer().data == "d.np"
+        assert hands.pilot.app.screen.read_answer().data == "d.np"
         await hands.press("tab", *"yes", "shift+tab", *"t.npz")
-        assert hands.pilot.app.screen.answer().data == "t.npz"
-        assert hands.pilot.app.screen.answer().labels == "yes"
+        assert hands.pilot.app.screen.read_answer().data == "t.npz"
+        assert hands.pilot.app.screen.read_answer().labels == "yes"
 
 
 @pytest.mark.slow

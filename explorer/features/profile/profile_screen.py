@@ -152,7 +152,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         self._last, self._is_graph = last, is_graph
         self._states = {"": _NOT_COMPARED, **{str(index): f"beside {name}" for index, name in states.items()}}
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield the option fields and the text fields."""
         label, words, current = (
             ("optimize", _OPTIMIZE_WORDS, self._last.level)
@@ -193,7 +193,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
             **typed,
         )
 
-    def answer(self) -> ProfileRequest:
+    def read_answer(self) -> ProfileRequest:
         """Return the content of the fields; check that they can be parsed."""
         request = self._read_fields()
         _ = request.spec, request.size

@@ -108,7 +108,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         self._is_computing = self._apply_when_ready = False
         self._list_height, self._is_small = 2, False
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the fields, the headline, the layer list and the line about one layer."""
         spec = self._last.spec
         input_format = SAME if spec.input == spec.weight else spec.input

@@ -105,7 +105,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
         super().__init__()
         self._layer = layer
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield a field for each part of the layer."""
         for part in PARTS:
             if getattr(self._layer, part):
@@ -113,7 +113,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
                 words = (_STAYS, *option.declared.words)
                 yield ComboField.from_option(option, _STAYS, words=words, id=f"other-{part}")
 
-    def first(self) -> Widget:
+    def find_first_field(self) -> Widget:
         """Return the first field: the weight, if the layer has one."""
         return self.query(ComboField).first()
 
@@ -122,7 +122,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
         text = f"{self._layer.name}: {self._layer.reason or summarize_layer(self._layer)}"
         return [(text, "text"), ("The state before is quantized again, as a branch of the history.", "dim")]
 
-    def answer(self) -> dict[str, str]:
+    def read_answer(self) -> dict[str, str]:
         """Return the parts with another format than now."""
         fields = {
             field.id.removeprefix("other-"): field.value for field in self.query(ComboField) if field.id

@@ -27,12 +27,12 @@ class PassDialog(RecordForm[PassSpec]):
 
     TITLE_TEXT = "Apply a pass"
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield a field for the name, and one for each option."""
         yield from self.compose_row("pass", self._last.name, "its declared name", "name")
-        yield from super().fields()
+        yield from super().compose_fields()
 
-    def answer(self) -> PassSpec:
+    def read_answer(self) -> PassSpec:
         """Return the pass that the fields describe.
 
         Raises:
@@ -41,7 +41,7 @@ class PassDialog(RecordForm[PassSpec]):
         name = self.get_text("name").strip()
         if not name:
             raise Misuse("the pass has no name", where="pass")
-        return replace(super().answer(), name=name)
+        return replace(super().read_answer(), name=name)
 
 
 def apply(context: CommandContext) -> None:

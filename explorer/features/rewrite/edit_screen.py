@@ -54,7 +54,7 @@ class EditDialog(FormDialog[EditStep]):
         self._layer = layer
         self._last = last or EditStep("rename", layer.path)
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield a field for each part of a step."""
         current_word = next(word for word, kind in _KINDS.items() if kind == self._last.kind)
         yield OptionField("do", tuple(_KINDS), current_word, id="kind")
@@ -63,7 +63,7 @@ class EditDialog(FormDialog[EditStep]):
         yield from self.compose_row("attribute", self._last.attribute, escape_name(attributes), "attribute")
         yield from self.compose_row("to", self._last.to, "a name, a value, an operator", "to")
 
-    def first(self) -> Widget:
+    def find_first_field(self) -> Widget:
         """Return the field for the kind of step, which gets the focus."""
         return self.query_one("#kind", OptionField)
 
@@ -83,7 +83,7 @@ class EditDialog(FormDialog[EditStep]):
             lines.append((f"Its tensors: {', '.join(names)}" if names else "", "dim"))
         return lines
 
-    def answer(self) -> EditStep:
+    def read_answer(self) -> EditStep:
         """Return the step that the fields describe."""
         kind = self._kind
         name, attribute, to = (self.get_text(field).strip() for field in ("name", "attribute", "to"))

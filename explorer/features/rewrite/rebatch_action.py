@@ -34,7 +34,7 @@ class RebatchDialog(FormDialog[_Batch]):
     TITLE_TEXT = "Another batch size"
     HINT = "Enter choose the file · Esc cancel"
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield the fields."""
         yield from self.compose_row("batch", "", "8, or a name such as N: open", "batch")
         yield from self.compose_row("batch axis", "", "the first axis of each input, or x:1", "axes")
@@ -43,7 +43,7 @@ class RebatchDialog(FormDialog[_Batch]):
         """Say what is written and compared."""
         if not self.get_text("batch").strip():
             return [("The model is written to an ONNX file with another batch size.", "dim")]
-        size, axes = self.answer()
+        size, axes = self.read_answer()
         batch = f"batch {size:,}" if isinstance(size, int) else f"an open batch, {size}"
         inputs = ", ".join(f"axis {axis} of {name}" for name, axis in axes.items())
         where = inputs or "the first axis of each input"
@@ -52,7 +52,7 @@ class RebatchDialog(FormDialog[_Batch]):
             ("Each row of its outputs is compared with a run of the current model on that row.", "dim"),
         ]
 
-    def answer(self) -> _Batch:
+    def read_answer(self) -> _Batch:
         """Return the batch that the fields describe."""
         size = parse_batch(self.get_text("batch").strip(), "batch")
         return _Batch(size, parse_axes(self.get_text("axes").split(), "batch axis"))

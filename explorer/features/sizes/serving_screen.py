@@ -223,7 +223,7 @@ class ServingDialog(RecordForm[ServingSpec]):
 
     def describe(self) -> list[tuple[str, str]]:
         """Describe the spec that the fields state in one line."""
-        spec = self.answer()
+        spec = self.read_answer()
         memory_text = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
         return [(f"{describe_spec(spec)}{memory_text}", "dim")]
 

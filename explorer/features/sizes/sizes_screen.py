@@ -297,11 +297,11 @@ class SizesDialog(FormDialog[dict[str, int]]):
             entry.select_on_focus = False
             entry.value, entry.cursor_position = self._typed, len(self._typed)
 
-    def first(self) -> Widget:
+    def find_first_field(self) -> Widget:
         """Return the field of the size to focus first."""
         return self.query_one(f"#size-{self._first}", Input)
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield a field for each size."""
         with Vertical(id="sizes") as fields:  # a scrolling container would take the arrow keys
             fields.styles.overflow_y = "auto"
@@ -315,7 +315,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
     def describe(self) -> list[tuple[str, str]]:
         """List the open sizes, or describe the error in a field."""
         try:
-            bound_sizes, role = self.answer(), "dim"
+            bound_sizes, role = self.read_answer(), "dim"
             open_names = [name for name in self._sizes if name not in bound_sizes]
             text = (
                 f"Open: {', '.join(open_names)}. Figures that depend on them are unknown."
@@ -332,7 +332,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
         )
         return [(text, role), (note, "dim")]
 
-    def answer(self) -> dict[str, int]:
+    def read_answer(self) -> dict[str, int]:
         """Return the sizes of the fields; an empty field leaves its size open."""
         typed = {name: self.get_text(f"size-{index}") for index, name in enumerate(self._fields)}
         sizes = {

@@ -149,7 +149,7 @@ class SplitDialog(FormDialog[SplitRequest]):
         super().__init__()
         self._last, self._machine, self._is_module = last, machine, is_module
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield the option fields and the text fields."""
         last = self._last
         yield OptionField("balance", BALANCED, last.by, id="by")
@@ -167,7 +167,7 @@ class SplitDialog(FormDialog[SplitRequest]):
 
     def describe(self) -> list[tuple[str, str]]:
         """Describe the split that the current settings make."""
-        request = self.answer()
+        request = self.read_answer()
         spec, machines_named = request.spec, request.named_machines
         count_text = f"{spec.stages:,} stages" if spec.stages else "As few stages as the memory allows"
         if len(machines_named) > 1 and len(machines_named) != spec.stages:
@@ -177,7 +177,7 @@ class SplitDialog(FormDialog[SplitRequest]):
         sentence = f"{count_text}, with the largest stage as small as possible{where_text}."
         return [(sentence, "dim"), ("The best cuts are searched again.", "dim")]
 
-    def answer(self) -> SplitRequest:
+    def read_answer(self) -> SplitRequest:
         """Return the content of the fields; check that they can be parsed."""
         typed = {id: self.get_text(id).strip() for row in _ROWS for id, _, _ in row}
         words = {str(field.id): field.value for field in self.query(OptionField)}

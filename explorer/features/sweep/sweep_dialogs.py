@@ -94,7 +94,7 @@ class SweepDialog(FormDialog[SweepRequest]):
         self.refusal: ExplorerError | None = None
         self._machines = MachineField("machine", hardware, id="sweep-machine")
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield the fields."""
         request = self._request
         typed = request.typed if request is not None else ("16,32,64,128", "", "", "", "")
@@ -113,14 +113,14 @@ class SweepDialog(FormDialog[SweepRequest]):
 
     def describe(self) -> list[tuple[str, str]]:
         """State the number of tilings, and of the matmuls that each tiles."""
-        text = many_text(count_combinations(self.answer().spec), "tiling")
+        text = many_text(count_combinations(self.read_answer().spec), "tiling")
         if self.is_planning:
             text += " · planning…"
         elif self.site_count is not None:
             text += f" of {many_text(self.site_count, 'matmul')}"
         return [(text, "dim"), (self._machines.complaint, "warn")]
 
-    def answer(self) -> SweepRequest:
+    def read_answer(self) -> SweepRequest:
         """Return the request that the fields describe."""
         if self.refusal is not None:
             raise self.refusal
@@ -193,7 +193,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         super().__init__()
         self._request = request or FormatSweepRequest(FormatSweepSpec((), per_layer=True))
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield the fields."""
         spec = self._request.spec
         formats = ",".join(spec.formats) or _DEFAULT_FORMATS
@@ -214,14 +214,14 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
 
     def describe(self) -> list[tuple[str, str]]:
         """Describe the trials."""
-        spec = self.answer().spec
+        spec = self.read_answer().spec
         clauses = [f"{escape_name(', '.join(spec.formats))}: on all layers"]
         clauses += ["on each layer alone, and on all but it"] if spec.per_layer else []
         if spec.bits is not None or spec.snr is not None:
             clauses.append("then layer by layer what adds the least noise for what it saves")
         return [(f"{'; '.join(clauses)}.", "dim")]
 
-    def answer(self) -> FormatSweepRequest:
+    def read_answer(self) -> FormatSweepRequest:
         """Return the request that the fields describe."""
         typed = self.get_text("sensitivity-formats")
         formats = tuple(dict.fromkeys(name for part in typed.split(",") if (name := part.strip())))

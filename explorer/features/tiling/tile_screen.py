@@ -176,7 +176,7 @@ class TileDialog(Dialog[TileSpec]):
         self._complaint = self._machines.complaint
         self._complaint_lines = 0
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the fields, the headline, the figures and the lines about the current row."""
         spec = self._initial_spec
         # fields draw their own labels: half as many widgets open in half the time

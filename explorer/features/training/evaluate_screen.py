@@ -57,7 +57,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
         super().__init__()
         self._last, self._state_count = last, states
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield the fields for the data, the labels and another model."""
         yield from self.compose_row("data", self._last.data, "test.npz, test.csv", "data")
         yield from self.compose_row("labels", self._last.labels, "by name", "labels")
@@ -71,7 +71,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
             ("Labels: an array or column; by default y, labels, target, or the last column.", "dim"),
         ]
 
-    def answer(self) -> EvaluationRequest:
+    def read_answer(self) -> EvaluationRequest:
         """Return the request that the fields describe."""
         request = EvaluationRequest(*(self.get_text(name).strip() for name in ("data", "labels", "other")))
         if not request.data:

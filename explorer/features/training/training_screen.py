@@ -22,7 +22,7 @@ class TrainingDialog(RecordForm[TrainingStepSpec]):
 
     def describe(self) -> list[tuple[str, str]]:
         """Describe the state that the optimizer keeps."""
-        return [(f"{OPTIMIZERS[self.answer().optimizer]} that is trained.", "dim")]
+        return [(f"{OPTIMIZERS[self.read_answer().optimizer]} that is trained.", "dim")]
 
 
 def ask_training(context: CommandContext) -> None:

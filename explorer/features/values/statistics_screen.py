@@ -99,7 +99,7 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         super().__init__()
         self._last = last
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield a field for each option."""
         yield OptionField("of the", (WEIGHTS, ACTIVATIONS), self._last.subject, id="of")
         yield from self._build_entry(_STAT)
@@ -115,7 +115,7 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
 
     def describe(self) -> list[tuple[str, str]]:
         """List the columns of the table, and mention that activations run the model."""
-        request = self.answer()
+        request = self.read_answer()
         lines = [
             (f"columns: {', '.join(statistic.label for statistic in parse_statistics(request.stat))}", "dim")
         ]
@@ -127,7 +127,7 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         typed = (self.get_text(name).strip() for name in StatisticsRequest._fields[1:])
         return StatisticsRequest(self.query_one("#of", OptionField).value, *typed)
 
-    def answer(self) -> StatisticsRequest:
+    def read_answer(self) -> StatisticsRequest:
         """Return the request of the fields; check that they can be parsed."""
         request = self._request()
         request.arguments()

@@ -74,7 +74,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
         self._columns = columns
         self._rows = _ColumnRows([name for name in visible_columns if name in columns] or SHOWN, columns)
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the contents of the box."""
         yield self._rows
 

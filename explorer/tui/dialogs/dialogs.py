@@ -118,7 +118,7 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
         with Vertical(id="box") as box:
             box.border_title = self.TITLE_TEXT
             box.border_subtitle = key_hint(self.HINT, self._hint_width)
-            yield from self.body()
+            yield from self.compose_body()
 
     @property
     def _hint_width(self) -> int:
@@ -138,7 +138,7 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
         """Show as many keys as fit."""
         self.show_hint()
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the contents of the box."""
         raise NotImplementedError
 
@@ -182,7 +182,7 @@ class PageDialog(Dialog[bool]):
         self.TITLE_TEXT = title
         self.HINT = hint or f"↑↓ scroll · {'y copy · ' * bool(copy)}Esc close"
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the page."""
         view = LineView()
         view.show(self._page)
@@ -271,7 +271,7 @@ class EntryDialog(Dialog[str]):
         self._value, self._question, self._placeholder = value, question, placeholder
         self._required = required
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the question and the input."""
         view = LineView(focusable=False)
         view.show(self._page)
@@ -344,9 +344,9 @@ class FormDialog(Dialog[T], Generic[T]):
         Binding("down", "app.focus_next", show=False),
     ]
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the fields and the description."""
-        yield from self.fields()
+        yield from self.compose_fields()
         yield LineView(id="said", focusable=False)
 
     def compose_row(
@@ -371,7 +371,7 @@ class FormDialog(Dialog[T], Generic[T]):
 
     def on_mount(self) -> None:
         """Focus the first field and show the description."""
-        self.first().focus()
+        self.find_first_field().focus()
         self.update_description()
 
     @on(Input.Changed)
@@ -395,7 +395,7 @@ class FormDialog(Dialog[T], Generic[T]):
     def action_apply(self) -> None:
         """Close with the answer, if the values are valid."""
         try:
-            self.dismiss(self.answer())
+            self.dismiss(self.read_answer())
         except ExplorerError as error:
             self.app.bell()
             notes = self._description()
@@ -404,11 +404,11 @@ class FormDialog(Dialog[T], Generic[T]):
 
     # methods for subclasses
 
-    def first(self) -> Widget:
+    def find_first_field(self) -> Widget:
         """Return the field to focus first."""
         return self.query(Input).first()
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield the fields."""
         raise NotImplementedError
 
@@ -420,7 +420,7 @@ class FormDialog(Dialog[T], Generic[T]):
         """
         raise NotImplementedError
 
-    def answer(self) -> T:
+    def read_answer(self) -> T:
         """Return the answer that the fields describe.
 
         Raises:
@@ -593,7 +593,7 @@ class PickDialog(Dialog[str]):
         self.HINT = f"↑↓ move · Enter choose{', or press its key' * has_keys} · Esc close"
         self.choices, self._typed, self._typed_text = tuple(choices), typed, ""
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the input, the titles and the list."""
         if self._typed:
             yield create_text_input(placeholder="type part of a name", accepts_wildcards=True)

@@ -75,7 +75,7 @@ class MachineDialog(FormDialog[Hardware]):
             self._field.choose_nothing()
         self._error_text = ""
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield the fields."""
         texts = format_settings(self._used) if self._used is not None else {}
         yield self._field
@@ -96,10 +96,10 @@ class MachineDialog(FormDialog[Hardware]):
         id, label, example = _ENTRIES[key]
         yield from self.compose_pair(label, texts.get(key, ""), example, id)
 
-    def first(self) -> Widget:
+    def find_first_field(self) -> Widget:
         """Return the field to focus first: the list of machines if the user has named machines."""
         is_named = self._field.own or (self._used is not None and self._used.name)
-        return self._field if is_named else super().first()
+        return self._field if is_named else super().find_first_field()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Let the left and right keys choose a machine while the first text field is empty."""
@@ -147,13 +147,13 @@ class MachineDialog(FormDialog[Hardware]):
         """Set the list to no machine once the fields differ from the machine chosen there."""
         self._error_text = ""
         try:
-            is_same = self.answer() == self._field.hardware
+            is_same = self.read_answer() == self._field.hardware
         except ExplorerError:
             is_same = False
         if not is_same:
             self._field.choose_nothing()
 
-    def answer(self) -> Hardware:
+    def read_answer(self) -> Hardware:
         """Return the machine that the fields describe."""
         texts = {key: self.get_text(id).strip() for key, (id, _, _) in _ENTRIES.items()}
         from_file = self._file_machine
@@ -181,7 +181,7 @@ class MachineDialog(FormDialog[Hardware]):
     def action_apply(self) -> None:
         """Close the dialog with the machine, and save it if it has a name."""
         try:
-            machine = self.answer()
+            machine = self.read_answer()
             if name := self._name_to_save(machine):
                 memories = self._find_memories(machine) or None
                 machine = save_machine(name, machine, overwrite=True, memories=memories)
@@ -219,7 +219,7 @@ class MachineDialog(FormDialog[Hardware]):
         lines: list[tuple[str, str]] = []
         name = self.get_text("save").strip()
         try:
-            machine = self.answer()
+            machine = self.read_answer()
             name = self._name_to_save(machine)
             self._show_derived(machine)
             lines.append((_describe(machine), "dim"))

@@ -53,7 +53,7 @@ class HelpDialog(Dialog[Key]):
         self._index: tuple[HelpEntry, ...] = ()
         self._results: list[HelpEntry] = []
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the input, the page and the list of results."""
         yield create_text_input(placeholder="type words: tile, memory batch")
         page = LineView(focusable=False)

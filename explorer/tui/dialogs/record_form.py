@@ -38,7 +38,7 @@ class RecordForm(FormDialog[R], Generic[R]):
     def _options(self) -> list[DeclaredOption]:
         return [option for option in list_declared_options(type(self._last)) if option.declared.label]
 
-    def fields(self) -> ComposeResult:
+    def compose_fields(self) -> ComposeResult:
         """Yield a field for each option: a choice, or a text input."""
         for option in self._options:
             declared, value = option.declared, getattr(self._last, option.name)
@@ -55,7 +55,7 @@ class RecordForm(FormDialog[R], Generic[R]):
                         text, placeholder=declared.placeholder, id=_make_id(option), max_length=_MAX_LENGTH
                     )
 
-    def answer(self) -> R:
+    def read_answer(self) -> R:
         """Return the record that the fields describe.
 
         Raises:
@@ -65,7 +65,7 @@ class RecordForm(FormDialog[R], Generic[R]):
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the help text of each option."""
-        self.answer()
+        self.read_answer()
         return [(f"{option.declared.label}: {option.declared.help}", "dim") for option in self._options]
 
     def _read_value(self, option: DeclaredOption) -> Any:

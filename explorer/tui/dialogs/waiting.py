@@ -42,7 +42,7 @@ class WaitingDialog(Dialog[None]):
         self._has_finished = False
         self._take_late: TakeKeys | None = None
 
-    def body(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         """Yield the progress."""
         yield JobLine(self._jobs, self._line)
 
