@@ -533,11 +533,9 @@ def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: T
     quantizer = side.nodes[rounding.nodes[-1]] if rounding.nodes else None
     try:
         if quantizer is not None and quantizer.domain in QUANTIZERS:
-            rounded = (
-                compute_quantizer_values(quantizer, side.stored)
-                if quantizer.inputs[0] == rounding.source
-                else None
-            )
+            rounded = None
+            if quantizer.inputs[0] == rounding.source:
+                rounded = compute_quantizer_values(quantizer, side.stored)
             if rounded is not None:
                 agreement.add(original.array().reshape(-1, 1), rounded.reshape(-1, 1))
             return

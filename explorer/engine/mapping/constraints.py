@@ -72,10 +72,8 @@ def parse_constraints(text: str) -> Constraints:
                 raise Misuse(message, where="--constrain", hint="leave one of them out")
             orders.append(order)  # type: ignore[arg-type]
         else:
-            hint = (
-                suggest_name(order, get_args(LoopOrder))
-                if key == "order"
-                else "write n%32, k<=256 or order=mnk"
-            )
+            hint = "write n%32, k<=256 or order=mnk"
+            if key == "order":
+                hint = suggest_name(order, get_args(LoopOrder))
             raise Misuse(f"'{word}' is not a constraint", where="--constrain", hint=hint)
     return Constraints(tuple(limits), tuple(orders))

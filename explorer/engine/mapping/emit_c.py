@@ -221,11 +221,9 @@ class _Emitter:
                     if level < self.finishing:
                         yield f"static out_t O{level}[{count}][{rows * columns}];"
                     if self.adding is None or level != self.adding:
-                        owners = (
-                            self.instances[self.adding]
-                            if self.adding is not None and level > self.adding
-                            else 1
-                        )
+                        owners = 1
+                        if self.adding is not None and level > self.adding:
+                            owners = self.instances[self.adding]
                         yield f"static uint32_t seen{level}[{owners}][(size_t)M * N];"
         if self.adding is not None:
             yield f"static uint32_t visit[{self.instances[self.adding]}];"

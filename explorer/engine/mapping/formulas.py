@@ -93,11 +93,9 @@ def _list_reload_trips(nest: Nest, operand: Operand, level: int) -> list[int]:
         if (trips := _count_trips(nest, number, AXES.index(axis))) > 1
     ]
     operand_loops = [index for index, (axis, _) in enumerate(loops) if axis in OPERAND_AXES[operand]]
-    return (
-        [trips for axis, trips in loops[: operand_loops[-1]] if axis not in OPERAND_AXES[operand]]
-        if operand_loops
-        else []
-    )
+    if operand_loops:
+        return [trips for axis, trips in loops[: operand_loops[-1]] if axis not in OPERAND_AXES[operand]]
+    return []
 
 
 _SUMMED = "summed over full and partial tiles, all cores"

@@ -123,11 +123,9 @@ def _recognize_model(path: str, label: str) -> OutlineRow | None:
     probe = SourceProbe(path)
     if is_lfs_pointer(probe.head):
         format_by_name = find_format_by_ending(path)
-        return (
-            None
-            if format_by_name is None
-            else OutlineRow(label, "model", format_by_name.name, None, probe.size)
-        )
+        if format_by_name is None:
+            return None
+        return OutlineRow(label, "model", format_by_name.name, None, probe.size)
     for format in list_formats():
         if format is not FORMAT and format.recognize(probe):
             return OutlineRow(

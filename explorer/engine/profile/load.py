@@ -110,11 +110,9 @@ class LoadWatch:
             other_processors = (
                 busy_now[0] - self._busy_at_start[0] - (busy_now[1] - self._busy_at_start[1])
             ) / seconds
-            return (
-                f"others kept {other_processors:.1f} of {available:,} processors busy"
-                if other_processors > _MAX_OTHER_PROCESSORS
-                else ""
-            )
+            if other_processors > _MAX_OTHER_PROCESSORS:
+                return f"others kept {other_processors:.1f} of {available:,} processors busy"
+            return ""
         # the average before the runs measures the work of others: our runs add little to a minute's average
         if (
             self._average_before is None

@@ -423,11 +423,9 @@ def _build_failure(
     ]
     duration = seconds_text(sum(kernel.seconds for kernel in kernels))
     count_text = many_text(sum(kernel.calls for kernel in kernels), "kernel")
-    hint = (
-        f"{count_text} ran before the failure, {duration} in all"
-        if kernels
-        else "no kernel ran before the failure"
-    )
+    hint = "no kernel ran before the failure"
+    if kernels:
+        hint = f"{count_text} ran before the failure, {duration} in all"
     return BadModel(f"onnxruntime cannot run the model: {problem}", where=where, hint=hint)
 
 

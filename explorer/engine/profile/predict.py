@@ -158,11 +158,9 @@ class TimeModel:
         if own_seconds is None:
             return None
         if not layer.macs:  # a kernel of fused element-wise layers takes as long as the slowest of them
-            return (
-                max(own_seconds, *(self._predict_own(inner) or 0.0 for inner in merged_layers))
-                if merged_layers
-                else own_seconds
-            )
+            if merged_layers:
+                return max(own_seconds, *(self._predict_own(inner) or 0.0 for inner in merged_layers))
+            return own_seconds
         numbers = (sum_tensor_bytes(layer.outputs) or 0) / 4
         if layer.kind not in _CONV_OPERATORS:
             return (
@@ -308,11 +306,9 @@ def _adds_bias(layer: Layer, ops: Sequence[str], merged_layers: Sequence[Layer])
     """
     if "Gemm" not in ops:
         return False
-    return (
-        len(layer.weights) > 1
-        if layer.kind == "Gemm"
-        else any(inner.kind == "Add" for inner in merged_layers)
-    )
+    if layer.kind == "Gemm":
+        return len(layer.weights) > 1
+    return any(inner.kind == "Add" for inner in merged_layers)
 
 
 def _find_moving_family(layer: Layer) -> str:

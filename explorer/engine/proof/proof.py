@@ -485,11 +485,9 @@ def _decompose_original(
     sizes_before = {name: size for name, size in sizes.items() if name in symbols}
     fixed_sizes = {name: size for name, size in sizes_before.items() if name not in plan.free}
     shapes = Inference(before, sizes_before, _bind_sizes(input_shapes, sizes_before)).main.values
-    declared = (
-        Inference(before, fixed_sizes, _bind_sizes(input_shapes, fixed_sizes)).main.values
-        if plan.free
-        else None
-    )
+    declared = None
+    if plan.free:
+        declared = Inference(before, fixed_sizes, _bind_sizes(input_shapes, fixed_sizes)).main.values
     return decompose(before, shapes, declared, plan.decomposed)[0]
 
 

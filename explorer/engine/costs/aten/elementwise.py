@@ -82,11 +82,9 @@ def _build_grid_sample_rule(linear: int) -> Rule:
 
     def rule(call: AtenCall) -> Cost:
         per_element = {0: linear, 1: 0, 2: 35}[call.get("interpolation_mode", 0)]
-        return (
-            cost_formulas.elementwise("interpolation", call.result_shape(), per_element)
-            if per_element
-            else cost_formulas.FREE
-        )
+        if per_element:
+            return cost_formulas.elementwise("interpolation", call.result_shape(), per_element)
+        return cost_formulas.FREE
 
     return rule
 

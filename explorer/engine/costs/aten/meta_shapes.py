@@ -102,11 +102,9 @@ def _infer_where(mask: Any, x: Any, y: Any) -> ResultTypes | None:
 
 
 def _infer_in_place(x: Any, *scalars: Any, **options: Any) -> str | None:
-    return (
-        SAME
-        if _is_plain(x) and _has_only_scalars(scalars) and _has_only_scalars(tuple(options.values()))
-        else None
-    )
+    if _is_plain(x) and _has_only_scalars(scalars) and _has_only_scalars(tuple(options.values())):
+        return SAME
+    return None
 
 
 def _broadcast(x: Any, y: Any) -> Sequence[int] | None:

@@ -327,11 +327,9 @@ class IdleLayers(Struct, frozen=True):
         """Returns the reason for a difference in a figure, and the amount."""
         work = sum(getattr(layer, figure) or 0 for layer in self.layers)
         names = ", ".join(printable(layer.path) for layer in self.layers[:MAX_NAMED_LAYERS])
-        more_text = (
-            f" and {len(self.layers) - MAX_NAMED_LAYERS:,} more"
-            if len(self.layers) > MAX_NAMED_LAYERS
-            else ""
-        )
+        more_text = ""
+        if len(self.layers) > MAX_NAMED_LAYERS:
+            more_text = f" and {len(self.layers) - MAX_NAMED_LAYERS:,} more"
         return [
             (f"{names}{more_text}: no output of the graph needs it, so the graph omits it", self.sign * work)
         ]

@@ -84,11 +84,9 @@ class OwnCache(Struct):
         """
         ids = "decoder_input_ids" if self.encoder else "input_ids"
         if not past:
-            return (
-                self.build_prompt(prompt or _INITIAL_TOKENS, batch)
-                if self.encoder
-                else self.build_prompt(1, batch)
-            )
+            if self.encoder:
+                return self.build_prompt(prompt or _INITIAL_TOKENS, batch)
+            return self.build_prompt(1, batch)
         cache, encoder_arguments = self.build_cache(past, batch, prompt)
         position = compat.build_step_position(self.name, self.takes)
         return {

@@ -92,11 +92,9 @@ def _visit_branches(owner: ControlFlowNode) -> None:
         costliest_index = largest_peak_index = branch_index
     has_unknown_cost = branch_index is None and any(None in cost for cost in costs)
     has_one_cost = branch_index is not None or len(set(costs)) == 1
-    bound_reason = (
-        ""
-        if branch_index is not None or len(set(peaks)) == 1
-        else "the branch that needs more memory is counted"
-    )
+    bound_reason = "the branch that needs more memory is counted"
+    if branch_index is not None or len(set(peaks)) == 1:
+        bound_reason = ""
     for index, (name, branch_result) in enumerate(branches):
         is_counted = index == costliest_index
         first_leaf = len(result.leaves)

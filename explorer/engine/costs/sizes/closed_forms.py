@@ -223,11 +223,9 @@ def find_closed_forms(
     if fit is not None and mismatches == [low]:
         return [ClosedForms.constant(low, analyze(low)), fit.build_forms(low + 1, high)]
     upper = high - (high - low) // _UPPER_PARTS
-    fit = (
-        _Fit.from_sizes(analyze, _choose_fit_sizes(upper, high))
-        if depth < _MAX_FORMS and high - upper >= _SHORT_RANGE
-        else None
-    )
+    fit = None
+    if depth < _MAX_FORMS and high - upper >= _SHORT_RANGE:
+        fit = _Fit.from_sizes(analyze, _choose_fit_sizes(upper, high))
     if fit is None or not all(fit.matches(s, analyze(s)) for s in _choose_check_sizes(upper, high, check)):
         return None
     start = low + bisect_left(range(low, upper), True, key=lambda s: fit.matches(s, analyze(s)))

@@ -315,11 +315,9 @@ def _build_result_tensor(
         return None
     if position >= input_count:
         is_full_storage = part.storage_offset() == 0 and size_of(part) == part.untyped_storage().nbytes()
-        return (
-            ResultTensor(meta_cache.FRESH, position, part.shape, part.stride(), part.dtype)
-            if is_full_storage
-            else None
-        )
+        if is_full_storage:
+            return ResultTensor(meta_cache.FRESH, position, part.shape, part.stride(), part.dtype)
+        return None
     for index, tensor in enumerate(input_tensors):
         if storage_key(tensor.untyped_storage()) == address and tensor.dtype == part.dtype:
             distance = part.storage_offset() - tensor.storage_offset()

@@ -186,11 +186,9 @@ def _replace_tensors(value: Any, replace_tensor: Callable[[Any], Any]) -> Any:
 
 def move_to_device(arguments: Any, device: torch.device | None) -> Any:
     """Moves the tensors in arguments to a device; None and the CPU leave the arguments unchanged."""
-    return (
-        arguments
-        if device is None or device.type == "cpu"
-        else _replace_tensors(arguments, lambda t: t.to(device))
-    )
+    if device is None or device.type == "cpu":
+        return arguments
+    return _replace_tensors(arguments, lambda t: t.to(device))
 
 
 def _matches_input(tensor: Any, info: TensorInfo) -> bool:

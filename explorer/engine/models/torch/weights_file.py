@@ -172,11 +172,9 @@ def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tu
     matches = match(module_tensors, by_name)
     if 2 * len(matches.file_names) < min(len(module_tensors), len(by_name)) or not matches.file_names:
         file_name, module_name = (next(iter(matches.unexpected), "none"), next(iter(matches.missing), "none"))
-        count_text = (
-            f"only {len(matches.file_names):,} of its {len(by_name):,} tensors are"
-            if matches.file_names
-            else "none of its tensors is"
-        )
+        count_text = "none of its tensors is"
+        if matches.file_names:
+            count_text = f"only {len(matches.file_names):,} of its {len(by_name):,} tensors are"
         texts = printable(file_name), printable(module_name)
         reason = f"{count_text} in the model: '{texts[0]}' in the file, '{texts[1]}' in the model"
         raise Misuse(reason, where=path, hint=_HINT)

@@ -130,11 +130,9 @@ def _remove_padding_shape(call: Call) -> Answer:
 
 def _scatter(call: Call) -> Cost:
     reduction = call.attributes.get("reduction", "none")
-    return (
-        free(call)
-        if reduction == "none"
-        else cost_formulas.elementwise(f"{call.op} {reduction}", call.shape(2))
-    )
+    if reduction == "none":
+        return free(call)
+    return cost_formulas.elementwise(f"{call.op} {reduction}", call.shape(2))
 
 
 def _prefix_commit_shape(call: Call) -> Answer:

@@ -311,11 +311,9 @@ def _gemm_float8(call: Call) -> Cost:
 
 def _qgemm(call: Call) -> Cost:
     cost = _gemm(call, 3, 6)
-    return (
-        add_requantization(cost, call)
-        if call.has(8)
-        else cost_formulas.adding(cost, "rescale", call.output())
-    )
+    if call.has(8):
+        return add_requantization(cost, call)
+    return cost_formulas.adding(cost, "rescale", call.output())
 
 
 def _einsum(call: Call) -> Cost:

@@ -396,11 +396,9 @@ def _read_block_times(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float
     by_node = {name.partition("_")[0]: kernel.seconds for name, kernel in run.kernels.items()}
     seconds_of_kernels = [by_node.get(f"{_VALUE_PREFIXES[op]}{layer}") for op, layer in block.kernels]
     times = [seconds for seconds in seconds_of_kernels if seconds is not None]
-    return (
-        (times, sum(kernel.seconds for kernel in run.kernels.values()))
-        if len(times) == len(seconds_of_kernels)
-        else None
-    )
+    if len(times) == len(seconds_of_kernels):
+        return (times, sum(kernel.seconds for kernel in run.kernels.values()))
+    return None
 
 
 def _read_conv_times(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:

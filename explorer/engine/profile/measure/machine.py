@@ -321,11 +321,9 @@ def _compute_streamed_bytes(surroundings: Surroundings) -> int:
 
 def _compute_max_array_bytes(surroundings: Surroundings) -> int:
     """Computes the maximum size of an array, in bytes."""
-    return (
-        _MAX_ARRAY_BYTES
-        if surroundings.free is None
-        else max(1 << 20, min(_MAX_ARRAY_BYTES, surroundings.free // _MEMORY_DIVISOR))
-    )
+    if surroundings.free is None:
+        return _MAX_ARRAY_BYTES
+    return max(1 << 20, min(_MAX_ARRAY_BYTES, surroundings.free // _MEMORY_DIVISOR))
 
 
 def _choose_bandwidth_array(surroundings: Surroundings) -> tuple[int, list[str]]:

@@ -323,11 +323,9 @@ class _MeasuredModule(Struct):
             self.loaded.run_once(True)
         except Exception as again:  # a model may raise any exception
             where, raised = self.loaded.failed_at
-            return (
-                where
-                if raised is again and _take_first_sentence(again) == _take_first_sentence(error)
-                else ""
-            )
+            if raised is again and _take_first_sentence(again) == _take_first_sentence(error):
+                return where
+            return ""
         return ""
 
     def collect_samples(self) -> None:

@@ -194,11 +194,9 @@ def _build_exact_product(
         left_rows = float_spec.left(left_inputs)
         sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(sum_bias.read(values))
         magnitudes = np.abs(weight.astype(np.int32))
-        bound = (
-            _sum_products(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, magnitudes)
-            if needs_bound
-            else None
-        )
+        bound = None
+        if needs_bound:
+            bound = _sum_products(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, magnitudes)
         return finish_sums(sums.astype(sum_type), float_spec.arrange_bias), bound
 
     return compute_exact
@@ -344,11 +342,9 @@ def _build_quantized_meaning(op: str, bias: int, output_scale: int, has_alpha: b
         )
         if _get_input_name(node, output_scale):
             scale = scale / _read_stored_input(reader, node, output_scale).reshape(())
-        zero = (
-            _read_stored_input(reader, node, output_scale + 1)
-            if _get_input_name(node, output_scale + 1)
-            else None
-        )
+        zero = None
+        if _get_input_name(node, output_scale + 1):
+            zero = _read_stored_input(reader, node, output_scale + 1)
         zeros = _get_input_name(node, 2), _get_input_name(node, 5)
         base = _describe_float_operator(op, node, (x, w), zeros[1], reader)
         finish_sums = _make_scaling(np.asarray(scale, np.float32), zero)

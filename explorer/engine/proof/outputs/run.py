@@ -542,11 +542,9 @@ def _compare_floats(
         reason = "bit for bit equal, but zero throughout" if is_zero else "bit for bit equal"
     elif judged:
         original_label = "torch's" if noise.both else "the original"
-        draws_note = (
-            " in the first run, which explains the others"
-            if comparison.unreferenced_draws is not None
-            else ""
-        )
+        draws_note = ""
+        if comparison.unreferenced_draws is not None:
+            draws_note = " in the first run, which explains the others"
         reason = _describe_accuracy(
             comparison.rms_before or 0.0, comparison.rms_after or 0.0, original_label, draws_note
         )

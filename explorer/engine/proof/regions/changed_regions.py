@@ -84,11 +84,9 @@ def prove_regions(
     cut_off = [_report_cut_off(tester, pair) for pair in correspondence.unreachable]
     outcomes = [*(results[region.key] for region in regions), *cut_off]
     first = _find_first_difference(tester, regions, results, failed, separate)
-    return (
-        tuple(outcomes)
-        if first is None
-        else (first, *(outcome for outcome in outcomes if outcome is not first))
-    )
+    if first is None:
+        return tuple(outcomes)
+    return (first, *(outcome for outcome in outcomes if outcome is not first))
 
 
 def _test_in_parallel(

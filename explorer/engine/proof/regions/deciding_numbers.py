@@ -262,11 +262,9 @@ def _find_varying_values(model: Model) -> frozenset[str]:
     inputs.update(value.name for value in model.graph.required_inputs)
     inputs.update(name for function in model.functions.values() for name in function.inputs)
     dependent = _find_dependent_values(nodes, inputs, _SHAPE_READERS)
-    return (
-        frozenset(_find_dependent_values(nodes, inputs, ()))
-        if _has_open_sizes(model, nodes, dependent)
-        else frozenset(dependent)
-    )
+    if _has_open_sizes(model, nodes, dependent):
+        return frozenset(_find_dependent_values(nodes, inputs, ()))
+    return frozenset(dependent)
 
 
 def _has_open_sizes(model: Model, nodes: Sequence[Node], dependent: Collection[str]) -> bool:
@@ -620,11 +618,9 @@ def _change_number(
 def _choose_nearby_value(value: float, power: int, dtype: np.dtype[Any]) -> float:
     """Moves a number slightly down (`power` -1) or up (1), or scales a factor by 2 to a larger power."""
     if abs(power) > 1:
-        return (
-            float(np.clip(value * 2.0**power, -_MIN_UNLIMITED_INTEGER, _MIN_UNLIMITED_INTEGER))
-            if dtype.kind in "iu"
-            else value * 2.0**power
-        )
+        if dtype.kind in "iu":
+            return float(np.clip(value * 2.0**power, -_MIN_UNLIMITED_INTEGER, _MIN_UNLIMITED_INTEGER))
+        return value * 2.0**power
     if dtype.kind in "iu":
         return max(value + power, 0) if dtype.kind == "u" else value + power
     return value + power * (abs(value) * _RELATIVE_STEP or _RELATIVE_STEP)

@@ -114,11 +114,9 @@ class SiteProof:
             try:
                 body_model = find_view(self.before, site.place)
                 shared_wiring = None if site.is_in_body else wiring
-                original = (
-                    find_original(body_model, site.output, site, shared_wiring)
-                    if body_model is not None
-                    else None
-                )
+                original = None
+                if body_model is not None:
+                    original = find_original(body_model, site.output, site, shared_wiring)
             except NotTiled as error:
                 self.unresolved[make_site_key(site)] = printable(str(error))
                 continue

@@ -398,11 +398,9 @@ class TileCheck:
                 return f"product {tile_index} reads matrix {b} of the input instead of {area.b}"
             if row != area.m:
                 return f"product {tile_index} reads rows from {row} of the input instead of from {area.m}"
-            fault = (
-                "a term comes twice or out of order"
-                if depth < expected_depth
-                else "a term comes too early, or one is missing"
-            )
+            fault = "a term comes too early, or one is missing"
+            if depth < expected_depth:
+                fault = "a term comes twice or out of order"
             return f"product {tile_index} reads depth {depth:,} instead of {expected_depth:,}: {fault}"
         if not len(matches):
             return "a product reads a tensor that is not the input"
@@ -450,11 +448,9 @@ class TileCheck:
         if factor == 1.0 != alpha:
             # alpha may be multiplied into the weight instead
             expected = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
-            is_equal = (
-                np.array_equal(part.view(self.bit_type), expected.view(self.bit_type))
-                if is_same_type
-                else False
-            )
+            is_equal = False
+            if is_same_type:
+                is_equal = np.array_equal(part.view(self.bit_type), expected.view(self.bit_type))
         else:
             if factor not in (alpha, float(np.asarray(alpha, weight.dtype))):
                 raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {alpha:g}")

@@ -161,11 +161,9 @@ def _read_scales(node: NormalNode, index: int) -> tuple[float, ...] | None:
     values = node.attributes.pop("scales", None)
     if values is None:
         constant = node.read_numbers(index)
-        values = (
-            tuple(constant.reshape(-1).tolist())
-            if constant is not None and constant.dtype.kind == "f"
-            else None
-        )
+        values = None
+        if constant is not None and constant.dtype.kind == "f":
+            values = tuple(constant.reshape(-1).tolist())
     axes, rank = node.attributes.get("axes"), node.rank(0)
     if values and isinstance(axes, tuple) and rank is not None and len(axes) == len(values):
         all_scales = [1.0] * rank

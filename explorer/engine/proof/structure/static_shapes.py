@@ -68,11 +68,9 @@ def _compute_unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     if not axes or not all(-rank <= axis < rank for axis in axes):
         return None
     sizes, added_axes = iter(shape), {axis % rank for axis in axes}
-    return (
-        tuple(1 if axis in added_axes else next(sizes) for axis in range(rank))
-        if len(added_axes) == len(axes)
-        else None
-    )
+    if len(added_axes) == len(axes):
+        return tuple(1 if axis in added_axes else next(sizes) for axis in range(rank))
+    return None
 
 
 _RESHAPED_SIZES = {

@@ -434,11 +434,9 @@ class GraphNumbers:
         An attribute from the caller already has a form, which is valid if normalization kept its value.
         """
         binding = from_caller.get(name)
-        return (
-            binding.form
-            if binding is not None and binding.value is value
-            else self._number_attribute(node, name, value, scope)
-        )
+        if binding is not None and binding.value is value:
+            return binding.form
+        return self._number_attribute(node, name, value, scope)
 
     def _number_call(
         self, function: Function, node: Node, input_numbers: list[int], scope: _Scope

@@ -42,11 +42,9 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
     padded length, inner) ('padded_shape').
     """
     axis = body.add("Constant", (), "axis", attributes={"value_int": AttributeRef("axis", INTEGER)})
-    sizes, one, zero = (
-        body.op("Shape", "sizes", "X"),
-        body.add_integers((1,), "one"),
-        body.add_integers((0,), "none"),
-    )
+    sizes = body.op("Shape", "sizes", "X")
+    one = body.add_integers((1,), "one")
+    zero = body.add_integers((0,), "none")
     # the axis as a nonnegative index
     index = body.op("Mod", "at", body.op("Reshape", "axis_of", axis, one), body.op("Shape", "rank", sizes))
     next_at = body.op("Add", "next_at", index, one)

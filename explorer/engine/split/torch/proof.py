@@ -108,10 +108,8 @@ def prove(
         modules = [_load_module(os.path.join(folder, file)) for file in files]
         rows = _run_stages(parts, modules, batches)
     depth = _estimate_depth(module)
-    outputs, mismatch = (
-        _compare(parts.outputs, whole.outputs, rows, depth),
-        _describe_differing_weight(module, modules),
-    )
+    outputs = _compare(parts.outputs, whole.outputs, rows, depth)
+    mismatch = _describe_differing_weight(module, modules)
     del modules
     steps: list[StepProof] = []
     if not mismatch:  # a differing weight fails the proof, even if the outputs hardly differ

@@ -275,11 +275,9 @@ def _add_corrections(
         z = builder.add("Add", (z, inputs[input_index[terms.bias_name]]), "bias_added")
     has_left_term = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.bias_name)))
     has_right_term = not (isinstance(b, int) and b == 0)
-    zero = (
-        _write_zero_point(builder, a, inputs, input_index, "x_zero", dtype, column=True)
-        if has_left_term or has_right_term
-        else ""
-    )
+    zero = ""
+    if has_left_term or has_right_term:
+        zero = _write_zero_point(builder, a, inputs, input_index, "x_zero", dtype, column=True)
     if zero and has_left_term:
         if sums is not None:
             column_terms = _write_integer_constant(builder, sums, "w_sums", dtype)

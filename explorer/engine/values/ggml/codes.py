@@ -116,11 +116,9 @@ def list_parts(dtype: str) -> tuple[Part, ...]:
 def explain_missing_codes(dtype: str) -> str:
     """Returns why the numbers of a block type have no codes; '' if they have codes, and for other types."""
     is_codebook = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
-    return (
-        f"no codes: {dtype} stores indices of a codebook, whose entries are several numbers"
-        if is_codebook
-        else ""
-    )
+    if is_codebook:
+        return f"no codes: {dtype} stores indices of a codebook, whose entries are several numbers"
+    return ""
 
 
 def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> Iterator[Array]:
