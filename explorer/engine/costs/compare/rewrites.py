@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -49,7 +49,9 @@ def find_rewrites(
     idle: Collection[str],
     figure: str = "elementwise_ops",
 ) -> list[tuple[str, int]]:
-    """Returns the reason and the amount of each difference that modules written as several operators cause.
+    """Returns the reason and the amount of each difference that other operators for the same work cause.
+
+    A module, or a function that a module calls, is written as one or more operators of the graph.
 
     Args:
         first: Analysis of modules or of a graph.
@@ -65,9 +67,19 @@ def find_rewrites(
     modules_by_path = {
         layer.path: layer for layer in list_counted_layers(modules) if layer.name != layer.kind
     }
-    attention_functions = _find_attention_functions(modules, idle)
+    functions = _group_functions(modules, idle)
+    attention_functions = {
+        path: sorted(rows, key=lambda row: not _is_attention(row))
+        for path, rows in functions.items()
+        if any(map(_is_attention, rows))
+    }
     calls_by_path = {layer.path: layer.calls for layer in modules.layers}
-    parts = _group_by_module(graph, modules_by_path.keys() | attention_functions.keys(), calls_by_path)
+    parts = _group_by_module(graph, modules_by_path.keys() | functions.keys(), calls_by_path)
+    other_functions = {
+        path: (rows, parts.pop(path, []))
+        for path, rows in functions.items()
+        if path not in attention_functions
+    }
     work: Counter[str] = Counter()
     tile_sums: Counter[str] = Counter()
     kinds_by_module: dict[str, Counter[str]] = {}
@@ -93,7 +105,8 @@ def find_rewrites(
         kinds_by_module.setdefault(name, Counter()).update(kinds.keys())
         if graph.info.tiled is not None:
             tile_sums[name] += sum(getattr(n, figure) or 0 for n in nodes if n.kind in _TILE_SUMS)
-    amounts = []
+    amounts = _list_function_work(other_functions.values(), explained_kinds, figure)
+    amounts = [(text if sign > 0 else f"{text} in the first", sign * part) for text, part in amounts]
     for kind, amount in work.items():
         kinds = kinds_by_module[kind]
         is_tiled = graph.info.tiled is not None and (figure == "macs" or bool(kinds.keys() & _TILE_SUMS))
@@ -185,20 +198,74 @@ _TILED = {
 """Additional work of a product on tiles, by figure."""
 
 
-def _find_attention_functions(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
-    """Returns the functions that a module's forward calls, by module path, if attention is one of them.
+def _is_attention(row: Layer) -> bool:
+    return find_family(row.kind) == "attention"
 
-    Attention is listed first.
-    """
+
+def _group_functions(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer]]:
+    """Returns the functions that each module's forward calls, by module path; leaves out `idle`."""
     functions_by_caller: dict[str, list[Layer]] = {}
     for layer in list_counted_layers(modules):
         if layer.name.startswith(layer.kind) and layer.path not in idle:
             functions_by_caller.setdefault(_get_parent_path(layer), []).append(layer)
-    return {
-        path: sorted(functions, key=lambda row: find_family(row.kind) != "attention")
-        for path, functions in functions_by_caller.items()
-        if any(find_family(layer.kind) == "attention" for layer in functions)
-    }
+    return functions_by_caller
+
+
+def _list_function_work(
+    callers: Iterable[tuple[list[Layer], list[Layer]]], explained_kinds: Collection[str], figure: str
+) -> list[tuple[str, int]]:
+    """Returns the difference between functions and the operators that they are written as, with the reason.
+
+    Functions and operators with the same name and the same work belong together. The operators that remain
+    in the forward of a module are what its remaining functions are written as.
+
+    Args:
+        callers: Functions that a forward calls itself, and the operators of that forward in the graph.
+        explained_kinds: Kinds of work whose differences are explained already.
+        figure: Name of the compared figure.
+    """
+    work: Counter[tuple[str, ...]] = Counter()
+    calls: Counter[tuple[str, ...]] = Counter()
+    kinds: dict[tuple[str, ...], Counter[str]] = {}
+    for caller in callers:
+        functions, operators = (
+            [
+                row
+                for row in rows
+                if (row.elementwise_ops or row.macs) and find_family(row.kind) not in explained_kinds
+            ]
+            for rows in caller
+        )
+        written, parts = _find_unmatched(functions, operators), _find_unmatched(operators, functions)
+        # with other MACs, the operators contain products whose rows stand elsewhere in the modules
+        if not written or not parts or sum(r.macs or 0 for r in written) != sum(r.macs or 0 for r in parts):
+            continue
+        names = tuple(sorted({row.kind for row in written}))
+        calls[names] += sum(row.calls for row in written)
+        kinds.setdefault(names, Counter()).update(row.kind for row in parts)
+        work[names] += sum(getattr(row, figure) or 0 for row in parts)
+        work[names] -= sum(getattr(row, figure) or 0 for row in written)
+    amounts = []
+    for names, amount in work.items():
+        parts_text = ", ".join(f"{count:,} {kind}" for kind, count in kinds[names].items())
+        amounts.append((f"{calls[names]:,} {' and '.join(names)} written as {parts_text}", amount))
+    return amounts
+
+
+def _find_unmatched(rows: Sequence[Layer], others: Sequence[Layer]) -> list[Layer]:
+    """Returns the rows for which `others` has no row with the same name and the same work."""
+
+    def get_key(row: Layer) -> tuple[str, int | None, int | None]:
+        return row.kind.lower().replace("_", ""), row.macs, row.elementwise_ops
+
+    left = Counter(map(get_key, others))
+    unmatched = []
+    for row in rows:
+        if left[get_key(row)]:
+            left[get_key(row)] -= 1
+        else:
+            unmatched.append(row)
+    return unmatched
 
 
 def _get_parent_path(layer: Layer) -> str:

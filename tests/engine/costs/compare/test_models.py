@@ -772,3 +772,52 @@ def test_rows_of_an_embedding_that_the_exporter_computed_are_explained(
     params = of(found, "params")
     assert sum(d.delta or 0 for d in params) == 6 * 4 - 9 * 4
     assert all(bool(d.explained) == is_explained for d in params)
+
+
+FUNCTIONS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x):
+        return F.logsigmoid(F.silu(self.conv(x))).relu() + 1
+
+def net():
+    return nn.Sequential(Block(), nn.Flatten()), torch.zeros(1, 3, 6, 6)
+"""
+
+
+def test_functions_of_a_forward_that_are_several_operators_are_explained(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    source = f"{tmp_path}/functions.py:net"
+    with Session(source) as session:
+        path = str(session.save(str(tmp_path / "net.onnx")))
+    found = compare_files(source, path)
+    assert found.agree
+    assert not open_differences(found)
+    why = "; ".join(d.why for d in of(found, "elementwise_ops"))
+    assert "2 log_sigmoid and silu written as 2 Sigmoid, 1 Mul, 1 Log" in why
+
+
+def test_an_operator_that_no_function_accounts_for_is_not_explained(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "functions.py").write_text(
+        FUNCTIONS.replace("F.logsigmoid(F.silu(self.conv(x)))", "self.conv(x)")
+    )
+    source = f"{tmp_path}/functions.py:net"
+    with Session(source) as session:
+        path = str(session.save(str(tmp_path / "net.onnx")))
+    model = onnx.load(path)
+    relu = next(node for node in model.graph.node if node.op_type == "Relu")
+    twin = helper.make_node("Exp", [relu.output[0]], ["more"], f"{relu.name}_more")
+    for node in model.graph.node:
+        node.input[:] = ["more" if name == relu.output[0] else name for name in node.input]
+    model.graph.node.insert(list(model.graph.node).index(relu) + 1, twin)
+    onnx.save(model, path)
+    assert [d.explained for d in of(compare_files(source, path), "elementwise_ops")] == [0]
