@@ -118,7 +118,7 @@ class Table(Struct, frozen=True, eq=False):
             them. A table without it shows all rows.
         more: Where the user finds all rows.
         around: Index of a row that must be among the visible rows.
-        depths: Level of each row in a tree, or () for a table without a tree. A cell of a notebook folds it.
+        depths: Level of each row in a tree, or () for a table without a tree. In a notebook the tree folds.
     """
 
     columns: Sequence[Column]

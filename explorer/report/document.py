@@ -210,7 +210,10 @@ def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Documen
 
 
 def format_sweep(fact: FormatSweep, tool: str) -> Document:
-    """Return the document of `explorer sweep --quantize`: one row per choice of number formats."""
+    """Return the document of `explorer sweep --quantize`: one row per choice of number formats.
+
+    It has all keys of `sweep`; the machine, the proofs and the rows of tilings are empty.
+    """
     return {
         **envelope(tool),
         "machine": record_of(Hardware()),

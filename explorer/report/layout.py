@@ -77,7 +77,7 @@ _WRAP_INDENT = 4
 _MIN_LAST = 20
 """Minimum width in cells of a wrapped last column."""
 _CACHED_CELLS = 4096
-"""Number of cells per column that are cached as text."""
+"""Number of cells per column that are cached as text, and number of rows that are measured at a time."""
 _NAMES_IN_VIEW = 1_000
 """Number of rows whose names are compared with each other before they are shortened."""
 _NAME = re.compile(r"(\s*)(\S+)(?: and ([\d,]+) more)?")

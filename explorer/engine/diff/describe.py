@@ -58,6 +58,9 @@ class NamedDifference(NamedTuple):
 class Describer(Struct):
     """Describes the differences of matched nodes and values.
 
+    In the methods, `a` and `va` are a node index and a value name of the first graph, `b` and `vb` those of
+    the second graph.
+
     Attributes:
         before: The first graph.
         after: The second graph.
@@ -106,7 +109,7 @@ class Describer(Struct):
         match, confidence = self.rate_match(a, b, not operator_changes, not weights, agreement)
         if rounded_node is not None:
             return self._build_quantized_row(a, b, rounded_node, changes, match, confidence)
-        has_same_function = first.key != second.key or not self.function_differs(first.key)
+        has_changed_function = first.key == second.key and self.function_differs(first.key)
         return NodeDiff(
             status="changed" if changes else "renamed",
             before=first.label,
@@ -119,7 +122,7 @@ class Describer(Struct):
             contents=tuple(contents),
             weights=tuple(weight.name for weight in weights),
             has_other_changes=bool(links) or len(operator_changes) > len(contents),
-            function=None if has_same_function or len(changes) > 1 else first.key,
+            function=first.key if has_changed_function and len(changes) <= 1 else None,
         )
 
     def has_folded_nodes(self, a: int, b: int) -> bool:
@@ -301,7 +304,7 @@ class Describer(Struct):
         return weights, links, agreement_count / compared_count if compared_count else 1.0, renames
 
     def is_same_value(self, va: str, vb: str) -> bool:
-        """Whether two values are paired graph inputs, or come from matched nodes or equal Constants."""
+        """Whether two values are in `equal_values`, or come from matched nodes or equal Constants."""
         if (va, vb) in self.equal_values:
             return True
         producer_before, producer_after = self.before.producer.get(va), self.after.producer.get(vb)
@@ -321,7 +324,8 @@ class Describer(Struct):
         """Finds the Constant of the other graph that replaces Constant `a` for all of its readers.
 
         Returns:
-            Index of the equal Constant, or None if the readers read different values.
+            Index of the equal Constant. None if `a` is another operator or has no reader, or if the partner
+            of a reader reads another value.
         """
         side, opposite = (self.after, self.before) if is_second else (self.before, self.after)
         partners = self.matching.after if is_second else self.matching.before

@@ -159,9 +159,12 @@ def link_rows(
 def _add_links(
     links: RowLinks,
     pairing: NodePairing,
-    row_by_node: tuple[Callable[[int], int | None], Callable[[int], int | None]],
+    find_row: tuple[Callable[[int], int | None], Callable[[int], int | None]],
 ) -> None:
-    """Adds the rows of paired and of unpaired nodes to `links`; `row_by_node` maps node indices to rows."""
+    """Adds the rows of paired and of unpaired nodes to `links`.
+
+    `find_row` has a function from a node index to its row, or to None, for each graph.
+    """
     fold_texts_before, fold_texts_after = (
         folds.describe_absorbing_nodes() if folds is not None else {} for folds in pairing.folds
     )
@@ -172,7 +175,7 @@ def _add_links(
             fold_text = fold_texts_before.get(a) or fold_texts_after.get(b)
             if status in ("same", "renamed") and fold_text:
                 status, text = "folded", fold_text
-            links.add_pair(row_by_node[0](a), row_by_node[1](b), status, text)
+            links.add_pair(find_row[0](a), find_row[1](b), status, text)
     partners = pairing.matching.before, pairing.matching.after
     absorbed_activations = pairing.find_absorbed_activations()
     for side, graph in enumerate((pairing.before, pairing.after)):
@@ -182,7 +185,7 @@ def _add_links(
             else {}
         )
         for i, partner in enumerate(partners[side]):
-            row_index = row_by_node[side](i)
+            row_index = find_row[side](i)
             if partner is None and i not in pairing.excluded_nodes[side] and row_index is not None:
                 links.covered[side].add(row_index)
                 links.unpaired_texts[side][row_index] = (

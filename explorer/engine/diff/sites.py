@@ -24,6 +24,10 @@ from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY, read_
 from explorer.facts import NodeDiff
 
 _PRODUCT_PREFIX = "2DMM_"
+"""Prefix of the names of tile operators, as in '2DMM_64x64x64'."""
+
+_MAX_PLACE_DEPTH = 32
+"""Largest nesting depth that is read from a plan, because the metadata of a file may be malformed."""
 
 
 class SitePair(Struct, frozen=True):
@@ -287,7 +291,7 @@ def find_nested_sites(model: Model) -> set[tuple[str, ...]]:
         tuple(map(str, place[:depth]))
         for place in (site.get("place") for site in _list_sites(model))
         if isinstance(place, list)
-        for depth in range(1, min(len(place), 32) + 1)
+        for depth in range(1, min(len(place), _MAX_PLACE_DEPTH) + 1)
     }
 
 

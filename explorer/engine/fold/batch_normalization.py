@@ -128,6 +128,7 @@ def _fold_into_producer(work: FoldingGraph, index: int, node: Node, affine: Affi
 
 
 def _check_single_reader(work: FoldingGraph, producer: Node, output: str) -> None:
+    """Raises NotFoldable if an output of `producer` is visible outside the graph or has several readers."""
     if reason := work.explain_visibility(output):
         raise NotFoldable(f"what {producer.op} '{producer.label}' makes {reason}")
     if len(work.list_readers(output)) > 1:
@@ -311,6 +312,7 @@ def _replace_product(
 
 
 def _check_channels(affine: Affine, count: int) -> None:
+    """Raises NotFoldable if a normalization does not have `count` channels."""
     if affine.scale.shape != (count,) or affine.shift.shape != (count,):
         raise NotFoldable(f"it has {affine.scale.size} channels, and the weight {count}")
 
@@ -334,7 +336,7 @@ def _fold_norm_after_conv(node: Node, weight: Tensor, bias: Array, affine: Affin
 def _fold_norm_after_transposed(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     groups, (rows, columns) = int(node.attributes.get("group", 1)), weight.shape[:2]
     _check_channels(affine, groups * columns)
-    # row i of the weight belongs to one group and one of that group's output channels
+    # a row of the weight belongs to one group, and its columns are the output channels of this group
     factors = np.repeat(affine.scale.reshape(groups, columns), rows // groups, axis=0)
     return _fold_norm_after(factors.reshape(rows, columns, *[1] * (len(weight.shape) - 2)), bias, affine)
 

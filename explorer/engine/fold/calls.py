@@ -49,7 +49,7 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
         or sum(_count_expanded_nodes(functions, node.key, sizes) for node in calls) > MAX_NODES
     ):
         return model
-    bodies = [body for function in functions.values() for body in _list_bodies(function.nodes)]
+    bodies = [body for function in functions.values() for body in _list_all_bodies(function.nodes)]
     if any(name in used_names for body in bodies for name in _list_own_names(body)):
         return model  # a body's own names would hide values of the main graph
     expansion = _InlinedNodes(functions, used_names)
@@ -57,7 +57,7 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
         expansion.add(node)
     has_calls_left = any(
         node.key in functions
-        for body in _list_bodies(expansion.nodes)
+        for body in _list_all_bodies(expansion.nodes)
         for node in list_stored_nodes(body.nodes)
     )
     functions_left = {
@@ -149,9 +149,9 @@ def _list_own_names(body: Graph) -> Iterator[str]:
     yield from (name for node in list_stored_nodes(body.nodes) for name in node.outputs if name)
 
 
-def _list_bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
+def _list_all_bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
     """Yields all bodies of the nodes, including nested bodies."""
     for node in list_stored_nodes(nodes):
         for _, body in list_bodies(node):
             yield body
-            yield from _list_bodies(body.nodes)
+            yield from _list_all_bodies(body.nodes)

@@ -71,7 +71,7 @@ def fold(work: FoldingGraph) -> None:
 
 
 def store(work: FoldingGraph) -> None:
-    """Replaces Constant nodes by initializers with the same contents."""
+    """Replaces Constant nodes by initializers with the same contents, except those that are graph outputs."""
     output_names = {value.name for value in work.model.graph.outputs}
     for index, node in work.iterate_candidates("Constant"):
         tensor = read_constant(node)

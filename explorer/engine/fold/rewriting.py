@@ -153,7 +153,7 @@ class FoldingGraph:
         return f"{role} '{name}' is {input_text if node is None else f'computed ({node.op})'}"
 
     def _find_owner(self, name: str) -> FoldingGraph | None:
-        """Returns the enclosing graph that defines a value; None if this graph does."""
+        """Returns the enclosing graph if this graph does not define the value; None otherwise."""
         is_own = name in self.producers or name in self._input_names or name in self.stored
         return None if is_own else self.outer
 

@@ -5,7 +5,7 @@ Also converts them to numpy types, and unpacks narrow types.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # type checkers treat this name as true; the import of typing would be slow
 if TYPE_CHECKING:
     from typing import Any
 

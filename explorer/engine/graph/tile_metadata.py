@@ -21,7 +21,8 @@ SITE_KEY = "tile_hw.site"
 """Metadata key of a node: the site that it belongs to."""
 
 MNK_KEY = "tile_hw.mnk"
-"""Metadata key of a tile product: its tile's indices along the rows, depth and columns, as 'm,k,n'."""
+"""Metadata key of a tile product: the indices of its tile along rows, columns and depth, as 'm,n,k'. An index
+that a loop or a batch counts is '*'."""
 
 PLAN_KEY = "tile_hw.plan"
 """Metadata key of a model: the last plan as JSON, so that a tiled file can be verified without other files.

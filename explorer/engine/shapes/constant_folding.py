@@ -214,7 +214,9 @@ FOLDABLE: Mapping[str, Callable[..., Array | None]] = {
     "ReduceMax": _make_reduction("max"),
     "ReduceMin": _make_reduction("min"),
 }
-"""Functions that compute an operator's output from attributes and arguments, or None if it is too large.
+"""Functions that compute an operator's output from attributes and arguments.
 
+They return None for a result that is too large or has a type that numpy lacks, and raise errors for malformed
+operands.
 Shape and Size get the shape of their input instead of its values.
 """

@@ -267,7 +267,8 @@ _ELEMENTWISE: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
     "Where": _select,
     "Abs": lambda v, _: v[0] if (dims.find_minimum(dims.dim(v[0])) or -1) >= 0 else None,
 }
-"""Elementwise operators on numbers and expressions."""
+"""Functions from the elements of an operator's inputs, which are numbers or expressions, and from the element
+type of its output to one element of the output. An unknown element is None."""
 
 _STRUCTURAL = frozenset(
     ("Identity", "Gather", "Concat", "Unsqueeze", "Squeeze", "Slice", "Reshape", "Expand", "Transpose")

@@ -105,7 +105,7 @@ def _describe_type(dtype: str | None, shape: Shape | None) -> str:
 
 def _describe_container(container: Container) -> str:
     text = _describe_type(container.dtype, container.shape)
-    for kind in reversed(container.kinds):
+    for kind in reversed(container.kinds):  # 4 is the number of the field `sequence_type` of a TypeProto
         text = f"{'sequence' if kind == 4 else 'optional'} of {text}"
     return text
 

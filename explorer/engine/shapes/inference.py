@@ -603,7 +603,7 @@ class Inference:
             overruled: Inferred shapes that the run contradicted, by value name. Their observed types are
                 used.
         """
-        # equal weights share one type object, by which the visitor recognizes equal nodes
+        # equal weights share one type object, so that its id can identify equal nodes
         types: dict[str, Type] = {}
         for name, tensor in graph.initializers.items():
             value_type = tensor.dtype, tensor.shape
@@ -836,7 +836,7 @@ class Inference:
             contents.set_array(name, content)
 
     def _infer_call_or_branch(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> bool:
-        """Infers a call, a branch or a loop. Returns whether all its outputs are known."""
+        """Infers a node without a rule: a call, a branch or a loop. Returns whether all outputs are known."""
         types = table.types
         if are_complete(node.outputs, types):
             return True

@@ -36,6 +36,7 @@ _PREFIX = "explorer.observed/"
 """Prefix of the names of the outputs that hold shapes."""
 
 _RUNTIME_DOMAINS = frozenset(("", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"))
+"""Domains whose operators onnxruntime has."""
 
 
 def observe_shapes(

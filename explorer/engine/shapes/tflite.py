@@ -2,7 +2,7 @@
 
 The file declares the shape of every tensor, and the interpreter uses these shapes. A model with fixed sizes
 therefore needs no inference. If an input can be resized, the file marks all sizes that depend on the input,
-and stores 1 even for sizes that are larger (`batch x heads`). These sizes are inferred from the operators
+and stores 1 even for larger sizes, such as batch times heads. These sizes are inferred from the operators
 (`tflite_rules`), at the input sizes in the file or from the user. A size that cannot be inferred is unknown.
 """
 

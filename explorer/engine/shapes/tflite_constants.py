@@ -119,4 +119,7 @@ CONTENTS: Mapping[str, Callable[..., Any]] = {
     "RANGE": _compute_range,
     "BROADCAST_ARGS": lambda _, a, b: _import_numpy().broadcast_shapes(tuple(a), tuple(b)),
 }
-"""Functions that compute the output of an operator from its options and the contents of its inputs."""
+"""Functions that compute the output of an operator from its options and the contents of its inputs.
+
+They raise errors for malformed operands, unsupported options, and results known to be too large.
+"""

@@ -1,8 +1,8 @@
 """Infers the output shapes of TensorFlow Lite's operators from the shapes of their inputs.
 
 A size is a number, or None if unknown; TensorFlow Lite files have no named dimensions. A rule that needs an
-unknown shape or content raises LookupError, and the operator's outputs keep the declared shape. The rules
-compute the same as the `Prepare` functions of the operators' kernels.
+unknown shape, size or content raises LookupError or TypeError. The outputs then keep their declared shape.
+The rules compute the same as the `Prepare` functions of the operators' kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Figures as cells: counts, sizes, shares and times. Inexact, unknown and zero values are marked.
 
-Only this module converts numbers to text for people; `explorer.base.units` does the rounding.
+The text output takes most of its numbers from here. `explorer.base.units` does the rounding.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _DROP_ORDER = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 
 """Order in which default columns are left out of a narrow table, highest first."""
 _BAR_DROP = 5
 _REMARK_DROP = 3
-"""The same for the column of bars and for the column of remarks."""
+"""Positions of the column of bars and of the column of remarks in this order."""
 
 
 def layers(fact: Analysis) -> list[Block]:
