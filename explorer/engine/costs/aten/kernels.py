@@ -124,8 +124,8 @@ def _run_recurrent_layer(func: Any, args: Any, kwargs: Any) -> Any:
     """Runs a oneDNN recurrent layer, and gives its workspace the size that it has on a CPU."""
     *outputs, empty = func(*args, **kwargs)
     size = 0
-    # without gradients the kernel keeps no workspace
-    if args[-1] if args else kwargs.get("train", False):
+    # without gradients the kernel keeps no workspace; in evaluation mode it does
+    if torch.is_grad_enabled():
         source = args[0]
         steps, rows = (int(n) for n in source.shape[:2])
         size = _estimate_workspace(

@@ -6,7 +6,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -307,17 +307,18 @@ def _unflatten(layout: Any, results: list[Any]) -> Any:
 
     If the layout does not fit, the only result or the tuple of results is returned.
     """
-    remaining = iter(results)
-
-    def build(spec: Any) -> Any:
-        if not isinstance(spec, dict) or not spec.get("type"):
-            return next(remaining)
-        children = [build(child) for child in spec["children_spec"]]
-        if spec["type"] == "builtins.dict":
-            return dict(zip(map(str, json.loads(spec["context"])), children, strict=True))
-        return tuple(children) if spec["type"] == "builtins.tuple" else children
-
     try:
-        return build(layout)
+        return _nest(layout, iter(results))
     except (StopIteration, ValueError, KeyError, TypeError, RecursionError):
         return results[0] if len(results) == 1 else tuple(results)
+
+
+def _nest(spec: Any, remaining: Iterator[Any]) -> Any:
+    """Nests the next results as one part of a layout describes."""
+    # a function within `_unflatten` would refer to itself, and keep the results beyond the run
+    if not isinstance(spec, dict) or not spec.get("type"):
+        return next(remaining)
+    children = [_nest(child, remaining) for child in spec["children_spec"]]
+    if spec["type"] == "builtins.dict":
+        return dict(zip(map(str, json.loads(spec["context"])), children, strict=True))
+    return tuple(children) if spec["type"] == "builtins.tuple" else children

@@ -167,7 +167,8 @@ class _Builder:
         # the state of a module with packed weights (quantization) is not a dictionary; calling it fails
         state = record.state if isinstance(record.state, Mapping) else {}
         twin.file_values["packed"] = state is not record.state
-        for name, value in state.items():
+        # a list of tensors, such as the weights of a recurrent layer, may name parameters of this module
+        for name, value in sorted(state.items(), key=lambda item: _rank_attribute(item[1])):
             self.set_attribute(twin, kind, str(name), value)
         for name in sorted(kind.parameters - set(parameters_of(twin))):
             if name in state and state[name] is None:
@@ -201,7 +202,8 @@ class _Builder:
     def convert_value(self, value: Any) -> Any:
         """Converts a value of the file, and builds the tensors and objects in it; a device becomes None."""
         if isinstance(value, TensorSpec):
-            return self.storages.build_tensor(value)
+            tied_tensor = self.tied.get(value.identity)
+            return self.storages.build_tensor(value) if tied_tensor is None else tied_tensor
         if isinstance(value, ReducedObject):
             twin = self.twins.get(id(value))
             if twin is None:
@@ -219,6 +221,11 @@ class _Builder:
         if isinstance(value, dict):
             return {k: self.convert_value(v) for k, v in value.items()}
         return value
+
+
+def _rank_attribute(value: Any) -> int:
+    """Returns 0 for a tensor, 1 for a module or another object, and 2 for other values."""
+    return 0 if isinstance(value, TensorSpec) else 1 if isinstance(value, ReducedObject) else 2
 
 
 def _needs_values(spec: TensorSpec) -> bool:

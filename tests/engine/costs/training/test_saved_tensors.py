@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -554,3 +555,41 @@ def test_the_way_in_which_an_lstm_is_computed_again_does_not_change_its_kernel()
         with Session(model, inputs=torch.ones(6, 30, 12), cache=False) as session:
             peaks.append(session.training_memory().steps[0].peak_bytes)
     assert max(peaks) <= (1 + WITHIN) * min(peaks)
+
+
+class Reader(nn.Module):
+    """A recurrent layer and a product of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(12, 20, batch_first=True), nn.Linear(20, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x)[0])
+
+
+def write_traced(path: str, x: Any) -> None:
+    torch.jit.trace(Reader().eval(), x).save(path)
+
+
+def write_scripted(path: str, x: Any) -> None:
+    torch.jit.script(Reader().eval()).save(path)
+
+
+def write_exported(path: str, x: Any) -> None:
+    torch.export.save(torch.export.export(Reader().eval(), (x,)), path)
+
+
+@pytest.mark.parametrize("write", [write_traced, write_scripted, write_exported])
+def test_a_file_with_a_recurrent_layer_keeps_what_its_module_keeps(write: Any, tmp_path: Path) -> None:
+    x = torch.zeros(3, 9, 12)
+    path = str(tmp_path / ("model.pt2" if write is write_exported else "model.pt"))
+    write(path, x)
+    with Session(path, input_shapes={"x": (None, tuple(x.shape))}, cache=False) as session:
+        step, backward = session.training_memory().steps[0], session.training().backward_macs
+    with Session(Reader(), inputs=x, cache=False) as session:
+        assert backward == session.training().backward_macs
+    assert step.counted == "autograd"
+    assert abs(step.kept_bytes - saved(Reader(), (x,))) <= WITHIN * step.kept_bytes
+    # the result is not kept beyond the loss
+    assert step.moments[-1].activations < 4 * 3 * 9 * 3
