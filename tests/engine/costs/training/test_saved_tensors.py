@@ -580,6 +580,7 @@ def write_exported(path: str, x: Any) -> None:
     torch.export.save(torch.export.export(Reader().eval(), (x,)), path)
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("write", [write_traced, write_scripted, write_exported])
 def test_a_file_with_a_recurrent_layer_keeps_what_its_module_keeps(write: Any, tmp_path: Path) -> None:
     x = torch.zeros(3, 9, 12)
