@@ -104,7 +104,7 @@ def _fail(message: str, code: int) -> int:
 def _dispatch(typed: Sequence[str], *, is_own_process: bool) -> int:
     """Run the command of the typed words. `is_own_process` is False for a call from another program."""
     _reserve_standard_streams()
-    runs_anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].anywhere
+    runs_anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].runs_anywhere
     try:
         command, args = parser.read(typed, VERBS)
     except Misuse:

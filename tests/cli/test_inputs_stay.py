@@ -30,7 +30,7 @@ def test_a_file_that_is_read_is_never_written(tmp_path, capsys, verb, out, flag,
     force = ["--force"] if "--force" in VERBS[verb].options else []
     command = VERBS[verb]
     models = ["m.onnx"] * len([word for word in command.models if not word.startswith("[")])
-    needs = [word for flag_ in command.needs if flag_ not in (flag, out) for word in (flag_, "1")]
+    needs = [word for flag_ in command.required if flag_ not in (flag, out) for word in (flag_, "1")]
     assert main([verb, *models, flag, str(path), out, target, *needs, *force]) == 2
     said = capsys.readouterr().err
     assert "the result would replace its own input" in said

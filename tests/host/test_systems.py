@@ -31,7 +31,7 @@ def test_windows_has_the_help_of_every_verb_and_wsl_for_the_rest(tmp_path: Path)
         "    out, err = io.StringIO(), io.StringIO()\n"
         "    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):\n"
         "        helped = main([*filter(None, [verb]), '--help'])\n"
-        "        anywhere = bool(verb) and VERBS[verb].anywhere\n"
+        "        anywhere = bool(verb) and VERBS[verb].runs_anywhere\n"
         "        code = None if anywhere else main([*filter(None, [verb]), 'x.onnx'])\n"
         "    told[verb] = helped, len(out.getvalue()), code, err.getvalue(), anywhere\n"
         "print(json.dumps([os.name, sys.platform, hasattr(os, 'fork'), told]))\n"

@@ -106,9 +106,9 @@ class Command:
             `explorer.cli.output.answer.Answer`. None for the screen.
         usage: Typical usage without the program's name.
         manual: Description for the README (Markdown).
-        needs: Flags of required options.
+        required: Flags of required options.
         instant: Whether the command only reads headers, so that it needs no supervision.
-        anywhere: Whether the command also runs on Windows; the others require WSL there.
+        runs_anywhere: Whether the command also runs on Windows; the others require WSL there.
         subject: Noun for the positional arguments.
         words: Allowed values of the positional arguments, if they are not models.
         meaning: Description of a positional argument that is neither a model nor one of `words`.
@@ -130,9 +130,9 @@ class Command:
     run: Callable[[ParsedArgs, Any], Any] | None = None
     usage: str = ""
     manual: str = ""
-    needs: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     instant: bool = False
-    anywhere: bool = False
+    runs_anywhere: bool = False
     subject: str = "model"
     words: tuple[str, ...] = ()
     meaning: str = ""

@@ -33,9 +33,9 @@ class Option:
             each with its flag; '' to collect values per option.
         short: Short spelling, such as `-o`; '' for none.
         old: Old spelling that is still accepted but not documented; '' for none.
-        reads: Parser of the value: 'tile' for `explorer.settings.parse.parse_tile`. The parser gets the typed
-            word, or with `many` a list of words. '' becomes 'choice' with `choices`, and 'count' with
-            `least`; without both, the word is the value.
+        parser: Parser of the value: 'tile' for `explorer.settings.parse.parse_tile`. It gets the typed word,
+            or with `many` a list of words. '' becomes 'choice' with `choices`, and 'count' with `least`;
+            without both, the word is the value.
         choices: Allowed values; empty for any.
         least: Minimum of an integer value, or None.
         declared: Declaration of the option in a record (`explorer.base.options`), which then parses the
@@ -51,7 +51,7 @@ class Option:
     collected_as: str = ""
     short: str = ""
     old: str = ""
-    reads: str = ""
+    parser: str = ""
     choices: tuple[str, ...] = ()
     least: int | None = None
     manual: str = ""
@@ -59,7 +59,7 @@ class Option:
 
     def __post_init__(self) -> None:
         self.metavar = self.metavar or "|".join(self.choices)
-        self.reads = self.reads or ("choice" if self.choices else "" if self.least is None else "count")
+        self.parser = self.parser or ("choice" if self.choices else "" if self.least is None else "count")
         self.manual = self.manual or self.help
 
     @property
@@ -87,7 +87,7 @@ class Option:
             from explorer.settings.option_values import read_option
 
             return read_option(self.declared, typed, self.flag)
-        if not self.reads:
+        if not self.parser:
             return tuple(typed) if self.many else typed
         if typed is None:
             return None
@@ -95,7 +95,7 @@ class Option:
 
         choices = {"choices": self.choices} if self.choices else {}
         minimum = {} if self.least is None else {"minimum": self.least}
-        return getattr(parse, f"parse_{self.reads}")(typed, where=self.flag, **choices, **minimum)
+        return getattr(parse, f"parse_{self.parser}")(typed, where=self.flag, **choices, **minimum)
 
 
 WRITTEN = ("--output", "--plot", "--scalesim", "--take", "--junit")
@@ -145,7 +145,7 @@ OPTIONS: dict[str, Option] = {
             "size of a symbolic dimension, such as batch=8; repeatable",
             "NAME=SIZE",
             many=True,
-            reads="dims",
+            parser="dims",
             manual="size of a symbolic dimension, such as `batch=8`; repeatable; `verify` and `blame` try"
             " several: `seq=5,16,64`",
         ),
@@ -154,7 +154,7 @@ OPTIONS: dict[str, Option] = {
             "shape of an input, x:1,3,224,224 or x:[1,3,224,224] or x:f32:1x3x224x224; repeatable",
             "NAME:SHAPE",
             many=True,
-            reads="input_shapes",
+            parser="input_shapes",
             manual="shape of an input: `x:1,3,224,224`, `x:[1,3,224,224]` or `x:f32:1x3x224x224`; repeatable."
             " A model with one input needs no name: `1,3,224,224`."
             " For a module, it replaces the shape that the example, configuration or first layer sets",
@@ -258,7 +258,7 @@ OPTIONS: dict[str, Option] = {
             "--memory",
             "memory limit of the work, such as 8G (Linux)",
             "SIZE",
-            reads="memory",
+            parser="memory",
             manual="memory limit of the work, such as `8G` (Linux)",
         ),
         Option(
@@ -277,6 +277,6 @@ SEVERAL_SIZES = Option(
     "together, then the second ones, and so on; a name with fewer sizes repeats them",
     "NAME=SIZES",
     many=True,
-    reads="dim_sizes",
+    parser="dim_sizes",
 )
 """Variant of `--dim` for commands that try several sizes."""

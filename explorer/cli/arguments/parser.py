@@ -197,7 +197,7 @@ def _check_options(command: Command, args: ParsedArgs) -> None:
     Raises:
         Misuse: The command or an option needs another option, or two options exclude each other.
     """
-    for flag in command.needs:
+    for flag in command.required:
         option = command.options[flag]
         if getattr(args, option.key) is None:
             raise Misuse(f"needs {flag}", where=command.name, hint=f"add {flag} {option.metavar}")

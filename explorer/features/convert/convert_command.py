@@ -52,6 +52,6 @@ COMMAND = Command(
     manual="converts a model to another format and compares both: a PyTorch module to ONNX (`.onnx`),"
     " TorchScript (`.pt`) or torch.export (`.pt2`), ONNX to TorchScript or torch.export, a checkpoint to"
     " `.safetensors` and back, TFLite, Keras and SavedModel to ONNX",
-    needs=("--output",),
+    required=("--output",),
     group="change",
 )

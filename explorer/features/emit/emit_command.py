@@ -82,6 +82,6 @@ COMMAND = Command(
     manual="the loops of each mapped matmul as C code with a buffer for each operand and memory; compiled and"
     " run on the model's own values and on random ones: the numbers must equal the product, and the bytes"
     " that the code counts must equal the plan",
-    needs=("--output",),
+    required=("--output",),
     group="change",
 )

@@ -37,7 +37,7 @@ _OPTIONS = (
         "--batch",
         "size of the open first dimension, or several sizes, such as 1,8,32, for one profile each",
         "N,...",
-        reads="sizes",
+        parser="sizes",
         manual="size of the open first dimension, or several sizes, such as `1,8,32`, for one profile each",
     ),
     *list_options(ProfileSpec, "warmup", "steps", "repeat", "time_limit", "device"),

@@ -65,7 +65,7 @@ APPLY = Command(
     " outputs stay the same. If they differ, it writes no file and names the first layer that differs"
     " (`explorer help passes`)",
     others={"PASS": "the declared name of a pass (explorer passes lists them)"},
-    needs=("--output",),
+    required=("--output",),
     group="change",
     answer=AppliedPass,
 )

@@ -52,7 +52,7 @@ COMMAND = Command(
     manual="writes a small ONNX model from a line of text: a matrix product (`linear:MxKxN`), a convolution"
     " (`conv:CxHxW:OxKxK`), an attention (`attention:BxSxD`) or a chain of layers (`mlp:bn16-relu-16x5`);"
     " the same line and seed give the same bytes",
-    needs=("--output",),
+    required=("--output",),
     subject="line",
     meaning="KIND:SIZES[:OPTIONS], such as linear:128x128x128 (explorer help split)",
     group="change",

@@ -43,6 +43,6 @@ COMMAND = Command(
     " constants and declared shapes that depend on it; compares each row with a run of the original on that"
     " row",
     others={"BATCH": "how many rows the model is to take, or a name that leaves it open"},
-    needs=("--output",),
+    required=("--output",),
     group="change",
 )

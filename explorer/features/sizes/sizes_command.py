@@ -14,7 +14,7 @@ _OVER = Option(
     "which size, and over which range: batch, sequence=1:32k (default: the length of a text, else\n"
     "the first size; k is 1,024)",
     "NAME[=LOW:HIGH]",
-    reads="range",
+    parser="range",
     manual="which size, and over which range: `batch`, `sequence=1:32k` (`k` is 1,024); by default the length"
     " of a text, else the first size",
 )

@@ -175,7 +175,7 @@ EXTRACT = Command(
     manual="writes a part of a model as a model: the layers of a glob or filter, or those between two"
     " layers; ONNX, or for an nn.Module also a `.pt2` program or a `.pt` state_dict; its inputs are the"
     " values that it reads, and on the full model's values it must give the same numbers",
-    needs=("--output",),
+    required=("--output",),
     group="change",
     answer=Extraction,
 )

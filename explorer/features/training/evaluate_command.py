@@ -44,7 +44,7 @@ COMMAND = Command(
     usage="evaluate M1 M2 ... --data FILE",
     manual="the quality of models on the samples of a file: accuracy, top-5, cross entropy or squared"
     " error, confused classes, and the agreement with the first model",
-    needs=("--data",),
+    required=("--data",),
     group="compare",
     answer=Evaluation,
 )

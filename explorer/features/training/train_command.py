@@ -50,7 +50,7 @@ COMMAND = Command(
     usage="train package.module:callable --data FILE -o FILE.ckpt",
     manual="trains a small module on the samples of a file (PyTorch Lightning's loop, on the CPU, the data in"
     " memory): loss and accuracy by epoch, and a checkpoint of the best one",
-    needs=("--data",),
+    required=("--data",),
     group="change",
     answer=TrainingRun,
 )

@@ -180,7 +180,7 @@ COMMAND = Command(
             "columns separated by commas, from left to right, such as output,kernel,params,macs,read,time"
             " (explorer help filter has all)",
             "NAMES",
-            reads="names",
+            parser="names",
             manual="columns separated by commas, from left to right: `input,output,kernel,params,trainable,"
             "macs,share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,"
             "dtype,calls,status` and others (a wrong name prints the full list)",
@@ -214,7 +214,7 @@ COMMAND = Command(
             "rows of torchinfo's own table, separated by commas: depth, var_names, ascii_only,\n"
             "hide_recursive_layers (default depth,var_names)",
             "NAMES",
-            reads="names",
+            parser="names",
         ),
         Option(
             "--batch-size", "batch in torchsummary's own table, as its batch_size (default -1)", "N", least=1
@@ -226,14 +226,14 @@ COMMAND = Command(
             "PATH",
         ),
         *MACHINE,
-        Option("--tile", "tile size for the column utilization: 64 or 64x64x64", "SIZE", reads="tile"),
+        Option("--tile", "tile size for the column utilization: 64 or 64x64x64", "SIZE", parser="tile"),
         "--overlay",
         Option(
             "--provider",
             "the execution provider of onnxruntime that runs each layer, and the bytes between them:\n"
             "all available providers, or some in order of priority, such as cuda,cpu",
             "all|NAMES",
-            reads="providers",
+            parser="providers",
             manual="the execution provider of onnxruntime that runs each layer, the partitions, and the"
             " bytes between them: `all` available providers, or some in order of priority (`cuda,cpu`)",
         ),

@@ -122,6 +122,6 @@ COMMAND = Command(
     manual="a picture, SVG or PNG: `memory` of inference, `roofline`, `operators`,"
     " `memory-over-time` of training steps, measured `time` by layer, as a `timeline`,"
     " a `flame` graph of groups by time, MACs, parameters or bytes",
-    needs=("--output",),
+    required=("--output",),
     group="look",
 )

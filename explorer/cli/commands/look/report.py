@@ -54,6 +54,6 @@ COMMAND = Command(
     _run,
     usage="report MODEL -o FILE.html",
     manual="one page with all figures, sortable tables and pictures, as HTML or Markdown (`.md`)",
-    needs=("--output",),
+    required=("--output",),
     group="look",
 )

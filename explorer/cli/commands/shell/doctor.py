@@ -30,7 +30,7 @@ COMMAND = Command(
     manual="installed packages with their tested versions, the machine, the terminal and the program's"
     " folders; each problem with the command that repairs it; for a bug report",
     instant=True,
-    anywhere=True,
+    runs_anywhere=True,
     exits={"no problem found": 0, "something is wrong": 1},
     group="tools",
 )
