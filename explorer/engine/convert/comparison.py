@@ -51,7 +51,13 @@ Feeds = Mapping[str, Array]
 
 
 class _Case(NamedTuple):
-    """Inputs at one set of sizes, the number of draws, and a suffix for the names of the outputs."""
+    """A set of sizes at which source and result are compared.
+
+    Attributes:
+        inputs: Inputs at these sizes.
+        draws: Number of random inputs.
+        label: Suffix for the names of the outputs in the evidence.
+    """
 
     inputs: BoundInputs
     draws: int

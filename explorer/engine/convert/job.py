@@ -97,7 +97,14 @@ class ConversionJob(Struct, frozen=True):
 class ConversionResult(Struct, frozen=True):
     """The conversion of a model to `ConversionJob.path`, and its comparison with the source.
 
-    `how` names the tool, `stored` compares tensor bytes, and `unknown` pairs a skipped value with the reason.
+    Attributes:
+        how: Tool that converted the model.
+        opset: Operator set version of a written ONNX file, else None.
+        inputs, outputs: Inputs and outputs of the result; empty for a file of tensors.
+        verification: Comparison of the outputs in runs, or None without one.
+        stored: Comparison of the bytes of a file of tensors, or None without one.
+        notes: Notes for the report.
+        unknown: Names of skipped values, each with the reason.
     """
 
     how: str

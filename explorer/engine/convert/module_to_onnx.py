@@ -224,11 +224,13 @@ def _make_input_planner(
 
     def plan_random_inputs(bound_inputs: BoundInputs) -> dict[str, RandomInput]:
         shapes = {
-            names[i.name]: (None, i.shape or ()) for i in bound_inputs.inputs if names[i.name] in feed_names
+            names[info.name]: (None, info.shape or ())
+            for info in bound_inputs.inputs
+            if names[info.name] in feed_names
         }
         return {
-            source_names[d.name]: replace(d, name=source_names[d.name])
-            for d in plan_inputs(model, {}, shapes)
+            source_names[plan.name]: replace(plan, name=source_names[plan.name])
+            for plan in plan_inputs(model, {}, shapes)
         }
 
     return plan_random_inputs

@@ -71,7 +71,7 @@ def write_program(job: ConversionJob) -> ConversionResult:
         if exported is not None and set(_list_open_dimensions(model, exported, symbols)) != set(symbols):
             exported = None
         if exported is not None:
-            notes = (f"exported with {', '.join(f'{n}={s}' for n, s in sizes.items())}",)
+            notes = (f"exported with {', '.join(f'{name}={size}' for name, size in sizes.items())}",)
         else:
             fixed = ", ".join(f"{name}=1" for name in symbols)
             notes = (f"torch.export could not leave {', '.join(symbols)} open, and fixed {fixed}",)

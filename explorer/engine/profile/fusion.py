@@ -90,9 +90,9 @@ class _Scope:
         self.nodes, self.after = original.nodes, optimized
         # the last value in a blocked layout is an original value after its layout is changed back
         self.original_names = {
-            n.inputs[0]: n.outputs[0]
-            for n in optimized.nodes
-            if n.op == REORDER_OUTPUT and _is_layout_change(n)
+            node.inputs[0]: node.outputs[0]
+            for node in optimized.nodes
+            if node.op == REORDER_OUTPUT and _is_layout_change(node)
         }
         self.index_by_name = {node.name: index for index, node in enumerate(self.nodes)}
         self.edges = NodeWires(self.nodes, set(original.initializers) - defaults)

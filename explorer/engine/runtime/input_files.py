@@ -92,9 +92,12 @@ class InputArrays(Struct, frozen=True):
         return [
             InputArrays(
                 self.path,
-                {n: a[i * cuts[n] : (i + 1) * cuts[n]] if n in cuts else a for n, a in self.arrays.items()},
+                {
+                    name: array[run * cuts[name] : (run + 1) * cuts[name]] if name in cuts else array
+                    for name, array in self.arrays.items()
+                },
             )
-            for i in range(next(iter(runs.values()), 1))
+            for run in range(next(iter(runs.values()), 1))
         ]
 
     def fit(self, inputs: Sequence[InputSpec]) -> dict[str, Array]:

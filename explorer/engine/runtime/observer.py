@@ -61,8 +61,8 @@ class Observer:
             BadModel: onnxruntime fails during the run.
         """
         results = self._session.run(feeds) if self._session else {}
-        return {n: results[output_name] for n, output_name in self._output_names.items()} | {
-            n: feeds[n] for n in self._input_names
+        return {name: results[output_name] for name, output_name in self._output_names.items()} | {
+            name: feeds[name] for name in self._input_names
         }
 
 

@@ -110,10 +110,10 @@ def read_given_inputs(
             for dtype, shape in (overrides.get(v.name, (None, v.shape)),)
         ]
     )
+    names = [value.name for value in model.graph.required_inputs]
     return tuple(
-        RandomInput(v.name, get_element_type(a), a.shape, why=f"from {file.path}", values=a)
-        for v in model.graph.required_inputs
-        for a in (arrays[v.name],)
+        RandomInput(name, get_element_type(array), array.shape, why=f"from {file.path}", values=array)
+        for name, array in ((name, arrays[name]) for name in names)
     )
 
 

@@ -328,18 +328,27 @@ def _compute_layout(setup: LayoutContext, tensor: int, pipeline: int, expert: in
     # the batch enters the pipeline in this many pieces, one after another
     pieces = min(setup.batch, pipeline)
     works = [
-        _compute_step_work(setup, setup.blocks[a:b], tensor, expert, setup.batch / pieces) for a, b in stages
+        _compute_step_work(setup, setup.blocks[start:end], tensor, expert, setup.batch / pieces)
+        for start, end in stages
     ]
     if pipeline > 1:
         sent_bytes = setup.batch / pieces / expert * setup.cuts.hidden * setup.element_bytes
         works[:-1] = [replace(work, links=work.links + sent_bytes) for work in works[:-1]]
     stage_times = _compute_stage_times(setup, works)
     shares = []
-    for (a, b), work, (seconds, limit) in zip(stages, works, stage_times, strict=True):
-        first, last = setup.blocks[a].number, setup.blocks[b - 1].number
-        held_bytes = round(sum(weights[a:b])), round(sum(cached[a:b]))
-        sent, busy = round(work.links * pieces), None if seconds is None else seconds * pieces
-        shares.append(DeviceShare(tensor * expert, first, last, *held_bytes, sent, busy, limit))
+    for (start, end), work, (seconds, limit) in zip(stages, works, stage_times, strict=True):
+        shares.append(
+            DeviceShare(
+                devices=tensor * expert,
+                first=setup.blocks[start].number,
+                last=setup.blocks[end - 1].number,
+                weight_bytes=round(sum(weights[start:end])),
+                cache_bytes=round(sum(cached[start:end])),
+                link_bytes=round(work.links * pieces),
+                busy=None if seconds is None else seconds * pieces,
+                limit=limit,
+            )
+        )
     total_seconds, slowest, limit = _summarize_stages(stage_times)
     first_token, first_token_limit = _compute_first_token(setup, stages, tensor, expert)
     # a stage is idle while a piece passes the other stages, unless each stage has a piece of its own
@@ -395,7 +404,8 @@ def _compute_first_token(
     pieces = setup.batch if len(stages) > 1 else 1
     batch_per_piece = setup.batch / pieces
     works = [
-        _compute_prompt_work(setup, setup.blocks[a:b], tensor, expert, batch_per_piece) for a, b in stages
+        _compute_prompt_work(setup, setup.blocks[start:end], tensor, expert, batch_per_piece)
+        for start, end in stages
     ]
     if len(stages) > 1:
         sent_bytes = batch_per_piece / expert * setup.prompt * setup.cuts.hidden * setup.element_bytes

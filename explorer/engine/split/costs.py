@@ -64,7 +64,8 @@ def assign_module_seconds(
     """
     rows = _find_rows_of_modules(places, layers)
     spans_by_row: dict[int, list[tuple[object, range]]] = defaultdict(list)
-    # The end of the last unit with a row. Exporters place units without a module between those of a module.
+    # Index after the last unit with a row. A call continues over units without a row, because exporters place
+    # such units between the units of one call.
     previous_end = 0
     for unit, innermost in enumerate(rows):
         path_parts, row = places[unit][0].split("."), innermost

@@ -1,7 +1,7 @@
 """Computes pipeline schedules (GPipe and 1F1B) from the times of stages and links.
 
-A work is the forward or the backward pass of one micro-batch in one stage. A stage starts a work when the
-stage's previous work has ended and the inputs of the work have arrived.
+A work item is the forward or the backward pass of one micro-batch in one stage. A stage starts a work item
+when the stage's previous work item has ended and the inputs have arrived.
 
 GPipe runs all forward passes and then all backward passes (Huang et al., 2019). 1F1B starts with one forward
 pass for each later stage, then alternates one forward and one backward pass. It keeps fewer activations
@@ -21,7 +21,7 @@ BACKWARD = 2.0
 """Ratio of backward to forward time: one gradient for the inputs and one for the weights."""
 
 _MAX_WORKS = 4096
-"""Maximum number of works in a forecast."""
+"""Maximum number of work items in a forecast."""
 
 
 def count_in_flight(stage: int, stages: int, micro_batches: int, schedule: Schedule) -> int:
@@ -75,7 +75,7 @@ def compute_forecast(
 
 
 def _list_works(depth: int, micro_batches: int) -> Iterator[tuple[Work, int]]:
-    """Yields a stage's works in a training step, in order.
+    """Yields a stage's work items in a training step, in order.
 
     `depth` forward passes come first, then backward and forward passes alternate.
     """
@@ -92,12 +92,12 @@ def lay_out_works(
     orders: Sequence[Sequence[tuple[Work, int]]],
     backward: float = 0.0,
 ) -> list[ScheduledWork]:
-    """Computes the start and end of each work; returns the works sorted by start time.
+    """Computes the start and end of each work item; returns the work items sorted by start time.
 
     Args:
         seconds: Forward seconds of each stage.
         links: Seconds of each link between two stages.
-        orders: Works of each stage in execution order, as pairs of a kind and a micro-batch.
+        orders: Work items of each stage in execution order, as pairs of a kind and a micro-batch.
         backward: Ratio of backward to forward time.
     """
     stages = len(seconds)

@@ -107,6 +107,7 @@ def divide_graph(model: Model, layers: Sequence[Layer], types: Mapping[str, Tens
         constants.append(tuple(sorted(constant_nodes)))
         birth_unit.update(dict.fromkeys((name for name in nodes[index].outputs if name), unit))
     values = []
+    # a value that no unit reads ends at the unit that produces it
     for name, last_unit in (
         last_reader | {n: unit for n, unit in birth_unit.items() if unit >= 0 and n not in last_reader}
     ).items():

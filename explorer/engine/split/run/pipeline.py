@@ -45,7 +45,7 @@ _WARMUP_BATCHES = 2
 _TARGET_SECONDS, _MIN_BATCHES, _MAX_BATCHES = 1.0, 16, 512
 """Seconds that an automatic number of micro-batches aims at; minimum and maximum of that number."""
 _MAX_WORKS = 4096
-"""Maximum number of works in a report. A work is the run of one stage on one micro-batch."""
+"""Maximum number of work items in a report. A work item is the run of one stage on one micro-batch."""
 
 Feeds = Mapping[str, Array]
 
@@ -365,7 +365,7 @@ class _Line:
 def _build_works(
     run_times: Mapping[tuple[int, int], tuple[float, float, float]], first: int
 ) -> list[ScheduledWork]:
-    """Builds the works of the micro-batches from `first` on, with times since the earliest start."""
+    """Builds the work items of the micro-batches from `first` on, with times since the earliest start."""
     selected = {key: value for key, value in run_times.items() if key[1] >= first}
     start = min(began for began, *_ in selected.values())
     works = [

@@ -151,7 +151,10 @@ def build_program_sequence(
             row for row, _ in list_rows_of_calls(((node, _get_operator(node)) for node in calls), layers)
         ),
         stored=tuple(
-            [tuple([state_names[a.name] for a in n.all_input_nodes if a.name in state_names]) for n in calls]
+            [
+                tuple([state_names[read.name] for read in node.all_input_nodes if read.name in state_names])
+                for node in calls
+            ]
         ),
         constants=((),) * len(calls),
         values=tuple(values),
