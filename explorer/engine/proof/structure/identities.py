@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import DTYPES
+from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.structure.dimension_lists import normalize_target
 from explorer.engine.proof.structure.equivalent_operators import find_elements
 from explorer.engine.proof.structure.normal_node import DimensionList, Ints, NormalNode, Rule
@@ -56,6 +57,48 @@ def _remove_cast(node: NormalNode) -> None:
         # type is undefined in both cases
         node.inputs[0] = x
         node.dtype = lambda at: source_type if at == 0 else None
+
+
+def _replace_cast_like(node: NormalNode) -> None:
+    """Replaces a CastLike by a Cast to the type of its second input."""
+    dtype = node.dtype(1)
+    code = next((code for code, known in DTYPES.items() if known.name == dtype), None)
+    if code is None or len(node.inputs) != 2:
+        return
+    defaults = get_default_attributes("", "Cast", node.opset)
+    kept = {name: value for name, value in node.attributes.items() if name in defaults}
+    node.op, node.attributes, node.inputs = "Cast", {**defaults, **kept, "to": code}, node.inputs[:1]
+    _remove_cast(node)
+
+
+def _remove_unlimited_clip(node: NormalNode) -> None:
+    """Removes a Clip without limits. Before operator set 11, its default limits are finite."""
+    if node.opset >= 11 and len(node.inputs) == 1:
+        node.equal_value = node.inputs[0]
+
+
+def _remove_equal_choices(node: NormalNode) -> None:
+    """Removes a Where between a value and itself, if the condition does not broadcast it."""
+    ranks = node.rank(0), node.rank(1)
+    if len(node.inputs) != 3 or node.inputs[1] != node.inputs[2] or None in ranks:
+        return
+    condition_rank, rank = ranks
+    assert condition_rank is not None
+    assert rank is not None
+    if condition_rank <= rank and all(
+        (size := node.size(0, -axis)) is not None and size in (1, node.size(1, -axis))
+        for axis in range(1, condition_rank + 1)
+    ):
+        node.equal_value = node.inputs[1]
+
+
+def _swap_negated_branches(node: NormalNode) -> None:
+    """Removes the Not before an If, and marks its branches as swapped."""
+    source = (
+        node.sources.involutions.get(("Not", node.inputs[0])) if isinstance(node.inputs[0], int) else None
+    )
+    if source is not None:
+        node.inputs[0], node.attributes["is_swapped"] = source, 1
 
 
 def can_represent(wide: str, narrow: str) -> bool:
@@ -274,10 +317,13 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
     "BitwiseAnd": (_remove_same_operands,),
     "BitwiseOr": (_remove_same_operands,),
     "Cast": (_remove_cast,),
+    "CastLike": (_replace_cast_like,),
+    "Clip": (_remove_unlimited_clip,),
     "Concat": (_remove_single_operand, _merge_concats),
     "Div": (_make_neutral_operand_rule(1, 1), _replace_division),
     "Dropout": (_remove_dropout,),
     "Expand": (_remove_empty_expand,),
+    "If": (_swap_negated_branches,),
     "Max": (_remove_single_operand, _remove_same_operands),
     "Mean": (_remove_single_operand,),
     "Min": (_remove_single_operand, _remove_same_operands),
@@ -292,7 +338,7 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
     "Sum": (_remove_single_operand,),
     "Tile": (_remove_single_tile,),
     "Transpose": (_merge_transposes,),
-    "Where": (_swap_negated_where,),
+    "Where": (_remove_equal_choices, _swap_negated_where),
 }
 """Rules in order of application, by operator. Rules after one that sets `equal_value` do not run."""
 

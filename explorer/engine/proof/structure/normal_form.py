@@ -175,39 +175,75 @@ def _has_only_zeros(value: Any) -> bool:
 
 
 def _normalize_kernel_shape(index: int) -> Rule:
-    """Makes a rule that removes a kernel_shape equal to that of the stored kernel, and makes SAME_UPPER
-    explicit.
-    """
+    """Makes a rule that removes a kernel_shape equal to that of the kernel, and makes pads explicit."""
 
     def rule(node: NormalNode) -> None:
         kernel = node.get_tensor(index)
         if kernel is None:
             return
         size = tuple(kernel.shape[2:])
-        _make_same_pads_explicit(node, size)
+        _make_pads_explicit(node, size)
         node.remove_trivial("kernel_shape", lambda value: tuple(value) == size)
 
     return rule
 
 
 def _normalize_pool_padding(node: NormalNode) -> None:
-    """Makes SAME_UPPER explicit for a MaxPool."""
-    kernel = node.attributes.get("kernel_shape")
-    if node.op == "MaxPool" and isinstance(kernel, tuple):
-        _make_same_pads_explicit(node, kernel)
-
-
-def _make_same_pads_explicit(node: NormalNode, kernel: Ints) -> None:
-    """Replaces SAME_UPPER by pads if all strides are 1, because the pads then do not depend on the size."""
-    attributes = node.attributes
-    if attributes.get("auto_pad") != "SAME_UPPER" or node.op not in ("Conv", "MaxPool"):
+    """Makes the pads of a pooling explicit, and removes a ceil_mode without effect."""
+    attributes, kernel = node.attributes, node.attributes.get("kernel_shape")
+    if not isinstance(kernel, tuple):
         return
-    if not _has_only_ones(attributes.get("strides", ())) or attributes.get("ceil_mode", 0):
+    _make_pads_explicit(node, kernel)
+    pads = attributes.get("pads") or (0,) * (2 * len(kernel))
+    if not attributes.get("ceil_mode") or attributes.get("auto_pad") != "NOTSET":
+        return
+    axes = range(len(kernel))
+    lengths = [node.size(0, axis + 2) for axis in axes]
+    strides = attributes.get("strides") or (1,) * len(kernel)
+    dilations = attributes.get("dilations") or (1,) * len(kernel)
+    if all(
+        length is not None
+        and (length + pads[axis] + pads[axis + len(kernel)] - (kernel[axis] - 1) * dilations[axis] - 1)
+        % strides[axis]
+        == 0
+        for axis, length in zip(axes, lengths, strict=True)
+    ):
+        attributes["ceil_mode"] = 0  # the last window ends with the padded input
+        attributes.pop("before", None)  # the mark of an AveragePool whose last window is cut
+
+
+_PADDED = ("Conv", "ConvInteger", "QLinearConv", "AveragePool", "MaxPool")
+"""Operators whose SAME_UPPER and SAME_LOWER give pads that follow from the input's size."""
+
+
+def _make_pads_explicit(node: NormalNode, kernel: Ints) -> None:
+    """Replaces SAME_UPPER and SAME_LOWER by pads, if they do not depend on an open size.
+
+    With a stride of 1, the pads are the same for every size.
+    """
+    attributes = node.attributes
+    mode = attributes.get("auto_pad")
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or node.op not in _PADDED or attributes.get("ceil_mode", 0):
         return
     dilations = attributes.get("dilations") or (1,) * len(kernel)
-    totals = [(size - 1) * step for size, step in zip(kernel, dilations, strict=True)]
-    attributes["pads"] = (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
-    attributes["auto_pad"] = "NOTSET"
+    strides = attributes.get("strides") or (1,) * len(kernel)
+    if not len(dilations) == len(strides) == len(kernel):
+        return
+    begins, ends = [], []
+    for axis, (size, step, stride) in enumerate(zip(kernel, dilations, strides, strict=True)):
+        length = node.size(0, axis + 2)
+        extent = (size - 1) * step + 1
+        if stride != 1 and length is None:
+            return
+        total = (
+            extent - 1
+            if stride == 1
+            else max((-(-(length or 0) // stride) - 1) * stride + extent - (length or 0), 0)
+        )
+        small, large = total // 2, total - total // 2
+        begins.append(small if mode == "SAME_UPPER" else large)
+        ends.append(large if mode == "SAME_UPPER" else small)
+    attributes["pads"], attributes["auto_pad"] = (*begins, *ends), "NOTSET"
 
 
 def _normalize_window(node: NormalNode) -> None:
@@ -346,6 +382,14 @@ def _remove_zero_point(node: NormalNode) -> None:
         node.attributes.pop("axis", None)
 
 
+def _remove_integer_zero_points(node: NormalNode) -> None:
+    """Removes zero points of 0 from a product of integers."""
+    for index in (3, 2):
+        zero = node.read_numbers(index)
+        if zero is not None and not zero.any():
+            node.remove_input(index)
+
+
 def _gives_default_type(node: NormalNode) -> bool:
     """Whether a QuantizeLinear gives uint8, the type that it also gives without a zero point."""
     zero = node.get_tensor(2)
@@ -414,7 +458,7 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "ArgMax": (_AXIS,),
     "ArgMin": (_AXIS,),
     "Attention": (_normalize_attention,),
-    "AveragePool": (_normalize_window, _normalize_average_pool),
+    "AveragePool": (_normalize_pool_padding, _normalize_window, _normalize_average_pool),
     "BatchNormalization": (_normalize_batch_normalization,),
     "BitwiseAnd": (_sort_operands,),
     "BitwiseOr": (_sort_operands,),
@@ -422,7 +466,7 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "Concat": (_AXIS,),
     "ConstantOfShape": (_remove_default_fill,),
     "Conv": (_normalize_kernel_shape(1), _normalize_window),
-    "ConvInteger": (_normalize_kernel_shape(1), _normalize_window),
+    "ConvInteger": (_remove_integer_zero_points, _normalize_kernel_shape(1), _normalize_window),
     "ConvTranspose": (_normalize_kernel_shape(1), _normalize_window),
     "CumSum": (_normalize_axis_input,),
     "DepthToSpace": (_normalize_depth_to_space,),
@@ -442,6 +486,7 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "LogSoftmax": (_AXIS,),
     "LpNormalization": (_AXIS,),
     "LpPool": (_normalize_window,),
+    "MatMulInteger": (_remove_integer_zero_points,),
     "MaxPool": (_normalize_pool_padding, _normalize_window, _normalize_max_pool),
     "MeanVarianceNormalization": (_normalize_axes("axes"),),
     "Mul": (_sort_operands,),

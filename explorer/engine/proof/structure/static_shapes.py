@@ -23,14 +23,27 @@ def _get_fixed_shape(node: NormalNode) -> Ints | None:
     return tuple(known_sizes) if rank is not None and len(known_sizes) == rank else None
 
 
+_OPEN = (1 << 61) - 1
+"""Stands for an open size. It is prime: a product is a multiple of it only if the size is a factor."""
+
+
 def _normalize_reshape(node: NormalNode) -> None:
-    """Replaces an operator that only changes the shape by a Reshape, and joins several in a row."""
-    shape = _get_fixed_shape(node)
-    if shape is None or 0 in shape or not isinstance(node.inputs[0], int):
+    """Replaces an operator that only changes the shape by a Reshape, and joins several in a row.
+
+    One size may be open. The size of the result that contains it becomes -1.
+    """
+    rank = node.rank(0)
+    sizes_or_open = [node.size(0, axis) for axis in range(rank or 0)]
+    shape = tuple(_OPEN if size is None else size for size in sizes_or_open)
+    open_count = shape.count(_OPEN)
+    if rank is None or 0 in shape or open_count > 1 or not isinstance(node.inputs[0], int):
         return
+    if open_count and node.op == "Squeeze" and len(node.inputs) < 2 and "axes" not in node.attributes:
+        return  # the open size may be 1
     sizes = _RESHAPED_SIZES[node.op](node, shape)
     if sizes is None or math.prod(sizes) != math.prod(shape):
         return
+    sizes = tuple(-1 if open_count and size % _OPEN == 0 else size for size in sizes)
     node.op, node.attributes = "Reshape", {}
     node.inputs = [node.sources.reshaped.get(node.inputs[0], node.inputs[0]), ("shape", sizes)]
 
@@ -39,7 +52,7 @@ def _compute_reshaped_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     target = node.read_integers(1) if len(node.inputs) > 1 else node.attributes.get("shape")
     if not isinstance(target, tuple) or target.count(-1) > 1:
         return None
-    if 0 in target and (node.attributes.get("allowzero") or len(target) > len(shape)):
+    if 0 in target and (node.attributes.get("allowzero") or 0 in target[len(shape) :]):
         return None
     sizes = [shape[axis] if size == 0 else size for axis, size in enumerate(target)]
     known_count = math.prod(size for size in sizes if size != -1)

@@ -45,6 +45,9 @@ _MAX_NODES = 4_000_000
 """Maximum number of visited nodes, including nodes of inlined functions. If each function of a chain calls
 the next one twice, the number of nodes grows exponentially with the length."""
 
+_SWAPPED_BRANCHES = {"then_branch": "else_branch", "else_branch": "then_branch"}
+"""Names of the attributes of an If, with those that take their place if its condition is negated."""
+
 _MAX_DEPTH = 64
 """Maximum nesting depth of calls and bodies."""
 
@@ -321,9 +324,10 @@ class GraphNumbers:
         if endless_form is not None:
             del normal.attributes["body"]
             normal.inputs[1:2] = [("endless body", endless_form)]
+        is_swapped = node.op == "If" and not node.domain and normal.attributes.pop("is_swapped", 0)
         forms = tuple(
-            (name, attribute_form)
-            for name in sorted(normal.attributes)
+            (_SWAPPED_BRANCHES[name] if is_swapped else name, attribute_form)
+            for name in sorted(normal.attributes, reverse=bool(is_swapped))
             if (
                 attribute_form := self._get_attribute_form(
                     node, name, normal.attributes[name], from_caller, scope

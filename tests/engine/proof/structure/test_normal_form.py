@@ -75,6 +75,28 @@ def turns(condition: Any) -> Any:
     return helper.make_graph(nodes, "body", [*infos[:2], states[0]], [infos[2], states[1]])
 
 
+SIGN = [stored("zero", np.float32(0)), node("ReduceSum", ["x"], ["sum"], keepdims=0)]
+
+
+def choice(negated: bool, *operators: str) -> list[Any]:
+    """An If of a condition or of its opposite, with an operator in each branch."""
+    first, second = (branch(op, "x") for op in operators)
+    nodes = [*SIGN, node("Greater", ["sum", "zero"], ["c"]), node("Not", ["c"], ["n"])]
+    return [*nodes, node("If", ["n" if negated else "c"], ["y"], then_branch=first, else_branch=second)]
+
+
+def products(*zeros: int | None) -> list[Any]:
+    """A product of integers with zero points."""
+    names = [f"k{index}" if zero is not None else "" for index, zero in enumerate(zeros)]
+    types = np.uint8, np.int8
+    return [
+        *QUANTIZED,
+        *(stored(n, t(z)) for n, t, z in zip(names, types, zeros, strict=False) if z is not None),
+        node("MatMulInteger", ["xq", "q", *names], ["i"]),
+        node("Cast", ["i"], ["y"], to=1),
+    ]
+
+
 EQUAL: dict[str, tuple[Any, Pair]] = {
     "a group of one": ((1, 4, 8, 8), same("Conv", ["x", "w"], {"group": 1, "dilations": [1, 1]}, {})),
     "strides and pads of no account": (
@@ -552,9 +574,94 @@ EQUAL: dict[str, tuple[Any, Pair]] = {
             ],
         ),
     ),
+    "pads that follow from the size": (
+        (1, 4, 8, 7),
+        same("Conv", ["x", "w"], {"auto_pad": "SAME_LOWER"}, {"pads": [1, 1, 0, 1]}, strides=[2, 3]),
+    ),
+    "a larger end of the pads": (
+        (1, 4, 8, 7),
+        same(
+            "AveragePool",
+            ["x"],
+            {"auto_pad": "SAME_UPPER"},
+            {"pads": [0, 1, 1, 1]},
+            kernel_shape=[3, 3],
+            strides=[2, 3],
+        ),
+    ),
+    "a ceiling of a whole number": (
+        (1, 4, 8, 9),
+        same("MaxPool", ["x"], {"ceil_mode": 1}, {}, kernel_shape=[2, 3], strides=[2, 3]),
+    ),
+    "zero points of a product": ((3, 8), (products(0, 0), products())),
+    "one zero point of a product": ((3, 8), (products(7, 0), products(7))),
+    "a cast like another value": (
+        (3, 8),
+        (
+            [*SIGN, node("CastLike", ["x", "sum"], ["c"]), node("Tanh", ["c"], ["y"])],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "clipped by nothing": (
+        (3, 8),
+        ([node("Clip", ["x"], ["c"]), node("Elu", ["c"], ["y"])], [node("Elu", ["x"], ["y"])]),
+    ),
+    "a choice between a value and itself": (
+        (3, 8),
+        (
+            [
+                *(*SIGN, node("Greater", ["x", "zero"], ["c"])),
+                *(node("Where", ["c", "x", "x"], ["chosen"]), node("Elu", ["chosen"], ["y"])),
+            ],
+            [node("Elu", ["x"], ["y"])],
+        ),
+    ),
+    "the other branch if not": ((3, 8), (choice(False, "Neg", "Tanh"), choice(True, "Tanh", "Neg"))),
+    "an open batch made flat": (
+        ("rows", 3, 8),
+        ([node("Flatten", ["x"], ["y"])], [ints("sh", -1, 24), node("Reshape", ["x", "sh"], ["y"])]),
+    ),
+    "an open batch made flat by its own size": (
+        ("rows", 3, 8),
+        ([node("Flatten", ["x"], ["y"])], [ints("sh", 0, -1), node("Reshape", ["x", "sh"], ["y"])]),
+    ),
+    "an open batch with a new axis": (
+        ("rows", 8),
+        (
+            [ints("a", -1), node("Unsqueeze", ["x", "a"], ["y"])],
+            [ints("sh", 0, 8, 1), node("Reshape", ["x", "sh"], ["y"])],
+        ),
+    ),
 }
 
 DIFFERENT: dict[str, tuple[Any, Pair]] = {
+    "a smaller end of the pads": (
+        (1, 4, 8, 7),
+        same("Conv", ["x", "w"], {"auto_pad": "SAME_UPPER"}, {"pads": [1, 1, 0, 1]}, strides=[2, 3]),
+    ),
+    "a ceiling of a part": (
+        (1, 4, 8, 8),
+        same("MaxPool", ["x"], {"ceil_mode": 1}, {}, kernel_shape=[2, 3], strides=[2, 3]),
+    ),
+    "another zero point of a product": ((3, 8), (products(0, 1), products())),
+    "the same branch if not": ((3, 8), (choice(False, "Neg", "Tanh"), choice(True, "Neg", "Tanh"))),
+    "a choice that repeats a value": (
+        (1, 8),
+        (
+            [
+                stored("c", np.ones((3, 1), bool)),
+                *(node("Where", ["c", "x", "x"], ["chosen"]), node("Elu", ["chosen"], ["y"])),
+            ],
+            [node("Elu", ["x"], ["y"])],
+        ),
+    ),
+    "an open batch in other rows": (
+        ("rows", 3, 8),
+        (
+            [ints("sh", -1, 12), node("Reshape", ["x", "sh"], ["y"])],
+            [ints("sh", 12, -1), node("Reshape", ["x", "sh"], ["y"])],
+        ),
+    ),
     "an order of two channels": (
         (1, 18, 2, 2),
         same("DepthToSpace", ["x"], {"mode": "CRD"}, {}, blocksize=3),
