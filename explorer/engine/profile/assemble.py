@@ -290,7 +290,7 @@ def _build_layer_time(
         bytes_per_second=moved / forward if moved and forward else None,
         predicted_seconds=None
         if model is None
-        else model.predict_seconds(layer, samples.ops, [layers[merged_row] for merged_row in merged_rows]),
+        else model.predict(layer, samples.ops, [layers[merged_row] for merged_row in merged_rows]),
         limit_seconds=None
         if machine is None or macs is None or moved is None
         else compute_minimum_seconds(macs, moved, machine),

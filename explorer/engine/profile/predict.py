@@ -128,7 +128,7 @@ class TimeModel:
         self._activations = {act: self._measure_activation(act) for act in FUSED}
         self._bias = self._measure_bias()
 
-    def predict_seconds(
+    def predict(
         self, layer: Layer, ops: Iterable[str] = (), merged_layers: Sequence[Layer] = ()
     ) -> float | None:
         """Predicts the seconds of all calls of a layer, or None if its work is unknown or not in float32.

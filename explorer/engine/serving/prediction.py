@@ -59,8 +59,6 @@ def _predict_prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -
 
 def _predict_seconds(model: TimeModel, layers: Iterable[Layer]) -> float | None:
     """Returns the sum of the predicted seconds of rows, or None if a row cannot be predicted."""
-    times = [
-        model.predict_seconds(layer) for layer in layers if not layer.group and layer.counted and layer.calls
-    ]
+    times = [model.predict(layer) for layer in layers if not layer.group and layer.counted and layer.calls]
     known_times = [seconds for seconds in times if seconds is not None]
     return sum(known_times) + model.call if known_times and len(known_times) == len(times) else None

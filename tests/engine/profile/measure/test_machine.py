@@ -329,18 +329,18 @@ def test_a_layer_is_predicted_to_take_what_a_kernel_like_it_took(usual: Measured
     macs = 512 * 512 * 512
     weights = (TensorInfo("w", "float32", (512, 512)),)
     rows = _layer("MatMul", (8, 64, 512), macs, 3 << 20, weights=weights)
-    assert model.predict_seconds(rows) == pytest.approx(macs / RATES["float32"], rel=0.05)
+    assert model.predict(rows) == pytest.approx(macs / RATES["float32"], rel=0.05)
     conv = _layer("Conv", (1, 64, 56, 56), 64 * 576 * 3136, 1_753_088, attributes={"group": 1})
-    assert model.predict_seconds(conv) == pytest.approx(conv.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
+    assert model.predict(conv) == pytest.approx(conv.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
     depthwise = _layer("Conv", (1, 64, 56, 56), 64 * 9 * 3136, 1_607_936, attributes={"group": 64})
-    assert model.predict_seconds(depthwise) == pytest.approx(4 * depthwise.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
+    assert model.predict(depthwise) == pytest.approx(4 * depthwise.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
     image = {"kernel_shape": (7, 7), "strides": (2, 2)}
     first = _layer("Conv", (1, 64, 112, 112), 64 * 147 * 12544, 3_851_264, attributes=image)
-    assert model.predict_seconds(first) == pytest.approx(2 * first.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
+    assert model.predict(first) == pytest.approx(2 * first.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
     for kind in ("Add", "Relu", "Swish", "Softmax"):
-        took = model.predict_seconds(_layer(kind, (1 << 20,), 0, 8 << 20))
+        took = model.predict(_layer(kind, (1 << 20,), 0, 8 << 20))
         assert took == pytest.approx((8 << 20) / 50e9, rel=0.05)
-    assert model.predict_seconds(_layer("Reshape", (4,), 0, 0)) == pytest.approx(1e-7, rel=0.05)
+    assert model.predict(_layer("Reshape", (4,), 0, 0)) == pytest.approx(1e-7, rel=0.05)
 
 
 @pytest.mark.parametrize("measured", ["now", "before there were such kernels"])
@@ -360,18 +360,18 @@ def test_kernels_of_their_own_have_rates_of_their_own(usual: MeasuredMachine, me
     layers = (turned, kept, short, long, joined, scaled)
     rates = (10e9, 50e9, 10e9, 50e9, 10e9, 25e9) if measured == "now" else (50e9,) * 6
     for layer, rate in zip(layers, rates, strict=True):
-        assert model.predict_seconds(layer) == pytest.approx(size / rate, rel=0.05), layer.kind
+        assert model.predict(layer) == pytest.approx(size / rate, rel=0.05), layer.kind
     attributes = {"group": 128, "kernel_shape": (7, 7)}
     wide = _layer("Conv", image, 128 * 49 * 784, size, attributes=attributes)
     slow = 3 if measured == "now" else 4
-    assert model.predict_seconds(wide) == pytest.approx(slow * wide.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
+    assert model.predict(wide) == pytest.approx(slow * wide.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
 
 
 @pytest.mark.slow
 def test_weights_take_the_time_in_which_they_come_from_memory() -> None:
     model = TimeModel(Machine({**RATES, "float32": 2e12}).measured())
     layer = _layer("MatMul", (1, 4096), 4096 * 4096, 4 * 4096 * 4096, weight_bytes_read=4 * 4096 * 4096)
-    assert model.predict_seconds(layer) == pytest.approx(4 * 4096 * 4096 / 50e9, rel=0.05)
+    assert model.predict(layer) == pytest.approx(4 * 4096 * 4096 / 50e9, rel=0.05)
 
 
 @pytest.mark.slow
@@ -386,7 +386,7 @@ def test_the_state_of_a_recurrent_layer_takes_a_matmul_a_step(
     state, read = 2 * 128 * 1024 * 256, 2 * 128 * 1024 * 1024
     more = {"attributes": {"layout": int(sizes[0] == 1)}, "weights": (TensorInfo("w", "float32", (1, 1)),)}
     layer = _layer("LSTM", sizes, state + read, 1 << 20, **more)
-    assert model.predict_seconds(layer) == pytest.approx(state / 1e9 + read / 100e9, rel=0.05)
+    assert model.predict(layer) == pytest.approx(state / 1e9 + read / 100e9, rel=0.05)
 
 
 @pytest.mark.slow
@@ -395,30 +395,26 @@ def test_weights_that_no_cache_holds_come_from_memory_in_every_run(usual: Measur
     weights = (TensorInfo("w", "float32", (1024, 1024)),)
     layer = _layer("MatMul", (1, 128, 1024), 128 << 20, 4 << 20, weights=weights)
     computing = (128 << 20) / RATES["float32"]
-    assert TimeModel(seen, 32 << 20).predict_seconds(layer) == pytest.approx(computing, rel=0.02)
+    assert TimeModel(seen, 32 << 20).predict(layer) == pytest.approx(computing, rel=0.02)
     streamed = computing + (4 << 20) / 50e9
-    assert TimeModel(seen, (32 << 20) + 1).predict_seconds(layer) == pytest.approx(streamed, rel=0.02)
+    assert TimeModel(seen, (32 << 20) + 1).predict(layer) == pytest.approx(streamed, rel=0.02)
 
 
 @pytest.mark.slow
 def test_what_a_kernel_does_beside_its_layer_takes_its_time(usual: MeasuredMachine) -> None:
     model = TimeModel(usual)
     conv = _layer("Conv", (1, 64, 56, 56), 64 * 576 * 3136, 1_753_088, attributes={"group": 1})
-    alone = model.predict_seconds(conv)
+    alone = model.predict(conv)
     assert alone is not None
     for kind, each in {"Relu": 0.0, "Clip": 1e-10, "Sigmoid": 3e-10, "Tanh": 3e-10}.items():
-        with_it = model.predict_seconds(conv, ["Conv"], [_layer(kind, (1, 64, 56, 56), 0, 1_605_632)])
+        with_it = model.predict(conv, ["Conv"], [_layer(kind, (1, 64, 56, 56), 0, 1_605_632)])
         assert with_it == pytest.approx(alone + 64 * 3136 * each), kind
     # of what multiplies nothing the longest is the kernel's, and what the runtime has a kernel for is it
     add, norm = _layer("Add", (1024, 64), 0, 12 << 16), _layer("LayerNormalization", (1024, 64), 0, 8 << 20)
-    assert model.predict_seconds(add, ["Fused"], [norm]) == pytest.approx(model.predict_seconds(norm))
-    assert model.predict_seconds(add, ["SkipLayerNormalization"], [norm]) == pytest.approx(
-        8 * 65536 / 50e9, rel=0.1
-    )
+    assert model.predict(add, ["Fused"], [norm]) == pytest.approx(model.predict(norm))
+    assert model.predict(add, ["SkipLayerNormalization"], [norm]) == pytest.approx(8 * 65536 / 50e9, rel=0.1)
     for op in ("Reshape", "Squeeze"):
-        assert model.predict_seconds(_layer("Gather", (1 << 20,), 0, 8 << 20), [op]) == pytest.approx(
-            1e-7, rel=0.05
-        )
+        assert model.predict(_layer("Gather", (1 << 20,), 0, 8 << 20), [op]) == pytest.approx(1e-7, rel=0.05)
 
 
 def test_a_bias_in_the_kernel_of_a_matmul_takes_its_time(usual: MeasuredMachine) -> None:
@@ -426,18 +422,14 @@ def test_a_bias_in_the_kernel_of_a_matmul_takes_its_time(usual: MeasuredMachine)
     weights = [TensorInfo("w", "float32", (384, 96)), TensorInfo("b", "float32", (96,))]
     product = _layer("MatMul", shape, 3136 * 384 * 96, 6 << 20, weights=tuple(weights[:1]))
     fully = _layer("Gemm", (3136, 96), 3136 * 384 * 96, 6 << 20, weights=tuple(weights))
-    added, alone = _layer("Add", shape, 0, 2 << 20), model.predict_seconds(product, ["MatMul"])
+    added, alone = _layer("Add", shape, 0, 2 << 20), model.predict(product, ["MatMul"])
     assert alone is not None
-    assert model.predict_seconds(product, ["Gemm"], [added]) == pytest.approx(alone + 3136 * 96 * BIAS)
-    assert model.predict_seconds(fully, ["Gemm"]) == pytest.approx(alone + 3136 * 96 * BIAS)
+    assert model.predict(product, ["Gemm"], [added]) == pytest.approx(alone + 3136 * 96 * BIAS)
+    assert model.predict(fully, ["Gemm"]) == pytest.approx(alone + 3136 * 96 * BIAS)
     without = replace(fully, weights=tuple(weights[:1]))
-    assert (
-        model.predict_seconds(without, ["Gemm"])
-        == model.predict_seconds(product, ["Gemm"])
-        == pytest.approx(alone)
-    )
+    assert model.predict(without, ["Gemm"]) == model.predict(product, ["Gemm"]) == pytest.approx(alone)
     older = TimeModel(replace(usual, probes=tuple(one for one in usual.probes if one.op != "MatMul, bias")))
-    assert older.predict_seconds(product, ["Gemm"], [added]) == pytest.approx(alone)
+    assert older.predict(product, ["Gemm"], [added]) == pytest.approx(alone)
 
 
 def test_a_change_of_layout_beside_the_layers_takes_its_time(usual: MeasuredMachine) -> None:
@@ -456,10 +448,10 @@ def test_a_change_of_layout_beside_the_layers_takes_its_time(usual: MeasuredMach
 def test_what_is_not_known_of_a_layer_is_not_predicted(usual: MeasuredMachine) -> None:
     model = TimeModel(usual)
     known = _layer("MatMul", (4, 4), 64, 192)
-    assert model.predict_seconds(known) is not None
+    assert model.predict(known) is not None
     halves = (TensorInfo("y", "float16", (4, 4)),)
     for change in ({"macs": None}, {"bytes_read": None}, {"outputs": ()}, {"outputs": halves}):
-        assert model.predict_seconds(replace(known, **change)) is None
+        assert model.predict(replace(known, **change)) is None
 
 
 def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:
@@ -536,7 +528,7 @@ def test_processors_that_hand_on_otherwise_than_when_measured_change_what_convol
     then, again = TimeModel(seen), TimeModel(now)
     other = apart if abs(apart - 1) > 0.1 else 1.0
     for layer, times in ((depthwise, other), (square, 1.0), (rows, 1.0)):
-        before, after = then.predict_seconds(layer), again.predict_seconds(layer)
+        before, after = then.predict(layer), again.predict(layer)
         assert before is not None
         assert after == pytest.approx(before * times, rel=0.03)
     assert (said == "") == (other == 1.0)
