@@ -82,7 +82,7 @@ def find_kind_family(kind: str) -> str:
     >>> [find_kind_family(kind) for kind in ("Conv2d", "LayerNormalization", "DEPTHWISE_CONV_2D", "Add")]
     ['conv', 'norm', 'conv', 'other']
     """
-    plain = re.sub(r"[^a-z0-9]", "", kind[:200].lower())
+    plain = re.sub(r"[^a-z0-9]", "", kind[:200].lower())  # a hostile file may have very long kinds
     # torch's layer Bilinear multiplies matrices; in other names, 'bilinear' is an interpolation
     word = plain if plain == "bilinear" else _NO_PRODUCT.sub("", plain)
     if word in _BY_WORD:

@@ -307,7 +307,7 @@ def find_import_fault(error: BaseException) -> Fault | None:
     if row is None:
         return None
     package = find_distribution(row, installed)
-    reason = " ".join(str(error).split())[:200]
+    reason = " ".join(str(error).split())[:200]  # an error may quote pages of text
     label = f"{row.package} {package.version if package else ''}".strip()
     message = f"{label} is installed but cannot be imported ({type(error).__name__}: {reason})"
     missing_module = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""

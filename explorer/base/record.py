@@ -18,7 +18,7 @@ else:
         """Default of a field: `default_factory` creates it for each record, or `__post_init__` sets it."""
 
         def __init__(self, *, default_factory=None, init=True):
-            self.make = default_factory
+            self.default_factory = default_factory
             self.init = init
 
     def record(kind):
@@ -46,7 +46,7 @@ else:
                 arguments.append(f"{name}=_{name}" if f"_{name}" in defaults else name)
             elif value.init:
                 arguments.append(f"{name}=None")
-                lines.append(f"  if {name} is None: {name} = _{name}.make()")
+                lines.append(f"  if {name} is None: {name} = _{name}.default_factory()")
             else:
                 continue
             lines.append(f"  self.{name} = {name}")

@@ -28,7 +28,7 @@ def bytes_text(value: int | None) -> str:
 
 def number_text(value: float) -> str:
     """Formats a figure of unknown unit with four digits, or all integer digits: 1234567.8 -> '1,234,568'."""
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"  # integers below 1e15 are exact
 
 
 _MAX_WRITTEN_BITS = 1000

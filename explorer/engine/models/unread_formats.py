@@ -123,6 +123,7 @@ def _starts_msgpack_container(byte: int) -> bool:
 
     Flax writes an array as an extension.
     """
+    # fixmap and fixarray, ext, fixext, array and map
     return 0x80 <= byte <= 0x9F or 0xC7 <= byte <= 0xC9 or 0xD4 <= byte <= 0xD8 or 0xDC <= byte <= 0xDF
 
 

@@ -42,7 +42,7 @@ def end_on_hangup(app: ExplorerApp) -> Iterator[None]:
             saved = [model.keep_on_hangup() for model in app.models.open]
             _restore_terminal(app, _RESUME_MESSAGE if any(saved) else b"")
         finally:
-            os._exit(128 + number)
+            os._exit(128 + number)  # the shell's exit code for a signal
 
     signal_numbers = [n for n in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if n is not None]
     old_handlers = {number: signal.signal(number, save_and_exit) for number in signal_numbers}

@@ -101,7 +101,7 @@ def _build_entries(
 def _build_sentence(block: Block) -> FoldEntry:
     """Build an entry of one sentence. If it is longer than the pane is wide, the entry can be opened."""
     return FoldEntry(
-        lambda width: cut_line(draw([block], 999)[0], width - 1),
+        lambda width: cut_line(draw([block], 999)[0], width - 1),  # 999 cells: the sentence unwrapped
         lambda width: draw([block], width - 1),
         remark=True,
     )

@@ -119,7 +119,7 @@ def _draw_figures(memory: Memory, width: int, height: int, exact: bool) -> tuple
     """Return the lines above the timeline, and the height of the timeline in rows."""
     lines = draw(figures(memory), width, exact, beside=True)
     rows = max(3, min(12, (height - len(lines)) // 2 - 2))
-    return lines + ([BLANK] if height > 18 else []), rows
+    return lines + ([BLANK] if height > 18 else []), rows  # a low pane has no row to spare
 
 
 def _draw_timeline(memory: Memory, step_index: int, width: int, rows: int, stacked: bool) -> list[Line]:

@@ -181,7 +181,7 @@ def _draw_figures(ranked: RankedPoints, width: int, height: int) -> tuple[list[L
     """Return the lines above the plot, and the height of the plot: 0 if the list would have no room."""
     options = {"brief": height < _MIN_FULL_HEIGHT, "separate": width < _MIN_FULL_WIDTH}
     lines = draw([figures(ranked.roofline, **options, profile=ranked.profile)], width, beside=True)
-    lines += [BLANK] if height > 18 else []
+    lines += [BLANK] if height > 18 else []  # a low pane has no row to spare
     # the heading of the list and the total of the group are below
     remaining = height - len(lines) - _PLOT_MARGIN - 3
     return lines, min(12, remaining * 5 // 8) if remaining >= _MIN_ROWS else 0

@@ -83,12 +83,12 @@ class _Scale(Struct, frozen=True):
     @property
     def floor(self) -> float:
         """Logarithm of the rate at the lower end. The roof rises by one decade per decade of intensity."""
-        return min(self.ceiling - (self.ridge - self.low), self.slowest - 0.2)
+        return min(self.ceiling - (self.ridge - self.low), self.slowest - 0.2)  # a margin in decades
 
     @property
     def top(self) -> float:
         """Logarithm of the rate at the upper end, with room for names above the roof."""
-        return max(self.ceiling + (self.ceiling - self.floor) * 0.25, self.fastest + 0.2)
+        return max(self.ceiling + (self.ceiling - self.floor) * 0.25, self.fastest + 0.2)  # in decades
 
     def column(self, x: float) -> int:
         """Return the column of the logarithm of an intensity."""
@@ -126,7 +126,7 @@ def draw_roof_plot(
     intensities += [math.log10(point.intensity) for point in ranked.measured]
     rates = [math.log10(point.flops) for point in ranked.measured]
     rates += [math.log10(point.predicted_flops) for point in ranked.measured if point.predicted_flops]
-    low = min(math.floor(min(intensities) - 0.1), ridge - 1)
+    low = min(math.floor(min(intensities) - 0.1), ridge - 1)  # margins in decades
     high = max(math.ceil(max(intensities) + 0.1), ridge + 0.7)
     scale = _Scale(ridge, peak, low, high, 1, rows, min(rates, default=peak), max(rates, default=peak))
     ticks = log_ticks(scale.floor, scale.top, max(2, rows // 2))

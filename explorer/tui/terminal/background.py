@@ -69,7 +69,7 @@ def is_light(answer: bytes) -> bool | None:
     if match is None:
         return None
     red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in match.groups())
-    brightness: float = 0.299 * red + 0.587 * green + 0.114 * blue
+    brightness: float = 0.299 * red + 0.587 * green + 0.114 * blue  # luma of ITU-R BT.601
     return brightness > 0.5
 
 

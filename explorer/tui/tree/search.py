@@ -59,7 +59,7 @@ class Query:
         lowered = text.lower().replace("/", ".")
         if all(word in lowered for word in self.words):
             is_outside_name = name is not None and not all(word in lowered[:name] for word in self.words)
-            return (is_outside_name + min(len(text), 999) / 1000) / 2
+            return (is_outside_name + min(len(text), 999) / 1000) / 2  # below 1 for any length
         first = position = lowered.find(self._letters[0])
         for letter in self._letters[1:]:
             position = lowered.find(letter, position + 1)

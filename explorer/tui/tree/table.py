@@ -191,6 +191,7 @@ def place_columns(model: TreeModel, width: int, *, exact: bool, letters: bool = 
     # in a deep tree, indentation takes cells from the name
     indent = model.deepest if width < _WIDE_TABLE and model.deepest > _MAX_SHALLOW else 0
     least, min_short_name = _MIN_FREE_NAME if indent else _MIN_NAME, min(_MIN_SHORT_NAME + indent, _MIN_NAME)
+    # from a width of 60 cells on, names get two of three further cells
     usual_name = _MIN_PATH if model.flat else min(_MIN_LONG_NAME, least + 2 * max(0, width - 60) // 3)
     full_name = max(usual_name, min(texts.name, 3 * width // 10))
     cell_widths: dict[str, int] = {}

@@ -272,7 +272,7 @@ def draw_tree_head(
         is_unknown = model.count == 1 and model.layers[0].kind == "more"
         count = "  ?" if is_unknown else f"  {model.count:,}{'+' if growing else ''}"
         room = layout.columns[0].start if layout is not None and layout.columns else width
-        room -= 6 * model.flat + len(_format_hidden(model))
+        room -= 6 * model.flat + len(_format_hidden(model))  # 6 cells for '  flat'
         # the title of the first column is more useful than the count
         title.append((count * (line_width(title) + len(count) < room), "dim"))
     if model.flat:
@@ -316,7 +316,7 @@ def _find_shared_prefix(model: TreeModel, layout: Places) -> str:
             if (not flags[place] & GROUP if model.flat else parents[place] < 0)
             and not model.is_gathered(place)
         }
-        room = cells - line_width(((" Layers    …", ""),)) - 6 * model.flat
+        room = cells - line_width(((" Layers    …", ""),)) - 6 * model.flat  # 6 cells for '  flat'
         is_cut = room >= _MIN_PREFIX and any(cell_len(name) > cells - 2 for name in names)
         model.shared_prefixes[key] = NameSet(names).prefix if is_cut else ""
     return model.shared_prefixes[key]

@@ -25,14 +25,14 @@ def _recognize(probe: SourceProbe) -> bool:
     if probe.is_zip:
         # `unread_formats` reports archives of Keras (.h5) and archives with a TensorFlow Lite model
         return not any(name.endswith((".h5", ".tflite")) for name in probe.names)
-    if head[257:262] == b"ustar":
+    if head[257:262] == b"ustar":  # signature of the tar format
         return head.startswith(_TAR_NAMES) or probe.source.endswith((".pt", ".pth", ".ckpt"))
     return _is_pickle(head)
 
 
 def _is_pickle(head: bytes) -> bool:
     """Whether a file starts like a pickle of protocol 2 or later."""
-    if len(head) < 3 or head[0] != 0x80 or not 2 <= head[1] <= 5:
+    if len(head) < 3 or head[0] != 0x80 or not 2 <= head[1] <= 5:  # opcode PROTO, and its version
         return False
     # opcodes that can follow the protocol: a frame, a container, a global, a number, text, None, the memo
     return head[2] in b"\x95}](c\x8a\x8cXq)\x94NKMJ"

@@ -236,7 +236,7 @@ def _collect_attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
     """Returns the arguments of a single operator, or the names of the first 16; and the first source line."""
     attributes = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
     if len(nodes) > 1:
-        attributes["operators"] = [call.operator.kind for call in nodes[:16]]
+        attributes["operators"] = [call.operator.kind for call in nodes[:16]]  # enough for a page
     if nodes[0].operator.line:
         attributes["source"] = nodes[0].operator.line
     return attributes
