@@ -35,7 +35,7 @@ _SIGNATURE = "serving_default"
 """Name of the SavedModel's function that TensorFlow serves."""
 
 _CODE = ("Lambda", "__lambda__", "function")
-"""Class names in a Keras description that stand for code, which Keras imports by module and name."""
+"""Class names in a Keras description that stand for code: stored in the file, or imported by name."""
 
 _MAX_DESCRIPTION = 1 << 28
 """Maximum size of a description of layers, in bytes."""

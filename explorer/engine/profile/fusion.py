@@ -174,7 +174,6 @@ class _Scope:
         origins = dict(original_index)  # includes layout changes, which have no entry in the other table
         for node in reversed(self.after.nodes):
             if id(node) in origins:
-                # the nodes of a split operator feed the node that produces its output
                 for producer in filter(None, map(producers.get, node.inputs)):
                     if id(producer) in origins or not (
                         _is_layout_change(producer) or not producer.name or is_piece(producer.name)

@@ -19,9 +19,9 @@ from explorer.engine.progress import Cancel, stop_if
 from explorer.facts.profile.profile import MIN_INTERVAL_SAMPLES, ProfileSpec, Stopped
 
 _BLOCK_SECONDS = 0.2
-"""Seconds after which a block of runs ends. The change of sessions does not affect a longer run."""
+"""Seconds after which a block of runs ends. A longer run is hardly slower after a run of the other kind."""
 _PLAIN_RUNS, _PROFILED_RUNS = 10, 3
-"""Runs of a block without the profiler and with it."""
+"""Maximum number of runs in a block without the profiler, and in a block with it."""
 _POLL_SECONDS = 0.005
 """Seconds between two checks whether threads are idle."""
 _IDLE_SHARE = 0.2

@@ -1,9 +1,10 @@
 """Placement: execution provider of each layer, partitions, and tensors copied between providers.
 
 A partition is a sequence of nodes that one provider runs without interruption. It ends when none of the
-provider's nodes is ready. The provider of the first ready node comes next. Some nodes are missing in the
-optimized graph. Such a node counts to the optimized node that computes the value that it leads to. If no such
-node exists, onnxruntime folded the node or nothing reads its value.
+provider's nodes is ready. The provider of the first ready node comes next.
+
+A node that is missing in the optimized graph belongs to the optimized node that computes the value to which
+it leads. If no such optimized node exists, onnxruntime folded the node or nothing reads its value.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class PassOfLayers(Struct, frozen=True):
 
     Attributes:
         macs: Multiply-accumulates by number of the layer; the key None holds the part outside layers.
-        cache: Bytes of the cache by index of the layer in the cache, or -1 if it has no layers.
+        cache: Bytes of the cache by index of the layer in the cache; the index is -1 for a cache without
+            layers.
     """
 
     macs: Mapping[int | None, float]
