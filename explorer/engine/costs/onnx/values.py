@@ -282,7 +282,11 @@ def _is_weight(entry: StoredValue) -> bool:
 
 def _list_sources(context: GraphContext, node: Node) -> list[StoredValue]:
     """Returns the stored tensors behind the inputs of a node, each once."""
-    entries = {entry.identity: entry for name in node.inputs for entry in context.stored.get(name, ())}
+    entries: dict[Any, StoredValue] = {}
+    for entry in (entry for name in node.inputs for entry in context.stored.get(name, ())):
+        # a scale may reach the node through a dequantization, and again by itself
+        if entry.quantized or entry.identity not in entries:
+            entries[entry.identity] = entry
     return list(entries.values())
 
 

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
-from explorer.engine.operators.call import Answer, Call, ShapeRule
-from explorer.engine.operators.cost_formulas import Cost
+from explorer.engine.operators.call import Answer, Call, Rule, ShapeRule
+from explorer.engine.operators.cost_formulas import FREE, Cost
 from explorer.engine.operators.cost_rules import per_input
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import int_attributes, like_first_input, normalize_axis
@@ -59,6 +59,31 @@ def _without_axes(dtype: str | None = None) -> ShapeRule:
     return rule
 
 
+def _reduces(call: Call) -> bool:
+    """Whether a reduction has axes. Without axes, an attribute decides between all axes and none."""
+    try:
+        axes = int_attributes(call, "axes", 1)
+    except LookupError:
+        axes = []
+    return axes is None or bool(axes) or not call.integer("noop_with_empty_axes", 0)
+
+
+def _reducing(rule: Rule, mapped: int = 0) -> Rule:
+    """Makes the cost rule of a reduction, which may have no axes.
+
+    Args:
+        rule: Cost rule with axes.
+        mapped: Operations per element without axes.
+    """
+
+    def count(call: Call) -> Cost:
+        if _reduces(call):
+            return rule(call)
+        return cost_formulas.elementwise(f"{call.op} without axes", call.shape(0)) if mapped else FREE
+
+    return count
+
+
 def _quantized_mean(call: Call) -> Cost:
     cost = cost_formulas.elementwise("dequantize, sum", call.shape(0), 3)
     return cost_formulas.adding(cost, "requantize", call.output(), 3)
@@ -68,10 +93,10 @@ OPERATORS = (
     *(
         Operator(names, cost, shape=_reduce_shape, shape_reads=(1,), settings=(1,))
         for names, cost in (
-            ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", per_input()),
+            ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", _reducing(per_input())),
             (
                 "ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare",
-                per_input(2, "map and sum, each input element"),
+                _reducing(per_input(2, "map and sum, each input element"), 1),
             ),
             ("ReduceLogSumExp", per_input(4, "max, subtract, exp, sum, each input element")),
         )

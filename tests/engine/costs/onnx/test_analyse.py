@@ -166,6 +166,17 @@ def test_quantized_weights_count_their_packed_bytes_scales_and_zero_points(build
     assert analysis.info.totals.weight_bytes == 29
 
 
+def test_a_scale_that_is_read_again_stays_a_parameter(build: Build) -> None:
+    nodes = [
+        Node("DequantizeLinear", ["q", "scale"], ["w"]),
+        Node("Mul", ["w", "scale"], ["scaled"]),
+        Node("MatMul", ["x", "scaled"], ["y"]),
+    ]
+    weights = {"q": ("int8", (6, 4)), "scale": ("float32", ())}
+    totals = analyse(build(nodes, inputs={"x": (2, 6)}, outputs=["y"], weights=weights)).info.totals
+    assert (totals.params, totals.weight_bytes, totals.activation_bytes_peak) == (25, 24 + 4, 48 + 32)
+
+
 def test_four_bit_weights_count_two_to_a_byte(build: Build) -> None:
     node = Node(
         "MatMulNBits", ["x", "q", "s"], ["y"], name="fc", domain="com.microsoft",
