@@ -239,7 +239,7 @@ def compute_totals(
 
     Args:
         leaves: All leaves of the model.
-        peak_bytes: Bytes at the activation peak, from `memory.liveness.live_peak`.
+        peak_bytes: Bytes at the activation peak, from `memory.liveness.find_live_peak`.
         peak_at: Path of the layer at which the peak occurs.
         peak_tensors: Tensors live at the peak.
         trainable_params: Number of trainable parameters, or None if the format does not record it.

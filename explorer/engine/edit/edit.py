@@ -160,6 +160,6 @@ def _declare_anew(value: Value, types: Mapping[str, TensorInfo]) -> Value:
     info = types[value.name]
     shape = info.shape
     if shape is not None:
-        known = (d if isinstance(d, int) or (d is not None and d.isidentifier()) else None for d in shape)
-        shape = tuple(known)
+        sizes = (d if isinstance(d, int) or (d is not None and d.isidentifier()) else None for d in shape)
+        shape = tuple(sizes)
     return Value(value.name, info.dtype or value.dtype, shape)

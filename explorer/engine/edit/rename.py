@@ -80,14 +80,14 @@ def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
     if not weights:
         raise Misuse("the model stores no tensors", where=flag)
     names = {weight: pattern % number for number, weight in enumerate(weights)}
-    taken = set(names.values()).intersection(
+    clashes = set(names.values()).intersection(
         name
         for scope in list_scopes(model)
         for name in collect_defined_values(scope.body)
         if name not in names
     )
-    if taken:
-        raise Misuse(f"a value is called '{min(taken)}' already", where=flag, hint="write another pattern")
+    if clashes:
+        raise Misuse(f"a value is called '{min(clashes)}' already", where=flag, hint="write another pattern")
     graph = rename_values(model.graph, names, flag)
     first, last = names[weights[0]], names[weights[-1]]
     if len(names) == 1:

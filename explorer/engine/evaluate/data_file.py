@@ -182,9 +182,9 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     sample_count = next(iter(counts.values()), 0)
     if mismatched := [name for name, count in counts.items() if count != sample_count]:
         first = next(iter(counts))
-        other = mismatched[0]
+        name = mismatched[0]
         message = (
-            f"'{printable(other)}' has {counts[other]:,} samples and '{printable(first)}' {sample_count:,}"
+            f"'{printable(name)}' has {counts[name]:,} samples and '{printable(first)}' {sample_count:,}"
         )
         raise Misuse(message, where=path)
     if not sample_count:

@@ -625,9 +625,11 @@ class _Pipeline:
         for operand in OPERAND_AXES:
             if not self._is_changed(operand, step, before):
                 continue
-            whole = operand in self.level.keep
-            size = _count_bytes(self.nest.size if whole else lengths, operand, self.widths.get_bits(operand))
-            if operand == "C" and (whole or (step[1] == 0 and not self.reads_first)):
+            is_whole = operand in self.level.keep
+            size = _count_bytes(
+                self.nest.size if is_whole else lengths, operand, self.widths.get_bits(operand)
+            )
+            if operand == "C" and (is_whole or (step[1] == 0 and not self.reads_first)):
                 size = 0  # the first visit starts from zero
             loads[operand] = size
         return loads
@@ -636,10 +638,10 @@ class _Pipeline:
         """Computes the bytes of sums or outputs that leave after a step."""
         if not self._is_changed("C", step, after):
             return {}
-        whole = "C" in self.level.keep
-        is_finished = whole or step[1] == self.trips[1] - 1
+        is_whole = "C" in self.level.keep
+        is_finished = is_whole or step[1] == self.trips[1] - 1
         bits = self.widths.output if is_finished else self.widths.sums
-        return {"C": _count_bytes(self.nest.size if whole else self._compute_lengths(step), "C", bits)}
+        return {"C": _count_bytes(self.nest.size if is_whole else self._compute_lengths(step), "C", bits)}
 
     def _count_passing_bytes(
         self, step: Triple, before: Triple | None, after: Triple | None
@@ -725,6 +727,6 @@ class _Pipeline:
         return cycles
 
 
-def _has_same_tile(operand: Operand, step: Triple, other: Triple | None) -> bool:
-    """Whether two steps need the same tile of an operand; False if `other` is None."""
-    return other is not None and all(step[axis] == other[axis] for axis in OPERAND_AXES[operand])
+def _has_same_tile(operand: Operand, step: Triple, neighbor: Triple | None) -> bool:
+    """Whether two steps need the same tile of an operand; False if `neighbor` is None."""
+    return neighbor is not None and all(step[axis] == neighbor[axis] for axis in OPERAND_AXES[operand])

@@ -35,7 +35,9 @@ def check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMach
         if entry.levels[-1].tile != machine.unit:
             message = f"the array's tile of '{site.name}' is not the unit of {machine.hardware.name}"
             raise Misuse(message, where=place, hint=f"write tile = {list(machine.unit)}")
-        for number, (theirs, ours) in enumerate(zip(entry.memories, names, strict=False), 1):
-            if theirs and theirs != ours:
-                message = f"level {number} of '{site.name}' is for '{theirs}', and the machine has '{ours}'"
+        for number, (in_file, on_machine) in enumerate(zip(entry.memories, names, strict=False), 1):
+            if in_file and in_file != on_machine:
+                message = (
+                    f"level {number} of '{site.name}' is for '{in_file}', and the machine has '{on_machine}'"
+                )
                 raise Misuse(message, where=place, hint=MAP_ANEW, code="other_model")

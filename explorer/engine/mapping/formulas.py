@@ -112,7 +112,7 @@ def _list_move_formulas(
     mapping = cost.mapping
     rows, columns = (mapping.size[axis] for axis in OPERAND_AXES[operand])
     bits = get_operand_bits(mapping, operand)
-    whole = mapping.batch * dimensions.count_packed_bytes(rows * columns, bits)
+    operand_bytes = mapping.batch * dimensions.count_packed_bytes(rows * columns, bits)
     reloads = _list_reload_trips(nest, operand, move.level)
     visits = math.prod(reloads)
     letters = "".join(AXES[axis] for axis in OPERAND_AXES[operand]).upper()
@@ -121,7 +121,7 @@ def _list_move_formulas(
     if operand != "C":
         rule, numbers = f"bytes of {operand} ({letters[0]} x {letters[1]}) x trips that load it again", size
         numbers += "".join(f" x {trips:,}" for trips in reloads)
-        if whole * visits != move.loads:
+        if operand_bytes * visits != move.loads:
             rule, numbers = f"bytes of {operand}, {_SUMMED}", f"{move.loads:,}"
         yield Formula(name, rule, numbers, move.loads, "bytes")
         if move.outside_reads != move.loads:
@@ -130,11 +130,11 @@ def _list_move_formulas(
             yield Formula(name, rule, f"{move.outside_reads:,}", move.outside_reads, "bytes")
         return
     rule, numbers = "bytes of C x (visits of a sum - 1)", f"{size} x ({_format_product(*reloads)} - 1)"
-    if machine.first_read or whole * (visits - 1) != move.loads:
+    if machine.first_read or operand_bytes * (visits - 1) != move.loads:
         rule, numbers = f"bytes of C that are visited again, {_SUMMED}", f"{move.loads:,}"
     yield Formula(name, rule, numbers, move.loads, "bytes")
     rule, numbers = "bytes of C x visits of a sum", f"{size} x {_format_product(*reloads)}"
-    if whole * visits != move.stores:
+    if operand_bytes * visits != move.stores:
         rule = f"bytes of C at each visit, the last in the output's type, {_SUMMED}"
         numbers = f"{move.stores:,}"
     yield Formula(f"C out of {move.memory}", rule, numbers, move.stores, "bytes")

@@ -199,12 +199,12 @@ def find_output_fault(
     part, bound = reference.product * meaning.alpha, reference.bound * abs(meaning.alpha)
     if meaning.contained is not None:
         part, bound = np.where(meaning.contained, part, 0), np.where(meaning.contained, bound, 0)
-    whole = Reference(part + added, bound + np.abs(added), part)
+    output_reference = Reference(part + added, bound + np.abs(added), part)
     outputs = meaning.arrange_output(output), meaning.arrange_output(product.output)
     dtype = output.dtype
     for name, values in zip(("its output", "the model's own output"), outputs, strict=True):
         ratio, limit = find_largest_ratio(
-            [values], [whole], get_unit_roundoff(str(dtype)), site.K, find_smallest_number(dtype)
+            [values], [output_reference], get_unit_roundoff(str(dtype)), site.K, find_smallest_number(dtype)
         )
         if not ratio <= limit:
             return f"{name} has an error of {ratio:.3g} u (|A| |B|), allowed are {limit:.3g}"

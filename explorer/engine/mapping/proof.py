@@ -179,14 +179,14 @@ class Programs:
         """Runs a command in the folder; raises `kind`, about `what`, if it fails or takes too long."""
         name = os.path.basename(command[0])
         try:
-            done = _run_process(command, self._seconds, self._folder.path)
+            result = _run_process(command, self._seconds, self._folder.path)
         except subprocess.TimeoutExpired:
             kind = CompilerTimeout if kind is CompilerError else kind
             raise kind(f"{what} took longer than {self._seconds:g} s", where=name) from None
         except OSError as error:
             raise kind(f"{what} could not be started: {error.strerror}", where=name) from None
-        if done.returncode:
-            lines = (done.stderr or done.stdout or f"exit code {done.returncode}").strip().splitlines()
+        if result.returncode:
+            lines = (result.stderr or result.stdout or f"exit code {result.returncode}").strip().splitlines()
             first = next((line for line in lines if "error" in line), lines[0])
             raise kind(f"{what} failed: {first}", where=name)
 

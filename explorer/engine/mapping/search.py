@@ -482,11 +482,11 @@ class _Ranking:
                 continue
             is_better = np.zeros(len(indices), dtype=bool)
             is_equal = ~is_better
-            for theirs, ours in zip(best, ranks, strict=True):
-                is_better |= is_equal & (ours < theirs)
-                is_equal &= ours == theirs
+            for best_rank, rank in zip(best, ranks, strict=True):
+                is_better |= is_equal & (rank < best_rank)
+                is_equal &= rank == best_rank
             best_inner = np.where(is_better, number, best_inner)
-            best = [np.where(is_better, ours, theirs) for theirs, ours in zip(best, ranks, strict=True)]
+            best = [np.where(is_better, rank, best_rank) for best_rank, rank in zip(best, ranks, strict=True)]
         tiles = figures.tiles
         # ties by tile, then by order, so that the result does not depend on the order of the search
         promising = np.lexsort([*reversed(tiles.lengths), *reversed(best)])[:_POOL]
@@ -541,15 +541,15 @@ class _Ranking:
             return np.stack([values.cycles, energy, held_bytes], axis=1).astype(np.float64)
 
         points = [list_points(branch.figures, branch.least) for branch in self._branches]
-        left = [self._list_front_tiles(branch.figures) for branch in self._branches]
+        remaining = [self._list_front_tiles(branch.figures) for branch in self._branches]
         entries: list[_Entry] = []
         front_points: Numbers = np.zeros((0, 3))
         for _ in range(_MAX_FRONT_ROUNDS):
             promising = []
             for index, rows in enumerate(points):
-                tiles = left[index][~is_undercut(rows[left[index]], front_points)]
+                tiles = remaining[index][~is_undercut(rows[remaining[index]], front_points)]
                 promising.append(tiles[find_front(rows[tiles])])
-                left[index] = np.setdiff1d(tiles, promising[-1])
+                remaining[index] = np.setdiff1d(tiles, promising[-1])
             if not any(map(len, promising)):
                 break
             for branch, tiles in zip(self._branches, promising, strict=True):
@@ -807,15 +807,15 @@ def compute_least_traffic(
     Returns:
         Bytes for each size, or None if no tile fits.
     """
-    varied, *rest = group_memories(machine)[1]
-    held_operands = {operand for memory in (varied, *rest) for operand in memory.holds}
+    varied, *other_memories = group_memories(machine)[1]
+    held_operands = {operand for memory in (varied, *other_memories) for operand in memory.holds}
     # the order of the array's loops changes the traffic of operands that bypass the first level
     inner_orders: Sequence[LoopOrder | None] = ORDERS if len(held_operands) < len(AXES) else (None,)
     least = np.full(len(sizes), np.inf)
     for keep in ("", *(operand for operand in OPERAND_AXES if operand in held_operands)):
         tiles = _list_smallest_tiles(mapping, machine, keep)
         fits = np.ones(len(tiles), dtype=bool)
-        for memory in rest:
+        for memory in other_memories:
             if memory.size is not None:
                 fits &= _count_held_bytes(mapping, memory, tiles) <= memory.size * varied.cores
         tiles = tiles.select(fits)

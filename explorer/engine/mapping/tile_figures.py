@@ -588,11 +588,13 @@ class TileFigures:
             return self.count_packed_bytes(np.where(is_kept_before, 0, loads), self.get_dtype(operand)), 0
         is_kept_after = stays & ~steps.changes_after("C") & ~steps.is_end
         is_fresh = steps.starts_sums & ~reads_first
-        read = np.where(is_kept_before, 0, np.where(is_fresh, loads - elements, loads))
+        read_elements = np.where(is_kept_before, 0, np.where(is_fresh, loads - elements, loads))
         finished = np.where(steps.finishes_sums, elements, 0)
-        written = self.count_packed_bytes(loads - finished, self.mapping.accumulator)
-        written = written + self.count_packed_bytes(finished, self.mapping.output)
-        return self.count_packed_bytes(read, self.mapping.accumulator), np.where(is_kept_after, 0, written)
+        writes = self.count_packed_bytes(loads - finished, self.mapping.accumulator)
+        writes = writes + self.count_packed_bytes(finished, self.mapping.output)
+        return self.count_packed_bytes(read_elements, self.mapping.accumulator), np.where(
+            is_kept_after, 0, writes
+        )
 
     def _compute_step_cycles(self, now: _Lengths, inner: LoopOrder) -> Numbers:
         """Computes the cycles of each step: the array, or a memory of the first level that is slower."""

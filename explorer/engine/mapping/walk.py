@@ -228,8 +228,8 @@ class _Walker:
         keeps = operand in self.nest.levels[level].keep
         instance = self.ids[level]
         tile = self.tiles[operand, level][instance]
-        whole = (0, 0, self.nest.size[rows], self.nest.size[columns])
-        place = whole if keeps else (start[rows], start[columns], size[rows], size[columns])
+        matrix_place = (0, 0, self.nest.size[rows], self.nest.size[columns])
+        place = matrix_place if keeps else (start[rows], start[columns], size[rows], size[columns])
         if tile.place != place:
             self._replace(operand, level, tile, place)
         if operand == "C":

@@ -195,12 +195,12 @@ class _TileVisitor:
 
     def _load_tiles(self, level: int, cores: Sequence[_Core]) -> None:
         """Loads the tiles of a level. A memory drops its tile when a memory outside it loads another tile."""
-        whole = "A" in self._nest.levels[level].keep
+        keeps_whole = "A" in self._nest.levels[level].keep
         new_elements_by_core: dict[tuple[Triple, ...], list[_Ids]] = {}
         outer = max((holder for holder in self._holders if holder < level), default=-1)
         for core in cores:
             tile = (core.starts[0], core.lengths[0], core.starts[1], core.lengths[1])
-            if whole:
+            if keeps_whole:
                 tile = (0, self._nest.size[0], 0, self._nest.size[1])
             key = level, core.position
             earlier_tile = self._held.get(key)

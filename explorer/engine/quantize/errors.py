@@ -253,9 +253,9 @@ class _LayerSubgraphs:
     def list_value_names(self, choice: LayerChoice) -> list[str]:
         """Returns the names of the original's values that a layer needs: its inputs and its outputs."""
         regions = self._regions[choice.layer.node.outputs[0]]
-        received = {self._originals[name] for _, region in regions for name in region.inputs}
-        read = {operand.value for operand in choice.layer.list_operands("input")}
-        return sorted(received | read | {name for name, _ in regions})
+        region_inputs = {self._originals[name] for _, region in regions for name in region.inputs}
+        input_names = {operand.value for operand in choice.layer.list_operands("input")}
+        return sorted(region_inputs | input_names | {name for name, _ in regions})
 
     def make_runner(
         self, choices: Sequence[LayerChoice], info_by_name: Mapping[str, TensorInfo]

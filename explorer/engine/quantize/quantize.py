@@ -59,14 +59,14 @@ def quantize_model(
         else:
             _WRITERS.get(choice.form, qdq.write)(choice, grids, additions)
     bypassed = _list_bypassed_nodes(choice_by_node)
-    nodes, used = drop_unused_nodes(additions.nodes, [value.name for value in graph.outputs], bypassed)
+    nodes, names = drop_unused_nodes(additions.nodes, [value.name for value in graph.outputs], bypassed)
     initializers = {
-        name: tensor for name, tensor in {**graph.initializers, **additions.stored}.items() if name in used
+        name: tensor for name, tensor in {**graph.initializers, **additions.stored}.items() if name in names
     }
     kept_inputs = tuple(
         value
         for value in graph.inputs
-        if value.name not in graph.initializers or (value.name in used and value.name in model.defaults)
+        if value.name not in graph.initializers or (value.name in names and value.name in model.defaults)
     )
     values = (*graph.values, *additions.values)
     if additions.functions:

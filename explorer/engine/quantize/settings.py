@@ -16,10 +16,10 @@ def find_settings(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> Quantiz
     """Returns the effective settings of every layer, and the rules of `spec` that matched no layer."""
     rules = Rules(spec.rules)
     layers = [choice.layer for choice in choices]
-    used = {index for layer in layers for index, _ in rules.find_matching(layer.name, layer.op, layer.sizes)}
+    hits = {index for layer in layers for index, _ in rules.find_matching(layer.name, layer.op, layer.sizes)}
     names = [layer.name for layer in layers]
     unused_rules = [
-        describe_unused_rule(rule, names) for index, rule in enumerate(spec.rules) if index not in used
+        describe_unused_rule(rule, names) for index, rule in enumerate(spec.rules) if index not in hits
     ]
     return QuantizeSettings(tuple(map(_find_layer_settings, choices)), tuple(unused_rules))
 

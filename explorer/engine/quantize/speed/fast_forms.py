@@ -25,7 +25,7 @@ class FastForm(Struct, frozen=True):
 
     Attributes:
         operator: Operator of the layers.
-        instructions: Instruction set, as named by `host.processor.instructions`.
+        instructions: Instruction set, as named by `host.processor.find_instruction_set`.
         onnxruntime: First two numbers of the version, such as '1.32'.
         weight, input, form, unsaturated, bias_correction: Settings of the form, as in `QuantizeSpec`.
         time: Time of a run, as a fraction of the original's time.

@@ -184,7 +184,7 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
         if operand is not None:
             step = builder.add_number(float(operand.scale.reshape(-1)[0]), np.float32, f"{label}_step")
             quotient = builder.add("Div", (inputs[index], step), f"{label}_steps")
-            if builder.emission.opset >= 11:
+            if builder.emission.opset >= 11:  # IntQuant runs in no older operator set, which has no Round
                 quotient = builder.add("Round", (quotient,), f"{label}_whole")
             names[index] = builder.cast(quotient, operand.dtype, f"{label}_codes")
         return names
