@@ -52,12 +52,15 @@ sizes, and a Floor of a fraction of a size."""
 
 _FILL_INPUTS: Mapping[str, Sequence[int] | None] = {
     "Concat": None,
+    "Expand": (0,),
     "Pad": (2,),
+    "Scan": None,
     "ScatterElements": (2,),
     "ScatterND": (2,),
 }
 """Operators that place stored numbers beside computed ones, with the inputs that may hold them; None stands
-for all. A later maximum shows such a number only if no computed number exceeds it."""
+for all. A later maximum shows such a number only if no computed number exceeds it. A ConstantOfShape has its
+number in an attribute."""
 
 _FILL = "Fill"
 """Common name of the operators in `_FILL_INPUTS`."""
@@ -458,13 +461,25 @@ def _list_node_numbers(
 
 def _list_fill_numbers(node: Node, scopes: Sequence[Mapping[str, Tensor]]) -> list[float]:
     """Lists the stored floats that a node places beside computed numbers."""
-    return [
-        float(number)
+    numbers = [
+        (float(number), array.dtype)
         for index in range(len(node.inputs))
-        if (numbers := _read_fill(node, index, scopes)) is not None
-        for number in np.unique(numbers)
-        if _is_limit(float(number), numbers.dtype)
+        if (array := _read_fill(node, index, scopes)) is not None
+        for number in np.unique(array)
     ]
+    if (filled := _read_fill_value(node)) is not None:
+        numbers.append((filled, np.dtype(np.float32)))
+    return [number for number, dtype in numbers if _is_limit(number, dtype)]
+
+
+def _read_fill_value(node: Node) -> float | None:
+    """Returns the float of a ConstantOfShape, or None for other nodes and types."""
+    value = node.attributes.get("value")
+    if node.op != "ConstantOfShape" or node.domain or not isinstance(value, Tensor) or value.elements != 1:
+        return None
+    if not value.dtype.startswith("float") or not _is_numeric(value):
+        return None
+    return float(value.array().reshape(-1)[0])
 
 
 def _read_fill(node: Node, index: int, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
@@ -604,7 +619,7 @@ def _change_number(
             tuple(changed_values.shape),
             Inline(changed_values.tobytes()),
         )
-    attributes = {
+    attributes: dict[str, Any] = {
         name: _choose_nearby_value(number.value, power, np.dtype(np.float32))
         if value == number.value
         else value
@@ -612,6 +627,11 @@ def _change_number(
         if isinstance(value, float)
     }
     changed = node.replace_values(inputs, node.outputs)
+    if _read_fill_value(node) == number.value:
+        fill = node.attributes["value"]
+        assert isinstance(fill, Tensor)
+        near = np.full(fill.shape, _choose_nearby_value(number.value, power, np.dtype(np.float32)))
+        attributes["value"] = replace(fill, payload=Inline(near.astype(fill.dtype).tobytes()), record=None)
     return changed.replace_attributes({**node.attributes, **attributes}) if attributes else changed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from explorer import Session, TileSpec, verify_files
 from tests.engine.proof import tiled as t
@@ -340,6 +340,14 @@ def test_sizes_that_are_computed_from_fixed_sizes_are_no_limits(tmp_path: Path) 
             assert verify_files(*pair).verdict_kind == verdict, verify_files(*pair).verdict
 
 
+LARGER = helper.make_graph(
+    [node("Max", ["before", "column"], ["after"])],
+    "body",
+    [helper.make_tensor_value_info(name, 1, [4]) for name in ("before", "column")],
+    [helper.make_tensor_value_info("after", 1, [4])],
+)
+
+
 def fills(number: float) -> dict[str, tuple[list[Any], dict[str, Any]]]:
     """Graphs that compute the maximum of every row of m and of a stored number, by what adds the number."""
     largest, column = node("ReduceMax", ["all"], ["y"], axes=[1]), np.full((4, 1), number, np.float32)
@@ -349,6 +357,28 @@ def fills(number: float) -> dict[str, tuple[list[Any], dict[str, Any]]]:
         "joined": ([node("Concat", ["m", "fill"], ["all"], axis=1), largest], {"fill": column}),
         "joined to many": ([node("Concat", ["fill", "m"], ["all"], axis=1), largest],
                            {"fill": column.repeat(40, 1)}),
+        "expanded": (
+            [
+                node("Expand", ["fill", "size"], ["more"]),
+                *(node("Concat", ["m", "more"], ["all"], axis=1), largest),
+            ],
+            {"fill": np.float32(number), "size": np.asarray([4, 1])},
+        ),
+        "of a shape": (
+            [
+                node("ConstantOfShape", ["size"], ["more"], value=numpy_helper.from_array(column[0])),
+                *(node("Concat", ["m", "more"], ["all"], axis=1), largest),
+            ],
+            {"size": np.asarray([4, 1])},
+        ),
+        "scanned": (
+            [
+                node("Transpose", ["m"], ["columns"]),
+                node("Scan", ["fill", "columns"], ["most"], body=LARGER, num_scan_inputs=1),
+                node("Reshape", ["most", "size"], ["y"]),
+            ],
+            {"fill": column[:, 0], "size": np.asarray([4, 1])},
+        ),
         "scattered": (
             [node("ScatterElements", ["m", "where", "fill"], ["all"], axis=1, reduction="max"), largest],
             {"where": np.zeros((4, 1), np.int64), "fill": column},
