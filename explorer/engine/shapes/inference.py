@@ -6,7 +6,8 @@ sources:
 1. Explorer's rules infer each node. Equal nodes share one cached answer: a graph of twenty thousand nodes
 has a few dozen different combinations of operator, attributes, types and contents.
 
-2. onnx's shape inference runs on the nodes that the rules leave open.
+2. onnx's shape inference runs on the nodes that the rules leave open. A node is open while the type or the
+shape of one of its outputs is not fully known.
 
 3. Types observed in a run are taken, or else types that the file declares.
 
@@ -63,10 +64,7 @@ if TYPE_CHECKING:
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
 ROUNDS = 24
-"""Maximum number of rounds over the sources for one graph, and of rounds that correct shapes by a run.
-
-A node is open while the type or the shape of one of its outputs is not fully known.
-"""
+"""Maximum number of rounds over the sources for one graph, and of rounds that correct shapes by a run."""
 
 MAX_DEPTH = 96
 """Maximum depth of nested bodies."""
@@ -201,7 +199,7 @@ class Inference:
         self._dims = dim_sizes
         self._blocked = find_blocked_channels(model.graph) if NCHWC in model.opsets else {}
         self._input_containers = {value.name: value for value in inputs if read_container(value) is not None}
-        self._trusts_file = not is_overruled
+        self._trusts_file = not is_overruled  # the file declares shapes for the sizes that it fixes
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
         declared = self._read_declared_types(graph)
         observed_types = {name: (t[0], canonicalize_shape(t[1])) for name, t in (observed or {}).items()}
@@ -536,8 +534,8 @@ class Inference:
         """Infers the types that a Loop's carried values keep over all iterations."""
         body: Graph = node.attributes["body"]
         types = list(first_types)
-        for _ in range(2):
-            # a size that changes in the first iteration may change other sizes in the next
+        while True:
+            # a size that changes in one iteration may change other sizes in the next
             table = self._infer_body_table(
                 body, [("int64", ()), ("bool", ()), *types], outer_types, contents, opsets, containers
             )
@@ -553,8 +551,7 @@ class Inference:
                     find_common_sizes(previous_type[1], None if end_type is None else end_type[1]),
                 )
             if types == previous_types:
-                break
-        return types
+                return types
 
     # -- one graph ------------------------------------------------------------------------------
 
@@ -603,7 +600,7 @@ class Inference:
             overruled: Inferred shapes that the run contradicted, by value name. Their observed types are
                 used.
         """
-        # equal weights share one type object, so that its id can identify equal nodes
+        # weights of equal type share one type object, which saves memory
         types: dict[str, Type] = {}
         for name, tensor in graph.initializers.items():
             value_type = tensor.dtype, tensor.shape
@@ -716,7 +713,7 @@ class Inference:
                 open_nodes.append(node)
                 continue
             if isinstance(output_types, ShapeMismatch):
-                self._refuse(node, str(output_types), table)
+                self._mark_impossible(node, str(output_types), table)
                 continue
             if single_output and answer.is_complete and not is_known:
                 types[single_output] = output_types[0]
@@ -789,7 +786,7 @@ class Inference:
         is_complete = all(k[0] is not None and k[1] is not None and None not in k[1] for k in answer)
         return InferredTypes(answer, is_complete and bool(answer))
 
-    def _refuse(self, node: Node, reason: str, table: ShapeTable) -> None:
+    def _mark_impossible(self, node: Node, reason: str, table: ShapeTable) -> None:
         """Adds a note that a node cannot run.
 
         The node is not passed to onnx. Its outputs without a type are recorded as unknown.
@@ -820,7 +817,7 @@ class Inference:
             return
         array = contents.get_array(name)
         if array is not None and (array.dtype != object or None not in array.reshape(-1).tolist()):
-            return
+            return  # already known; in an array of objects, None stands for an unknown element
         shape: Shape | None = None
         if node.op in ("Shape", "Size"):
             shape = table.types.get(node.inputs[0], (None, None))[1] if node.inputs else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -310,3 +311,22 @@ def test_behind_a_loop_that_keeps_its_shapes_inference_goes_on(build: Build) -> 
     inputs = {"x": ("batch", 3), "n": ("int64", ())}
     model = build(nodes, inputs=inputs, outputs=["z"], weights={"w": (3, 3)})
     assert infer(model).values["z"].shape == ("batch", 3)
+
+
+def test_a_size_that_only_the_third_iteration_changes_is_unknown(build: Build) -> None:
+    """Each carried value takes the value of the one before it, and only the first one grows."""
+    carried = ("a", "b", "c", "d")
+    body = Graph(
+        "body",
+        (
+            Node("Concat", ["a", "a"], ["a2"], attributes={"axis": 0}),
+            *(Node("Identity", [old], [f"{new}2"]) for old, new in itertools.pairwise(carried)),
+            Node("Identity", ["cond"], ["go"]),
+        ),
+        (Value("i", "int64", ()), Value("cond", "bool", ()), *(Value(name, None, None) for name in carried)),
+        (Value("go", None, None), *(Value(f"{name}2", None, None) for name in carried)),
+        {},
+    )
+    loop = Node("Loop", ["n", "", *"xxxx"], ["ya", "yb", "yc", "yd"], attributes={"body": body})
+    model = build([loop], inputs={"x": (2, 3), "n": ("int64", ())}, outputs=list(loop.outputs))
+    assert [infer(model).values[name].shape for name in loop.outputs] == [(None, 3)] * 4
