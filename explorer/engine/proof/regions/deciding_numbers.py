@@ -71,7 +71,7 @@ _MAX_FILL_ELEMENTS, _MAX_FILL_NUMBERS = 1 << 20, 8
 _FACTOR_OPERATORS = frozenset(("Div", "Einsum", "Gemm", "MatMul", "Mul", "PRelu"))
 """Operators whose number is a factor. Before an ArgMax, any factor may give the same result."""
 
-_FACTOR_ATTRIBUTES = frozenset(
+_DECIDING_ATTRIBUTES = frozenset(
     ("alpha", "beta", "bias", "gamma", "lambd", "max", "min", "scale", "spatial_scale", "value")
 )
 """Names of attributes that multiply, add or limit, in any operator."""
@@ -84,6 +84,9 @@ _DATA_SIZED_OPERATORS = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Un
 
 _SIZING_OPERATORS = tuple(str.split("ConstantOfShape Expand OneHot Pad Range Reshape Resize Slice Tile TopK"))
 """Operators that turn numbers into sizes."""
+
+_SIZED_BY_FIRST_INPUT = ("ConstantOfShape", "Range")
+"""Operators of `_SIZING_OPERATORS` whose first input decides a size. For the others it is data."""
 
 _AXES_INPUT = 3
 """Index of the input of a Slice that holds its axes."""
@@ -278,10 +281,9 @@ def _has_open_sizes(model: Model, nodes: Sequence[Node], dependent: Collection[s
         return True
     return any(
         node.op in _DATA_SIZED_OPERATORS
-        # except in Range, the first input is data and decides no size
         or (
             node.op in _SIZING_OPERATORS
-            and any(name in dependent for name in node.inputs[node.op != "Range" :])
+            and any(name in dependent for name in node.inputs[node.op not in _SIZED_BY_FIRST_INPUT :])
         )
         for node in nodes
     )
@@ -429,11 +431,11 @@ def _list_node_numbers(
             body_varying = {*dependent, *(value.name for value in body.inputs)}
             yield from _list_node_numbers(body.nodes, [*scopes, body.initializers], body_varying)
         if node.op == "Slice" and not dependent.intersection(node.inputs[:1]):
-            continue  # a Slice of zeros or of a shape has no limit that matters
+            continue  # the limits of a Slice of constants or of a shape do not matter
         kind = _DECIDING.get(node.op) or node.op
         for name, attribute in node.attributes.items():
             is_deciding = isinstance(attribute, float) and (
-                name in _FACTOR_ATTRIBUTES or node.op in _DECIDING
+                name in _DECIDING_ATTRIBUTES or node.op in _DECIDING
             )
             if is_deciding and _is_limit(attribute, np.dtype(np.float32)):
                 yield (kind, attribute), DecidingNumber(node.op, attribute), None
@@ -483,7 +485,10 @@ def _read_fill_value(node: Node) -> float | None:
 
 
 def _read_fill(node: Node, index: int, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
-    """Returns the stored floats of an input in `_FILL_INPUTS`, or None for other inputs and many floats."""
+    """Returns the stored floats of an input in `_FILL_INPUTS`.
+
+    The result is None for other inputs, and if there are too many floats or too many different ones.
+    """
     positions = _FILL_INPUTS.get(node.op, ())
     if node.domain or (positions is not None and index not in positions):
         return None
@@ -545,7 +550,7 @@ def _replace_in_function(function: Function, number: Deciding, power: int) -> Fu
 
 
 def _replace_in_graph(graph: Graph, number: Deciding, power: int) -> Graph:
-    """Replaces a number in the nodes of a graph that have the same operator."""
+    """Replaces a number in the nodes of a graph that have the operator of the number."""
     nodes, added = _replace_in_nodes(graph.nodes, graph.initializers, number, power)
     return replace(graph, nodes=combine_nodes(nodes), initializers={**graph.initializers, **added})
 
@@ -636,7 +641,7 @@ def _change_number(
 
 
 def _choose_nearby_value(value: float, power: int, dtype: np.dtype[Any]) -> float:
-    """Moves a number slightly down (`power` -1) or up (1), or scales a factor by 2 to a larger power."""
+    """Moves a number slightly down (`power` -1) or up (1). For other powers, scales it by 2**power."""
     if abs(power) > 1:
         if dtype.kind in "iu":
             return float(np.clip(value * 2.0**power, -_MIN_UNLIMITED_INTEGER, _MIN_UNLIMITED_INTEGER))

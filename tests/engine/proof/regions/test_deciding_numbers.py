@@ -233,6 +233,29 @@ def test_a_table_of_which_a_fixed_size_reads_a_part_is_equal(tmp_path: Path) -> 
     assert verify_files(whole, part).passed
 
 
+@pytest.mark.parametrize("op", ["ConstantOfShape", "Expand"])
+def test_a_row_that_data_chooses_through_a_size_is_tried(tmp_path: Path, op: str) -> None:
+    """The number of the row is a sum of positions of largest elements, as the length of a value."""
+    table = np.zeros((40, 6), np.float32)
+    table[20:] = 3
+    length = [
+        node("ArgMax", ["m"], ["places"], axis=1, keepdims=0),
+        node("ReduceSum", ["places"], ["sum"], keepdims=0),
+        node("Reshape", ["sum", "line"], ["k"]),
+    ]
+    sized = node(op, ["k"] if op == "ConstantOfShape" else ["one", "k"], ["z"])
+    read = [
+        node("Shape", ["z"], ["n"]),
+        node("Gather", ["table", "n"], ["p"]),
+        node("Add", ["m", "p"], ["y"]),
+    ]
+    numbers = {"line": np.asarray([1]), "table": table}
+    trap = written(tmp_path / "a.onnx", [*length, sized, *read], numbers, (4, 6))
+    plain = written(tmp_path / "b.onnx", [node("Identity", ["m"], ["y"])], {}, (4, 6))
+    for pair in ((plain, trap), (trap, plain)):
+        assert verify_files(*pair).verdict_kind == "unproven"
+
+
 def test_an_epsilon_is_held_by_the_normalization_that_adds_it(tmp_path: Path) -> None:
     numbers = {"gain": np.linspace(0.5, 2, 6).astype(np.float32), "shift": np.zeros(6, np.float32)}
     numbers |= {"square": np.float32(2), "tiny": np.float32(1e-12)}
