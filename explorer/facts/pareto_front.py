@@ -33,7 +33,7 @@ def mark_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
             name for name in OBJECTIVES if all(getattr(rows[index], name) is not None for index in group)
         ]
         points = [tuple(getattr(rows[index], name) for name in objectives) for index in group]
-        if objectives:
+        if objectives:  # ignored figures become zeros, because `find_nondominated` needs three coordinates
             best = find_nondominated([(*point, 0, 0)[:3] for point in points])
             marked.update(
                 index for index, point in zip(group, points, strict=True) if (*point, 0, 0)[:3] in best
@@ -47,7 +47,8 @@ def mark_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
 def mark_format_front(rows: Sequence[FormatRow]) -> tuple[FormatRow, ...]:
     """Marks the number formats on the Pareto front of their model and samples.
 
-    BitOPs are ignored if they are unknown for one rival. A row without an SNR does not compete.
+    Rows compete by weight bytes, BitOPs and SNR. BitOPs are ignored if they are unknown for one rival. A row
+    with an error, or without an SNR or weight bytes, does not compete.
     """
     rivals: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):

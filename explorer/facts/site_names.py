@@ -1,4 +1,4 @@
-"""Names of matmuls as text: the module in a node's name, and the name with its layer."""
+"""Names of matmuls as text: the dotted path in a node's name, and the name with its layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ def format_site(name: str, layer: str) -> str:
 
 
 def find_scope(name: str) -> str:
-    """Finds the module in an exporter's node name: /a/a.1/conv/conv.2/Conv is in a.1.conv.2."""
+    """Finds the dotted path of a node in the name that an exporter gave it.
+
+    It is the path of the node's module, followed by the last part of the name: /a/a.1/conv/conv.2/Conv gives
+    a.1.conv.2.Conv. A name without '/' is returned unchanged.
+    """
     scope = last = ""
     for piece in name.strip("/").split("/"):
         if not scope or piece == scope or piece.startswith(scope + "."):

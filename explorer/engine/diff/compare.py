@@ -351,8 +351,8 @@ def _list_tiled_rows(
         return []
     if any(_describe_source_change(a, b, describer) for a, b in outputs):
         return []
-    # the view of a body includes outer nodes that it depends on; they have rows of their own
-    # earlier versions wrote the whole path in front of each name
+    # the view of a body includes outer nodes that it depends on; they have rows of their own, and their names
+    # lack the path of the body, which earlier versions of the program wrote in another form
     prefixes = join_path(path[:-1], path[-1]), "/".join(path)
     names = ((row.before or "") + (row.after or "") for row in rows)
     body_rows = [
@@ -399,7 +399,7 @@ def _list_node_rows(
     tally: _Tally,
     report_phase: ReportPhase,
 ) -> list[NodeDiff]:
-    """Returns the rows of nodes in order; an added node follows the last pair before it."""
+    """Returns the rows of nodes in the order of `before`; an added node follows the last pair before it."""
     rows_with_positions: list[tuple[tuple[int, int, int], NodeDiff]] = []
     for site in sites:
         rows_with_positions.append(((min(site.before), 0, 0), site.row))
@@ -491,7 +491,10 @@ def _build_one_sided_row(op: str, name: str, text: str, *, is_removed: bool) -> 
 
 
 def _build_node_row(node: Node, helper_text: str | None, *, is_removed: bool) -> NodeDiff:
-    """Returns the row of a node that only one graph has; `helper_text` is None if it is not a helper node."""
+    """Returns the row of a node that only one graph has.
+
+    `helper_text` is about a helper node (see `find_helper_nodes`), and None for any other node.
+    """
     row = _build_one_sided_row(node.op, node.label, helper_text or "", is_removed=is_removed)
     return replace(row, is_helper=helper_text is not None)
 

@@ -64,7 +64,8 @@ class ProfileComparison(TableFact, frozen=True):
 def is_significant(before: Spread | None, after: Spread | None) -> bool | None:
     """Whether two medians differ by more than noise, that is, whether their 95 % intervals do not overlap.
 
-    A row that does not run takes exactly 0 s. Returns None if a spread has too few samples for an interval.
+    A row that does not run takes exactly 0 s. Returns None if a spread has too few samples for an interval,
+    or if neither row runs.
     """
     spreads = [spread for spread in (before, after) if spread is not None]
     if not spreads or not all(spread.sure for spread in spreads):

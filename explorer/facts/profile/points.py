@@ -29,12 +29,13 @@ def build_measured_points(fact: Profile) -> tuple[MeasuredPoint, ...]:
     """Builds the points of the layers that have a place on a roofline, in ascending order of their share."""
     points = []
     for layer in fact.layers:
-        seconds, macs, moved = layer.forward_seconds, layer.macs_per_second, layer.bytes_per_second
-        if not seconds or not macs or not moved:
+        seconds, mac_rate, byte_rate = layer.forward_seconds, layer.macs_per_second, layer.bytes_per_second
+        if not seconds or not mac_rate or not byte_rate:
             continue
+        flops = 2 * mac_rate
         predicted_seconds = layer.predicted_seconds
-        predicted = 2 * macs * seconds / predicted_seconds if predicted_seconds else None
+        predicted_flops = flops * seconds / predicted_seconds if predicted_seconds else None
         points.append(
-            MeasuredPoint(layer.layer, layer.path, 2 * macs / moved, 2 * macs, predicted, layer.share)
+            MeasuredPoint(layer.layer, layer.path, flops / byte_rate, flops, predicted_flops, layer.share)
         )
     return tuple(sorted(points, key=lambda point: point.share))

@@ -129,7 +129,7 @@ class ServingSweep(TableFact, frozen=True, kw_only=True):
 
 
 def mark_serving_front(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
-    """Marks the rows on the Pareto front among their competitors."""
+    """Sets `pareto` of each row, see `ServingRow.pareto`."""
     rivals: dict[tuple[object, ...], list[int]] = {}
     for index, row in enumerate(rows):
         if row.token is not None and row.rate is not None and row.fits is not False:

@@ -36,10 +36,9 @@ _MAX_LISTED_NAMES = 4
 """Largest number of names that a message lists."""
 
 _MAX_MAGNIFICATION = 64.0
-"""Largest ratio of an output's difference to its sensitivity (see `ModelOutputs`) if all parts are proved."""
-
 _MAX_PROVED_DIFFERENCE = 0.02
-"""Largest relative RMS difference of an output that passes if all parts are proved."""
+"""Limits of an output's RMS difference if all parts are proved: its ratio to the output's sensitivity (see
+`ModelOutputs`), and its ratio to the output's size. The output fails only beyond both limits."""
 
 
 class InputMismatch(Exception):
@@ -192,7 +191,7 @@ def run_all(
     threads: int | None = None,
     sparing: bool = True,
 ) -> ModelOutputs:
-    """Runs a model on every draw, then closes its session.
+    """Runs a model on every draw, in a session that ends with this call.
 
     Args:
         model: Model to run.
@@ -294,7 +293,7 @@ def run_each(
 
 
 def is_judged_by_float64(evidence: OutputEvidence) -> bool:
-    """Whether a float32 output was judged by its float64 result alone, without its sensitivity.
+    """Whether an output is float32 and was judged by its float64 result alone, without its sensitivity.
 
     For types narrower than float32, the sensitivity is the minimum noise floor (see `OutputComparison`).
     """
@@ -414,7 +413,7 @@ def is_within_rounding(evidence: OutputEvidence, noise: Noise) -> bool:
     return evidence.relative_rms is not None and evidence.relative_rms <= limit
 
 
-def reject_changed(
+def fail_irreproducible(
     evidence: Sequence[OutputEvidence], first: ModelOutputs, second: ModelOutputs, label: str, noise: Noise
 ) -> tuple[OutputEvidence, ...]:
     """Fails outputs that differ by more than rounding between two runs of one model on the same inputs.
@@ -583,7 +582,11 @@ def _format_relative_difference(relative: float | None) -> str:
 
 
 def relax_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
-    """Passes a failed output if `depth` roundings explain its difference. Otherwise it stays unchanged."""
+    """Passes an output that failed by its size if `depth` roundings explain its difference.
+
+    Any other output stays unchanged. The caller knows that stored numbers differ by a rounding each, and the
+    new reason names them as the cause.
+    """
     relative = evidence.relative_rms
     failed_by_size = (evidence.limit_share or 0.0) > 1.0  # not by a NaN or another shape
     if (

@@ -368,7 +368,7 @@ def _reject_irreproducible(evidence: Evidence, noise: Noise, runs: Runs) -> Evid
     labels = (runs.other_label, _ORIGINAL)
     results = runs.run_in_parallel(*(model for model in models for _ in range(2)))
     for label, first, second in zip(labels, results[::2], results[1::2], strict=False):
-        evidence = outputs.reject_changed(evidence, first, second, label, noise)
+        evidence = outputs.fail_irreproducible(evidence, first, second, label, noise)
     return evidence
 
 
