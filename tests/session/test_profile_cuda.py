@@ -142,12 +142,12 @@ def _posing(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
     class Posing(device.Cuda):
         activities = (ProfilerActivity.CPU,)
 
-        def place(self, given: Any) -> Any:
+        def move(self, given: Any) -> Any:
             cuda.placed(given)
             return given
 
-        def events(self, profiler: Any) -> Any:
-            return super().events(_seen(profiler))
+        def read_events(self, profiler: Any) -> Any:
+            return super().read_events(_seen(profiler))
 
     cuda.device = contextlib.nullcontext
     for name in ("init", "device", "device_count", "current_device", "current_stream", "synchronize", "Event",
@@ -261,7 +261,7 @@ def test_a_device_that_cannot_take_the_model_says_so() -> None:
     with pytest.raises(
         BadModel, match=r"cuda:0: the model cannot be moved to the device: CUDA out of memory"
     ):
-        full.place(module)
+        full.move(module)
 
 
 def test_a_driver_that_does_not_do_is_one_line(posing: mock.Mock) -> None:

@@ -84,7 +84,7 @@ class DenseBlock(NamedTuple):
     side: int
     layers: int
 
-    def width(self, layer: int) -> int:
+    def count_channels(self, layer: int) -> int:
         """Returns the number of channels that a layer reads, by the layer's index."""
         return self.channels + _ADDED_CHANNELS * layer
 
@@ -370,7 +370,7 @@ def _build_block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
 
     conv((block.channels, block.channels), 3, "x", "v0")
     for layer in range(block.layers):
-        read, wide = features[0], block.width(layer)
+        read, wide = features[0], block.count_channels(layer)
         if layer:
             read = f"joined{layer}"
             nodes.append(Node("Concat", features, [read], read, attributes={"axis": 1}))

@@ -211,7 +211,7 @@ def _time_in_block(
     """Yields the times of Concat and BatchNormalization in a dense block; see `_time_in_network`."""
     runs = _measure_kernel_times(kernels.build_block(block), kernels.build_observed_block(block), time)
     for number, (op, layer) in enumerate(block.kernels):
-        sizes = (1, block.width(layer), block.side, block.side)
+        sizes = (1, block.count_channels(layer), block.side, block.side)
         yield _build_kernel_time(
             op, sizes, 0, 8 * math.prod(sizes), compute_spread([run[number] for run in runs])
         )

@@ -33,37 +33,37 @@ class Processor:
     name = "cpu"
     activities: Sequence[ProfilerActivity] = (ProfilerActivity.CPU,)
 
-    def place(self, value: Any) -> Any:
+    def move(self, value: Any) -> Any:
         """Moves a tensor or a module to the device."""
         return value
 
-    def current(self) -> AbstractContextManager[object]:
+    def make_default(self) -> AbstractContextManager[object]:
         """Returns a context manager that makes the device torch's default."""
         return nullcontext()
 
     def wait(self) -> None:
         """Waits until all work on the device is done."""
 
-    def mark(self) -> Any:
-        """Returns the current time as a mark for `between`."""
+    def create_mark(self) -> Any:
+        """Returns the current time as a mark for `compute_seconds`."""
         return time.perf_counter()
 
-    def between(self, start: Any, end: Any) -> float:
+    def compute_seconds(self, start: Any, end: Any) -> float:
         """Computes the seconds between two marks. Call `wait` before."""
         return float(end - start)
 
-    def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
+    def read_events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
         """Returns the events of a profiler that has ended: the program's calls, and the device's kernels."""
         return read_events(profiler), []
 
-    def begin(self) -> None:
+    def begin_measuring(self) -> None:
         """Starts to measure memory."""
 
-    def notes(self) -> tuple[str, ...]:
-        """Returns notes on the runs since `begin`."""
+    def list_notes(self) -> tuple[str, ...]:
+        """Returns notes on the runs since `begin_measuring`."""
         return ()
 
-    def clear(self) -> None:
+    def free_memory(self) -> None:
         """Frees unused memory of the device."""
 
 
@@ -77,7 +77,7 @@ class Cuda(Processor):
         self._before = 0
         self._has_kernels = False
 
-    def place(self, value: Any) -> Any:
+    def move(self, value: Any) -> Any:
         """See `Processor`.
 
         Raises:
@@ -90,7 +90,7 @@ class Cuda(Processor):
             reason = str(error).partition("\n")[0]
             raise BadModel(f"{subject} cannot be moved to the device: {reason}", where=self.name) from None
 
-    def current(self) -> AbstractContextManager[object]:
+    def make_default(self) -> AbstractContextManager[object]:
         """See `Processor`."""
         return torch.cuda.device(self.name)
 
@@ -98,28 +98,28 @@ class Cuda(Processor):
         """See `Processor`."""
         torch.cuda.synchronize(self.name)
 
-    def mark(self) -> Any:
+    def create_mark(self) -> Any:
         """See `Processor`."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.name))
         return event
 
-    def between(self, start: Any, end: Any) -> float:
+    def compute_seconds(self, start: Any, end: Any) -> float:
         """See `Processor`."""
         return float(start.elapsed_time(end)) * 1e-3
 
-    def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
+    def read_events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
         """See `Processor`."""
         calls, kernels = read_cuda_events(profiler)
         self._has_kernels = self._has_kernels or bool(kernels)
         return calls, kernels
 
-    def begin(self) -> None:
+    def begin_measuring(self) -> None:
         """See `Processor`."""
         torch.cuda.reset_peak_memory_stats(self.name)
         self._before = torch.cuda.memory_allocated(self.name)
 
-    def notes(self) -> tuple[str, ...]:
+    def list_notes(self) -> tuple[str, ...]:
         """See `Processor`."""
         peak = torch.cuda.max_memory_allocated(self.name)
         reserved = torch.cuda.max_memory_reserved(self.name)
@@ -134,7 +134,7 @@ class Cuda(Processor):
             f" torch's allocator reserved {bytes_text(reserved)}",
         )
 
-    def clear(self) -> None:
+    def free_memory(self) -> None:
         """See `Processor`."""
         with suppress(RuntimeError):  # after a kernel's error, every call of the device fails
             torch.cuda.empty_cache()

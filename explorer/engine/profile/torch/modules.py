@@ -115,7 +115,7 @@ class _ModuleRuns(TimedRuns):
         super().__init__(spec.record)
         self._subject, self.module, self._train = subject, module, spec.train
         self._device = device
-        self._arguments = _map_tensors(subject.args, device.place), _map_tensors(subject.kwargs, device.place)
+        self._arguments = _map_tensors(subject.args, device.move), _map_tensors(subject.kwargs, device.move)
         layers = subject.analysis.layers
         rows = {(layer.path, layer.kind): layer.id for layer in layers}
         paths = list_modules(module)
@@ -164,14 +164,14 @@ class _ModuleRuns(TimedRuns):
         # copy the inputs, because a module may change them in place
         args, kwargs = (_map_tensors(value, torch.clone) for value in self._arguments)
         device.wait()
-        with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train), device.current():
+        with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train), device.make_default():
             if not observed:
                 began = time.perf_counter()
                 parts = self._step(args, kwargs, False)
                 device.wait()
                 seconds = time.perf_counter() - began
                 for name, marks in parts.items():
-                    self.phases.setdefault(name, []).append(device.between(*marks))
+                    self.phases.setdefault(name, []).append(device.compute_seconds(*marks))
                 return seconds
             with profile(activities=device.activities, profile_memory=True) as profiler:
                 with intercept_calls(self.run):
@@ -179,7 +179,7 @@ class _ModuleRuns(TimedRuns):
                     self._step(args, kwargs, True)
                     device.wait()
                     seconds = time.perf_counter() - began
-        events, kernels = device.events(profiler)
+        events, kernels = device.read_events(profiler)
         self.runs.append(build_module_run(events, self._functions))
         if self._record:
             self.recording = [*self.recording, build_recorded_run([*events, *kernels])][-self._record :]
@@ -208,9 +208,9 @@ class _ModuleRuns(TimedRuns):
         with ExitStack() as stack:
             if observed:
                 stack.enter_context(record_function(f"{PHASE}{name}"))
-            began = self._device.mark()
+            began = self._device.create_mark()
             yield
-            parts[name] = began, self._device.mark()
+            parts[name] = began, self._device.create_mark()
 
 
 def _sum_outputs(outputs: Any) -> torch.Tensor:
@@ -284,16 +284,16 @@ class _MeasuredModule(Struct):
             torch.set_num_threads(spec.threads)
         self.threads = torch.get_num_threads()
         module, device = self.subject.module, self.device
-        stack.callback(device.clear)
+        stack.callback(device.free_memory)
         if spec.train or device.name != "cpu":
             # training changes batch statistics, and the user's module must stay on its device
             module = copy_module(module)
-        module = device.place(module)
+        module = device.move(module)
         for part in module.modules():
             stack.callback(setattr, part, "training", part.training)
         module.train(spec.train)
         self.loaded = _ModuleRuns(self.subject, module, spec, device)
-        device.begin()
+        device.begin_measuring()
 
     def call_loaded(self, work: Callable[[Any], _T]) -> _T:
         """See `Measurement`."""
@@ -318,7 +318,7 @@ class _MeasuredModule(Struct):
         if self.loaded.failed_at[1] is error:
             return self.loaded.failed_at[0]
         clear_frames(error.__traceback__)  # frees the tensors of the failed run
-        self.device.clear()
+        self.device.free_memory()
         try:
             self.loaded.run_once(True)
         except Exception as again:  # a model may raise any exception
@@ -358,7 +358,7 @@ class _MeasuredModule(Struct):
             inputs=self.subject.inputs,
             machine=machine,
             load=watch.describe_load(compute_spread(self.wall)),
-            notes=(*(_NOTES if spec.train else ()), *self.device.notes()),
+            notes=(*(_NOTES if spec.train else ()), *self.device.list_notes()),
             recording=self.recording,
         )
         called_rows = {row for run in self.runs for row in run.called_rows}
