@@ -116,7 +116,10 @@ class Machine:
 
     def _joining(self, block: DenseBlock) -> list[float]:
         places = block.side**2
-        return [8 * block.width(at) * places / (10e9 if op == "Concat" else 25e9) for op, at in block.kernels]
+        return [
+            8 * block.count_channels(at) * places / (10e9 if op == "Concat" else 25e9)
+            for op, at in block.kernels
+        ]
 
     def build_observed_block(self, block: DenseBlock) -> ObservedNetwork:
         every = [1.5 * one for one in self._joining(block)]
