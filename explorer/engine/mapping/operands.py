@@ -213,7 +213,7 @@ def find_output_fault(
 
 def _finish_output(model: Model, site: Site, values: Mapping[str, _Array], sums: _Array) -> _Array:
     """Computes the operator's output from the sums, with the nodes that a tiling writes after a product."""
-    emission = Emission(opset=model.opset, used_names=set(list_value_names(model.graph)), quantized=True)
+    emission = Emission(opset=model.opset, used_names=set(list_value_names(model.graph)), is_quantized=True)
     name = emission.create_name("sums")
     builder = GraphBuilder(emission, emission.create_prefix("finish"), site.name)
     output = site.finish(builder, name, site.inputs)

@@ -62,8 +62,8 @@ class ValueDistribution:
     """Distribution of the numbers of one value over all samples.
 
     Args:
-        fine: Whether to keep a histogram: `HALF_INTERVALS` intervals of equal width on each side of zero, up
-            to a power of two.
+        has_histogram: Whether to keep a histogram: `HALF_INTERVALS` intervals of equal width on each side
+            of zero, up to a power of two.
 
     Attributes:
         low, high: Minimum and maximum of the finite numbers. Before the first number, they are infinity and
@@ -73,10 +73,10 @@ class ValueDistribution:
         nan: Number of NaNs. Neither NaNs nor infinities enter the range.
     """
 
-    def __init__(self, *, fine: bool = True) -> None:
-        self.fine = fine
+    def __init__(self, *, has_histogram: bool = True) -> None:
+        self.has_histogram = has_histogram
         self.low, self.high, self.nan, self.zeros = math.inf, -math.inf, 0, 0
-        self.counts = np.zeros(2 * HALF_INTERVALS if fine else 0, np.int64)
+        self.counts = np.zeros(2 * HALF_INTERVALS if has_histogram else 0, np.int64)
         self._exponent: int | None = None
 
     def add(self, values: Array) -> None:
@@ -95,7 +95,7 @@ class ValueDistribution:
                 return
             low, high = float(chunk.min()), float(chunk.max())
         self.low, self.high = min(self.low, low), max(self.high, high)
-        if self.fine:
+        if self.has_histogram:
             self.zeros += int(np.count_nonzero(chunk == 0))
             self._grow(max(-self.low, self.high))
             # the factor is a power of two, so the product is exact
@@ -205,7 +205,9 @@ def calibrate_ranges_of_runs(
         Misuse: A value holds NaN, or the percentile is out of range.
     """
     check_percentile(percentile)
-    distributions = {use.value: ValueDistribution(fine=calibrator != "minmax") for use in uses.values()}
+    distributions = {
+        use.value: ValueDistribution(has_histogram=calibrator != "minmax") for use in uses.values()
+    }
     observe(lambda name, value: distributions[name].add(value))
     return {
         key: choose_range(distributions[use.value], use, text, calibrator, percentile)

@@ -207,13 +207,13 @@ def _read_layer(
     """Returns the layer record of a node, or None if the node neither multiplies nor holds weights."""
     key = node.domain, node.op
     if key in _KINDS:
-        constants.replaceable = False
+        constants.has_replaceable = False
         try:
             operands = _KINDS[key](node, constants)
             _check_operands(operands, constants, shapes, constant_names)
             operands = _set_layer_dtype(operands, shapes)
         except _NotQuantizable as error:
-            reason = REPLACEABLE if constants.replaceable else str(error)
+            reason = REPLACEABLE if constants.has_replaceable else str(error)
             return QuantizableLayer(node, node.label, reason=reason)
         # a Gather holds weights only if its table is stored
         if operands:
@@ -290,7 +290,7 @@ def _read_operand(
         _NotQuantizable: A caller of the model may replace the stored weight.
     """
     resolved = constants.resolve(value)
-    if part == "weight" and constants.replaceable:
+    if part == "weight" and constants.has_replaceable:
         raise _NotQuantizable(REPLACEABLE)
     if resolved is None or value in constants.derived:
         # `_check_operands` rejects a value that a DequantizeLinear produces

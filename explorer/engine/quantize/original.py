@@ -31,7 +31,7 @@ class OriginalRuns:
     Args:
         model: The model.
         samples: Inputs of the model.
-        fine: Whether to keep histograms, for calibrators that need more than minimum and maximum.
+        has_histograms: Whether to keep histograms, for calibrators that need more than minimum and maximum.
         step: Function called before each run with the number of completed runs and of all runs. It raises
             `Cancelled` to stop.
 
@@ -43,14 +43,16 @@ class OriginalRuns:
     """
 
     def __init__(
-        self, model: Model, samples: Samples, *, fine: bool, step: Step = lambda done, total: None
+        self, model: Model, samples: Samples, *, has_histograms: bool, step: Step = lambda done, total: None
     ) -> None:
         self.samples = samples
         value_infos = shapes.infer(model).values
         layers = find_layers(model, value_infos, {})
         input_names = {operand.value for layer in layers for operand in layer.list_operands("input")}
         self.means = ChannelMeans(find_channel_axes(layers))
-        self._distributions = {name: ValueDistribution(fine=fine) for name in sorted(input_names)}
+        self._distributions = {
+            name: ValueDistribution(has_histogram=has_histograms) for name in sorted(input_names)
+        }
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
         for info in get_sample_infos(model, [*self._distributions], samples):
             if info.dtype not in FLOATS:

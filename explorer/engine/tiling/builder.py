@@ -58,7 +58,7 @@ class Emission(Struct):
         function_names: Names of registered functions, by requested name and operator set.
         roots: Parts of the names in use that end before a slash.
         bundles: Groups of weights that are cut from one tensor, by key.
-        quantized: Whether the model has DequantizeLinear nodes, so that `set_apart` adds a node.
+        is_quantized: Whether the model has DequantizeLinear nodes, so that `set_apart` adds a node.
     """
 
     opset: int
@@ -69,7 +69,7 @@ class Emission(Struct):
     function_names: dict[tuple[str, int], str] = field(default_factory=dict)
     roots: set[str] = field(default_factory=set)
     bundles: dict[tuple[Any, ...], WeightBundle] = field(default_factory=dict)
-    quantized: bool = False
+    is_quantized: bool = False
 
     def __post_init__(self) -> None:
         self.roots |= {name[:index] for name in self.used_names for index, c in enumerate(name) if c == "/"}
@@ -315,7 +315,7 @@ class GraphBuilder(Struct):
         readers. It crashes if a reader is in the body of a Scan. A Flatten, which copies nothing, prevents
         the move. A model without DequantizeLinear needs no Flatten.
         """
-        return self.add("Flatten", (x,), label, attributes={"axis": 1}) if self.emission.quantized else x
+        return self.add("Flatten", (x,), label, attributes={"axis": 1}) if self.emission.is_quantized else x
 
     def concat(self, parts: Sequence[str], axis: int, label: str) -> str:
         """Concatenates the parts along an axis. A single part is returned unchanged."""

@@ -59,15 +59,15 @@ def find_sites(
                 skipped.append(SkippedSite(tiled_site, node.op, "tiled already", runs(node).macs))
             tiled.add(tiled_site)
         elif build_site is not None and node.key not in model.functions:
-            context.constants.replaceable = False  # becomes True if the function reads such a constant
+            context.constants.has_replaceable = False  # becomes True if the function reads such a constant
             try:
                 if any(isinstance(value, AttributeRef) for value in node.attributes.values()):
                     raise NoSite("its attributes depend on the call of the function that contains it")
                 site = build_site(node, context)
-                if context.constants.replaceable:
+                if context.constants.has_replaceable:
                     raise NoSite
                 sites.append(replace(site, place=tuple(place), runs=runs(node)))
             except NoSite as why:
-                reason = REPLACEABLE if context.constants.replaceable else str(why)
+                reason = REPLACEABLE if context.constants.has_replaceable else str(why)
                 skipped.append(SkippedSite(join_path(place, node.label), node.op, reason, runs(node).macs))
     return sites, skipped

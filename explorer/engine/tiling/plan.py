@@ -200,7 +200,7 @@ def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int, lay
         edges="padded" if form == "batched" or site.dynamic else choice.edges,
         output=site.output,
         weight=site.weight.name if site.weight is not None else "",
-        bias=site.bias,
+        bias=site.has_bias,
         tile=tile,
         batch=site.batch,
         dtype=site.dtype,

@@ -76,7 +76,7 @@ class Weight(Struct, frozen=True):
     Attributes:
         tensor: Stored tensor: `batch` matrices in sequence, or the kernel that `compute_block` cuts.
         name: Name of the initializer, or value name of the Constant.
-        transposed: Whether the stored matrices are (N, K).
+        is_transposed: Whether the stored matrices are (N, K).
         K, N: Sizes of the operand, which may differ from the stored tensor's sizes.
         chain: Nodes between the stored tensor and the product.
         batch: Number of matrices in the stack.
@@ -87,7 +87,7 @@ class Weight(Struct, frozen=True):
 
     tensor: Tensor
     name: str
-    transposed: bool
+    is_transposed: bool
     K: int
     N: int
     chain: tuple[Node, ...]
@@ -123,7 +123,7 @@ class Site(Struct, frozen=True):
         left: Function that writes X of shape (M, K), or (batch, M, K) if `stacked`.
         right: Weight, or a function that writes W of shape (K, N) or (batch, K, N).
         finish: Function that writes the nodes from the products, (M, N) or (batch, M, N), to the output.
-        bias: Whether `finish` adds a bias.
+        has_bias: Whether `finish` adds a bias.
         dynamic: Names among 'batch', 'M', 'K', 'N' of sizes known only at run time. Their values are
             examples.
         place: Names of the enclosing nodes or functions, outermost first.
@@ -150,7 +150,7 @@ class Site(Struct, frozen=True):
     left: OperandBuilder
     right: Weight | OperandBuilder
     finish: OutputBuilder
-    bias: bool = False
+    has_bias: bool = False
     dynamic: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
     runs: RunCounts = RunCounts()
@@ -215,7 +215,7 @@ class Constants:
         producers: Node that produces each value, if already known.
 
     Attributes:
-        replaceable: Whether a replaceable default was found since the caller last set this to False.
+        has_replaceable: Whether a replaceable default was found since the caller last set this to False.
         derived: Weights computed from stored weights, by name. Each has its axes in the value's order.
     """
 
@@ -224,7 +224,7 @@ class Constants:
     ) -> None:
         self.initializers = graph.initializers
         self.defaults = defaults
-        self.replaceable = False
+        self.has_replaceable = False
         if producers is None:
             producers = {o: n for n in graph.nodes for o in n.outputs if o}
         self.producers = producers
@@ -272,7 +272,7 @@ class Constants:
                 return None
             name = node.inputs[0]
         if name in self.defaults:
-            self.replaceable = True
+            self.has_replaceable = True
             return None
         tensor = self.initializers[name]
         return tensor, name, _compose_permutations(len(tensor.shape), perms), tuple(chain)

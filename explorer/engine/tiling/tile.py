@@ -53,7 +53,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         for node in _list_all_nodes(nodes)
     )
     value_names = set(list_value_names(model.graph))
-    emission = Emission(opset=model.opset, used_names=value_names, quantized=is_quantized)
+    emission = Emission(opset=model.opset, used_names=value_names, is_quantized=is_quantized)
     # keep the functions of an earlier tiling: the same name implies the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
@@ -166,7 +166,7 @@ def _tile_function(function: Function, planned: Planned, droppable: set[int], em
         names,
         functions=emission.functions,
         function_names=emission.function_names,
-        quantized=emission.quantized,
+        is_quantized=emission.is_quantized,
     )
     body_nodes, _ = drop_unused_nodes(
         _replace_nodes(nodes, planned, droppable, function_emission), function.outputs, droppable

@@ -287,7 +287,9 @@ class Quantizer:
             step = partial(report, on_progress, cancel, "calibrating")
             self._original_runs = (
                 key,
-                OriginalRuns(model, self._read_samples(model, request), fine=needs_histograms, step=step),
+                OriginalRuns(
+                    model, self._read_samples(model, request), has_histograms=needs_histograms, step=step
+                ),
             )
         return self._original_runs[1]
 

@@ -55,11 +55,11 @@ def decompose(
             nodes.append(node)
             continue
         builder = GraphBuilder(emission, emission.create_prefix(f"{node.label}/parts"), "", f"{node.label}/")
-        context.constants.replaceable = False  # set if a weight is an input that a caller can replace
+        context.constants.has_replaceable = False  # set if a weight is an input that a caller can replace
         try:
             write(builder, node, context)
         except NoSite as why:
-            refused[node.label] = REPLACEABLE if context.constants.replaceable else str(why)
+            refused[node.label] = REPLACEABLE if context.constants.has_replaceable else str(why)
             nodes.append(node)
             continue
         decomposed.append(node.label)

@@ -415,7 +415,7 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
     emission = builder.emission
     body = GraphBuilder(emission, "", "")
     formal = ["X", *(f"X{i + 2}" for i in range(len(site.inputs) - 1))]
-    if site.bias:
+    if site.has_bias:
         formal[-1] = "C"
     arguments = list(site.inputs)
     if site.weight is not None:

@@ -32,7 +32,7 @@ class StoredOperand:
         self.K = K
         self.index = 0 if weight.batch == 1 else index
         # without the name, because weights in two branches may have the same name
-        self.key = (weight.tensor, weight.transposed, weight.layout, self.index, K)
+        self.key = (weight.tensor, weight.is_transposed, weight.layout, self.index, K)
         self.base_name = weight.name if weight.batch == 1 or index is None else f"{weight.name}/{index}"
 
     def split_stack(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
@@ -52,7 +52,7 @@ class StoredOperand:
             names = [f"{self.base_name}/tile_{k}_{n}" for k, n in tiles.places]
             bundles[key] = tiles.create_bundle(builder.emission.create_names(names))
         tile_names = bundles[key].names
-        if self.weight.transposed:  # its tiles are in the order n, k
+        if self.weight.is_transposed:  # its tiles are in the order n, k
             return [list(tile_names[k :: grid[0]]) for k in range(grid[0])]
         return [list(tile_names[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
@@ -65,7 +65,7 @@ class StoredOperand:
         has_same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
         has_same_layout = (
-            not weight.transposed and weight.compute_block is None and weight.tensor.shape == shape
+            not weight.is_transposed and weight.compute_block is None and weight.tensor.shape == shape
         )
         if has_same_size and has_same_layout and self.index in (None, 0):
             # the stored tensor can be used unchanged

@@ -25,9 +25,9 @@ Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 def _view_matrix(weight: Weight, index: int = 0) -> Array:
     """Returns the weight, or one matrix of a stack, as (K, N): a view of the stored bytes."""
-    size = (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
+    size = (weight.N, weight.K) if weight.is_transposed else (weight.K, weight.N)
     matrix: Array = weight.tensor.array().reshape(weight.batch, *size)[index]
-    return matrix.T if weight.transposed else matrix
+    return matrix.T if weight.is_transposed else matrix
 
 
 def _view_bytes(array: Array) -> memoryview:
@@ -39,7 +39,7 @@ def _release_pages(weight: Weight, first: int, last: int) -> None:
     """Releases the mapped pages of the stored rows `first` to `last` - 1. Stacks keep their pages."""
     payload = weight.tensor.payload
     if isinstance(payload, FileSpan) and weight.batch == 1:
-        row = payload.size // max(weight.N if weight.transposed else weight.K, 1)
+        row = payload.size // max(weight.N if weight.is_transposed else weight.K, 1)
         payload.release(first * row, last * row)
 
 
@@ -61,7 +61,7 @@ def _create_tensor(
     if len(payloads) > 1:
         # a block of a matrix that is stored row by row reads a part of many stored rows, so parallel reads
         # would map too much of the file
-        independent = tuple(payloads) if weight.transposed and _is_in_file(weight) else ()
+        independent = tuple(payloads) if weight.is_transposed and _is_in_file(weight) else ()
         size = sum(part.size for part in payloads)
         payload = ComputedPayload(
             size, lambda: itertools.chain.from_iterable(part.make() for part in payloads), independent
@@ -91,7 +91,7 @@ class _Blocks(Struct):
     def list_payloads(self) -> list[ComputedPayload]:
         """Returns the bytes of the blocks: a payload for each if their order is free, else one for all."""
         size = self.height * self.width * _get_itemsize(self.weight)
-        if not self.weight.transposed or not _is_in_file(self.weight):
+        if not self.weight.is_transposed or not _is_in_file(self.weight):
             return [ComputedPayload(len(self.corners) * size, self.compute_in_order)]
         # a large weight stays mapped until all its blocks are done, so its first block waits for the previous
         # weight
@@ -127,7 +127,7 @@ class _Blocks(Struct):
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
             return
         matrix = _view_matrix(self.weight, self.matrix_index)
-        if not self.weight.transposed and matrix.nbytes > _MAX_MAPPED_BYTES and len(self.corners) > 1:
+        if not self.weight.is_transposed and matrix.nbytes > _MAX_MAPPED_BYTES and len(self.corners) > 1:
             yield from self.compute_from_bands(matrix)
             return
         for k, n in self.corners:
@@ -211,7 +211,7 @@ def create_blocks(name: str, weight: Weight, grid: tuple[int, int], height: int,
     sizes = [height] * grid[0], [width] * grid[1]
     payloads: list[ComputedPayload] = []
     for b in range(weight.batch):
-        if weight.transposed:
+        if weight.is_transposed:
             payloads += WeightTiles(weight, (height, width), sizes, b).list_payloads()
         else:
             payloads += _Blocks(weight, corners, height, width, b).list_payloads()
@@ -262,11 +262,11 @@ class WeightTiles:
         self._sizes = sizes
         self._index = index
         self._itemsize = _get_itemsize(weight)
-        self._tiles_per_band = len(sizes[0 if weight.transposed else 1])
+        self._tiles_per_band = len(sizes[0 if weight.is_transposed else 1])
         k_range, n_range = (range(len(axis_sizes)) for axis_sizes in sizes)
         self.places = (
             [(k, n) for n in n_range for k in k_range]
-            if weight.transposed
+            if weight.is_transposed
             else list(itertools.product(k_range, n_range))
         )
 
@@ -319,7 +319,7 @@ class WeightTiles:
         first = band * self._tiles_per_band
         yield from map(self._read_tile, range(first + len(tiles), first + self._tiles_per_band))
         if self._weight.compute_block is None:
-            step = self._tile[1 if self._weight.transposed else 0]
+            step = self._tile[1 if self._weight.is_transposed else 0]
             _release_pages(self._weight, band * step, (band + 1) * step)
 
     def _read_tile(self, index: int) -> memoryview:
@@ -342,7 +342,7 @@ class WeightTiles:
             return np.empty(0)
         matrix = _view_matrix(self._weight, self._index)
         rows, size, axis_order = (
-            (matrix.T, (tn, tk), (1, 2, 0)) if self._weight.transposed else (matrix, (tk, tn), (1, 0, 2))
+            (matrix.T, (tn, tk), (1, 2, 0)) if self._weight.is_transposed else (matrix, (tk, tn), (1, 0, 2))
         )
         rows = rows[band * size[0] : (band + 1) * size[0]]
         if len(rows) < size[0]:

@@ -255,7 +255,7 @@ def _build_site(
         ),
         right=right,
         finish=write_output,
-        bias=bool(bias),
+        has_bias=bool(bias),
         dynamic=("M",) if is_open else (),
         macs=macs,
     )

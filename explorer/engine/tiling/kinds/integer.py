@@ -174,7 +174,7 @@ def build_integer_site(
         node=node,
         inputs=tuple(site_inputs),
         finish=finish,
-        bias=False,
+        has_bias=False,
         sums=cache(lambda: _find_needed_accumulator(base, terms, converter, right_dtype)),
     )
 

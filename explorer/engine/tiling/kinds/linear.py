@@ -148,7 +148,7 @@ def _build_site(
         left=write_left,
         right=weight,
         finish=finish,
-        bias=bool(bias),
+        has_bias=bool(bias),
         dynamic=("M",) if open_axes else (),
     )
 
@@ -318,7 +318,7 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, swapped: 
         left=partial(pairs.write_operand, a, "x"),
         right=partial(pairs.write_operand, b, "w"),
         finish=finish,
-        bias=bool(bias),
+        has_bias=bool(bias),
         dynamic=dynamic,
     )
 

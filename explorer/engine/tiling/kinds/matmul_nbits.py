@@ -64,7 +64,13 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     if find_quantized_operand(context, x) is not None:
         reason = "its weight has scales in blocks, so a sum has no common scale"
     return replace(
-        base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=reason, stored=f"uint{bits}"
+        base,
+        node=node,
+        inputs=inputs,
+        finish=finish,
+        has_bias=bool(bias),
+        in_floats=reason,
+        stored=f"uint{bits}",
     )
 
 
