@@ -751,10 +751,22 @@ class _Watch:
             answer_packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
             has_values = isinstance(args[0], torch.Tensor) and not args[0].is_meta
             if answer_packed is None or has_values:
-                result = kernels.match_cpu_kernel(operator.name, func(*args, **kwargs), args)
+                result = self.call_operator(func, args, kwargs)
+                result = kernels.match_cpu_kernel(operator.name, result, args)
             else:
                 result = answer_packed(dispatch.build_call(func, args, kwargs, None))
         return self.without_random_values(operator, args, result) if operator.is_random else result
+
+    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Calls an operator on shapes. A scalar with a value may have to lose it, such as a single index."""
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            devices = {tensor.device for tensor in collect_tensors((args, kwargs))}
+            if not is_about_devices(error) or len(devices) < 2:
+                raise
+        convert = partial(self.convert_to_meta, scalars=True)
+        return func(*convert(args), **{name: convert(value) for name, value in kwargs.items()})
 
     def keep_results(self, results: Any) -> None:
         """Keeps the storages of all results alive: autograd may read results that are not activations."""

@@ -227,6 +227,15 @@ def packed(kind: Any, **options: Any) -> Any:
     return Packed
 
 
+def test_an_adaptive_softmax_costs_the_clusters_of_its_targets() -> None:
+    # the head has 4 classes and 2 clusters; two targets are in a cluster, each at a place of its own
+    layer = nn.AdaptiveLogSoftmaxWithLoss(16, 24, [4, 12])
+    targets = torch.tensor([1, 6, 3, 20])
+    analysis = examine_module(Call(lambda x: layer(x, targets).loss), [torch.empty(4, 16, device="meta")], {})
+    totals = analysis.analysis.info.totals
+    assert (totals.macs, totals.status) == (4 * 16 * 6 + (16 * 4 + 4 * 8) + (16 * 1 + 1 * 12), "exact")
+
+
 def test_a_packed_sequence_costs_the_steps_that_it_has() -> None:
     lengths = torch.tensor([3, 7])
     assert on_meta(packed(nn.LSTM), (2, 7, 3), lengths).info.totals.macs == 10 * 4 * 5 * 8
