@@ -125,6 +125,7 @@ def _suggest_names(model: Model, name: str) -> str:
 
 
 def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
+    """Renames a node, unless another node of the same graph has the name."""
     body, node = target.scope.body, target.node
     if node.name == to:
         raise Misuse(f"{target.text} is called that already", where=FLAG)
@@ -137,6 +138,7 @@ def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
 
 
 def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str]:
+    """Renames a value and its uses; the description names the value's role."""
     scope, name = target.scope, target.value_name
     if name == to:
         raise Misuse(f"the value '{name}' is called that already", where=FLAG)

@@ -94,6 +94,7 @@ class _Loop(lightning.LightningModule):
         return _OPTIMIZERS[self.options.optimizer](self.parameters(), lr=self.options.rate)
 
     def on_train_epoch_end(self) -> None:
+        """Records the scores of an epoch, and saves the weights if it is the best so far."""
         metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
         loss, held_out_loss = metrics["loss"], metrics["held_out_loss"]
         epoch = len(self.epochs) + 1

@@ -184,6 +184,7 @@ class _Emitter:
         return "\n".join([*self.write_head(), *self.write_flushes(), *self.write_run()]) + "\n"
 
     def write_head(self) -> Iterator[str]:
+        """Writes types, buffers, counters and the functions that convert and finish numbers."""
         M, K, N = self.nest.size
         yield "#include <math.h>"
         yield "#include <stdint.h>"
@@ -292,6 +293,7 @@ class _Emitter:
             yield from self.write_flush(level)
 
     def write_flush(self, level: int) -> Iterator[str]:
+        """Writes the function that sends the tile of sums of a level to the outer level or the output."""
         outer = self.find_outer_level("C", level)
         _, columns = self.nest.get_buffer_size("C", level)
         finishes = level <= self.finishing
@@ -443,6 +445,7 @@ class _Emitter:
                 yield from self.write_load(operand, level)
 
     def write_load(self, operand: Operand, level: int) -> Iterator[str]:
+        """Writes the load of an operand's tile at a level, which happens only if the tile changed."""
         row, column = (AXES[axis] for axis in OPERAND_AXES[operand])
         keeps = operand in self.nest.levels[level].keep
         record = f"{operand}{level}_held[id{level}]"
@@ -522,6 +525,7 @@ class _Emitter:
         return " && ".join(tests) or "1"
 
     def write_product(self) -> Iterator[str]:
+        """Writes the loops that multiply the tiles of the array."""
         level = self.last
         (_, a_width) = self.nest.get_buffer_size("A", level)
         (_, b_width) = self.nest.get_buffer_size("B", level)

@@ -287,6 +287,7 @@ class _Chain:
         return True
 
     def _add_clip(self, node: Node, value: str) -> bool:
+        """Adds a Clip with stored limits."""
         limits = [node.attributes.get("min", -np.inf), node.attributes.get("max", np.inf)]
         for index, name in enumerate(node.inputs[1:3]):
             number = self.reader.read_numbers(name) if name else None
@@ -300,6 +301,7 @@ class _Chain:
         return True
 
     def _add_operand(self, node: Node, value: str) -> bool:
+        """Adds the other operand of an Add: a constant of each column, or a residual."""
         names = [name for name in node.inputs if name != value]
         if len(names) != 1:
             return False
@@ -324,6 +326,7 @@ class _Chain:
         return True
 
     def _add_quantize(self, node: Node, value: str) -> bool:
+        """Adds a QuantizeLinear of integer sums with one stored scale."""
         if self.sums.kind == "f":
             return False  # a rounding error of a float sum could change a code
         scale = self.reader.read_numbers(node.inputs[1])

@@ -259,6 +259,7 @@ def _find_first_wrong(wrong: _Array, output: _Array, exact: _Array) -> str:
 
 
 def _describe_differences(code: CodeSite, runs: Sequence[_Run]) -> tuple[CounterDifference, ...]:
+    """Returns the counters that differ from the plan in a run, each at its first difference."""
     differences: dict[tuple[int, str], CounterDifference] = {}
     for counter in code.counters:
         counter_key = counter.level, f"{counter.operand} {counter.direction}"
@@ -273,6 +274,7 @@ def _describe_differences(code: CodeSite, runs: Sequence[_Run]) -> tuple[Counter
 def _choose_verdict(
     code: CodeSite, fault: str, differences: Sequence[CounterDifference], product: ModelProduct | str
 ) -> tuple[VerdictKind, str]:
+    """Returns the verdict on a site and its reason, which is '' without a reservation."""
     if fault:
         return "different", fault
     if differences:

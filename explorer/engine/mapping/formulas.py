@@ -104,6 +104,7 @@ _SUMMED = "summed over full and partial tiles, all cores"
 def _list_move_formulas(
     cost: MappingCost, move: LevelMoves, nest: Nest, machine: MemoryMachine
 ) -> Iterator[Formula]:
+    """Yields the formulas of the bytes that an operand moves at a level."""
     if move.operand not in OPERAND_AXES:
         name = f"{move.operand} into {move.memory}"
         yield Formula(name, "read when a tile of sums is finished", f"{move.loads:,}", move.loads, "bytes")
@@ -143,6 +144,7 @@ def _list_move_formulas(
 def _list_memory_formulas(
     cost: MappingCost, machine: MemoryMachine, memory: MachineMemory, use: MemoryCost
 ) -> Iterator[Formula]:
+    """Yields the formulas of a memory: bytes held, cycles and energy."""
     if use.tiles:
         way = memory.size // memory.ways if memory.ways and memory.size is not None else 0
         terms = [(getattr(memory.buffers, operand), size) for operand, size in use.tiles.items()]

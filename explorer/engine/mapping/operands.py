@@ -101,6 +101,7 @@ def list_model_products(
 
 
 def _find_original(model: Model, plan: SitePlan, wiring: Wiring) -> Original | str:
+    """Returns the operator of a site as a product, or the reason why the main graph does not have it."""
     if plan.is_in_body:
         return "it is inside a loop, branch or function"
     try:
@@ -111,6 +112,7 @@ def _find_original(model: Model, plan: SitePlan, wiring: Wiring) -> Original | s
 
 
 def _build_product(site: Site, original: Original, values: Mapping[str, _Array]) -> ModelProduct | str:
+    """Returns the product of a site in a run, or the reason why the run does not fit the site."""
     arrays = [values[name] for name in original.inputs]
     output = values[original.output]
     try:

@@ -168,6 +168,7 @@ class TileFigures:
     def _count_array_loads_of_orders(
         self, operand: Operand, outside: tuple[int, ...], inside: tuple[int, ...], rereads: bool
     ) -> Numbers:
+        """Does the work of `count_array_loads`, from `_list_inside_axes` of the outer and the inner order."""
         rows, columns = OPERAND_AXES[operand]
         third_axis = _get_independent_axis(operand)
         if rereads:

@@ -182,6 +182,7 @@ class _Walker:
         return self.output
 
     def _run_loops(self, level: int, start: Triple, lengths: Triple, instance: int) -> None:
+        """Runs the loops of a level over a tile at `start`, on one instance of the outer level."""
         step = self.nest.levels[level]
         order = [AXES.index(axis) for axis in step.order]
         chunks = [tile * split for tile, split in zip(step.tile, step.split, strict=True)]
@@ -211,6 +212,7 @@ class _Walker:
                     self._run_loops(level + 1, (m, k, n), size, self.ids[level])
 
     def _multiply(self, size: Triple) -> None:
+        """Multiplies the tiles in the array's buffers and adds the product to its sums."""
         a, b, c = (self.tiles[operand, self.last][self.ids[self.last]].values for operand in "ABC")
         left, right = a[: size[0], : size[1]], b[: size[1], : size[2]]
         target = c[: size[0], : size[2]]

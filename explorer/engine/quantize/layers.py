@@ -306,6 +306,7 @@ def _read_bias(node: Node, constants: Constants, index: int) -> tuple[Operand, .
 
 
 def _read_convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    """Returns the images, the kernel and a bias of a convolution."""
     x = _read_operand(constants, "weight", 0, node.inputs[0])
     if x.tensor is not None:
         raise _NotQuantizable("its input is constant: a runtime folds it away")
@@ -343,6 +344,7 @@ def set_transposed_axes(weight: Operand, groups: int) -> Operand:
 
 
 def _read_product(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    """Returns both factors of a matrix product, and the bias of a Gemm."""
     transposed = [bool(node.attributes.get(name, 0)) for name in ("transA", "transB")]
     operands = []
     for index, is_transposed in enumerate(transposed):
@@ -381,6 +383,7 @@ def _read_einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 def _read_recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    """Returns the weights W and R of a recurrent layer."""
     # W and R: (directions, gates x hidden, input or hidden); activations stay in float
     weights = [
         _read_operand(constants, "weight", index, node.inputs[index], channel=-2, depth=-1)

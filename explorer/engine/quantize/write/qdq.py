@@ -78,6 +78,8 @@ def _wrap_in_casts(
 
 
 def _add_cast(value: str, dtype: str, target: str, shape: Shape | None, additions: Additions) -> str:
+    """Adds a Cast, or returns the result of an equal one."""
+
     def make() -> str:
         cast_value = additions.add("Cast", (value,), target, attributes=_cast_to(dtype))
         if shape is not None:
@@ -172,6 +174,8 @@ def _make_tensor_key(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[H
 
 
 def _write_weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+    """Stores a weight in a format, and returns its value as float32."""
+
     def make() -> str:
         codes = store_codes(operand, fmt, grid, additions)
         if fmt.writing != "cast":
@@ -194,6 +198,7 @@ def _write_bias(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addi
 def _add_dequantization(
     codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions
 ) -> str:
+    """Adds the DequantizeLinear of stored codes, and returns its result."""
     attributes: dict[str, Any] = {}
     if grid.axis is not None:
         attributes = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}

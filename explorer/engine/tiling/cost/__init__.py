@@ -437,6 +437,7 @@ def _sum_systolic(rows: Sequence[Systolic], run_counts: Sequence[int], machine: 
 
 
 def _list_assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
+    """Yields the assumptions behind a plan's cost, as sentences."""
     yield from _ASSUMPTIONS
     if machine.peak_macs is not None or machine.macs_per_cycle is not None:
         yield OVERLAP[machine.double_buffered]

@@ -90,6 +90,7 @@ def _list_traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterat
 
 
 def _build_order_formula(site: SiteCost, cost: OrderCost, operand_sizes: tuple[int, int, int]) -> Formula:
+    """Returns the formula of the traffic in one loop order; see `dimensions.find_refetch_loops`."""
     trips = dict(zip("mkn", site.grid, strict=True))
     rules, terms = [], []
     for (name, operand_loops), size in zip(dimensions.OPERANDS, operand_sizes, strict=True):

@@ -390,6 +390,7 @@ def _write_one_minus(builder: GraphBuilder, layer: _Layer, x: str, label: str) -
 def _write_lstm_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
+    """Writes one step of an LSTM; see `Step`. `z` is a row of the product of X and its weights."""
     h, c = states
     f, g, squash = layer.activations[d]
     hidden = builder.add("MatMul", (h, weights.r[0]), "hidden")
@@ -422,6 +423,7 @@ def _write_lstm_step(
 def _write_gru_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
+    """Writes one step of a GRU; see `Step`. `z` is a row of the product of X and its weights."""
     (h,) = states
     f, g = layer.activations[d]
     names = [builder.name_value(n) for n in ("z_zr", "z_h")]
@@ -453,6 +455,7 @@ def _write_gru_step(
 def _write_rnn_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
+    """Writes one step of an RNN; see `Step`. `z` is a row of the product of X and its weights."""
     (h,) = states
     sums = builder.add("Add", (z, builder.add("MatMul", (h, weights.r[0]), "hidden")), "sums")
     return [builder.add(layer.activations[d][0], (_write_clip(builder, layer, sums, "h"),), "h")]

@@ -224,6 +224,7 @@ def _join_blocks(builder: GraphBuilder, blocks: list[list[str]], label: str) -> 
 def _write_unrolled(
     builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand
 ) -> str:
+    """Writes a matrix, or each matrix of a stack, with a node for each tile product."""
     if not site.stacked:
         return _write_unrolled_matrix(builder, site, geometry, x, right)
     xs = [builder.name_value(f"x_{b}") for b in range(site.batch)]

@@ -323,6 +323,7 @@ class WeightTiles:
             _release_pages(self._weight, band * step, (band + 1) * step)
 
     def _read_tile(self, index: int) -> memoryview:
+        """Returns the bytes of one tile, padded to the lengths that were planned."""
         tk, tn = self._tile
         k, n = self.places[index]
         height, width = self._sizes[0][k], self._sizes[1][n]

@@ -187,6 +187,7 @@ class _Side(Struct, frozen=True):
 
 
 def _make_side(context: SiteContext, name: str, index: int, is_transposed: bool, is_left: bool) -> _Side:
+    """Returns an operand as a stack of matrices."""
     shape = context.get_shape(name)
     open_axes = context.find_open_axes(name)
     if len(shape) > 1:
