@@ -34,8 +34,12 @@ _SMALL_FACTORS = (0.0, 1e-4, 1e-8)
 _FAR_FACTORS, _CONSTANTS = (100.0, -100.0, 1e4, -1e4), (1.0, -1.0, 30.0, -30.0, 1e3, -1e3)
 """Factors of dense values, and constant values, for operators whose bends are not known."""
 
-_MAX_NUMBERS = 64
-"""Number of stored integers whose neighbors are tried."""
+_MAX_NUMBERS, _MAX_ADDED = 64, 8
+"""Largest number of stored integers whose neighbors are tried, and of those whose sums, differences, products
+and quotients are tried, too."""
+
+_ARITHMETIC = frozenset(("Add", "Div", "Mul", "Sub"))
+"""Operators behind which an integer other than the stored ones may meet a limit."""
 
 _MIN_INTEGERS, _MAX_DRAWS = 64, 32
 """Number of integers to try in each range, and largest number of draws for them."""
@@ -360,4 +364,15 @@ def _list_integers(sides: Sequence[Side]) -> list[int]:
             for value in node.attributes.values() if node.domain else ():
                 if isinstance(value, list | tuple) and len(value) <= _MAX_STORED:
                     numbers.update(v for v in value if isinstance(v, int))
-    return sorted(n for n in numbers if abs(n) < 1 << 40)[:_MAX_NUMBERS]
+    stored = sorted(n for n in numbers if abs(n) < 1 << 40)[:_MAX_NUMBERS]
+    arithmetic = any(node.op in _ARITHMETIC for side in sides for node in side.model.graph.nodes)
+    if not stored or len(stored) > _MAX_ADDED or not arithmetic:
+        return stored
+    # an x + 5 that is compared with 100 needs an x of 95
+    combined = {
+        number
+        for a, b in itertools.product(stored, stored)
+        for number in (a - b, a + b, a * b, a // b if b else 0)
+        if abs(number) < 1 << 40
+    } - numbers
+    return [*stored * -(-len(combined) // len(stored)), *sorted(combined)]  # half of them are stored

@@ -13,6 +13,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
+from msgspec.structs import replace
+
 from explorer.engine.proof.regions.correspondence import ChangedRegion
 from explorer.engine.proof.regions.observability import find_control_inputs
 from explorer.engine.proof.regions.operator_ranges import (
@@ -63,6 +65,9 @@ _MIN_ELEMENTS, _MAX_SETS = 4096, 8
 _MIN_DRIVEN_ELEMENTS, _MAX_REPEATS = 64, 16
 """Number of driven elements that are compared together with dense values, and how often they may be repeated
 to reach it."""
+
+_RESHAPING = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that change only the shape or the type of integers."""
 
 _DRAWS = 3
 """Number of draws of the model's inputs for a region without float inputs."""
@@ -148,6 +153,23 @@ class ValueSets:
         repeats = min(_MAX_REPEATS, -(-_MIN_DRIVEN_ELEMENTS // elements))
         return [self.draw_dense(region_inputs), *(feeds for feeds in driven for _ in range(repeats))]
 
+    def _find_reshaped_integers(self, region_inputs: Feeds) -> Iterator[RandomInput]:
+        """Yields the inputs of a region that are integers of the model's inputs in another shape or type."""
+        planned_inputs = {planned.name: planned for planned in self._original_values.random_inputs[0]}
+        wiring = self._models.before
+        for name, value in region_inputs.items():
+            source = name
+            while source in wiring.producer:
+                node = wiring.nodes[wiring.producer[source]]
+                if node.domain or node.op not in _RESHAPING:
+                    break
+                source = node.inputs[0]
+            planned = planned_inputs.get(source)
+            if planned is None or source == name or value.dtype.kind not in "iu":
+                continue
+            if planned.dtype.startswith(("int", "uint")):
+                yield replace(planned, name=name, dtype=value.dtype.name, shape=value.shape)
+
     def describe_unmet_range(self, region: ChangedRegion) -> str:
         """Describes a range of an operator that no run of the region meets, or returns ''."""
         return self._build_range_sets(region, self._models.list_nodes(region))[1]
@@ -166,9 +188,10 @@ class ValueSets:
             own_names = {name: name for name in region.before.inputs}
             twins = {name: twin or name for name, twin in region.twins.items()}
             sides = prepare_side(before, own_names), prepare_side(after, twins)
-            varied = list_integers_to_vary(sides, self._original_values.random_inputs[0], region_inputs)
+            inputs = [*self._original_values.random_inputs[0], *self._find_reshaped_integers(region_inputs)]
+            varied = list_integers_to_vary(sides, inputs, region_inputs)
             integers = list(draw_integers(sides, varied, region_inputs, self._seed)) if varied else []
-            sizes = draw_sizes(sides, self._original_values.random_inputs[0], region_inputs, self._seed)
+            sizes = draw_sizes(sides, inputs, region_inputs, self._seed)
 
             def draw_tried() -> list[Feeds]:
                 spreads = compute_spreads(region_inputs)

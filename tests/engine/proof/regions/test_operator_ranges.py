@@ -503,3 +503,22 @@ def test_sequences_are_compared_element_by_element(tmp_path: Path) -> None:
         tmp_path, "r = Relu(x)\n" + split(2), number("z", 0.0) + "r = Max(x, z)\n" + split(2), *shapes
     )
     assert "internal" not in found.verdict
+
+
+@pytest.mark.parametrize("before", ["Add(x, k)", "Sub(x, k)", "Div(x, k)"])
+def test_a_limit_behind_integer_arithmetic_is_met(before: str, tmp_path: Path) -> None:
+    body = integer("k", 7) + integer("c", 1234) + f"a = {before}\ny = "
+    found = verdict(tmp_path, body + "Greater(a, c)", body + "GreaterOrEqual(a, c)", "int64[6] x", "bool[6]")
+    assert found.verdict_kind in ("different", "unproven"), found.verdict
+
+
+@pytest.mark.parametrize("shaping", ["Unsqueeze(n, at)", "Reshape(n, at1)", "Cast<to = 7>(n1)"])
+def test_a_size_in_another_shape_or_type_is_tried(shaping: str, tmp_path: Path) -> None:
+    """The number of rows is below 0 in no random input."""
+    inputs = "float[6,5] x, int64 n, int32[1] n1"
+    body = (
+        f"at = Constant<value = int64[1] {{0}}>()\nat1 = Constant<value = int64[1] {{1}}>()\ne = {shaping}\n"
+    )
+    first, second = body + "y = Slice(x, at, e, at)", body + "m = Max(e, at)\ny = Slice(x, at, m, at)"
+    found = verdict(tmp_path, first, second, inputs, "float[rows,5]")
+    assert not found.passed, found.verdict
