@@ -117,7 +117,7 @@ class StoredTensor:
     count_rule: CountRule | None = None
 
     @property
-    def counted(self) -> Sequence[Piece]:
+    def counted_pieces(self) -> Sequence[Piece]:
         """The pieces to count: several for a partly shared view, otherwise the tensor itself."""
         pieces = self.count_rule.pieces if self.count_rule is not None else ()
         return pieces or ((self.key, self.elements, self.nbytes),)
@@ -241,7 +241,7 @@ def count_stored(tensors: Iterable[StoredTensor]) -> tuple[int, int]:
             elements += tensor.elements
             nbytes += tensor.nbytes
         else:
-            shared.update((key, (count, size)) for key, count, size in tensor.counted)
+            shared.update((key, (count, size)) for key, count, size in tensor.counted_pieces)
     return (
         elements + sum(count for count, _ in shared.values()),
         nbytes + sum(size for _, size in shared.values()),

@@ -138,7 +138,7 @@ class TensorFile(StaticModel):
         """Returns the rows of `_create_rows`, all built."""
         leaves, groups = build_tree(self.contents.tensors, self.contents.why, self.contents.kinds)
         trainable = self._list_trainable()
-        parameter_ids = {key for tensor in trainable or () for key, _, _ in tensor.counted}
+        parameter_ids = {key for tensor in trainable or () for key, _, _ in tensor.counted_pieces}
         return build(leaves, groups, trained=None if trainable is None else parameter_ids)
 
     def _count_trainable(self) -> int | None:
@@ -206,7 +206,7 @@ def build_leaf(
 
 def list_stored_pieces(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
     """Returns the stored pieces of tensors: identity, elements, bytes."""
-    return [piece for tensor in tensors for piece in tensor.counted]
+    return [piece for tensor in tensors for piece in tensor.counted_pieces]
 
 
 def _describe_buffers(contents: TensorIndex) -> tuple[str, ...]:

@@ -91,7 +91,13 @@ def _build_computed_numbers(
 ) -> Numbers:
     """Returns numbers of the same name and shape, computed by `run` when they are first read."""
     return replace(
-        numbers, dtype=dtype, slabs=lambda: make_slabs(run())(), part=None, scales=None, coded=coded, raw=None
+        numbers,
+        dtype=dtype,
+        slabs=lambda: make_slabs(run())(),
+        part=None,
+        scales=None,
+        stored_codes=coded,
+        raw=None,
     )
 
 
@@ -119,7 +125,7 @@ def make_weight_decoder(model: Model | None) -> Callable[[Numbers], Numbers]:
     def decode(numbers: Numbers) -> Numbers:
         if model is not None and numbers.name in rounder_nodes:
             return round_weight(model, rounder_nodes[numbers.name], numbers)
-        opened = numbers if numbers.opened is None else numbers.opened()
+        opened = numbers if numbers.unpack is None else numbers.unpack()
         return opened if opened.scales is None else build_real_tensor(SlicedTensor(opened, "", "weight"))
 
     return decode

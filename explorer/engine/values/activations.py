@@ -214,7 +214,7 @@ class _Collector(Struct):
         take = self.take_again
         rerun_request = replace(request, take=take, take_weight=take, begin=lambda runs: None)
         self.rerun_text = " again, for exact quantiles"
-        while unfinished := {key: search for key, search in searches.items() if not search.done}:
+        while unfinished := {key: search for key, search in searches.items() if not search.is_done}:
             self.open_samples = {key: self.samples[key] for key in unfinished}
             for search in unfinished.values():
                 search.begin_pass()
@@ -334,7 +334,7 @@ def measure_activations(
 def _describe_inexact(tensor_stats: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
     """Returns a note on the figures that are not exact, if there are any."""
     estimated_count = sum(not stats.quantiles_exact for stats in tensor_stats)
-    searched_count = sum(search.steady for search in collector.searches)
+    searched_count = sum(search.is_steady for search in collector.searches)
     if not max(estimated_count, searched_count):
         return ()
     estimated_figures = "quantiles and histograms"

@@ -121,8 +121,8 @@ def _build_numbers(
         trainable=tensor.trainable,
         raw=read_raw_slabs if is_quantized or reason else None,
         part=None if reason or stride is not None else read_range,
-        coded=None if reason else _read_codes(tensor, get_span),
-        uncoded=ggml_codes.explain_missing_codes(tensor.dtype),
+        stored_codes=None if reason else _read_codes(tensor, get_span),
+        missing_codes_reason=ggml_codes.explain_missing_codes(tensor.dtype),
     )
 
 

@@ -88,9 +88,9 @@ class Numbers(Struct, frozen=True):
             `slabs` computes the numbers, as from blocks of integers that share a scale.
         part: Function that yields the elements `[start, stop)` without reading earlier elements, or None.
         scales: Scales of the integers, or None if the integers are the numbers.
-        coded: Codes from which `slabs` computes the numbers, or None if they are unknown.
-        uncoded: Reason why the codes are unknown, in one line for the user, or ''.
-        opened: Function that unpacks a packed weight (MatMulNBits) to a tensor of shape [K, N], or of shape
+        stored_codes: Codes from which `slabs` computes the numbers, or None if they are unknown.
+        missing_codes_reason: Reason why the codes are unknown, in one line for the user, or ''.
+        unpack: Function that unpacks a packed weight (MatMulNBits) to a tensor of shape [K, N], or of shape
             [N, K] if its argument is True. None if the weight is not packed.
         by_rows: Whether the weight has shape [N, K], with a row for each output (Gemm with transB).
     """
@@ -107,9 +107,9 @@ class Numbers(Struct, frozen=True):
     raw: Slabs | None = None
     part: Callable[[int, int], Iterator[Array]] | None = None
     scales: Scales | None = None
-    coded: StoredCodes | None = None
-    uncoded: str = ""
-    opened: Callable[..., Numbers] | None = None
+    stored_codes: StoredCodes | None = None
+    missing_codes_reason: str = ""
+    unpack: Callable[..., Numbers] | None = None
     by_rows: bool = False
 
     @property

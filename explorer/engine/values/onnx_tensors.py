@@ -61,8 +61,8 @@ def _list_graph_tensors(graph: Graph, prefix: str) -> Iterator[Numbers]:
     packed = build_unpackers(graph.nodes, stored_tensors)
     for name, tensor in graph.initializers.items():
         numbers = _build_numbers(tensor, prefix + name, reader_by_tensor.get(name, ""))
-        opened = partial(packed[name], numbers) if name in packed else None
-        yield replace(numbers, scales=scales.get(name), opened=opened, by_rows=name in by_rows)
+        unpack = partial(packed[name], numbers) if name in packed else None
+        yield replace(numbers, scales=scales.get(name), unpack=unpack, by_rows=name in by_rows)
     for span in tensors.list_sparse_spans(graph):
         yield _read_sparse(span, prefix, "", reader_by_tensor)
     yield from _list_node_tensors(graph.nodes, prefix, reader_by_tensor)

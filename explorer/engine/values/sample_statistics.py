@@ -166,7 +166,7 @@ class OutputSamples:
         else:
             stats_fields = self._compute_from_counts(self._counts, bins, levels)
         quantiles = dict(stats_fields.pop("quantiles", ()))
-        is_searched = self._search is not None and self._search.steady and self._axis is None
+        is_searched = self._search is not None and self._search.is_steady and self._axis is None
         if is_searched:
             quantiles = self._replace_by_exact(quantiles)
         return TensorStats(
@@ -201,7 +201,7 @@ class OutputSamples:
         if self._axis_moments is None:
             return {}
         quantiles_by_level: Mapping[float, Sequence[float | None]] = {}
-        if self._search is not None and self._search.steady:
+        if self._search is not None and self._search.is_steady:
             quantiles_by_level = self._search.compute_quantiles()
         elif levels and self._counts is None:
             quantiles_by_level = compute_quantiles_along(self._stored_runs, self._axis, levels)

@@ -144,7 +144,7 @@ class TensorNumbers:
         matches = [t for t in tensors if t.name == name] or _find_parameter(tensors, name)
         if matches:
             remarks = models.list_weight_notes() if state_index else notes
-            numbers = matches[0] if matches[0].opened is None else matches[0].opened()
+            numbers = matches[0] if matches[0].unpack is None else matches[0].unpack()
             graph = graph_of(models, state_index, on_progress)
             node = None if graph is None else find_rounders(graph).get(name)
             if graph is not None and node is not None:
@@ -251,8 +251,8 @@ def _find_group_output(rows: Sequence[Layer], name: str) -> tuple[str, int]:
 
 def _orient_like(sliced: SlicedTensor, reference: SlicedTensor) -> SlicedTensor:
     """Unpack a packed weight with the axes of `reference`: one row, or one column, for each output."""
-    opened = sliced.numbers.opened
-    return sliced if opened is None else replace(sliced, numbers=opened(reference.numbers.by_rows))
+    unpack = sliced.numbers.unpack
+    return sliced if unpack is None else replace(sliced, numbers=unpack(reference.numbers.by_rows))
 
 
 def _build_map(

@@ -344,13 +344,13 @@ def test_quantiles_of_numbers_that_come_by_again_are_those_of_numpy(kind: str, g
     wide = values.astype(np.float64)
     totals = np.bincount(group[np.isfinite(wide)], minlength=groups)
     search = RankSearch(values.dtype, totals, (0.0, 0.031, 0.5, 1.0))
-    while not search.done:
+    while not search.is_done:
         search.begin_pass()
         for at in range(0, 4000, 1111):
             part = slice(at, at + 1111)
             search.add(values[part], group[part] if groups > 1 else None)
         search.end_pass()
-    assert search.steady
+    assert search.is_steady
     for share, found in search.compute_quantiles().items():
         for at in range(groups):
             own = wide[(group == at) & np.isfinite(wide)]

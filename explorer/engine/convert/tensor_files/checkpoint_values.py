@@ -299,9 +299,9 @@ def _read_numpy_scalar(value: ReducedObject) -> float | int | bool | None:
     description, raw = value.args
     if not isinstance(description, ReducedObject) or not isinstance(raw, bytes):
         return None
-    dtype, swapped = read_array_type(description)
+    dtype, is_big_endian = read_array_type(description)
     code = _STRUCT_CODES.get(dtype)
     if code is None or struct.calcsize(code) != len(raw):
         return None
-    number: float | int | bool = struct.unpack(f"{'>' if swapped else '<'}{code}", raw)[0]
+    number: float | int | bool = struct.unpack(f"{'>' if is_big_endian else '<'}{code}", raw)[0]
     return number

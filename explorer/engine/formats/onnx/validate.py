@@ -103,7 +103,7 @@ class _Census(Struct):
         nodes: Number of operators.
         call_depth: Maximum subgraph depth at which each local function is called.
         deepest: Maximum depth of nested subgraphs.
-        typed: Mappings of attributes whose types were checked, by `id`: many nodes share one mapping.
+        checked_attributes: Attribute mappings whose types were checked, by `id`: many nodes share a mapping.
     """
 
     functions: Mapping[_Key, Function]
@@ -112,7 +112,7 @@ class _Census(Struct):
     nodes: int = 0
     call_depth: dict[_Key, int] = field(default_factory=dict)
     deepest: int = 0
-    typed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    checked_attributes: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def _collect_distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
@@ -167,8 +167,8 @@ def _order_body(
     """
     producers = _map_producers(nodes, sources, results, where)
     free: set[str] = set()
-    ordered = True
-    rebuilt: list[Node] | None = None
+    is_ordered = True
+    changed_nodes: list[Node] | None = None
     needed_nodes: list[list[int]] = []
     functions, opsets, calls = census.functions, census.opsets, census.calls
     census.nodes += len(nodes)
@@ -179,17 +179,17 @@ def _order_body(
             _refuse_domain(node, where, opsets)
         if not node.op:
             raise BadModel(f"{where}: node '{node.label}' has no operator")
-        least = MIN_INPUTS.get((node.domain, node.op))
-        if least is not None or node.op == "Einsum":  # the equation of Einsum gives its number of inputs
-            _check_arity(node, least or 0, where, functions)
+        min_inputs = MIN_INPUTS.get((node.domain, node.op))
+        if min_inputs is not None or node.op == "Einsum":  # the equation of Einsum gives its number of inputs
+            _check_arity(node, min_inputs or 0, where, functions)
         if not node.domain and node.op in REQUIRED_ATTRIBUTES and node.key not in functions:
             _check_attributes(node, where)
         # an operator that ONNX does not define may have any attributes
-        is_defined = least is not None or (not node.domain and node.op in NO_REQUIRED_INPUTS)
+        is_defined = min_inputs is not None or (not node.domain and node.op in NO_REQUIRED_INPUTS)
         types = _TYPES.get(node.domain) if is_defined else None
         if types is not None and node.op != "Constant":
             attributes = node.attributes
-            if attributes and id(attributes) not in census.typed:
+            if attributes and id(attributes) not in census.checked_attributes:
                 _check_types(node, types, where, census)
         if functions and node.key in functions:
             calls[node.key] += 1
@@ -204,14 +204,14 @@ def _order_body(
                 replaced, body_free = _order_bodies(node, bodies, scopes, where, census)
                 names = (*node.inputs, *sorted(body_free))
                 if replaced is not node:
-                    rebuilt = rebuilt or list(nodes)
-                    rebuilt[i] = replaced
+                    changed_nodes = changed_nodes or list(nodes)
+                    changed_nodes[i] = replaced
         need: list[int] = []
         for name in names:
             j = producers.get(name)
             if j is not None:
                 need.append(j)
-                ordered &= j < i
+                is_ordered &= j < i
             elif name and name not in sources:
                 if not any(name in scope for scope in outer):
                     problem = f"node '{node.label}' ({node.op}) takes '{name}', which nothing defines"
@@ -220,9 +220,9 @@ def _order_body(
         needed_nodes.append(need)
     free |= _find_results_from_outside(results, producers, sources, outer, where)
 
-    if rebuilt is not None:
-        nodes = tuple(rebuilt)
-    if not ordered:
+    if changed_nodes is not None:
+        nodes = tuple(changed_nodes)
+    if not is_ordered:
         nodes = tuple(nodes[i] for i in _order(nodes, needed_nodes, where))
     return nodes, free
 
@@ -306,10 +306,10 @@ def _check_types(node: Node, types: Mapping[str, str], where: str, census: _Cens
         kind = types.get(name)
         if kind is not None and not isinstance(value, AttributeRef) and not has_type(value, kind):
             raise BadModel(f"{where}: '{name}' of node '{node.label}' ({node.op}) is not {kind}")
-    census.typed[id(node.attributes)] = node.attributes
+    census.checked_attributes[id(node.attributes)] = node.attributes
 
 
-def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:
+def _check_arity(node: Node, min_inputs: int, where: str, functions: Mapping[_Key, Function]) -> None:
     """Raises an error for a node that lacks a required input or has no output.
 
     Calls of local functions are not checked: inputs of a function may be omitted.
@@ -322,11 +322,11 @@ def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Fu
     if (node.domain, node.op) == ("", "Einsum") and isinstance(
         equation := node.attributes.get("equation"), str
     ):
-        least = max(least, equation.partition("->")[0].count(",") + 1)
-    if count >= least and all(node.inputs[:least]):
+        min_inputs = max(min_inputs, equation.partition("->")[0].count(",") + 1)
+    if count >= min_inputs and all(node.inputs[:min_inputs]):
         return
-    missing = next((index for index in range(least) if index >= count or not node.inputs[index]), 0)
-    required = "1 input" if least == 1 else f"{least} inputs"
+    missing = next((index for index in range(min_inputs) if index >= count or not node.inputs[index]), 0)
+    required = "1 input" if min_inputs == 1 else f"{min_inputs} inputs"
     raise BadModel(
         f"{where}: node '{node.label}' lacks its input {missing + 1}: {node.op} takes {required} at least"
     )

@@ -306,7 +306,7 @@ class _ModelBuilder:
         return {
             name: self._convert_tensor(tensor, name, tensors)
             for name, tensor in zip(names, tensors, strict=True)
-            if tensor.stored
+            if tensor.is_stored
         }
 
     def _convert_tensor(self, tensor: FileTensor, name: str, siblings: Sequence[FileTensor]) -> Tensor:
@@ -340,7 +340,7 @@ class _ModelBuilder:
             for index in tensor.quantization.scale_tensors:
                 if index < len(siblings) and (span := siblings[index].data) is not None:
                     extra_bytes += span[1]
-        if tensor.sparse and payload is not None and bits:
+        if tensor.is_sparse and payload is not None and bits:
             stored_count = _count_stored_values(tensor, payload.size, bits, count)
         elif payload is not None and bits and payload.size != needed:
             raise BadModel(
@@ -382,7 +382,7 @@ class _ModelBuilder:
         values = [
             self._declare_value(body, n, names[n])
             for n, tensor in enumerate(subgraph.tensors)
-            if not tensor.stored and names[n] not in input_names
+            if not tensor.is_stored and names[n] not in input_names
         ]
         return Graph(title, nodes, tuple(inputs), tuple(outputs), constants, tuple(values))
 
@@ -392,7 +392,7 @@ class _ModelBuilder:
             return
         self.counted_prefixes.add(body.prefix)
         for number, tensor in enumerate(body.subgraph.tensors):
-            if tensor.variable:
+            if tensor.is_variable:
                 bits = DTYPES[get_dtype_code(tensor.dtype)].bits if tensor.dtype else 0
                 size = math.prod(tensor.shape or ()) * bits // 8
                 self.states[body.prefix + body.names[number]] = max(size, 0)
@@ -414,7 +414,7 @@ class _ModelBuilder:
             BadModel: A value is computed twice, or used before it is computed.
         """
         subgraph, names = body.subgraph, body.names
-        defined = {n for n, t in enumerate(subgraph.tensors) if t.stored or t.variable}
+        defined = {n for n, t in enumerate(subgraph.tensors) if t.is_stored or t.is_variable}
         defined.update(subgraph.inputs)
         for operator in subgraph.operators:
             for number in operator.inputs:
@@ -425,7 +425,7 @@ class _ModelBuilder:
             for number in operator.outputs:
                 if number < 0:
                     continue
-                if number in defined and not subgraph.tensors[number].variable:
+                if number in defined and not subgraph.tensors[number].is_variable:
                     raise BadModel(f"'{names[number]}' is computed twice, the second time by {operator.op}")
                 defined.add(number)
         for number in subgraph.outputs:
@@ -474,7 +474,7 @@ class _ModelBuilder:
                 finally:
                     self.is_expanding = False
         key, decode = self._share_decoder(operator)
-        domain = CUSTOM if operator.custom else DOMAIN
+        domain = CUSTOM if operator.is_custom else DOMAIN
         return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=key)
 
     def _share_decoder(
@@ -486,7 +486,7 @@ class _ModelBuilder:
         """
         key: Any = None
         kind = schema.find_options_table(*operator.kind) if operator.kind is not None else None
-        if operator.custom:
+        if operator.is_custom:
             key = "custom", operator.custom_options
         elif kind is None or operator.options is None:
             key = "none"
@@ -496,7 +496,7 @@ class _ModelBuilder:
             key = kind.name, operator.options.start
         decoder = self.decoders.get(key)
         if decoder is None:
-            if operator.custom:
+            if operator.is_custom:
                 attributes: Mapping[str, Any] = decode_custom_options(
                     self.source.map, *operator.custom_options
                 )
@@ -527,7 +527,7 @@ class _ModelBuilder:
             constant_names = (
                 inner.prefix + name
                 for name, t in zip(inner.names, inner.subgraph.tensors, strict=True)
-                if t.stored
+                if t.is_stored
             )
             constant_inputs = self.passed_constants[number] = (
                 *constant_names,
@@ -537,7 +537,7 @@ class _ModelBuilder:
         self.file.budget.spend(len(constant_inputs))
         if key not in self.functions:
             names = [
-                inner.prefix + name if tensor.stored else name
+                inner.prefix + name if tensor.is_stored else name
                 for name, tensor in zip(inner.names, inner.subgraph.tensors, strict=True)
             ]
             graph = self._convert_graph(inner, names, op)
@@ -651,7 +651,7 @@ def _count_stored_values(tensor: FileTensor, size: int, bits: int, count: int) -
 
 def _list_subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
     """Returns the names of the options that hold the numbers of the subgraphs that an operator runs."""
-    if operator.custom:
+    if operator.is_custom:
         return ()
     subgraph_option = _CALLS.get(operator.op)
     if subgraph_option:

@@ -70,7 +70,7 @@ def _list_rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
         for number in subgraph.outputs:
             yield _build_tensor_row(prefix, number, tensors[number], "output")
         for number, tensor in enumerate(tensors):
-            if tensor.stored or tensor.variable:
+            if tensor.is_stored or tensor.is_variable:
                 yield _build_tensor_row(prefix, number, tensor, "tensor")
 
 
@@ -79,7 +79,7 @@ def _build_operator_row(prefix: str, number: int, operator: TfliteOperator, subg
     first_output = next((subgraph.tensors[n] for n in operator.outputs if n >= 0), None)
     name = first_output.name.partition(";")[0] if first_output is not None else ""
     notes = []
-    if operator.custom:
+    if operator.is_custom:
         notes.append(f"custom, options of {operator.custom_options[1]:,} bytes")
     if first_output is not None and first_output.quantization is not None:
         notes.append(f"{first_output.dtype or first_output.type}, {first_output.quantization.describe()}")
@@ -98,14 +98,14 @@ def _build_tensor_row(prefix: str, number: int, tensor: TfliteTensor, kind: str)
     if tensor.quantization is not None:
         notes.append(tensor.quantization.describe())
     for applies, note in (
-        (tensor.variable, "a state"),
-        (tensor.sparse, "sparse"),
-        (tensor.external, "in another file"),
+        (tensor.is_variable, "a state"),
+        (tensor.is_sparse, "sparse"),
+        (tensor.is_external, "in another file"),
     ):
         if applies:
             notes.append(note)
     size = tensor.data[1] if tensor.data is not None else None
-    if size is None and tensor.shape is not None and tensor.dtype is not None and not tensor.external:
+    if size is None and tensor.shape is not None and tensor.dtype is not None and not tensor.is_external:
         size = _count_bytes(tensor)
     return OutlineRow(
         f"{prefix}{tensor.name or number}",

@@ -89,9 +89,9 @@ class TfliteTensor:
         shape: Shape before any resizing, or None if the rank is unknown.
         signature: Shape with -1 for resizable sizes; empty if no size is resizable.
         data: Offset and size of the data in the file, or None if the file has no data for the tensor.
-        external: Whether the data is in another file.
-        variable: Whether the tensor keeps its values between runs.
-        sparse: Whether the data is sparse.
+        is_external: Whether the data is in another file.
+        is_variable: Whether the tensor keeps its values between runs.
+        is_sparse: Whether the data is sparse.
         index_bytes: Bytes of the sparse indices.
         value_count: Number of stored elements of a sparse tensor, by its indices, or None if unknown.
         quantization: Quantization, or None for a tensor without scales.
@@ -100,16 +100,16 @@ class TfliteTensor:
     __slots__ = (
         "data",
         "dtype",
-        "external",
         "index_bytes",
+        "is_external",
+        "is_sparse",
+        "is_variable",
         "name",
         "quantization",
         "shape",
         "signature",
-        "sparse",
         "type",
         "value_count",
-        "variable",
     )
 
     def __init__(self, table: FlatTable, buffer: tuple[int, int] | None) -> None:
@@ -128,10 +128,10 @@ class TfliteTensor:
         self.dtype = schema.DTYPES.get(number)
         self.type = schema.load_names("TensorType").get(number, f"TYPE_{number}")
         self.data = buffer
-        self.external = bool(table.read_number(10, "I"))
-        self.variable = bool(table.read_number(5, "B"))
+        self.is_external = bool(table.read_number(10, "I"))
+        self.is_variable = bool(table.read_number(5, "B"))
         sparsity = table.read_table(6)
-        self.sparse = sparsity is not None
+        self.is_sparse = sparsity is not None
         dimensions = [] if sparsity is None else sparsity.read_tables(2)
         self.index_bytes = sum(map(_count_index_bytes, dimensions))
         self.value_count = _count_values(dimensions)
@@ -146,9 +146,9 @@ class TfliteTensor:
         return self.signature or self.shape
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether the tensor is a constant."""
-        return self.data is not None or self.external
+        return self.data is not None or self.is_external
 
 
 class TfliteOperator:
@@ -156,7 +156,7 @@ class TfliteOperator:
 
     Attributes:
         op: Name in the schema, or name of a custom operator.
-        custom: Whether the operator is custom.
+        is_custom: Whether the operator is custom.
         version: Version of the operator's definition.
         inputs: Numbers of the input tensors; -1 for an omitted input.
         outputs: Numbers of the output tensors; -1 for an omitted output.
@@ -165,10 +165,10 @@ class TfliteOperator:
         custom_options: Offset and size of the options of a custom operator.
     """
 
-    __slots__ = ("custom", "custom_options", "inputs", "kind", "op", "options", "outputs", "version")
+    __slots__ = ("custom_options", "inputs", "is_custom", "kind", "op", "options", "outputs", "version")
 
     def __init__(self, table: FlatTable, code: tuple[str, bool, int], count: int, size: int) -> None:
-        self.op, self.custom, self.version = code
+        self.op, self.is_custom, self.version = code
         self.inputs: tuple[int, ...] = table.read_numbers(1, "i")
         self.outputs: tuple[int, ...] = table.read_numbers(2, "i")
         for number in (*self.inputs, *self.outputs):
@@ -210,7 +210,7 @@ class Subgraph:
         if any(ranked):
             # a writer that sets has_rank distinguishes scalars from tensors of unknown rank
             for tensor, has_rank in zip(self.tensors, ranked, strict=True):
-                if not has_rank and not tensor.shape and not tensor.stored:
+                if not has_rank and not tensor.shape and not tensor.is_stored:
                     tensor.shape = None
         count, size = len(tables), len(file.data)
         codes = file.codes
@@ -230,7 +230,7 @@ class Subgraph:
                 tensor.shape is not None
                 and 0 in tensor.shape
                 and number not in computed
-                and not tensor.stored
+                and not tensor.is_stored
             ):
                 # an empty constant has no data, so only its missing producer identifies it
                 tensor.data = 0, 0

@@ -67,7 +67,7 @@ class SavedFile:
         size: Bytes of the file.
         find_offset: Function that returns the file offset of a storage, or None if the file does not contain
             its bytes unchanged. It raises `BadModel` if the file lacks the storage.
-        swapped: Whether the values are big-endian, which is not the byte order of this machine.
+        is_big_endian: Whether the values are big-endian, which is not the byte order of this machine.
         base: File offset from which the `ByteSpan`s in `root` count, or None if the pickle is compressed.
         storages: Element type and number of elements of each storage in the pickle, by key.
     """
@@ -78,7 +78,7 @@ class SavedFile:
     call_counts: Mapping[str, int]
     size: int
     find_offset: Callable[[StorageRef], int | None]
-    swapped: bool = False
+    is_big_endian: bool = False
     base: int | None = 0
     storages: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
@@ -130,7 +130,7 @@ def _read_zip_archive(source: str, find_offsets: bool) -> SavedFile:
         root = load(machine)
     except PickleError as error:
         raise build_broken_error(error, source) from error
-    swapped = archive.big_endian
+    is_big_endian = archive.is_big_endian
 
     def find_offset(ref: StorageRef) -> int | None:
         name = f"data/{ref.key}"
@@ -145,7 +145,7 @@ def _read_zip_archive(source: str, find_offsets: bool) -> SavedFile:
 
     base = None if archive.entries["data.pkl"].method else archive.start_of("data.pkl")
     return SavedFile(
-        source, "zip", root, machine.call_counts, archive.size, find_offset, swapped, base, storages
+        source, "zip", root, machine.call_counts, archive.size, find_offset, is_big_endian, base, storages
     )
 
 
@@ -173,8 +173,10 @@ def _read_legacy(source: str, content: Content, size: int) -> SavedFile:
             raise BadModel(f"the file lacks the storage '{printable(ref.key)}'", where=source)
         return offset + ref.start * BYTES.get(ref.dtype, 1)
 
-    swapped = system.get("little_endian") is False
-    return SavedFile(source, "legacy", root, machine.call_counts, size, find_offset, swapped, 0, storages)
+    is_big_endian = system.get("little_endian") is False
+    return SavedFile(
+        source, "legacy", root, machine.call_counts, size, find_offset, is_big_endian, 0, storages
+    )
 
 
 def _compute_storage_offsets(

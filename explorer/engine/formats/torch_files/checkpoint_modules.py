@@ -90,7 +90,7 @@ class Checkpoint:
         wrapped: Tensors that are stored as several inner tensors, by path.
         extra_data: (name, reason) of data in the file that belongs to no tensor.
         renamed: Names that differ from the path in the file, because the path is too long or not unique.
-        swapped: Whether the values are big-endian, which is not the byte order of this machine.
+        is_big_endian: Whether the values are big-endian, which is not the byte order of this machine.
         form: Form of the file: 'zip', 'legacy' or 'pickle' (see `parse_checkpoint`).
     """
 
@@ -103,7 +103,7 @@ class Checkpoint:
     wrapped: dict[str, WrappedTensor] = field(default_factory=dict)
     extra_data: list[tuple[str, str]] = field(default_factory=list)
     renamed: list[str] = field(default_factory=list)
-    swapped: bool = False
+    is_big_endian: bool = False
     form: str = ""
 
 
@@ -128,7 +128,7 @@ class _ContentReader:
     def __init__(self, saved: SavedFile) -> None:
         self.saved = saved
         self.checkpoint = Checkpoint()
-        self.checkpoint.swapped = saved.swapped
+        self.checkpoint.is_big_endian = saved.is_big_endian
         self.checkpoint.form = saved.form
         self.tensors: list[StoredTensor] = []
         self.names: dict[str, int] = {}
@@ -398,7 +398,7 @@ class _ContentReader:
                 if spec.layout != "strided" or not is_dense(spec.shape, spec.stride):
                     identity = *identity[:2], hash((spec.shape, spec.stride, spec.layout))
                 self.note_shared_storage(name, identity, spec)
-        if self.saved.swapped:
+        if self.saved.is_big_endian:
             unread = unread or "its byte order is not that of this machine"
         if spec.layout == "strided" and not spec.contiguous:
             self.checkpoint.strides[name] = spec.stride
@@ -444,12 +444,12 @@ class _ContentReader:
         description = _decode_array(value)
         if description is None:
             return False
-        dtype, swapped, shape, is_fortran, raw = description
+        dtype, is_big_endian, shape, is_fortran, raw = description
         unread = "it is a numpy array that is compressed in the file"
         offset, length = 0, len(raw) if isinstance(raw, bytes) else 0
         if isinstance(raw, ByteSpan):
             length = raw.size
-            if self.saved.base is not None and not is_fortran and not swapped and dtype in BYTES:
+            if self.saved.base is not None and not is_fortran and not is_big_endian and dtype in BYTES:
                 offset, unread = self.saved.base + raw.offset, ""
         name = self.make_unique(path or "array")
         if role:
@@ -472,7 +472,7 @@ def _decode_array(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any
     """Decodes the description of a numpy array.
 
     Returns:
-        (element type, whether the byte order is swapped, shape, whether the order is Fortran's, bytes), or
+        (element type, whether it is big-endian, shape, whether the order is Fortran's, bytes), or
         None for other objects and for arrays of objects.
     """
     if not value.qualname.endswith("multiarray._reconstruct"):
@@ -481,11 +481,15 @@ def _decode_array(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any
     if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], ReducedObject):
         return None
     shape, is_fortran, raw = state[1], state[3], state[4]
-    dtype, swapped = read_array_type(state[2])
+    dtype, is_big_endian = read_array_type(state[2])
     if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
         return None
     length = raw.size if isinstance(raw, ByteSpan) else len(raw) if isinstance(raw, bytes) else 0
-    return None if prod(shape) * BYTES.get(dtype, 0) != length else (dtype, swapped, shape, is_fortran, raw)
+    return (
+        None
+        if prod(shape) * BYTES.get(dtype, 0) != length
+        else (dtype, is_big_endian, shape, is_fortran, raw)
+    )
 
 
 def is_array(value: Any) -> bool:

@@ -220,7 +220,7 @@ class ZipArchive:
         return list(self.entries)
 
     @property
-    def big_endian(self) -> bool:
+    def is_big_endian(self) -> bool:
         """Whether the weights are big-endian."""
         return "byteorder" in self and self.read("byteorder").strip() == b"big"
 

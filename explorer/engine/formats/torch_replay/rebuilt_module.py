@@ -128,7 +128,7 @@ def create_loaded_module(
     Raises:
         BadModel: The layers do not fit together, or the weights are big-endian.
     """
-    if archive.big_endian:
+    if archive.is_big_endian:
         raise BadModel("its weights are stored big-endian", where=archive.path)
 
     def build_or_refuse(meta: bool) -> ReplayModule:

@@ -158,25 +158,25 @@ class GgufHeader:
         path: Path of the file.
         size: Bytes of the file.
         version: Version of the format.
-        big_endian: Whether numbers are big-endian.
+        is_big_endian: Whether numbers are big-endian.
         metadata: Numbers, booleans and texts by key. The value of an array is a text that describes it.
         arrays: Contents of short arrays of numbers by key, such as settings that differ between layers.
         tensors: Tensors in the order of the file.
         notes: Notes on unusual contents.
-        partial: Whether a tensor beyond the end of the file sets `cut` instead of raising an error.
-        cut: Error for the first tensor beyond the end of the file, or None.
+        partial: Whether a tensor beyond the end of the file sets `truncation` instead of raising an error.
+        truncation: Error for the first tensor beyond the end of the file, or None.
     """
 
     path: str
     size: int
     version: int = 0
-    big_endian: bool = False
+    is_big_endian: bool = False
     metadata: dict[str, int | float | bool | str] = field(default_factory=dict)
     arrays: dict[str, tuple[int | float, ...]] = field(default_factory=dict)
     tensors: list[StoredTensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     partial: bool = False
-    cut: BadModel | None = None
+    truncation: BadModel | None = None
 
 
 def read(path: str, *, partial: bool = False) -> GgufHeader:
@@ -184,8 +184,8 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
 
     Args:
         path: Path of the file.
-        partial: Whether a tensor beyond the end of the file sets `GgufHeader.cut` instead of raising an
-            error. A truncated header always raises one.
+        partial: Whether a tensor beyond the end of the file sets `GgufHeader.truncation`, without an error. A
+            truncated header always raises an error.
 
     Raises:
         BadModel: The file is not a GGUF file, is truncated, or contradicts itself.
@@ -234,7 +234,7 @@ class _Reader:
         parsed = self.parsed
         version = self.read_number("I")
         if version not in _VERSIONS and int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
-            parsed.big_endian, self.byte_order = True, ">"
+            parsed.is_big_endian, self.byte_order = True, ">"
             self.position = len(_MAGIC)
             version = self.read_number("I")
         if version not in _VERSIONS:
@@ -414,16 +414,16 @@ class _Reader:
                 tensor.dtype, tensor.nbytes = f"ggml type {code}", max(0, next_offset[offset] - offset)
                 tensor.unread = "its type is unknown"
                 unknown_types[code] = unknown_types.get(code, 0) + 1
-            if parsed.big_endian:
+            if parsed.is_big_endian:
                 tensor.unread = "it is big-endian"
             if tensor.nbytes > parsed.size - tensor.offset:
                 problem = f"ends at byte {tensor.offset + tensor.nbytes:,} of a file of {parsed.size:,}"
                 where = f"{parsed.path}: tensor '{printable(name)}'"
-                parsed.cut = parsed.cut or BadModel(
+                parsed.truncation = parsed.truncation or BadModel(
                     f"{problem}: the file is cut off", where=where, hint=_FETCH_AGAIN
                 )
                 if not parsed.partial:
-                    raise parsed.cut
+                    raise parsed.truncation
             parsed.tensors.append(tensor)
         for code, count in unknown_types.items():
             parsed.notes.append(
@@ -431,7 +431,7 @@ class _Reader:
                 " this version does not know: their bytes are counted up to the next tensor, which is an"
                 " upper bound"
             )
-        if parsed.cut is None:
+        if parsed.truncation is None:
             count_unused_bytes(parsed.tensors, start, parsed.size)
 
 
@@ -447,7 +447,7 @@ def read_contents(source: str) -> TensorIndex:
 
 def _outline(source: str) -> Outline:
     first = read(_find_first_file(source), partial=True)
-    return build_outline(_build_index(source, first), first.cut)
+    return build_outline(_build_index(source, first), first.truncation)
 
 
 def _build_index(source: str, first: GgufHeader) -> TensorIndex:
@@ -465,7 +465,7 @@ def _build_index(source: str, first: GgufHeader) -> TensorIndex:
     if len(headers) > 1 and isinstance(expected, int) and expected != len(tensors):
         notes.append(f"the parts hold {len(tensors):,} tensors together, and should hold {expected:,}")
     elements, size = sum(t.elements for t in tensors), sum(t.nbytes for t in tensors)
-    facts = [("GGUF", f"version {first.version}{', big-endian' if first.big_endian else ''}")]
+    facts = [("GGUF", f"version {first.version}{', big-endian' if first.is_big_endian else ''}")]
     if elements:
         facts.append(("bits for each parameter", f"{8 * size / elements:.2f}"))
     # only the first part describes the model

@@ -100,8 +100,8 @@ class SafetensorsHeader:
         tensors: Tensors in the order of the header.
         metadata: Metadata from the writer of the file.
         notes: Notes on unusual contents.
-        partial: Whether a tensor beyond the end of the file sets `cut` instead of raising an error.
-        cut: Error for the first tensor beyond the end of the file, or None.
+        partial: Whether a tensor beyond the end of the file sets `truncation` instead of raising an error.
+        truncation: Error for the first tensor beyond the end of the file, or None.
         unused: Number of bytes after the header that belong to no tensor.
     """
 
@@ -112,7 +112,7 @@ class SafetensorsHeader:
     metadata: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     partial: bool = False
-    cut: BadModel | None = None
+    truncation: BadModel | None = None
     unused: int = 0
 
 
@@ -136,7 +136,7 @@ def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeade
     finally:
         if has_gc:
             gc.enable()
-    header.unused = 0 if header.cut else count_unused_bytes(header.tensors, header.length, header.size)
+    header.unused = 0 if header.truncation else count_unused_bytes(header.tensors, header.length, header.size)
     if header.unused:
         header.notes.append(f"{header.unused:,} bytes of {os.path.basename(header.path)} belong to no tensor")
     return header
@@ -382,7 +382,7 @@ def _build_stored_tensor(
         error = BadModel(problem, where=f"{header.path}: tensor '{printable(name)}'", hint=_FETCH_AGAIN)
         if not (header.partial and is_truncated):
             raise error
-        header.cut = header.cut or error
+        header.truncation = header.truncation or error
     return StoredTensor(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
 
 
@@ -478,7 +478,7 @@ def _outline(source: str) -> Outline:
     if len(text) > MIN_STREAMED_BYTES:
         return _stream_outline(header, text)
     contents = _build_tensor_index(_read_header(header, text))
-    return build_outline(contents, header.cut)
+    return build_outline(contents, header.truncation)
 
 
 def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
@@ -496,8 +496,8 @@ def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
                     yield OutlineRow(module, "module")
             yield OutlineRow(tensor.name, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, tensor.unread)
             tensor = next(entries, None)
-        if header.cut is not None:
-            raise header.cut
+        if header.truncation is not None:
+            raise header.truncation
 
     facts = [("header", f"{header.length:,} bytes: tensors are listed in its order")]
     facts += [(key, shorten_text(text_value)) for key, text_value in header.metadata.items()]

@@ -59,7 +59,7 @@ class LogicalTensor:
         dtype: Element type of the weight.
         shape: Shape of the weight, or None if unknown.
         elements: Number of elements of the weight, or None if unknown.
-        spare: Maximum number of elements that may be padding, on the last axis or, without a shape, in total.
+        max_padding: Maximum number of elements of padding: on the last axis or, without a shape, in total.
     """
 
     name: str
@@ -67,7 +67,7 @@ class LogicalTensor:
     dtype: str = ""
     shape: tuple[int, ...] | None = None
     elements: int | None = None
-    spare: int = 0
+    max_padding: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -77,10 +77,10 @@ class LogicalTensor:
     def fits_shape(self, shape: tuple[int, ...]) -> bool:
         """Whether the weight may have this shape."""
         if self.shape is None:
-            return self.elements is None or 0 <= self.elements - prod(shape) <= self.spare
+            return self.elements is None or 0 <= self.elements - prod(shape) <= self.max_padding
         if len(self.shape) != len(shape) or self.shape[:-1] != shape[:-1]:
             return False
-        return not shape or 0 <= self.shape[-1] - shape[-1] <= self.spare
+        return not shape or 0 <= self.shape[-1] - shape[-1] <= self.max_padding
 
 
 def group_weights(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> list[LogicalTensor]:
@@ -178,7 +178,7 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
         # each byte contains two numbers, for any stored type; the last stored element may be padded
         weight.dtype = _find_bitsandbytes_type(weight.tensors)
         weight.shape, weight.elements = None, 2 * main.nbytes
-        weight.spare = 2 * main.nbytes // max(main.elements, 1) - 1
+        weight.max_padding = 2 * main.nbytes // max(main.elements, 1) - 1
 
 
 def _measure_mxfp4(weight: LogicalTensor, main: StoredTensor) -> None:
@@ -234,11 +234,13 @@ def _measure_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: in
     """
     weight.dtype, weight.shape = f"int{bits}", None
     weight.elements = main.nbytes * 8 // _HQQ_BITS[bits] * (_HQQ_BITS[bits] // bits)
-    spare = 9 * max(main.shape[-1:], default=0) if bits == 3 else 0  # rows are padded to a multiple of ten
+    max_padding = (
+        9 * max(main.shape[-1:], default=0) if bits == 3 else 0
+    )  # rows are padded to a multiple of ten
     scales = next((tensor for tensor in weight.tensors if tensor.last_name_part == "scale"), None)
     if scales is None or not group:
-        weight.spare = spare
-    elif 0 <= weight.elements - scales.elements * group <= spare:
+        weight.max_padding = max_padding
+    elif 0 <= weight.elements - scales.elements * group <= max_padding:
         weight.elements = scales.elements * group
 
 
@@ -321,7 +323,7 @@ def _measure_packed(weight: LogicalTensor, main: StoredTensor, bits: int, awq: b
         (t.shape for t in weight.tensors if t.last_name_part == "scales" and len(t.shape) == 2), (0, 0)
     )
     if main.last_name_part == "weight_packed":
-        weight.shape, weight.spare = (rows, columns * packed_count), packed_count - 1
+        weight.shape, weight.max_padding = (rows, columns * packed_count), packed_count - 1
     elif main.dtype == "int16" and scales[1] == rows * packed_count:
         weight.shape = rows * packed_count, columns  # AWQ's fast GEMV packs four rows into each integer
     elif scales[1] == columns and not (awq and scales[0] == rows):

@@ -110,7 +110,7 @@ class DescribedFile(TensorFile):
     def _find_trained_parameters(self, leaves: Sequence[LayerLeaf]) -> set[Hashable] | None:
         """Returns the identities of parameters with requires_grad, or None if the file does not say."""
         trainable = {
-            key: tensor.trainable for tensor in self.contents.tensors for key, _, _ in tensor.counted
+            key: tensor.trainable for tensor in self.contents.tensors for key, _, _ in tensor.counted_pieces
         }
         parameter_ids = {identity for leaf in leaves for identity, _, _ in leaf.stored}
         if any(trainable.get(identity) is None for identity in parameter_ids):

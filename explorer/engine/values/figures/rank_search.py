@@ -29,7 +29,7 @@ class RankSearch:
         levels: Levels of the quantiles.
 
     Attributes:
-        steady: Whether every pass had the same numbers.
+        is_steady: Whether every pass had the same numbers.
     """
 
     def __init__(self, dtype: np.dtype[np.generic], totals: Array, levels: Sequence[float]) -> None:
@@ -46,12 +46,12 @@ class RankSearch:
         self._expected = np.repeat(totals[:, None], self._rank_in_prefix.shape[1], axis=1)
         self._prefix = np.zeros(self._rank_in_prefix.shape, np.uint64)
         self._counts: Array = np.zeros(0, np.int64)
-        self.steady = True
+        self.is_steady = True
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether no further pass is needed."""
-        return not self._shift or not self.steady
+        return not self._shift or not self.is_steady
 
     def begin_pass(self) -> None:
         """Starts a pass."""
@@ -79,8 +79,8 @@ class RankSearch:
 
     def end_pass(self) -> None:
         """Ends a pass: chooses the next bits of each quantile from the counts."""
-        self.steady &= bool((self._counts.sum(axis=2) == self._expected).all())
-        if not self.steady:
+        self.is_steady &= bool((self._counts.sum(axis=2) == self._expected).all())
+        if not self.is_steady:
             return
         cumulative = self._counts.cumsum(axis=2)
         digit = np.minimum(

@@ -91,7 +91,7 @@ def _make_unpacker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., N
             numbers.layer,
             part=partial(read, by_rows),
             scales=row_scales if by_rows else column_scales,
-            opened=partial(unpack, numbers),
+            unpack=partial(unpack, numbers),
         )
 
     return unpack

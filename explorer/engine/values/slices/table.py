@@ -54,7 +54,7 @@ class SlicedTensor(Struct, frozen=True):
         """Type of the dequantized numbers: that of the scales, float32 for ggml's blocks, else as stored."""
         if self.numbers.scales is not None:
             return self.numbers.scales.number_type.name
-        return "float32" if self.numbers.coded is not None else self.numbers.dtype
+        return "float32" if self.numbers.stored_codes is not None else self.numbers.dtype
 
     def read_reals(self, selection: Selection) -> Array:
         """Returns the selected numbers as float64, or the magnitudes of complex numbers."""
@@ -117,7 +117,7 @@ def read_slice(
         inputs=sliced.inputs,
         calls=sliced.calls,
         output=output or "",
-        notes=(*sliced.notes, *filter(None, (sliced.numbers.uncoded,))),
+        notes=(*sliced.notes, *filter(None, (sliced.numbers.missing_codes_reason,))),
         **code_fields,
     )
 
@@ -129,7 +129,7 @@ def read_with_codes(
 
     The fields are those of `TensorValues`.
     """
-    stored_values, coded = read(numbers, selection), numbers.coded
+    stored_values, coded = read(numbers, selection), numbers.stored_codes
     if numbers.scales is not None:
         values, scales, zeros = dequantize_selection(stored_values, numbers.scales, selection)
         return values, {
