@@ -1,4 +1,4 @@
-"""Interval arithmetic over a region: the range of values that each node can have, for any inputs.
+"""Interval arithmetic over a region: the range of values that each node can have, for any finite inputs.
 
 A Relu after an Exp never gets a negative number, so no run needs to give it one.
 """
@@ -277,12 +277,12 @@ def _join_updates(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     return _join(node, [bounds[0], bounds[2]]) if plain and len(bounds) > 2 else UNKNOWN
 
 
-def _leak(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+def _leaky_relu(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     """Returns the bounds of a Relu whose slope for negative numbers is unknown."""
     return bounds[0] if bounds[0].low >= 0 else UNKNOWN
 
 
-def _keep_above(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+def _thresholded_relu(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     """Returns the bounds of a ThresholdedRelu, which returns 0 or a number above `alpha`."""
     return Bounds(min(float(node.attributes.get("alpha", 1.0)), 0.0))
 
@@ -327,13 +327,18 @@ def _power(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _cast(node: Node, bounds: Sequence[Bounds]) -> Bounds:
-    """Returns the bounds of a Cast, which rounds toward zero for integer types."""
+    """Returns the bounds of a Cast, which rounds toward zero for integer types.
+
+    They are `UNKNOWN` for float types of 8 bits or fewer, which round coarsely, and for strings.
+    """
     to = node.attributes.get("to")
     if to == 9:  # bool
         first = bounds[0]
         return Bounds(1.0, 1.0, True) if first.low > 0 or first.high < 0 else _BOOLEAN
     if to in (1, 10, 11, 16):  # float types
         return bounds[0]
+    if to not in DTYPES or not DTYPES[to].name.startswith(("int", "uint")):
+        return UNKNOWN
     # a conversion to integers drops the fraction
     low, high = (
         end if math.isinf(end) else float(math.trunc(end)) for end in (bounds[0].low, bounds[0].high)
@@ -460,8 +465,8 @@ _OPERATIONS: dict[str, Any] = {
     "Trilu": _join_zero,
     "ScatterND": _join_updates,
     "ScatterElements": _join_updates,
-    **dict.fromkeys(("LeakyRelu", "PRelu"), _leak),
-    "ThresholdedRelu": _keep_above,
+    **dict.fromkeys(("LeakyRelu", "PRelu"), _leaky_relu),
+    "ThresholdedRelu": _thresholded_relu,
     "HardSwish": _make_swish_rule(-0.375),
     "Gelu": _make_swish_rule(-0.2),
     "Mish": _make_swish_rule(-0.4),
