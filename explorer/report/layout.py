@@ -70,7 +70,7 @@ CAP = 200
 """Maximum number of rows of a table that may show only some of them."""
 
 _MIN_COLUMN_WIDTH = 16
-"""Minimum cells of a shortened column before another one is left out."""
+"""Minimum width in cells of a shortened column before another one is left out."""
 _GAP = 2  # cells between columns
 _WRAP_INDENT = 4
 """Indentation in cells of a wrapped line."""
@@ -87,7 +87,7 @@ _PLOT_WIDTH = 80
 """Maximum width of a paragraph, and of a scatter plot, in cells."""
 
 NamesInView = tuple[NameSet, Mapping[str, tuple[int, int]]]
-"""Names, and for each of them the cells of other texts beside it and the number of names in its cell."""
+"""Names, and for each of them the width of the texts beside it and the number of names in its table cell."""
 
 
 class Page:
@@ -240,7 +240,8 @@ class TableLines:
         max_rows: Maximum number of rows of a table with a `what` text.
         ascii_only: Whether the output supports only ASCII.
         exact: Whether numbers are written out instead of rounded.
-        narrowest: Minimum width of a shortened column before another one is left out.
+        narrowest: Minimum width of a shortened column before another one is left out. If that is not enough,
+            columns are shortened to half of it.
     """
 
     def __init__(
@@ -536,8 +537,8 @@ def _fit_columns(
 ) -> tuple[list[int], list[int]]:
     """Leave out and shorten columns until the table fits into `width` cells.
 
-    `whole_names` holds the cells of uncut names by column. A column becomes narrower only if the last column
-    cannot be wrapped instead.
+    `whole_names` holds the width of uncut names by column. A column becomes narrower than `narrowest` only if
+    the last column cannot be wrapped instead.
     """
 
     def count_needed(i: int) -> int:

@@ -363,7 +363,7 @@ def _draw_blame(axes: Axes, info: None, fact: Blame) -> None:
 
 
 _MARKS = {"·": ("o", "", 10), "○": ("o", "none", 24)}
-"""Shape, fill and size of each mark that is not a diamond."""
+"""Shape, fill and size of each mark that is not a diamond. The fill '' is the color of the mark's role."""
 
 
 def _draw_scatter(axes: Axes, info: Info | None, fact: Scatter) -> None:
@@ -377,7 +377,7 @@ def _draw_scatter(axes: Axes, info: Info | None, fact: Scatter) -> None:
             shape, face, size = _MARKS.get(mark, ("D", "", 26))
             color = colors.get(role, _BLUE)
             x_values, y_values = zip(*places, strict=True)
-            edge = _ORANGE if mark == "◈" else color
+            edge = _ORANGE if mark == "◈" else color  # this mark also lies on the path, which is orange
             axes.scatter(
                 *(x_values, y_values),
                 s=size,

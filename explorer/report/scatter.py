@@ -10,7 +10,7 @@ from explorer.report.blocks import Dot, Role, Scatter, Span
 HEIGHT = 16
 """Default height of a scatter plot in lines."""
 _MIN_SIZE = 24, 6
-"""Minimum width and height in cells; a smaller plot consists only of its title."""
+"""Minimum width and height in cells; a smaller plot, or one without dots, consists only of its title."""
 
 
 def draw_scatter(block: Scatter, width: int, height: int = HEIGHT) -> list[tuple[Span, ...]]:

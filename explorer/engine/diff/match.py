@@ -252,7 +252,7 @@ class _Matcher:
             self.add_pairs(pairs)
             if depth:
                 self.propagate(self.list_frontier() if depth == 1 else pairs, signatures)
-        # nothing distinguishes the nodes of one color, so pair them in order if their numbers are equal
+        # nothing distinguishes the nodes of one color, so pair them in order if both graphs have equally many
         classes = (
             _group_by_color(colors[0], self.matching.before),
             _group_by_color(colors[1], self.matching.after),

@@ -56,7 +56,8 @@ _MULTIPLYING = frozenset((
     "Attention", "Conv", "ConvTranspose", "Einsum", "FusedMatMul", "GRU", "Gather", "Gemm", "LSTM", "MatMul",
     "MultiHeadAttention", "RNN", *_FLOAT_OPERATORS,
 ))  # fmt: skip
-"""Layers to which the rounding of an input belongs. For other readers, it belongs to the value's producer."""
+"""Layers to which the rounding of an input belongs. For other readers, it belongs to the value's producer, or
+to the reader if no node produces the value."""
 
 _SLAB = 1 << 20
 """Number of elements of a weight that are compared at a time."""
@@ -167,6 +168,7 @@ def _find_packed_products(side: DefUse) -> dict[int, RoundedNode]:
     for i, node in enumerate(side.nodes):
         if node.op == MATMUL_NBITS and len(node.inputs) > 2 and node.inputs[1] in side.stored:
             bits, block = (int(node.attributes.get(name, 0)) for name in ("bits", "block_size"))
+            # without zero points, the middle of the range of codes stands for 0, as for signed integers
             sign = "u" if len(node.inputs) > 3 and node.inputs[3] else ""
             scales = side.stored.get(node.inputs[2])
             rows = int(node.attributes.get("N", 0))
@@ -243,7 +245,10 @@ def _find_roundings(side: DefUse) -> dict[str, Rounding]:
 
 
 def _read_cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Rounding]) -> Rounding | None:
-    """Returns the rounding of a value that is cast to float32, rounded, and cast back to its float type."""
+    """Returns the rounding that ends with this Cast, or None.
+
+    The value is cast to float32, rounded, and cast back to its own float type.
+    """
     inner = roundings.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
     if inner is None or _read_element_type(node, "to") not in ("float16", "float64"):
         return None
@@ -319,8 +324,8 @@ def _read_quantizer(side: DefUse, node: Node) -> str:
             return "ternary"
         if scale is not None and scale.elements == 1 and signed and number(2) == 0:
             # a scale of 2^-n is a fixed-point format with n fraction bits; frexp(2^-n) is (0.5, 1 - n)
-            share, exponent = math.frexp(number(1) or 0.0)
-            if share == 0.5 and exponent <= 1:
+            mantissa, exponent = math.frexp(number(1) or 0.0)
+            if mantissa == 0.5 and exponent <= 1:
                 return f"fixed{bits:g}.{1 - exponent}"
         return f"{'' if signed else 'u'}int{bits:g}"
     if node.op == "FloatQuant" and (e := number(2)) is not None and (m := number(3)) is not None:

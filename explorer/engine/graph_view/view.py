@@ -301,6 +301,8 @@ def _add_edges(
     """
     tree, route = picture.tree, picture.route
     flow = tree.flow
+    # -1 outside the drawing. Each call of a layer may have a box: the entry is the box of its first call, and
+    # the tensors of the n-th call are the n-th ones that the layer reads and makes
     box_by_row = array("i", b"\xff" * (4 * len(tree.layers)))
     for index, draft in enumerate(drafts):
         for row in draft.rows if draft.call <= 1 else ():
@@ -485,7 +487,7 @@ def _order_boxes(
 def _draft_calls(tree: TreeRows, draft: BoxDraft) -> list[BoxDraft]:
     """Returns a draft for each call of a layer.
 
-    If the tensors of each call are unknown, the result is the draft itself.
+    A part, and a layer whose tensors of each call are unknown, stays a single draft.
     """
     calls = tree.count_calls(draft.rows[0]) if len(draft.rows) == 1 else 1
     return [draft] if calls == 1 else [BoxDraft(draft.rows, call=call) for call in range(1, calls + 1)]

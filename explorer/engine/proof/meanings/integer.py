@@ -76,7 +76,8 @@ def _describe_integer_operator(
     inputs = list(base.inputs)
     input_grids = [grids.get(name) for name in inputs]
 
-    def find_parameter(name: str) -> _Parameter:
+    def add_parameter(name: str) -> _Parameter:
+        """Returns a constant parameter, or adds a computed one to the inputs."""
         constant = reader.read_numbers(name) if name else np.zeros((), np.int64)
         if constant is not None:
             first = constant.reshape(-1)[:1]
@@ -85,12 +86,12 @@ def _describe_integer_operator(
             inputs.append(name)
         return _Parameter(None, inputs.index(name))
 
-    x_zero, w_zero = find_parameter(zeros[0]), find_parameter(zeros[1])
+    x_zero, w_zero = add_parameter(zeros[0]), add_parameter(zeros[1])
     if isinstance(bias, np.ndarray):
         sum_bias = _Parameter(bias)
     else:
         constant = reader.read_numbers(bias) if bias else np.zeros((), np.int64)
-        sum_bias = _Parameter(constant) if constant is not None else find_parameter(bias)
+        sum_bias = _Parameter(constant) if constant is not None else add_parameter(bias)
     input_count, sum_type = len(base.inputs), _get_sum_type(reader)
     expand_scale = None if scale is None else partial(_expand_scale, scale)
 

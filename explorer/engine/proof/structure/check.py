@@ -95,10 +95,9 @@ class TileCheck:
         self.weight_bits: Array | None = None
         """The weight's bits, or None if the right operand depends on data and `weight` contains codes."""
         if isinstance(meaning.right, np.ndarray):
+            # compare bits, so that -0.0 and NaN payloads count
             self.bit_type = np.dtype(f"u{self.weight.dtype.itemsize}")
-            self.weight_bits = self.weight.view(
-                self.bit_type
-            )  # compare bits, so that -0.0 and NaN payloads count
+            self.weight_bits = self.weight.view(self.bit_type)
         self.checked_bytes: set[tuple[Any, ...]] = set()
         """Checked weight tiles: memory layout, expected position, and scale."""
         self.checked_arrays: dict[tuple[Any, ...], Array] = {}
@@ -156,7 +155,10 @@ class TileCheck:
         return True
 
     def store_band(self, table: BlockTable, band: Rectangle, repeated: RepeatedElements) -> None:
-        """Stores the operands of a checked row of tiles, for comparison with repeated rows."""
+        """Stores the operands of a checked row of tiles, for comparison with repeated rows.
+
+        A row is not stored if its labels name the row, or if it has other terms than products.
+        """
         if any(axis == 0 for label_parts in self.labels.values() for axis, _ in label_parts):
             return  # a label that names a row of tiles fits no other row
         codes = repeated.earlier_codes.reshape(band.rows, band.columns)
@@ -408,7 +410,10 @@ class TileCheck:
         return f"a product reads a block that is not a block of the input at ({row}, {depth})"
 
     def _check_label(self, label: str, tile_index: tuple[int, int, int]) -> None:
-        """Checks the (m, n, k) label of a node; in a Scan, m and n count within the body."""
+        """Checks the (m, n, k) label of a node.
+
+        In a Scan, only k is checked, because m and n count within the body.
+        """
         if label not in self.labels:
             is_scan = self.site.form == "scan"
             parts = enumerate(label.split(",")[:3])

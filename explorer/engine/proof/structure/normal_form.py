@@ -31,7 +31,7 @@ def normalize(node: NormalNode) -> None:
     It ends as soon as a rule finds that the node's output equals an existing value.
     """
     node.attributes = {**get_default_attributes(node.domain, node.op, node.opset), **node.attributes}
-    node.attributes.pop("consumed_inputs", None)
+    node.attributes.pop("consumed_inputs", None)  # of old opsets, without effect on the result
     dimensions = find_dimensions(node)
     if dimensions is not None:
         replace_by_dimensions(node, dimensions)
@@ -126,7 +126,10 @@ _MIN_OPEN_END = 1 << 40
 
 
 def _normalize_slice(node: NormalNode) -> None:
-    """Counts axes from the front, and removes steps of 1 and a Slice that takes everything."""
+    """Counts axes from the front, and removes steps of 1 and a Slice that takes everything.
+
+    Tuples of numbers replace the stored starts, ends and axes.
+    """
     starts = node.read_integers(1)
     if starts is None:
         return
@@ -209,7 +212,7 @@ def _normalize_pool_padding(node: NormalNode) -> None:
         for axis, length in zip(axes, lengths, strict=True)
     ):
         attributes["ceil_mode"] = 0  # the last window ends with the padded input
-        attributes.pop("before", None)  # the mark of an AveragePool whose last window is cut
+        attributes.pop("before", None)  # `opset_forms` marks an AveragePool of an old opset by it
 
 
 _PADDED = ("Conv", "ConvInteger", "QLinearConv", "AveragePool", "MaxPool")
@@ -428,6 +431,7 @@ def _normalize_resize(node: NormalNode) -> None:
         attributes.pop("cubic_coeff_a", None)
     if attributes.get("mode") != "nearest":
         attributes.pop("nearest_mode", None)
+    # in opset 10, the second input is not the region of interest but the scales
     if attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize" and node.opset > 10:
         attributes.pop("extrapolation_value", None)
         if len(node.inputs) > 1:

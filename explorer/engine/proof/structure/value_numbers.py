@@ -320,7 +320,7 @@ class GraphNumbers:
                 normal.equal_value,
                 *(self.table.get_number("other output", id(node), name) for name in node.outputs[1:]),
             ]
-        endless_form = self._number_endless_body(node, input_numbers, attributes.get("body"), scope)
+        endless_form = self._build_endless_body_form(node, input_numbers, attributes.get("body"), scope)
         if endless_form is not None:
             del normal.attributes["body"]
             normal.inputs[1:2] = [("endless body", endless_form)]
@@ -440,7 +440,7 @@ class GraphNumbers:
         binding = from_caller.get(name)
         if binding is not None and binding.value is value:
             return binding.form
-        return self._number_attribute(node, name, value, scope)
+        return self._build_attribute_form(node, name, value, scope)
 
     def _number_call(
         self, function: Function, node: Node, input_numbers: list[int], scope: _Scope
@@ -452,7 +452,7 @@ class GraphNumbers:
             if isinstance(value, AttributeRef):
                 if (outer_binding := (scope.bindings or {}).get(value.name)) is not None:
                     bindings[name] = outer_binding
-            elif (attribute_form := self._number_attribute(node, name, value, scope)) is not None:
+            elif (attribute_form := self._build_attribute_form(node, name, value, scope)) is not None:
                 bindings[name] = _BoundAttribute(value, attribute_form)
         # visit a function once for each combination of inputs and attributes
         forms = tuple((name, bindings[name].form) for name in sorted(bindings))
@@ -476,7 +476,7 @@ class GraphNumbers:
             self._outputs_by_call[form] = outputs
         return outputs
 
-    def _number_body(
+    def _build_body_form(
         self,
         node: Node,
         attribute: str,
@@ -534,7 +534,7 @@ class GraphNumbers:
         )
         return self._number_values([v.name for v in graph.outputs], inner)
 
-    def _number_endless_body(
+    def _build_endless_body_form(
         self, node: Node, input_numbers: Sequence[int], body: Any, scope: _Scope
     ) -> Form | None:
         """Returns the form of the body of a Loop whose condition is always true, or None for other nodes.
@@ -547,10 +547,10 @@ class GraphNumbers:
         condition = input_numbers[1] if len(input_numbers) > 1 else _ABSENT
         if condition not in (_ABSENT, true) or len(body.inputs) < 2:
             return None
-        form = self._number_body(node, "body", body, scope, {body.inputs[1].name: true})
+        form = self._build_body_form(node, "body", body, scope, {body.inputs[1].name: true})
         return form if form[1][:1] == (true,) else None
 
-    def _number_attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
+    def _build_attribute_form(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
         """Returns the form of an attribute value, or None for a reference that the caller does not set."""
         if (form := encode_literal(value)) is not None:
             return form
@@ -560,10 +560,10 @@ class GraphNumbers:
             binding = (scope.bindings or {}).get(value.name)
             return binding.form if binding is not None else None
         if isinstance(value, Graph):
-            return "graph", self._number_body(node, name, value, scope)
+            return "graph", self._build_body_form(node, name, value, scope)
         if isinstance(value, (tuple, list)):
             elements = enumerate(value)
             return "many", tuple(
-                self._number_attribute(node, f"{name}[{i}]", element, scope) for i, element in elements
+                self._build_attribute_form(node, f"{name}[{i}]", element, scope) for i, element in elements
             )
         return "opaque", id(value)
