@@ -89,7 +89,7 @@ from explorer.engine.formats.torch_module.modules import (
     list_other_tensors,
     walk_tensors,
 )
-from explorer.engine.formats.torch_module.sparse import read_stored_elements
+from explorer.engine.formats.torch_module.sparse import SPARSE_LAYOUTS, mark_sparse, read_stored_elements
 from explorer.engine.formats.torch_module.stored_form import read_stored_forms
 from explorer.engine.formats.torch_module.tensor_subclass import list_inner_tensors
 from explorer.engine.operators import cost_formulas
@@ -510,7 +510,8 @@ class _Watch:
                 result = self.run_with_cpu_types(func, args, kwargs)
             except (AssertionError, RuntimeError) as error:
                 # some functions reject tensors of two devices before they call an operator
-                if not is_about_devices(error) or not self.has_mixed_values(args, kwargs):
+                is_expected = is_about_devices(error) or _has_sparse(collect_tensors((args, kwargs)))
+                if not is_expected or not self.has_mixed_values(args, kwargs):
                     raise
                 result = func(
                     *self.convert_to_meta(args), **{k: self.convert_to_meta(v) for k, v in kwargs.items()}
@@ -669,7 +670,10 @@ class _Watch:
         if kwargs:
             signature.append(tuple(kwargs))
             is_determined = meta_cache.read_arguments(kwargs.values(), signature, inputs) and is_determined
-        if not is_determined and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(inputs):
+        is_mixed = not is_determined and self.is_mixed(inputs)
+        # torch converts a sparse tensor with its values; what it reads is recorded as dense
+        values = (args, kwargs) if not is_mixed and not is_determined and _has_sparse(inputs) else None
+        if (is_mixed or values is not None) and operator.name not in data_dependent.VALUES_BESIDE:
             args, kwargs = self.drop_values(operator, args, kwargs, inputs)
             inputs, signature = [], []
             is_determined = meta_cache.read_arguments(args, signature, inputs)
@@ -685,7 +689,7 @@ class _Watch:
             self.value_assumption = assumed[1]
         is_quantized = self.quantized.concerns(operator.name, inputs)
         is_determined = is_determined and assumed is None and operator.is_repeatable and not is_quantized
-        key = tuple(signature) if is_determined else None
+        key = tuple(signature) if is_determined and values is None else None
         answer = None if key is None else operator.answers.get(key)
         if answer is not None and answer.kind != meta_cache.CALLED:
             result = answer.replay(args)
@@ -694,7 +698,8 @@ class _Watch:
             self.assumed[assumed[1]] += 1
         else:
             is_new = key is not None and answer is None
-            result = self.run_operator(func, operator, args, kwargs, is_new, is_quantized)
+            is_new = is_new and values is None
+            result = self.run_operator(func, operator, *(values or (args, kwargs)), is_new, is_quantized)
         if answer is None:
             parts = result if isinstance(result, (tuple, list)) else (result,)
             outputs = [t for t in parts if isinstance(t, torch.Tensor)]
@@ -752,10 +757,19 @@ class _Watch:
             has_values = isinstance(args[0], torch.Tensor) and not args[0].is_meta
             if answer_packed is None or has_values:
                 result = self.call_operator(func, args, kwargs)
+                if isinstance(result, torch.Tensor) and result.layout in SPARSE_LAYOUTS:
+                    result = self.replace_sparse(result)
                 result = kernels.match_cpu_kernel(operator.name, result, args)
             else:
                 result = answer_packed(dispatch.build_call(func, args, kwargs, None))
         return self.without_random_values(operator, args, result) if operator.is_random else result
+
+    def replace_sparse(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a dense tensor without values in place of a sparse tensor, which counts as a bound."""
+        dense = mark_sparse(torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), tensor)
+        self.live_storages[storage_key(dense.untyped_storage())] = dense.untyped_storage()
+        self.note_sparse([dense])
+        return dense
 
     def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Calls an operator on shapes. A scalar with a value may have to lose it, such as a single index."""
@@ -1052,6 +1066,8 @@ class _Watch:
             if value.is_meta or is_kept:
                 return value
             value_and_copy = self.meta_copies.get(id(value))
+            if value_and_copy is None and value.layout is not torch.strided:
+                value_and_copy = self.meta_copies[id(value)] = value, self.replace_sparse(value)
             if value_and_copy is None:
                 meta_copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                 # keep the original alive, so that no other tensor gets its id
@@ -1075,6 +1091,10 @@ class _Watch:
         if isinstance(value, (tuple, list)):
             return type(value)(self.convert_to_meta(v, scalars=scalars) for v in value)
         return "meta" if isinstance(value, torch.device) else value
+
+
+def _has_sparse(tensors: Iterable[torch.Tensor]) -> bool:
+    return any(tensor.layout in SPARSE_LAYOUTS for tensor in tensors)
 
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention

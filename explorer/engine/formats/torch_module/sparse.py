@@ -25,6 +25,10 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
 """Methods that return the inner tensors of a sparse layout, values first."""
 
 
+SPARSE_LAYOUTS = frozenset(_PARTS)
+"""Layouts of sparse tensors."""
+
+
 def list_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Returns the values and the indices of a sparse tensor; empty for others and on the meta device."""
     names = _PARTS.get(tensor.layout, ())

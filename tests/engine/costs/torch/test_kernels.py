@@ -212,6 +212,37 @@ def test_a_product_with_a_sparse_matrix_is_an_upper_bound(layout: str, kept: str
         assert found.weight_bytes < dense.nbytes + 35 * 4
 
 
+@pytest.mark.parametrize(
+    ("layout", "multiply"),
+    [
+        ("to_sparse", lambda matrix, x: matrix @ x),
+        ("to_sparse_csr", lambda matrix, x: matrix @ x),
+        ("to_sparse_csc", lambda matrix, x: matrix @ x),
+        ("to_sparse", lambda matrix, x: torch.sparse.mm(matrix, x)),
+        ("to_sparse", lambda matrix, x: torch.sparse.addmm(x, matrix, x)),
+        ("to_sparse", lambda matrix, x: torch.sparse.softmax(matrix, 1) @ x),
+        ("to_sparse", lambda matrix, x: matrix.transpose(0, 1) @ x),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_sparse_matrix_outside_of_the_model_is_counted_as_one_inside(layout: str, multiply: Any) -> None:
+    matrix = getattr(torch.eye(20), layout)()
+
+    class Outside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 5)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(multiply(matrix, x))
+
+    with Session(Outside(), inputs=torch.zeros(20, 6), cache=False) as session:
+        rows = session.layers().layers
+    assert [(row.status, "20 of 400" in row.reason) for row in rows if row.macs == 20 * 20 * 6] == [
+        ("bound", True)
+    ]
+
+
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_what_is_made_of_a_sparse_matrix_alone_is_sparse() -> None:
     class Scaled(Graph):
