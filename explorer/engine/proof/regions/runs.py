@@ -51,7 +51,7 @@ _MAX_ONE_THREAD_BYTES = 1 << 20
 """Bytes of a region up to which it runs in one thread, because each session creates its threads anew."""
 
 _KERNEL_ERROR = 2.0**-18
-"""Largest error of a kernel, relative to the largest element of its result. Above it, operators differ."""
+"""Largest error of a kernel, relative to the largest element of its result."""
 
 _KERNEL_STEPS = 8
 """Largest error of a kernel, relative to the change of its result if its inputs change by one unit in the
@@ -275,7 +275,10 @@ class RegionRuns:
             return False
 
     def changes_output(self, region: ChangedRegion, model: Model, replacement: Model) -> bool:
-        """Whether a run changes if `replacement` takes the place of `model`, one side of the region."""
+        """Whether a run changes if `replacement` takes the place of `model`, one side of the region.
+
+        A replacement that is invalid or fails counts as a change.
+        """
         input_names = {value.name for value in model.graph.required_inputs}
         twins = {name: twin or name for name, twin in region.twins.items()}
         unchanged_session = RuntimeSession(model, label=_LABEL, optimize=False, threads=1)
@@ -349,14 +352,17 @@ class RegionRuns:
 
 
 def _is_nearly(runtime_result: Array, exact: Array, shifted: Array, least_error: float) -> bool:
-    """Whether a result of the runtime is nearly the exact one, relative to the largest element.
+    """Whether a result of the runtime is nearly the exact one.
+
+    The error may be as large as the largest of three limits: `_KERNEL_ERROR`, `_KERNEL_STEPS` and
+    `least_error`.
 
     Args:
         runtime_result: Result of the runtime.
         exact: The result in float64.
         shifted: Result of the runtime for inputs that differ by one unit in the last place. A kernel such as
             that of InstanceNormalization is exact for inputs that differ by a few of them.
-        least_error: Absolute error that is allowed for small results, too.
+        least_error: Absolute error that is always allowed.
     """
     if not isinstance(runtime_result, np.ndarray) or runtime_result.dtype.name not in ("float32", "float64"):
         return False

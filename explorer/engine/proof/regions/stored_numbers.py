@@ -262,7 +262,7 @@ class _Comparison:
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
                 yield from self._compare_tensors(label, x, y, location)
             elif type(x) is not type(y) or x != y:
-                share = _compute_largest_share(x, y)
+                share = _compute_relative_difference(x, y)
                 original = a.attributes.get(name)
                 yield StoredDifference(f"{label} differs", share, not share <= CLOSE, location, original)
 
@@ -318,7 +318,7 @@ def _computes_value(node: Node) -> bool:
     return bool(node.domain) or node.op not in ("Constant", "Identity")
 
 
-def _compute_largest_share(x: Any, y: Any) -> float:
+def _compute_relative_difference(x: Any, y: Any) -> float:
     """Returns the largest relative difference of a float attribute or a list of floats; else infinity."""
     old_values, new_values = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
     if len(old_values) != len(new_values) or not all(

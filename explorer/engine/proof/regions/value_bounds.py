@@ -337,7 +337,7 @@ def _cast(node: Node, bounds: Sequence[Bounds]) -> Bounds:
         return Bounds(1.0, 1.0, True) if first.low > 0 or first.high < 0 else _BOOLEAN
     if to in (1, 10, 11, 16):  # float types
         return bounds[0]
-    if to not in DTYPES or not DTYPES[to].name.startswith(("int", "uint")):
+    if not isinstance(to, int) or to not in DTYPES or not DTYPES[to].name.startswith(("int", "uint")):
         return UNKNOWN
     # a conversion to integers drops the fraction
     low, high = (

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.graph.random_operators import any_draws_random as draws_random
+from explorer.engine.graph.random_operators import any_draws_random
 from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.regions.changed_numbers import find_changed_numbers
@@ -190,7 +190,7 @@ class RegionTester:
             # rounding may move a small number over a step
             is_computable = is_computable and not any(map(outputs.has_steps, models))
             draws = tuple(
-                draws_random(m, side) for m, side in zip(self._models.contents.models, nodes, strict=True)
+                any_draws_random(m, side) for m, side in zip(self._models.contents.models, nodes, strict=True)
             )
             if any(draws):
                 values = self.original_values.compute_first(region)

@@ -66,7 +66,8 @@ class SiteProof:
         cancel: Function that returns True to cancel the proof, or None.
 
     Attributes:
-        unresolved: Reason why no operand of a planned product depends on data, by site key.
+        unresolved: Reason why a planned product of the original cannot be specified, by site key: no operand
+            depends on data, or it is used in an unsupported way.
         outputs: Outputs of the original for the first set of inputs. None before `prove_sites`, and if the
             main graph has no site.
         observed: Shapes and types of the inputs and outputs of the sites in the main graph.
@@ -369,7 +370,8 @@ def find_original(
         The product, or None if no product computes `output`.
 
     Raises:
-        NotTiled: A product computes `output`, but none of its operands depends on data.
+        NotTiled: A product computes `output`, but none of its operands depends on data, or its use is not
+            supported.
     """
     wiring = wiring or Wiring.from_graph(model.graph)
     node = wiring.find_producer(output)
