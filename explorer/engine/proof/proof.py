@@ -342,7 +342,8 @@ def _build_verification(
     verdict = decide_verdict(grounds)
     if verdict["passed"]:
         remarks = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).list_remarks()
-        verdict["verdict"] = "; ".join((verdict["verdict"], *remarks))
+        size_remarks = run.list_size_remarks(task.before, task.after, task.names)
+        verdict["verdict"] = "; ".join((verdict["verdict"], *remarks, *size_remarks))
     if has_bfloat16(task.before):
         verdict["verdict"] += f"; {NOTE}"
     tested_sizes = [size for size in inputs.sizes.tried if size not in refused]

@@ -676,3 +676,12 @@ def test_the_limit_of_a_product_is_written_once() -> None:
 
     for path in Path(sites.__path__[0]).glob("*.py"):
         assert "= 8.0" not in path.read_text(), path
+
+
+def test_a_size_that_only_one_model_leaves_open_is_mentioned(tmp_path: Path) -> None:
+    nodes = [node("Tanh", ["x"], ["y"])]
+    first = t.model(tmp_path / "open.onnx", nodes, {"x": ("rows", 8)}, {})
+    second = t.model(tmp_path / "fixed.onnx", nodes, {"x": (3, 8)}, {})
+    assert "only the second model fixes a size of input 'x'" in verify(first, second).verdict
+    assert "only the first model fixes a size of input 'x'" in verify(second, first).verdict
+    assert "fixes a size" not in verify(first, first).verdict

@@ -8,7 +8,7 @@ from float64 may exceed it only by what rounding explains.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -175,6 +175,25 @@ def _can_match(a: Value, b: Value) -> bool:
         d == e or not isinstance(d, int) or not isinstance(e, int)
         for d, e in zip(a.shape, b.shape, strict=True)
     )
+
+
+def list_size_remarks(before: Model, after: Model, names: Mapping[str, str]) -> Iterator[str]:
+    """Yields a remark for each input with a size that only one model leaves open.
+
+    Args:
+        before: First model.
+        after: Second model.
+        names: Input names of `after` by input name of `before`.
+    """
+    others = {value.name: value for value in after.graph.required_inputs}
+    for value in before.graph.required_inputs:
+        shape, other_shape = value.shape, others[names[value.name]].shape
+        if shape is None or other_shape is None or len(shape) != len(other_shape):
+            continue
+        pairs = [(isinstance(d, int), isinstance(e, int)) for d, e in zip(shape, other_shape, strict=True)]
+        for ordinal, fixed in (("first", (True, False)), ("second", (False, True))):
+            if fixed in pairs:
+                yield f"only the {ordinal} model fixes a size of input '{printable(value.name)}'"
 
 
 def _describe_declaration(value: Value) -> str:
