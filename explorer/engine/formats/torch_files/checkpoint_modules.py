@@ -112,15 +112,15 @@ class _ContentReader:
 
     Attributes:
         tensors: Tensors in the order of the file.
-        names: Number of uses of each tensor name.
+        name_uses: Number of uses of each tensor name.
         visited: Ids of visited containers and objects.
         first_names: First name of each stored tensor, by identity.
-        tied: Names of tensors that are stored under another name too.
+        tied_names: Names of tensors that are stored under an earlier name too.
         storages: Name of the first tensor and bytes of each storage, by key.
         bare_storages: Keys of storages that are values themselves, without a tensor.
         values: (path, text) of plain values.
-        unlisted: Number of plain values beyond `MAX_LISTED_VALUES`.
-        repeated: Paths of containers that were visited before.
+        unlisted_count: Number of plain values beyond `MAX_LISTED_VALUES`.
+        repeated_paths: Paths of containers that were visited before.
         name_counts: Number of names of each tensor object, by id.
         views: Tensors as views of their storages, by name.
     """
@@ -131,15 +131,15 @@ class _ContentReader:
         self.checkpoint.is_big_endian = saved.is_big_endian
         self.checkpoint.form = saved.form
         self.tensors: list[StoredTensor] = []
-        self.names: dict[str, int] = {}
+        self.name_uses: dict[str, int] = {}
         self.visited: set[int] = set()
         self.first_names: dict[Any, str] = {}
-        self.tied: list[str] = []
+        self.tied_names: list[str] = []
         self.storages: dict[str, tuple[str, int]] = {}
         self.bare_storages: set[str] = set()
         self.values: list[tuple[str, str]] = []
-        self.unlisted = 0
-        self.repeated: list[str] = []
+        self.unlisted_count = 0
+        self.repeated_paths: list[str] = []
         self.name_counts: dict[int, int] = {}
         self.views: dict[str, TensorView] = {}
 
@@ -175,8 +175,8 @@ class _ContentReader:
             elif isinstance(value, (*PLAIN, Global, Device, ByteSpan)):
                 self.record_value(path, value)
             elif id(value) in self.visited and value:
-                self.repeated.append(path)
-                self.check_count(len(self.repeated))
+                self.repeated_paths.append(path)
+                self.check_count(len(self.repeated_paths))
             else:
                 if len(stack) > DEPTH:
                     raise BadModel("it is nested deeper than any model", where=self.saved.source)
@@ -226,12 +226,12 @@ class _ContentReader:
             if path and text:
                 self.values.append((path, text))
         else:
-            self.unlisted += 1
+            self.unlisted_count += 1
 
     def make_unique(self, name: str) -> str:
         """Makes a tensor name unique by appending '#2', '#3' ... if it is in use."""
-        times = self.names.get(name, 0)
-        self.names[name] = times + 1
+        times = self.name_uses.get(name, 0)
+        self.name_uses[name] = times + 1
         return self.make_unique(f"{name}#{times + 1}") if times else name
 
     def check_names(self, value: object) -> None:
@@ -276,7 +276,7 @@ class _ContentReader:
         self.checkpoint.wrapped.setdefault(path, value)
         if counted_elements is None and value.shape is not None:
             counted_elements = prod(value.shape)
-        if trained is None and value.parameter:
+        if trained is None and value.is_parameter:
             trained = value.requires_grad
         others = []
         for key, part in value.inner.items():
@@ -400,11 +400,11 @@ class _ContentReader:
                 self.note_shared_storage(name, identity, spec)
         if self.saved.is_big_endian:
             unread = unread or "its byte order is not that of this machine"
-        if spec.layout == "strided" and not spec.contiguous:
+        if spec.layout == "strided" and not spec.is_contiguous:
             self.checkpoint.strides[name] = spec.stride
         if role:
             self.checkpoint.roles[name] = role
-        if spec.parameter and trained is None:
+        if spec.is_parameter and trained is None:
             trained = spec.requires_grad
         tensor = StoredTensor(
             name,
@@ -431,10 +431,10 @@ class _ContentReader:
         first = self.first_names.setdefault(identity, name)
         if first != name:
             notes.append(f"tied to {first}")
-            self.tied.append(name)
+            self.tied_names.append(name)
         elif identity[0] in self.storages and self.storages[identity[0]][0] != name:
             notes.append(f"in the storage of {self.storages[identity[0]][0]}")
-        if not spec.contiguous:
+        if not spec.is_contiguous:
             notes.append(f"strides {spec.stride}")
         if notes:
             self.checkpoint.notes[name] = ", ".join(notes)
@@ -671,8 +671,8 @@ def _list_facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
         size = sum(t.nbytes for t in tensors)
         yield role, f"{many_text(len(tensors), 'tensor')}, {bytes_text(size)}, not counted as parameters"
     yield from sorted(reader.values, key=lambda pair: pair[0].count("."))
-    if reader.unlisted:
-        yield "more values", f"{reader.unlisted:,} that are not listed here"
+    if reader.unlisted_count:
+        yield "more values", f"{reader.unlisted_count:,} that are not listed here"
 
 
 def _group_by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, list[StoredTensor]]:
@@ -707,11 +707,11 @@ def _list_notes(reader: _ContentReader) -> Iterator[str]:
     if reader.checkpoint.extra_data:
         extra_data = [f"{name} ({why})" for name, why in reader.checkpoint.extra_data]
         yield f"data that is not understood: {format_names(extra_data)}"
-    tied = [f"{name} {reader.checkpoint.notes[name]}" for name in dict.fromkeys(reader.tied)]
+    tied = [f"{name} {reader.checkpoint.notes[name]}" for name in dict.fromkeys(reader.tied_names)]
     if tied:
         yield f"{len(tied):,} tied tensors: {format_names(tied)}"
-    if reader.repeated:
-        yield f"repeated objects: {format_names(reader.repeated)}"
+    if reader.repeated_paths:
+        yield f"repeated objects: {format_names(reader.repeated_paths)}"
 
 
 def _group_by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:

@@ -118,7 +118,7 @@ class TensorSpec:
         shape: Sizes of the dimensions.
         stride: Steps of the dimensions, in elements.
         requires_grad: Whether the tensor requires a gradient.
-        parameter: Whether the tensor was saved as a parameter.
+        is_parameter: Whether the tensor was saved as a parameter.
         layout: 'strided' for a plain tensor; 'meta' without values; 'conj' or 'neg' if that operation is
             still to be applied to the values.
     """
@@ -129,7 +129,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     requires_grad: bool = False
-    parameter: bool = False
+    is_parameter: bool = False
     layout: str = "strided"
 
     @property
@@ -151,7 +151,7 @@ class TensorSpec:
         return self.offset + 1 + reach - sum(self.stride)
 
     @property
-    def contiguous(self) -> bool:
+    def is_contiguous(self) -> bool:
         """Whether the elements are contiguous and in row-major order."""
         return is_row_major(self.shape, self.stride)
 
@@ -167,7 +167,7 @@ class WrappedTensor:
         inner: Inner tensors, and the values needed to combine them, by attribute. The inner tensor '' has the
             name of the outer tensor.
         requires_grad: Whether the tensor requires a gradient.
-        parameter: Whether the tensor was saved as a parameter.
+        is_parameter: Whether the tensor was saved as a parameter.
     """
 
     kind: str
@@ -175,7 +175,7 @@ class WrappedTensor:
     shape: tuple[int, ...] | None = None
     inner: dict[str, Any] = field(default_factory=dict)
     requires_grad: bool = False
-    parameter: bool = False
+    is_parameter: bool = False
 
 
 def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -351,7 +351,9 @@ def _add_attributes(tensor: Any, kind: str, state: Any) -> Any:
         tensor.inner |= {key: value for key, value in attributes.items() if id(value) not in inner_ids}
     elif isinstance(tensor, TensorSpec) and attributes:
         inner = {"": tensor, **attributes}
-        return WrappedTensor(kind, tensor.dtype, tensor.shape, inner, tensor.requires_grad, tensor.parameter)
+        return WrappedTensor(
+            kind, tensor.dtype, tensor.shape, inner, tensor.requires_grad, tensor.is_parameter
+        )
     return tensor
 
 

@@ -306,7 +306,7 @@ class _Reader:
             first = self.first.setdefault(identity, name)
             if first != name:
                 self.description.notes[name] = f"tied to {first}"
-        if not spec.contiguous:
+        if not spec.is_contiguous:
             self.description.strides[name] = spec.stride
             self.description.notes[name] = f"strides {spec.stride}"
         nbytes = min(spec.elements, spec.storage.elements) * width
