@@ -90,7 +90,8 @@ class NameSet:
         """Cells in which each name keeps the parts by which it differs from the others."""
         needed = [
             _join(
-                parts, [branches or i == len(parts) - 1 for i, branches in enumerate(self._branches(parts))]
+                parts,
+                [branches or i == len(parts) - 1 for i, branches in enumerate(self._find_branches(parts))],
             )
             for parts in self._parts.values()
         ]
@@ -122,7 +123,7 @@ class NameSet:
             starts = accumulate(parts[:-1])
             count = next((i for i, start in enumerate(starts, 1) if start == prefix), 0)
             remaining_parts = _strip_start(parts[count:]) if count else parts
-            texts[name] = _elide(remaining_parts, list(self._branches(parts))[count:], width)
+            texts[name] = _elide(remaining_parts, list(self._find_branches(parts))[count:], width)
             if cell_len(texts[name]) > width:
                 texts[name] = self.shorten({name: width}).texts[name]
         return texts
@@ -156,7 +157,7 @@ class NameSet:
         used: set[str] = set()
         for name in names:
             parts = self._parts[name]
-            branches = list(self._branches(parts))
+            branches = list(self._find_branches(parts))
             text = _elide(_strip_start(parts[count:]) if count else parts, branches[count:], widths[name])
             if cell_len(text) > widths[name]:
                 text = self._reduce_branches(parts, branches, widths[name])
@@ -219,7 +220,9 @@ class NameSet:
         """Number of names by (n, parts): the parts at which a name branches, without the first n of them."""
         ends: Counter[tuple[int, tuple[str, ...]]] = Counter()
         for parts in self._parts.values():
-            kept_parts = [part for part, branch in zip(parts, self._branches(parts), strict=True) if branch]
+            kept_parts = [
+                part for part, branch in zip(parts, self._find_branches(parts), strict=True) if branch
+            ]
             ends.update((count, tuple(kept_parts[count:])) for count in range(1, len(kept_parts)))
         return ends
 
@@ -249,7 +252,7 @@ class NameSet:
                     return text
         return ""
 
-    def _branches(self, parts: Sequence[str]) -> Iterator[bool]:
+    def _find_branches(self, parts: Sequence[str]) -> Iterator[bool]:
         """Yield for each part of a name whether another name differs at it, with the same parts before it."""
         node = self._root
         for part in parts:

@@ -206,7 +206,7 @@ class _Merge:
                 self._pair_children(a, b)
 
     def _pair_children(self, a: int, b: int) -> None:
-        """Pairs the open children of two paired rows, by name and then by the order of their operators."""
+        """Pairs children without a partner of two paired rows, by name and then by order of the operators."""
         before, after = self.before, self.after
         open_before = [row for row in before.children.get(a, ()) if row not in self.partner]
         open_after = [row for row in after.children.get(b, ()) if row not in self.partner_before]

@@ -35,7 +35,7 @@ class Affine(Struct, frozen=True):
 
     scale: Array
     shift: Array
-    size: Array
+    magnitude: Array
     """Magnitude of the terms of `shift`: |beta| + |mean scale|."""
 
 
@@ -45,12 +45,12 @@ class NewParameters(Struct, frozen=True):
     Attributes:
         factors: Factors for the weight, in a shape that broadcasts to it.
         bias: The new bias.
-        size: Magnitude of the terms of the bias.
+        magnitude: Magnitude of the terms of the bias.
     """
 
     factors: Array
     bias: Array
-    size: Array
+    magnitude: Array
 
 
 class NotFoldable(Exception):
@@ -100,10 +100,10 @@ def _read_affine(work: FoldingGraph, node: Node) -> Affine:
     epsilon = float(np.float32(get_attribute("epsilon", 1e-5)))  # an attribute is stored in float32
     with np.errstate(all="ignore"):
         scale = gamma / np.sqrt(variance + epsilon)
-        shift, size = beta - mean * scale, np.abs(beta) + np.abs(mean * scale)
+        shift, magnitude = beta - mean * scale, np.abs(beta) + np.abs(mean * scale)
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
         raise NotFoldable("its variance is zero with epsilon 0, negative, or something in it is not a number")
-    return Affine(scale, shift, size)
+    return Affine(scale, shift, magnitude)
 
 
 def _fold_into_producer(work: FoldingGraph, index: int, node: Node, affine: Affine) -> None:
@@ -187,7 +187,7 @@ def _fold_into_rows(
         inputs = [
             product.inputs[0],
             weight_name,
-            work.store_for_reader(bias_tensor, product_index, "", bias_name, parameters.size),
+            work.store_for_reader(bias_tensor, product_index, "", bias_name, parameters.magnitude),
         ]
         work.replace_node(
             product_index, Node("Gemm", inputs, node.outputs[:1], product.label, metadata=product.metadata)
@@ -197,7 +197,7 @@ def _fold_into_rows(
         product_index,
         product.replace_values([product.inputs[0], weight_name], product.outputs, product.label),
     )
-    new_bias_name = work.store_for_reader(bias_tensor, producer_index, bias, bias_name, parameters.size)
+    new_bias_name = work.store_for_reader(bias_tensor, producer_index, bias, bias_name, parameters.magnitude)
     inputs = [new_bias_name if name == bias else name for name in producer.inputs]
     work.replace_node(producer_index, producer.replace_values(inputs, node.outputs[:1], producer.label))
 
@@ -298,7 +298,7 @@ def _replace_product(
     old_bias = node.inputs[2] if len(node.inputs) > 2 else ""
     bias_name = old_bias or f"{node.inputs[1].removesuffix('.weight')}.bias"
     bias = work.store_for_reader(
-        build_rounded("", parameters.bias, weight.dtype), index, old_bias, bias_name, parameters.size
+        build_rounded("", parameters.bias, weight.dtype), index, old_bias, bias_name, parameters.magnitude
     )
     inputs = [
         source,
@@ -324,8 +324,8 @@ def _reshape_to_column(values: Array, axis: int, rank: int) -> Array:
 
 def _fold_norm_after(factors: Array, bias: Array, affine: Affine) -> NewParameters:
     """Returns the new parameters of a product with the bias `bias` before a BatchNormalization."""
-    size = np.abs(affine.scale * bias) + affine.size
-    return NewParameters(factors, affine.scale * bias + affine.shift, size)
+    magnitude = np.abs(affine.scale * bias) + affine.magnitude
+    return NewParameters(factors, affine.scale * bias + affine.shift, magnitude)
 
 
 def _fold_norm_after_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
@@ -360,15 +360,15 @@ def _fold_norm_before_conv(node: Node, weight: Tensor, bias: Array, affine: Affi
         raise NotFoldable(f"Conv '{node.label}' after it pads with zeros, which folding would shift")
     groups, (rows, columns) = int(get_attribute("group", 1)), weight.shape[:2]
     _check_channels(affine, groups * columns)
-    scale, shift, size = (
+    scale, shift, shift_magnitude = (
         np.repeat(part.reshape(groups, columns), rows // groups, axis=0)
-        for part in (affine.scale, affine.shift, affine.size)
+        for part in (affine.scale, affine.shift, affine.magnitude)
     )
     folded_bias, magnitude = np.zeros(rows) + bias, np.zeros(rows) + np.abs(bias)
     for part, values in iterate_slabs(weight):
         flat = values.reshape(len(values), columns, -1)
         folded_bias[part] += (flat.sum(axis=2) * shift[part]).sum(axis=1)
-        magnitude[part] += (np.abs(flat).sum(axis=2) * size[part]).sum(axis=1)
+        magnitude[part] += (np.abs(flat).sum(axis=2) * shift_magnitude[part]).sum(axis=1)
     factors = scale.reshape(rows, columns, *[1] * (len(weight.shape) - 2))
     return NewParameters(factors, folded_bias, magnitude)
 
@@ -383,10 +383,10 @@ def _fold_norm_before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affi
     product_bias, magnitude = np.zeros(weight.shape[1 - axis]), np.zeros(weight.shape[1 - axis])
     for part, values in iterate_slabs(weight):
         if axis:
-            product_bias[part], magnitude[part] = values @ affine.shift, np.abs(values) @ affine.size
+            product_bias[part], magnitude[part] = values @ affine.shift, np.abs(values) @ affine.magnitude
         else:
             product_bias += affine.shift[part] @ values
-            magnitude += affine.size[part] @ np.abs(values)
+            magnitude += affine.magnitude[part] @ np.abs(values)
     alpha, scaled_bias = float(get_attribute("alpha", 1.0)), float(get_attribute("beta", 1.0)) * bias
     return NewParameters(
         _reshape_to_column(affine.scale, axis, 2),

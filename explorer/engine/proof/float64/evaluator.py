@@ -228,7 +228,7 @@ Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 """Function from attributes and inputs to the only output, or to None to use onnx's evaluator."""
 
 
-def _make_elementwise_rule(function: Callable[..., Any]) -> Rule:
+def _make_function_rule(function: Callable[..., Any]) -> Rule:
     """Returns the rule that applies a numpy function to the inputs in float64."""
     return lambda attributes, args: np.asarray(function(*(_convert_to_float64(a) for a in args)))
 
@@ -244,6 +244,7 @@ def _constant(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _cast(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """Converts to float64 in place of any float type, without rounding, or to an integer type."""
     target = DTYPES[int(attributes["to"])]
     if "float" in target.name:
         return np.asarray(args[0]).astype(np.float64)
@@ -339,7 +340,7 @@ def _move_elements(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) 
 
 _RULES: Mapping[str, Rule] = {
     **{op: functools.partial(_move_elements, op) for op in _MOVING_OPERATORS},
-    "Add": _make_elementwise_rule(np.add),
+    "Add": _make_function_rule(np.add),
     "AveragePool": _make_widening_rule(compute_average_pool),
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
@@ -348,20 +349,20 @@ _RULES: Mapping[str, Rule] = {
     "ConvTranspose": _make_widening_rule(compute_conv_transpose),
     "Div": _divide,
     "Erf": _erf,
-    "Exp": _make_elementwise_rule(np.exp),
+    "Exp": _make_function_rule(np.exp),
     "Gemm": _gemm,
-    "GlobalAveragePool": _make_elementwise_rule(lambda x: x.mean(tuple(range(2, x.ndim)), keepdims=True)),
-    "Identity": _make_elementwise_rule(lambda x: x),
+    "GlobalAveragePool": _make_function_rule(lambda x: x.mean(tuple(range(2, x.ndim)), keepdims=True)),
+    "Identity": _make_function_rule(lambda x: x),
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
     "MaxPool": _make_widening_rule(compute_max_pool),
-    "Mul": _make_elementwise_rule(np.multiply),
-    "Relu": _make_elementwise_rule(lambda x: np.maximum(x, 0)),
+    "Mul": _make_function_rule(np.multiply),
+    "Relu": _make_function_rule(lambda x: np.maximum(x, 0)),
     "Softmax": _softmax,
-    "Sigmoid": _make_elementwise_rule(lambda x: 1 / (1 + np.exp(-x))),
-    "Sqrt": _make_elementwise_rule(np.sqrt),
-    "Sub": _make_elementwise_rule(np.subtract),
-    "Tanh": _make_elementwise_rule(np.tanh),
+    "Sigmoid": _make_function_rule(lambda x: 1 / (1 + np.exp(-x))),
+    "Sqrt": _make_function_rule(np.sqrt),
+    "Sub": _make_function_rule(np.subtract),
+    "Tanh": _make_function_rule(np.tanh),
 }
 
 

@@ -307,7 +307,7 @@ def _judge_outputs(
 ) -> Evidence:
     """Judges the outputs, and fails those that change when a model runs again."""
     evidence = _judge_differences(before, after, noise, note, runs)
-    return _reject_irreproducible(evidence, noise, runs)
+    return _fail_irreproducible(evidence, noise, runs)
 
 
 def _judge_differences(
@@ -349,7 +349,7 @@ def _judge_differences(
     return outputs.compare(before, after, references, noise, note)
 
 
-def _reject_irreproducible(evidence: Evidence, noise: Noise, runs: Runs) -> Evidence:
+def _fail_irreproducible(evidence: Evidence, noise: Noise, runs: Runs) -> Evidence:
     """Fails outputs that differ between two runs of one model on the same inputs, each in a new session.
 
     onnxruntime 1.32 reads beyond some tensors of 2-bit numbers, for example. Such outputs are evidence

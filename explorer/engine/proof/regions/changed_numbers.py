@@ -18,8 +18,8 @@ from explorer.engine.proof.regions.stored_numbers import (
     CLOSE,
     MIN_NUMBERS_PER_CHANGE,
     IsSameTensor,
+    Magnitudes,
     Sides,
-    Sizes,
     StoredDifference,
     collect_constants,
     describe_difference,
@@ -38,16 +38,19 @@ _MAX_NUMBERS = 1 << 23
 """Number of stored numbers in a region above which single numbers are not compared."""
 
 
-def find_changed_numbers(sides: Sides, sizes: Sizes, is_same: IsSameTensor) -> Iterator[StoredDifference]:
+def find_changed_numbers(
+    sides: Sides, magnitudes: Magnitudes, is_same: IsSameTensor
+) -> Iterator[StoredDifference]:
     """Yields the numbers that a rewrite changed while it kept the others.
 
     Args:
         sides: Models of both regions, with folding applied.
-        sizes: For either region, the sum of the absolute values of the terms of each folded weight, by name.
+        magnitudes: For either region, the sum of the absolute values of the terms of each folded weight, by
+            name.
         is_same: Function that returns whether two stored tensors are equal.
     """
     yield from _find_changed_number(sides)
-    yield from _compare_tensors(sides, sizes, is_same)
+    yield from _compare_tensors(sides, magnitudes, is_same)
 
 
 def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
@@ -102,7 +105,9 @@ def _collect_numbers(model: Model) -> Array:
     return np.asarray(numbers[np.isfinite(numbers)])
 
 
-def _compare_tensors(sides: Sides, sizes: Sizes, is_same: IsSameTensor) -> Iterator[StoredDifference]:
+def _compare_tensors(
+    sides: Sides, magnitudes: Magnitudes, is_same: IsSameTensor
+) -> Iterator[StoredDifference]:
     """Yields the differences between tensors of the first region and nearly equal tensors of the second."""
     weights_before, weights_after = (
         {
@@ -127,12 +132,12 @@ def _compare_tensors(sides: Sides, sizes: Sizes, is_same: IsSameTensor) -> Itera
         )
         if oriented is None:
             continue
-        if name in sizes[0]:
-            text = describe_folded_change(name, tensor, oriented, sizes[0][name])
-        elif counterpart_name in sizes[1]:
+        if name in magnitudes[0]:
+            text = describe_folded_change(name, tensor, oriented, magnitudes[0][name])
+        elif counterpart_name in magnitudes[1]:
             counterpart = tensor if oriented is counterpart_tensor else transpose_matrix(tensor)
             text = describe_folded_change(
-                counterpart_name, counterpart_tensor, counterpart, sizes[1][counterpart_name]
+                counterpart_name, counterpart_tensor, counterpart, magnitudes[1][counterpart_name]
             )
         else:
             old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, oriented))

@@ -67,7 +67,7 @@ _SLAB_ELEMENTS = 1 << 20
 Sides = tuple[Model, Model]
 """The models of a region in the two graphs."""
 
-Sizes = tuple[Mapping[str, Array | None], Mapping[str, Array | None]]
+Magnitudes = tuple[Mapping[str, Array | None], Mapping[str, Array | None]]
 """For either side, the sum of the absolute values of the terms of each folded weight, by weight name."""
 
 IsSameTensor = Callable[[Tensor, Tensor], bool]
@@ -100,13 +100,13 @@ class StoredDifferences(Struct, frozen=True):
         differences: All differences found.
         has_same_operators: Whether the operators are the same, so that every number has a counterpart.
         sides: Models that were compared, possibly after folding.
-        sizes: Sizes of the terms of the folded weights.
+        magnitudes: Magnitudes of the terms of the folded weights.
     """
 
     differences: list[StoredDifference]
     has_same_operators: bool
     sides: Sides
-    sizes: Sizes
+    magnitudes: Magnitudes
 
     @property
     def are_roundings(self) -> bool:
@@ -128,14 +128,14 @@ def compare_stored(before: Model, after: Model, is_same: IsSameTensor) -> Stored
         after: Region of the second graph, as a model.
         is_same: Function that returns whether two stored tensors are equal.
     """
-    for sides, sizes in _list_comparable_forms(before, after):
+    for sides, magnitudes in _list_comparable_forms(before, after):
         try:
             return StoredDifferences(
-                list(_Comparison(sides, is_same, sizes).compare_stored()), True, sides, sizes
+                list(_Comparison(sides, is_same, magnitudes).compare_stored()), True, sides, magnitudes
             )
         except _NoCounterpart:
             continue
-    return StoredDifferences([], False, sides, sizes)
+    return StoredDifferences([], False, sides, magnitudes)
 
 
 def restore(model: Model, difference: StoredDifference) -> Model:
@@ -158,7 +158,7 @@ def restore(model: Model, difference: StoredDifference) -> Model:
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
 
 
-def _list_comparable_forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
+def _list_comparable_forms(before: Model, after: Model) -> Iterator[tuple[Sides, Magnitudes]]:
     """Yields the regions unchanged, then folded if a node of either region can be folded."""
     yield (before, after), ({}, {})
     fused = any(node.op in FUSED.values() for model in (before, after) for node in model.graph.nodes)
@@ -170,8 +170,8 @@ def _list_comparable_forms(before: Model, after: Model) -> Iterator[tuple[Sides,
 class _Comparison:
     """Compares two regions node by node."""
 
-    def __init__(self, sides: Sides, is_same: IsSameTensor, sizes: Sizes) -> None:
-        self.sides, self.is_same, self.sizes = sides, is_same, sizes
+    def __init__(self, sides: Sides, is_same: IsSameTensor, magnitudes: Magnitudes) -> None:
+        self.sides, self.is_same, self.magnitudes = sides, is_same, magnitudes
 
     def compare_stored(self) -> Iterator[StoredDifference]:
         """Returns an iterator over all differences.
@@ -217,7 +217,7 @@ class _Comparison:
                 if x_tensor is not None and y_tensor is not None:
                     if index in layout_inputs and x_tensor.dtype.startswith("int"):
                         continue
-                    if index < len(is_transposed) and is_transposed[index] and x in self.sizes[0]:
+                    if index < len(is_transposed) and is_transposed[index] and x in self.magnitudes[0]:
                         y_tensor, y, location = transpose_matrix(y_tensor), "", None
                     elif index < len(is_transposed) and is_transposed[index]:
                         x_tensor, x = transpose_matrix(x_tensor), ""
@@ -275,9 +275,9 @@ class _Comparison:
     ) -> Iterator[StoredDifference]:
         """Yields the differences between two inputs, of which one may be a folded weight."""
         for index in (0, 1):
-            if names[index] in self.sizes[index]:
-                counterpart, size = tensors[1 - index], self.sizes[index][names[index]]
-                if text := describe_folded_change(names[index], tensors[index], counterpart, size):
+            if names[index] in self.magnitudes[index]:
+                counterpart, magnitude = tensors[1 - index], self.magnitudes[index][names[index]]
+                if text := describe_folded_change(names[index], tensors[index], counterpart, magnitude):
                     yield StoredDifference(text, np.inf, True, location, tensors[0])
                 return
         yield from self._compare_tensors(label, *tensors, location)

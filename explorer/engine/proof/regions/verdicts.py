@@ -321,7 +321,7 @@ class RegionTester:
             positions=positions,
             rounded=rounded,
             hidden_difference=hidden_difference,
-            folded=stored_differences.has_same_operators and any(stored_differences.sizes),
+            folded=stored_differences.has_same_operators and any(stored_differences.magnitudes),
             nonfinite=tuple(trials.nonfinite),
         )
 
@@ -395,7 +395,9 @@ class RegionTester:
             (
                 number
                 for number in find_changed_numbers(
-                    stored_differences.sides, stored_differences.sizes, self.correspondence.has_same_content
+                    stored_differences.sides,
+                    stored_differences.magnitudes,
+                    self.correspondence.has_same_content,
                 )
                 if number.is_large
             ),
