@@ -37,7 +37,7 @@ _TILE = option(
     label="tile",
 )
 _EDGES = option(
-    "leave the last tile of an axis partial (older word: ragged), or pad it with zeros (padded)",
+    "leave the last tile of an axis partial, or pad it with zeros (padded)",
     metavar="partial|padded",
     write=edges_text,
     spelled=True,

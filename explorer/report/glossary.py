@@ -82,8 +82,9 @@ GLOSSARY: tuple[Term, ...] = (
          ("order", "mnk")),
     Term("stationary", "The operand whose tile stays in the buffer in the innermost loop: output, weight or"
          " input.", ("output-stationary", "weight-stationary", "input-stationary", "dataflow")),
-    Term("buffer", "Bytes for one tile of each operand and of the sums. A double buffer also holds the next"
-         " tiles, so it is twice as large.", ("double-buffered",)),
+    Term("buffer", "Bytes for one tile of each operand and of the sums; no tile is larger than its matmul. A"
+         " double buffer also holds the next tiles, so it is twice as large.",
+         ("double-buffered", "buffer needed")),
     Term("cycles", "Clock cycles of the matrix unit: the longer of computing and moving, or without a double"
          " buffer their sum."),
     Term("least time", "The sum of the layers' shortest possible times; no run is faster.", ("time",)),
@@ -97,8 +98,8 @@ GLOSSARY: tuple[Term, ...] = (
     Term("equal on evidence", "A verdict: a part that cannot be proved equal, such as the export from"
          " PyTorch, gave the same results on all inputs that were tried."),
     Term("bit-equal", "The same in each bit.", ("bit for bit",)),
-    Term("u", "The error of one rounding: half a unit in the last place. It is relative to the sum of the"
-         " absolute products.", ("rounding",)),
+    Term("u", "The largest relative error of one rounding: 2^-24 for float32. An error of 2 u is 2 u times the"
+         " sum of the absolute products.", ("rounding",)),
     Term("max error", "The largest difference of one element.", ("max difference",)),
     Term("tiles bit-equal", "The number of tiles that equal their part of the weight in each bit."),
     Term("rows compared", "The rows of a matmul's result that were compared: all M rows of the model's own"
@@ -113,6 +114,19 @@ GLOSSARY: tuple[Term, ...] = (
     Term("RMS error", "The root of the mean squared difference from a float64 run."),
     Term("cosine", "The cosine of the angle between two results; 1 means the same direction."),
     Term("to the limit", "The error as a share of its limit; a full bar is the limit."),
+    Term("number format", "How each number is stored, such as int8, mxfp4 or fixed8.4: fixed point of 8 bits,"
+         " 4 of them after the point. explorer help number_formats lists all formats.",
+         ("fixed8.4", "int8", "int4", "mxfp4")),
+    Term("SNR", "Signal to noise ratio of the rounded numbers, in dB: 20 dB is an error of a tenth of the"
+         " amplitude, and each bit is worth 6 dB.", ("SNR dB", "weight dB", "input dB", "output dB")),
+    Term("saturated", "The share of a layer's inputs beyond the range of their format."),
+    Term("accumulator", "Bits of a signed integer that holds each possible sum of a layer: 19 of 20 means 19"
+         " for the stored weights, and 20 for any weights of this format."),
+    Term("BitOPs", "MACs x bits of a weight x bits of an input."),
+    Term("same choice", "The share of rows along an output's last axis whose largest element is at the same"
+         " index as in the original. It says something only about class scores.", ("in its top 5",)),
+    Term("runs as", "The operator that onnxruntime executes for a layer of the written file; integer kernels"
+         " have names such as QLinearConv.", ("integer kernels",)),
     Term("backward", "The pass that computes the gradients of inputs and weights, each with the MACs of the"
          " forward pass. The first layer needs no gradient of its input."),
     Term("kept by autograd", "Values of the forward pass that the backward pass needs, without parameters and"
@@ -123,7 +137,7 @@ GLOSSARY: tuple[Term, ...] = (
     Term("gradients", "Bytes of the derivatives of the trained parameters."),
     Term("optimizer state", "Numbers that the optimizer keeps for each trained parameter.", ("optimizer",)),
 )  # fmt: skip
-"""Terms ordered by subject: figures of layers, shapes, tilings, machines, proofs, training."""
+"""Terms ordered by subject: figures of layers, shapes, tilings, machines, proofs, quantization, training."""
 
 
 def find_terms(lines: Iterable[str]) -> Sequence[Term]:

@@ -16,7 +16,7 @@ from explorer.session.headers import get_format_label
 
 def compare(fact: Comparison) -> list[Block]:
     """Build the output of `explorer compare`: the verdict, totals, operators and differences."""
-    verdict = "a difference in parameters or MACs is not explained"
+    verdict = "parameters or MACs differ by more than the explained differences"
     if fact.agree:
         verdict = "parameters and MACs are the same, or each difference is explained"
         if any(not model.totals.nodes and not model.totals.coverage for model in fact.models):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from explorer.base.units import exact_text, printable, seconds_text
@@ -90,7 +91,9 @@ def report_integer_kernels(fact: Quantization) -> list[Block]:
     if fact.kernels is None:
         return []
     blocks: list[Block] = [Line(), Heading("in onnxruntime", _format_machine(fact.kernels))]
-    blocks.append(Paragraph(_format_kernels(fact.kernels), "warning" if fact.kernels.problem else ""))
+    blocks.append(
+        Paragraph(_format_kernels(fact.kernels, fact.layers), "warning" if fact.kernels.problem else "")
+    )
     byte_layers_with_float_bias = [
         layer
         for layer in fact.layers
@@ -109,7 +112,7 @@ def _format_machine(kernels: RuntimeKernels) -> str:
     return ", ".join(word for word in (kernels.runtime, kernels.instructions) if word)
 
 
-def _format_kernels(kernels: RuntimeKernels) -> str:
+def _format_kernels(kernels: RuntimeKernels, layers: Sequence[QuantizedLayer]) -> str:
     """Summarize the kernels: '20 of 21 layers run on integer kernels: 19 QLinearConv, 1 QGemm'."""
     if kernels.integer_layers is None:
         return f"? of {kernels.layers:,} layers run on integer kernels: {printable(kernels.problem)}"
@@ -121,6 +124,11 @@ def _format_kernels(kernels: RuntimeKernels) -> str:
         for kernel in kernels.kernels
         if not kernel.integer
     ]
+    listed = {kernel.op for kernel in kernels.kernels}
+    float_kernels = Counter(layer.kernel for layer in layers if layer.kernel and layer.kernel not in listed)
+    if float_kernels:
+        names = ", ".join(f"{count:,} {kernel}" for kernel, count in float_kernels.items())
+        texts.append(f"on float kernels: {names}")
     return "; ".join(texts)
 
 

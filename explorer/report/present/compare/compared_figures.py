@@ -42,7 +42,7 @@ _LABELS: Mapping[str, str] = {
     "utilisation": "Tile utilization",
     "padded_share": "Padding",
     "traffic": "Traffic of tiles",
-    "buffer": "Buffer",
+    "buffer": "Buffer needed",
     "cycles": "Cycles of tiles",
     "tile_seconds": "Time of tiles",
     "verdict_kind": "Proof",

@@ -202,6 +202,8 @@ def _describe_method(fact: Verification) -> list[str]:
     """Describe how the evidence was obtained, so that the user can repeat it."""
     parts = runs_text(fact.seeds, fact.sizes)
     parts += fact.inputs
+    if fact.sites:
+        parts.append("rows compared: those of the inputs, and rows of dense random values")
     measured = [site.rms_before for site in fact.sites] + [output.rms_before for output in fact.outputs]
     if any(rms is not None for rms in measured):
         rounding = "rounding and RMS errors" if fact.sites else "RMS errors"
