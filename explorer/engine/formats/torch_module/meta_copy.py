@@ -28,6 +28,7 @@ from explorer.engine.compat.torch import (
     get_module_dicts,
     has_gradient_hooks,
     is_of_torch,
+    is_packed,
     storage_key,
 )
 from explorer.engine.formats.torch_module import sparse
@@ -113,7 +114,7 @@ def _create_twins(
     scales = {
         id(b)
         for m in torch_layers
-        if type(m).__module__.startswith("torch.ao.nn.")
+        if is_packed(m)
         for b in m.buffers(recurse=False)
         if b.numel() == 1
     }
