@@ -111,13 +111,7 @@ def _create_twins(
     torch_layers = [m for m in model.modules() if is_of_torch(m)]
     torch_buffers = {id(b) for m in torch_layers for b in m.buffers(recurse=False)}
     # a quantized layer passes its scale, a buffer of one element, to operators that take a number
-    scales = {
-        id(b)
-        for m in torch_layers
-        if is_packed(m)
-        for b in m.buffers(recurse=False)
-        if b.numel() == 1
-    }
+    scales = {id(b) for m in torch_layers if is_packed(m) for b in m.buffers(recurse=False) if b.numel() == 1}
     storages: dict[Any, Any] = {}
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers(), *unregistered):
