@@ -98,8 +98,8 @@ GLOSSARY: tuple[Term, ...] = (
     Term("equal on evidence", "A verdict: a part that cannot be proved equal, such as the export from"
          " PyTorch, gave the same results on all inputs that were tried."),
     Term("bit-equal", "The same in each bit.", ("bit for bit",)),
-    Term("u", "The largest relative error of one rounding: 2^-24 for float32. An error of 2 u is 2 u times the"
-         " sum of the absolute products.", ("rounding",)),
+    Term("u", "The largest relative error of one rounding: 2^-24 for float32. An error of 2 u is 2 u times"
+         " the sum of the absolute products.", ("rounding",)),
     Term("max error", "The largest difference of one element.", ("max difference",)),
     Term("tiles bit-equal", "The number of tiles that equal their part of the weight in each bit."),
     Term("rows compared", "The rows of a matmul's result that were compared: all M rows of the model's own"
