@@ -233,7 +233,7 @@ class FoldingGraph:
         return name
 
     def store_for_reader(
-        self, tensor: Tensor, reader: int, old: str, base: str = "", size: Array | None = None
+        self, tensor: Tensor, reader: int, old: str, base: str = "", magnitude: Array | None = None
     ) -> str:
         """Stores a new tensor for one reader, under the old name if nothing else reads the old tensor.
 
@@ -242,13 +242,13 @@ class FoldingGraph:
             reader: Index of the node that reads it.
             old: Name of the tensor that it replaces, or ''.
             base: Name for a tensor that replaces none; a number is appended if the name is used.
-            size: Magnitude of the summed terms, as in `magnitudes`.
+            magnitude: Magnitude of the summed terms, as in `magnitudes`.
 
         Returns:
             The name of the new tensor.
         """
         name = self._store_for(tensor, reader, old, base)
-        self.magnitudes[name] = size
+        self.magnitudes[name] = magnitude
         return name
 
     def _store_for(self, tensor: Tensor, reader: int, old: str, base: str) -> str:
