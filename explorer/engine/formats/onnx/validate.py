@@ -130,10 +130,7 @@ def _collect_distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
 
 
 def _order_graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
-    """Checks a graph and sorts its nodes.
-
-    Returns the graph, and the names that it reads from enclosing scopes.
-    """
+    """Returns the checked and sorted graph, and the names that it reads from enclosing scopes."""
     sources = _collect_distinct(where, "inputs", (v.name for v in graph.inputs))
     # an initializer may share the name of an input: it is the input's default
     sources.update(graph.initializers)

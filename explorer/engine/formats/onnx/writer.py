@@ -51,10 +51,7 @@ Piece = bytes | bytearray | memoryview
 """Bytes that are written in one call."""
 
 PROTOBUF_LIMIT = (1 << 31) - 1
-"""Maximum bytes of a message that protobuf parsers accept.
-
-A larger model has its weights in a second file.
-"""
+"""Maximum bytes of a protobuf message. A larger model has its weights in a second file."""
 
 _MAX_SKELETON_BYTES = 1024
 """Payloads below this many bytes stay in a skeleton: shapes, axes, scalars."""

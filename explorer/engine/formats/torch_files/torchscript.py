@@ -222,10 +222,7 @@ class _Reader:
         self.views: dict[str, TensorView] = {}
 
     def read_modules(self, root: ReducedObject) -> None:
-        """Reads the modules in pre-order.
-
-        A module that occurs several times is listed only the first time.
-        """
+        """Reads the modules in pre-order; a module that occurs several times is listed once."""
         stack: list[tuple[str, ReducedObject, int]] = [("", root, 0)]
         visited: set[int] = set()
         while stack:

@@ -43,10 +43,7 @@ def size_of(tensor: torch.Tensor) -> int:
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | str, ...]:
-    """Returns the shape of a tensor.
-
-    In a nested tensor, an axis has the size 'ragged' if the sizes of rows differ.
-    """
+    """Returns the shape of a tensor; an axis of a nested tensor is 'ragged' if the sizes of rows differ."""
     if not tensor.is_nested:
         return tuple(tensor.shape)
     sizes: list[int | str] = []

@@ -486,10 +486,7 @@ class ScriptInterpreter:
     def _call_method(
         self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Calls a method.
-
-        The `forward` of a submodule is called through the module, so that its hooks run.
-        """
+        """Calls a method; the `forward` of a submodule through the module, so that its hooks run."""
         if isinstance(value, ReplayModule):
             if value is not frame.owner and _ENTRY.fullmatch(name):
                 self.entry = name

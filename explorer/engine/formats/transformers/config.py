@@ -20,10 +20,7 @@ MAX_LAYERS = 4_096
 MAX_EXPERTS = 65_536
 """Maximum number of experts."""
 MAX_MODULES = 500_000
-"""Maximum number of modules of a model.
-
-Some architectures build several modules for each expert in each layer.
-"""
+"""Maximum number of modules of a model. Some architectures build several for each expert in each layer."""
 
 _MAX_SIZE = 1 << 40
 """Maximum of other sizes; the elements of a tensor with two larger sizes could not be counted."""

@@ -210,10 +210,7 @@ def _measure_mlx(weight: LogicalTensor, main: StoredTensor, quantization: Mappin
 
 
 _HQQ_BITS = {1: 8, 2: 8, 3: 32, 4: 8, 8: 8}
-"""Bits of the packing integer in HQQ, by bits of a number.
-
-For example, ten numbers of 3 bits are in 32 bits.
-"""
+"""Bits of the packing integer in HQQ, by bits of a number: 32 bits hold ten numbers of 3 bits."""
 
 
 def _read_hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -124,10 +124,7 @@ class WideStatistics:
             yield chunk if is_finite.all() else chunk[is_finite]
 
     def make_first_pass(self) -> tuple[int, float, float]:
-        """Makes the first pass: counts, range and moments.
-
-        Returns count, mean and sum of squared deviations.
-        """
+        """Makes the first pass, and returns count, mean and sum of squared deviations."""
         count, mean, squares = self.numbers.unstored_zeros, 0.0, 0.0
         if count:
             self.low = self.high = 0.0
