@@ -47,7 +47,7 @@ def choose_weight_grid(
     Raises:
         BadModel: The weight holds NaN or infinity.
     """
-    axis, block = find_scale_axis(operand, per_channel=per_channel, block=block)
+    axis, block = find_scale_axis(operand, fmt, per_channel=per_channel, block=block)
     assert operand.tensor is not None
     values = read_floats(operand)
     if not fmt.scaled:
@@ -77,10 +77,15 @@ def convert_to_layer_dtype(values: Array, operand: Operand) -> Array:
     return values if operand.dtype == "float32" else values.astype(operand.dtype)
 
 
-def find_scale_axis(operand: Operand, *, per_channel: bool, block: int) -> tuple[int | None, int]:
-    """Returns the axis along which a stored weight has several scales, and its block length, as in `Grid`."""
+def find_scale_axis(
+    operand: Operand, fmt: NumberFormat, *, per_channel: bool, block: int
+) -> tuple[int | None, int]:
+    """Returns the axis along which a stored weight has several scales, and its block length, as in `Grid`.
+
+    A format that is written as a function has no blocks, because the function broadcasts its scales.
+    """
     rank = len(operand.shape)
-    if block and operand.depth is not None and operand.shape[operand.depth] > block:
+    if block and fmt.writing != "function" and operand.depth is not None and operand.shape[operand.depth] > block:
         return operand.depth % rank, block
     if per_channel and operand.channel is not None:
         return operand.channel % rank, 0

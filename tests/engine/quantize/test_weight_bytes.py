@@ -69,6 +69,8 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[], tuple[int, int]]]] = {
     "mxfp4": ({}, lambda: exponents(4)),
     "binary": ({}, lambda: scaled(1)),
     "ternary": ({}, lambda: scaled(2)),
+    "binary has no blocks": ({"block": 32}, lambda: scaled(1)),
+    "ternary has no blocks": ({"block": 32}, lambda: scaled(2)),
 }
 
 

@@ -168,7 +168,7 @@ def build_shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
     axis, block = None, 0
     if operand.part == "weight" and fmt.scaled:
         axis, block = find_scale_axis(
-            operand, per_channel=choice.granularity == "channel", block=choice.block
+            operand, fmt, per_channel=choice.granularity == "channel", block=choice.block
         )
     if axis is not None and block:
         shape = tuple([-(-n // block) if index == axis else n for index, n in enumerate(operand.shape)])
