@@ -85,7 +85,12 @@ def find_scale_axis(
     A format that is written as a function has no blocks, because the function broadcasts its scales.
     """
     rank = len(operand.shape)
-    if block and fmt.writing != "function" and operand.depth is not None and operand.shape[operand.depth] > block:
+    if (
+        block
+        and fmt.writing != "function"
+        and operand.depth is not None
+        and operand.shape[operand.depth] > block
+    ):
         return operand.depth % rank, block
     if per_channel and operand.channel is not None:
         return operand.channel % rank, 0
