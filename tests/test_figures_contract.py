@@ -166,6 +166,7 @@ def test_the_text_of_a_plan_shows_formulas_when_they_are_asked_for(
     long = said("plan", model, "--machine", npu, "--tile", "8", "--formulas")
     assert long.startswith(short[: short.index("The buffer holds")].rstrip())
     assert "M K N  =" in long
+    assert "A tile is no larger than its matmul, so the buffer can be smaller" in " ".join(short.split())
     without = said("plan", model)
     assert "No cycles without a machine" in without
     assert "systolic" not in without

@@ -124,3 +124,13 @@ async def test_a_dialog_is_as_wide_as_the_terminal_allows(size: tuple[int, int])
             assert box.width == int(size[0] * 0.96)
             assert box.bottom <= size[1]
             await hands.press("escape")
+
+
+async def test_a_command_without_a_key_is_shown_with_the_way_to_run_it() -> None:
+    async with screen(size=(100, 30)) as hands:
+        await hands.press("question_mark")
+        text = " ".join(hands.dialog().split())
+        assert ": name Code of the module" in text
+        assert ": name means that a command has no key: press : and type its name, then Enter." in text
+        await hands.press("question_mark", "colon", *"resetcolumns", "enter")
+        assert hands.dialog() == ""

@@ -595,6 +595,17 @@ async def test_what_was_saved_is_no_longer_called_unsaved(tmp_path: Path) -> Non
         assert hands.pilot.app.return_code == 0
 
 
+async def test_enter_does_not_quit_without_saving() -> None:
+    async with screen() as hands:
+        await hands.tile()
+        await hands.press("q", "enter", "enter")
+        assert "Quit without saving?" in hands.dialog()
+        await hands.press("question_mark")
+        assert "Esc no" in " ".join(hands.dialog().split())
+        await hands.press("escape", "escape", "q", "y")
+        assert hands.pilot.app.return_code == 0
+
+
 async def test_saving_asks_before_it_replaces_a_file(tmp_path: Path) -> None:
     target = tmp_path / "out.onnx"
     target.write_bytes(b"precious")
@@ -605,9 +616,12 @@ async def test_saving_asks_before_it_replaces_a_file(tmp_path: Path) -> None:
         assert "Replace it?" in hands.dialog()
         await hands.press("n")
         assert not [m for m, _, _ in hands.engine.asked if m == "save"]
-        await hands.press("w")
+        await hands.press("escape", "w")
         hands.pilot.app.screen.query_one(Input).value = str(target)
-        await hands.press("enter", "y")
+        await hands.press("enter", "enter")
+        assert "Replace it?" in hands.dialog(), "a second Enter does not replace the file"
+        assert not [m for m, _, _ in hands.engine.asked if m == "save"]
+        await hands.press("y")
         assert ("save", (str(target),), {"overwrite": True}) in hands.engine.asked
         assert "saved as" in hands.strip(Status)
 

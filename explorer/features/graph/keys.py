@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.tui.commands.command_key import CommandKey
-from explorer.tui.text.keys import LOOK
+from explorer.tui.text.keys import LOOK, NO_KEY
 
 COMMANDS = (
     CommandKey(
@@ -35,7 +35,7 @@ COMMANDS = (
     CommandKey(
         "module_code",
         (),
-        "by name",
+        NO_KEY,
         "Code of the module",
         "The TorchScript code of the module under the cursor, as its file contains it",
         LOOK,
@@ -46,7 +46,7 @@ COMMANDS = (
     CommandKey(
         "module_graph",
         (),
-        "by name",
+        NO_KEY,
         "SSA graph of the module",
         "The TorchScript graph of the module under the cursor, as torch prints it (needs --trust)",
         LOOK,

@@ -18,7 +18,7 @@ from explorer.tui.dialogs.states.figures_screen import FIGURE_KEYS
 from explorer.tui.dialogs.states.history_dialog import HISTORY_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
-from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
+from explorer.tui.text.keys import CHANGE, LOOK, MOVE, NO_KEY, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, heading_line, wrap
 from explorer.tui.tree.table import column_titles
 from explorer.tui.tree.widget import LayerTree
@@ -143,6 +143,9 @@ def help_lines(width: int, screen_groups: Collection[str] = ()) -> list[Line]:
             if key.group == group:
                 spans = ((fit("  " + key.shown, 16), "key"), (key.title, "text"), ("  " + key.tip, "dim"))
                 lines.extend(wrap(spans, width - 1, 16))
+        if any(key.group == group and key.shown == NO_KEY for key in KEYS):
+            note = f"  {NO_KEY} means that a command has no key: press : and type its name, then Enter."
+            lines.extend(wrap(((note, "dim"),), width - 1, 2))
     return lines
 
 

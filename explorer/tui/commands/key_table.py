@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.features import load_all
 from explorer.tui.commands.command_key import CommandKey
 from explorer.tui.tabs import TABS
-from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM
+from explorer.tui.text.keys import CHANGE, LOOK, MOVE, NO_KEY, PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         "More room for the tabs; the mouse drags it, too", LOOK, "look.view.divide"),
     CommandKey("divide:4", ("greater_than_sign",), ">", "Divider to the right", "More room for the tree",
         LOOK, "look.view.divide"),
-    CommandKey("defaults", (), "by name", "Reset columns, order and divider",
+    CommandKey("defaults", (), NO_KEY, "Reset columns, order and divider",
         "Forget your choice of columns, order and divider", LOOK, "look.view.to_defaults"),
     CommandKey("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK,
         "look.view.exact"),

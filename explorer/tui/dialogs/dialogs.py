@@ -249,15 +249,23 @@ class MessageDialog(PageDialog):
 
 
 class ConfirmDialog(PageDialog):
-    """A question that y or Enter answers with True."""
+    """A question about something that would be lost. Only y answers it with True.
+
+    Enter does nothing, because a user who confirms the dialog before it may press Enter twice.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "accept", show=False),
+        Binding("y", "accept", show=False),
+        Binding("enter", "keep_asking", show=False),
         Binding("n,q", "close", show=False),
     ]
 
     def __init__(self, title: str, question: str) -> None:
-        super().__init__(title, _make_sentence_page(question), hint="y yes · n no")
+        super().__init__(title, _make_sentence_page(question), hint="y yes · n no · Esc no")
+
+    def action_keep_asking(self) -> None:
+        """Ring the bell, and stay open."""
+        self.app.bell()
 
 
 class EntryDialog(Dialog[str]):

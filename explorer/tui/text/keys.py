@@ -17,6 +17,8 @@ from explorer.tui.text.lines import Line, fit, line_width
 
 LOOK, CHANGE, MOVE, PROGRAM = "Look", "Change the model", "Get around", "Program"
 """Headings in the help."""
+NO_KEY = ": name"
+"""Shown instead of a key for a command without one: the user presses `:` and types the name."""
 
 
 class Key(Struct, frozen=True):
@@ -25,7 +27,7 @@ class Key(Struct, frozen=True):
     Attributes:
         id: Action in Textual's notation.
         keys: Key names in Textual's notation.
-        shown: Keys as shown to the user.
+        shown: Keys as shown to the user, or `NO_KEY`.
         title: Title in the palette and the help.
         tip: One-sentence description.
         group: Heading in the help.

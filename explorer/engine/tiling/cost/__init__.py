@@ -43,7 +43,10 @@ from explorer.settings.machines import complete
 
 _Amount = TypeVar("_Amount", int, float)
 
-ONE_TILE = "The buffer holds one tile of each operand and of the sum."
+ONE_TILE = (
+    "The buffer holds the largest tile of each operand and of the sum. A tile is no larger than its matmul,"
+    " so the buffer can be smaller than the chosen tile size suggests."
+)
 SUMS_TRAVEL = "Partial sums and outputs move in the accumulator's type."
 _ASSUMPTIONS = (
     ONE_TILE,
