@@ -111,3 +111,15 @@ def test_what_differs_is_told_with_its_own_error_and_not_with_the_share_of_what_
     assert "4.1e-09" in str(worst.figure)
     assert "output" in str(worst.remark)
     assert "NaN" in str(worst.remark)
+
+
+async def test_the_help_of_the_layers_explains_the_words_of_the_header() -> None:
+    async with screen(size=(80, 24)) as hands:
+        text = await dialog(hands, "question_mark")
+        words = text[: text.index("\nLook\n")]
+        for word in ("MACs", "parameters", "weight bytes", "coverage", "peak", "kind", "output"):
+            assert f"\n  {word} " in words
+        await hands.press("escape", "tab", "3", "question_mark")
+        assert "The share of nodes whose figures are all known" not in hands.dialog(), (
+            "another pane is in use"
+        )

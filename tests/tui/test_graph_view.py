@@ -435,3 +435,16 @@ def test_long_siblings_of_the_flame_view_differ_and_a_number_of_rows_is_short() 
     assert "right" in short[2]
     assert short[3] == "×7"
     assert [label.name for label in shorten_labels(boxes, labels, [39, 40, 40, 9])[1:]] == [*names, "7 rows"]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (36, 15)])
+async def test_the_title_and_the_help_explain_letters_and_frames(size: tuple[int, int]) -> None:
+    async with screen(with_edges("xa", "ab"), size=size) as hands:
+        await hands.press("G")
+        title = line_text(hands.pilot.app.screen.query_one(TitleBar).lines[0])
+        assert title.rstrip().endswith("A activation" if size[0] == 80 else "letters: ?")
+        assert line_width(hands.pilot.app.screen.query_one(TitleBar).lines[0]) <= size[0]
+        await hands.press("question_mark")
+        text = " ".join(hands.dialog().split())
+        assert "Signs on this screen C in a corner: conv" in text
+        assert "╘══╛ a box with layers inside: + unfolds it" in text

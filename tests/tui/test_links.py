@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from explorer.facts import TensorInfo
+from explorer import Session
+from explorer.facts import TensorInfo, TileSpec
 from explorer.facts.graph.connections import Connections, LayerRef, OutputConnection
-from explorer.tui.tabs.layer import link_lines
+from explorer.tui.tabs.layer import join_tiled_layers, link_lines
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.widget import LayerTree
-from explorer.tui.widgets.link_view import LinkView
+from explorer.tui.widgets.link_view import Link, LinkView
 from explorer.tui.widgets.strips import KeyBar, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, blocks, flat
@@ -103,3 +107,18 @@ async def test_the_page_follows_to_a_layer_that_opens_in_the_place_of_another() 
         await hands.rest()
         assert (tree.cursor, hands.at()) == (run + 1, "encoder.layers.0")
         assert "layers.0" in hands.text("#layer")
+
+
+def test_the_neighbor_of_a_tiled_layer_names_and_links_its_row(sample: Callable[[str], Path]) -> None:
+    with Session(str(sample("lenet"))) as session:
+        session.tile(TileSpec(), verify=False)
+        layers = session.analysis().layers
+        ids = {layer.path: layer.id for layer in layers}
+        tiled = {layer.id: layer.path for layer in layers if layer.tiled}
+        for path, arrow in (("/pool/MaxPool", "→ /conv2/Conv"), ("/Relu_1", "← /conv2/Conv")):
+            connections = join_tiled_layers(session.connections(ids[path]), layers)
+            lines = [line for line in link_lines(connections, 60, False) if isinstance(line, Link)]
+            (link,) = [line for line in lines if arrow in line_text(line)]
+            assert tiled[link.lead] == "/conv2/Conv"
+        inside = next(layer for layer in layers if layer.parent in tiled)
+        assert join_tiled_layers(session.connections(inside.id), layers).layer == inside

@@ -406,3 +406,14 @@ async def test_space_plays_step_after_step_and_stops() -> None:
         assert "▶ 1/s" in shown(hands)
         await hands.press("space")
         assert "▶ 1/s" not in shown(hands)
+
+
+async def test_the_signs_of_the_grids_are_explained() -> None:
+    async with screen(size=(100, 40)) as hands:
+        await hands.press("end", "i")
+        text = "\n".join(
+            line_text(line) for line in hands.pilot.app.screen.query_one("#grid", PanelView).lines
+        )
+        assert "◆ chosen tile  ▒ the block's tiles  · others" in text
+        await hands.press("question_mark")
+        assert "▒ in A, B the other tiles that the chosen block reads" in " ".join(hands.dialog().split())

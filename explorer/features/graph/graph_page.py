@@ -24,7 +24,7 @@ from explorer.features.graph.graph_labels import (
     shorten_label,
 )
 from explorer.report.names import shorten_name
-from explorer.tui.text.lines import Line, escape_name, fit, line_text, merge_spans
+from explorer.tui.text.lines import Line, escape_name, fit, line_text, line_width, merge_spans
 
 _MAX_WIDTH, _MAX_HEIGHT, _MIN_WIDTH = 24, 20, 4
 """Maximum width, maximum height and minimum width of the overview map, in cells without its frame."""
@@ -311,13 +311,42 @@ def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[L
     note_text = "; ".join(notes(drawing))
     style = "accent" if drawing.route is not None else "dim"
     count_text = f" {len(drawing.boxes):,} boxes"
+    first: Line = ((" Graph ", "head"), (lead + name, "strong"))
+    legend = _write_legend(drawing, width - line_width(first) - 3)
+    gap = max(0, width - line_width(first) - cell_len(legend) - 1)
     return (
-        ((" Graph ", "head"), (lead + name, "strong")),
+        (*first, (" " * gap, "text"), (legend, "dim")),
         (
             (count_text, "dim"),
             (fit(f"; {note_text}" if note_text else "", max(0, width - len(count_text))), style),
         ),
     )
+
+
+FAMILY_LABELS = {"movement": "data movement"}
+"""Names of families in the legend, where the family's own name is not clear."""
+SIGNS = (
+    *((family.letter, f"in a corner: {FAMILY_LABELS.get(name, name)}") for name, family in FAMILIES.items()),
+    ("╘══╛", "a box with layers inside: + unfolds it"),
+    ("╭──╮", "an input, an output, or a layer outside of the group"),
+    (MARK, "a marked end of a path"),
+    ("┏━━┓", "a box on the path between the marks"),
+)
+"""Signs of the drawing with their meanings, for the help."""
+
+
+def _write_legend(drawing: GraphDrawing, width: int) -> str:
+    """Explain the letters and the double lines of a drawing in one line, or refer to the help."""
+    work_boxes = [box for box in drawing.boxes if box.role in WORK]
+    used = {box.family for box in work_boxes}
+    pieces = ["══ + unfolds"] * any(box.unfolds for box in work_boxes)
+    pieces += [
+        f"{family.letter} {FAMILY_LABELS.get(name, name)}"
+        for name, family in FAMILIES.items()
+        if name in used
+    ]
+    candidates = [" · ".join(pieces), "? explains letters and lines", "letters: ?"] if pieces else []
+    return next((text for text in candidates if cell_len(text) <= width), "")
 
 
 def describe_box(box: GraphBox, width: int) -> Line:

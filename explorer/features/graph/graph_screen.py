@@ -15,6 +15,7 @@ from explorer.features.graph.compact_page import RailPage, describe_missing_edge
 from explorer.features.graph.graph_page import (
     COMPACT_FOOTER,
     GRAPH_FOOTER,
+    SIGNS,
     GraphCanvas,
     View,
     describe_box,
@@ -106,6 +107,7 @@ class GraphView(SubScreen[int]):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings([*GRAPH_KEYS, *_STEPS])
     FOOTER = GRAPH_FOOTER
+    SIGNS = SIGNS
     AUTO_FOCUS = ""
 
     def __init__(

@@ -24,6 +24,7 @@ from explorer.features.tiling.tile_blocks import TileGrid, TilePlace
 from explorer.features.tiling.tile_view_page import (
     FULL_STEP_LINES,
     MIN_BESIDE_WIDTH,
+    SIGNS,
     block_at,
     block_page,
     grid_page,
@@ -134,6 +135,7 @@ class TileView(SubScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(TILE_KEYS)
+    SIGNS = SIGNS
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),

@@ -103,6 +103,18 @@ _SHADES: Sequence[tuple[float, str, str, str]] = (
 )
 """Minimum share of the tiles' arithmetic; character, role and legend text for it."""
 
+SIGNS = (
+    ("█ ▓ ▒ ░ ·", "utilization of a block or slice: all of it is used, at least ¾, ½, ¼, or less"),
+    ("◆", "the chosen block, the chosen slice along K, and its tiles in A and B"),
+    ("▒ in A, B", "the other tiles that the chosen block reads"),
+    ("· in A, B", "tiles that the chosen block does not read"),
+    (
+        "m,n,k",
+        "row, column and slice of the chosen tile matmul, counted from 0; the tiled file has this label",
+    ),
+)
+"""Signs of the page with their meanings, for the help."""
+
 MIN_BESIDE_WIDTH = 56
 """Minimum width, in cells, for the chosen block next to the grid instead of below it."""
 
@@ -276,14 +288,20 @@ def _draw_depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -
 
 def _draw_operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
     """Draw A and B as grids of tiles; highlight the row of A, the column of B, and the chosen tiles."""
-    half = width // 2
+    half, height = width // 2, height - 1
     a = _draw_grid("A", blocks.m.count, blocks.k.count, (place.row, place.depth), 0, half - 1, height)
     b = _draw_grid("B", blocks.k.count, blocks.n.count, (place.depth, place.col), 1, width - half, height)
     missing = [BLANK] * (height + 1)
     lines = []
     for _, left, right in zip(range(max(len(a), len(b))), [*a, *missing], [*b, *missing], strict=False):
         lines.append((*left, (" " * max(0, half - line_width(left)), "text"), *right))
-    return lines
+    legend: Line = (
+        (" ◆ ", "mark"),
+        ("chosen tile  ", "dim"),
+        ("▒ ", "accent"),
+        ("the block's tiles  ", "dim"),
+    )
+    return [*lines, (*legend, ("· ", "track"), ("others", "dim"))]
 
 
 def _draw_grid(
@@ -369,7 +387,7 @@ def block_page(
     lines += _operand_lines(site, product, operands or {}, width, named=height >= 11)
     if height >= 17:
         mnk = f"{place.row},{place.col},{product.index}"
-        lines += [_build_field("named", ((f"m,n,k {mnk}", "dim"),), width), BLANK]
+        lines += [_build_field("m,n,k", ((mnk, "number"), ("  its label in the file", "dim")), width), BLANK]
     if step is not None:
         lines += _step_block(step, width, height - len(lines))
     room = height - len(lines) - 1

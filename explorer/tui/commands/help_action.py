@@ -12,14 +12,14 @@ from explorer.base.features import load_all
 from explorer.report.glossary import find_terms
 from explorer.tui.commands.command_key import CommandKey
 from explorer.tui.commands.key_table import COMMANDS
-from explorer.tui.dialogs.dialogs import Dialog
+from explorer.tui.dialogs.dialogs import Dialog, SubScreen
 from explorer.tui.dialogs.manual import HelpDialog, field_lines, hint_lines, term_lines
 from explorer.tui.dialogs.states.figures_screen import FIGURE_KEYS
 from explorer.tui.dialogs.states.history_dialog import HISTORY_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, NO_KEY, PROGRAM, Key
-from explorer.tui.text.lines import BLANK, Line, fit, heading_line, wrap
+from explorer.tui.text.lines import BLANK, Line, fit, heading_line, line_text, wrap
 from explorer.tui.tree.table import column_titles
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
@@ -27,6 +27,7 @@ from explorer.tui.widgets.link_view import LINK_KEYS
 from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.page_text import read_text
 from explorer.tui.widgets.plot_view import PLOT_KEYS
+from explorer.tui.widgets.strips import TitleBar
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode
@@ -51,20 +52,22 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
     panes = [*screen.query(LineView), *screen.query(LineList)]
     heading = ""
     for tree in screen.query(LayerTree):
-        # on the main screen, explain only the terms of the focused pane, or of the column titles if the tree
-        # has the focus
-        heading = (
-            "" if any(pane.has_focus for pane in panes if pane is not tree) else column_titles(tree.model)
-        )
+        # on the main screen, explain only the terms of the focused pane, or those of the column titles and of
+        # the totals above if the tree has the focus
+        if not any(pane.has_focus for pane in panes if pane is not tree):
+            totals = [line_text(line) for bar in screen.query(TitleBar) for line in bar.lines[1:]]
+            heading = "\n".join([column_titles(tree.model), *totals])
         panes = [pane for pane in panes if pane.has_focus and pane is not tree]
     terms = find_terms([heading, *(read_text(pane) for pane in panes)])
     notes, hint = list_field_notes(screen), screen.HINT if isinstance(screen, Dialog) else ""
+    signs = screen.SIGNS if isinstance(screen, SubScreen) else ()
     screen_groups = _find_screen_groups(screen)
     is_filtering = any(field.has_focus for field in screen.query("#filter"))
 
     def page(width: int) -> list[Line]:
         sections = (
             field_lines(notes, width),
+            field_lines(signs, width, "Signs on this screen"),
             hint_lines(hint, width) if hint else [],
             filter_lines(width) if is_filtering else [],
             term_lines(terms, width),
@@ -73,7 +76,8 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
         )
         return [line for lines in sections if lines for line in (*lines, BLANK)][:-1]
 
-    parts = [part for part, is_shown in (("fields", notes), ("words", terms), ("keys", True)) if is_shown]
+    shown_parts = ("fields", notes), ("signs", signs), ("words", terms), ("keys", True)
+    parts = [part for part, is_shown in shown_parts if is_shown]
     title = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))).capitalize()
     return HelpDialog(page, title, KEYS, [key for key in KEYS if find_namespace(screen, key) is not None])
 

@@ -449,6 +449,8 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
 
     FOOTER: ClassVar[Sequence[tuple[str, str]]] = ()
     """Pairs of a key and its label in the last line, the most used first."""
+    SIGNS: ClassVar[Sequence[tuple[str, str]]] = ()
+    """Pairs of a sign that the screen draws and its meaning, for its help."""
 
     def show_keys(self, message: str = "") -> None:
         """Show the keys in the last line, after an optional message."""

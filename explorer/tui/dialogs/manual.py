@@ -163,12 +163,12 @@ def hint_lines(keys: str, width: int) -> list[Line]:
     return lines
 
 
-def field_lines(notes: Sequence[tuple[str, str]], width: int) -> list[Line]:
-    """Draw a heading, and the label and the purpose of each field."""
+def field_lines(notes: Sequence[tuple[str, str]], width: int, heading: str = "Fields") -> list[Line]:
+    """Draw a heading, and the label and the purpose of each field or the meaning of each sign."""
     if not notes:
         return []
     room = max(len(label) for label, _ in notes) + 4
-    lines: list[Line] = [heading_line("Fields")]
+    lines: list[Line] = [heading_line(heading)]
     for label, purpose in notes:
         lines += wrap(((fit(f"  {label}", room), "key"), (purpose, "text")), width - 1, room)
     return lines

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError
 from explorer.base.features import load_all
+from explorer.facts.graph.connections import LayerRef
 from explorer.report.present.look.connections import (
     build_unknown_blocks,
     conflicts,
@@ -29,7 +30,7 @@ from explorer.tui.widgets.link_view import Link
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
-    from explorer.facts.graph.connections import Connections
+    from explorer.facts.graph.connections import Connections, OutputConnection
     from explorer.report.blocks import Field
     from explorer.tui.state.store import OnDemandCache, ScreenStore
 
@@ -93,6 +94,8 @@ class LayerTab(Tab[LineView]):
         is_other_layer, self._path = layers[0].path != self._path, layers[0].path
         self._painted_layer = layers[0].id
         edges = self._find_connections(layers[0].id)
+        if edges is not None:
+            edges = join_tiled_layers(edges, model.layers)
         overlay_fields = build_overlay_fields(model.overlay, layers[0].id)
         self.view.show(
             lambda width: layer_page(layers, totals, width, exact, parts, edges, overlay_fields),
@@ -149,6 +152,40 @@ class LayerTab(Tab[LineView]):
         has_no_layer = not layers or row is None or self.tree.model.is_range(row)
         if has_no_layer or self._is_engine_busy or self._find_connections(layers[0].id) is not None:
             self.paint()
+
+
+def join_tiled_layers(connections: Connections, layers: Sequence[Layer]) -> Connections:
+    """Replace each node inside another tiled layer by the tiled layer, which has a row in the folded tree.
+
+    Args:
+        connections: Producers and readers of a layer's tensors.
+        layers: All layers of the model.
+    """
+    ancestors = set(_list_ancestors(connections.layer.id, layers))
+
+    def find_row(ref: LayerRef) -> LayerRef:
+        tiled = [id for id in _list_ancestors(ref.id, layers) if layers[id].tiled and id not in ancestors]
+        return LayerRef(tiled[-1], layers[tiled[-1]].path, layers[tiled[-1]].kind) if tiled else ref
+
+    inputs = [
+        replace(entry, producer=find_row(entry.producer)) if entry.producer is not None else entry
+        for entry in connections.inputs
+    ]
+    outputs: list[OutputConnection] = []
+    for entry in connections.outputs:
+        readers = tuple({reader.id: reader for reader in map(find_row, entry.readers)}.values())
+        joined_count = len(entry.readers) - len(readers)
+        outputs.append(replace(entry, readers=readers, reader_count=entry.reader_count - joined_count))
+    return replace(connections, inputs=tuple(inputs), outputs=tuple(outputs))
+
+
+def _list_ancestors(id: int, layers: Sequence[Layer]) -> list[int]:
+    """Return the ids of a layer and of the groups around it, the innermost first."""
+    ids, parent = [id], layers[id].parent
+    while parent is not None:
+        ids.append(parent)
+        parent = layers[parent].parent
+    return ids
 
 
 def layer_page(
