@@ -92,7 +92,7 @@ def _correct_types(original_model: Model, edited_model: Model, description: str)
     inference, original = Inference(bare), infer(original_model)
     shapes = inference.main
     if problems := [problem for problem in shapes.impossible if problem not in original.impossible]:
-        raise Misuse(problems[0], hint="nothing was changed")
+        raise Misuse(" cannot run: ".join(problems[0]), hint="nothing was changed")
     graph = edited_model.graph
     values = tuple([value for value in graph.values if _is_consistent(value, shapes.values)])
     outputs = _correct(graph.outputs, shapes.values)

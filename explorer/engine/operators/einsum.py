@@ -94,7 +94,9 @@ def _parse_einsum(
             known_size = sizes.get(letter, 1)
             are_numbers = isinstance(known_size, int) and isinstance(dim, int)
             if are_numbers and 1 not in (known_size, dim) and known_size != dim:
-                return f"its operands do not fit: '{letter}' of '{equation}' would be {known_size} and {dim}"
+                return cost_formulas.Mismatch(
+                    f"its operands do not fit: '{letter}' of '{equation}' would be {known_size} and {dim}"
+                )
             if known_size == 1 or (isinstance(dim, int) and dim != 1):
                 sizes[letter] = dim
     ellipsis = "".join(chr(0x3B1 + i) for i in range(ellipsis_rank - 1, -1, -1))

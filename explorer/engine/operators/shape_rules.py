@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from explorer.engine.operators.call import UNKNOWN, Answer, Call, ShapeRule
+from explorer.engine.operators.call import UNKNOWN, Answer, Call, ShapeMismatch, ShapeRule
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -71,7 +71,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
     """Returns the broadcast shape, or None if the rank of any shape is unknown.
 
     Raises:
-        ValueError: The shapes are incompatible.
+        ShapeMismatch: The shapes are incompatible.
     """
     if len(shapes) == 2 and shapes[0] == shapes[1]:
         # an unknown dimension may be 1 in one shape and not in the other
@@ -90,7 +90,7 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
             if size == 1:
                 size = dim
             elif isinstance(size, int) and isinstance(dim, int):
-                raise ValueError(f"{size} against {dim}")
+                raise ShapeMismatch(f"sizes {size:,} and {dim:,} of one axis do not broadcast")
             elif isinstance(size, int) or isinstance(dim, int):
                 # a number above 1 decides the size: the symbolic size must equal it or be 1
                 size = size if isinstance(size, int) else dim

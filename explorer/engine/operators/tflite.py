@@ -82,9 +82,7 @@ def _conv(call: Call) -> Cost:
     weight, source = call.shape(1), call.shape(0)
     channels, weight_channels = source[-1], weight[-1]
     if _are_known(channels, weight_channels) and (not weight_channels or channels % weight_channels):  # type: ignore[operator]
-        return cost_formulas.unknown(
-            f"its operands do not fit: {channels} channels, but the weight expects {weight_channels}"
-        )
+        return cost_formulas.mismatched(f"{channels} channels, but the weight expects {weight_channels}")
     return _add_output_work(
         cost_formulas.conv(_channels_first(call.output()), _channels_first(weight)), call, 2, weight=1
     )
@@ -99,9 +97,7 @@ def _depthwise(call: Call) -> Cost:
     if len(weight) != 4 or len(output) != 4:
         return cost_formulas.unknown("weight and output of the convolution do not have four dimensions")
     if _are_known(weight[3], output[3]) and weight[3] != output[3]:
-        return cost_formulas.unknown(
-            f"its operands do not fit: {output[3]} channels, but the weight gives {weight[3]}"
-        )
+        return cost_formulas.mismatched(f"{output[3]} channels, but the weight gives {weight[3]}")
     cost = cost_formulas.conv(_channels_first(output), (output[3], 1, *weight[1:3]))
     return _add_output_work(cost, call, 2, weight=1)
 
@@ -110,9 +106,7 @@ def _conv_transpose(call: Call) -> Cost:
     """Returns the cost of TRANSPOSE_CONV. Inputs: output size, weight (out, h, w, in), data and bias."""
     weight, source = call.shape(1), call.shape(2)
     if _are_known(weight[-1], source[-1]) and weight[-1] != source[-1]:
-        return cost_formulas.unknown(
-            f"its operands do not fit: {source[-1]} channels, but the weight expects {weight[-1]}"
-        )
+        return cost_formulas.mismatched(f"{source[-1]} channels, but the weight expects {weight[-1]}")
     transposed = (weight[-1], weight[0], *weight[1:-1])
     return _add_output_work(
         cost_formulas.conv_transpose(_channels_first(source), transposed), call, 3, source=2, weight=1
@@ -154,7 +148,7 @@ def _fully_connected(call: Call) -> Cost:
     total = cost_formulas.count(source)
     if total is not None and isinstance(width, int):
         if not width or total % width:
-            return cost_formulas.unknown(f"its operands do not fit: {total:,} numbers in rows of {width}")
+            return cost_formulas.mismatched(f"{total:,} numbers in rows of {width}")
         rows: Shape = (total // width,)
     elif source and source[-1] == width:
         rows = source[:-1]

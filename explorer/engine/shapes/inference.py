@@ -122,7 +122,7 @@ class Shapes(Struct, frozen=True):
         disputed: Names of values with a possible conflict: the file declares their type, a run contradicted
             their inferred shape, or their node cannot run.
         alike: Answers of rules by the id of the node, for nodes with one output. Equal nodes share an answer.
-        impossible: Nodes that cannot run, each with the reason.
+        impossible: (operator and name, reason) of each node that cannot run.
         died: Whether onnx's inference crashed or ran out of time or memory. If so, another inference may give
             other shapes.
         overruled: Names of values whose inferred shape a run contradicted.
@@ -135,7 +135,7 @@ class Shapes(Struct, frozen=True):
     types: Mapping[str, Type] = field(default_factory=dict)
     disputed: frozenset[str] = frozenset()
     alike: dict[int, InferredTypes] = field(default_factory=dict)
-    impossible: tuple[str, ...] = ()
+    impossible: tuple[tuple[str, str], ...] = ()
     died: bool = False
     overruled: frozenset[str] = frozenset()
 
@@ -186,7 +186,7 @@ class Inference:
         self.model = model
         inputs, dim_sizes, is_overruled = bind_inputs(model, sizes, input_shapes)
         self.notes: list[str] = []
-        self.impossible: list[str] = []
+        self.impossible: list[tuple[str, str]] = []
         self._limits: dict[str, Dim] = {}
         self._answers: dict[Hashable, InferredTypes] = {}
         self._alike: dict[int, InferredTypes] = {}
@@ -792,8 +792,10 @@ class Inference:
         The node is not passed to onnx. Its outputs without a type are recorded as unknown.
         """
         if not table.conflicts.keys() >= set(node.outputs):
-            self.impossible.append(f"{node.op} '{node.label}' cannot run: {reason}")
-            self.notes.append(f"{self.impossible[-1]}; the sizes after it are unknown")
+            self.impossible.append((f"{node.op} '{node.label}'", reason))
+            self.notes.append(
+                f"{node.op} '{node.label}' cannot run: {reason}; the sizes after it are unknown"
+            )
         for name in node.outputs:
             table.conflicts[name] = reason
             if name:

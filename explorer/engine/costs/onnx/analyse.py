@@ -30,6 +30,7 @@ from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.byte_ranges import TensorView, find_pieces
 from explorer.engine.graph.model import Model, list_bodies
 from explorer.engine.operators.call import Rules
+from explorer.engine.operators.cost_formulas import Mismatch
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.bodies import find_captured_names
@@ -103,12 +104,23 @@ def examine(
     if observe:
         info = replace(info, assumptions={**info.assumptions, "observed": "random inputs, seed 0"})
     rows = partial(_build_rows, model, visited, look)
-    examined = AnalysisResult(
-        replace(info, tiled=tiled), rows, layer_tree.count_bounds(visited.leaves, visited.groups)
-    )
+    bounds = layer_tree.count_bounds(visited.leaves, visited.groups)
+    # without sizes of the user, a file whose shapes do not fit is still shown
+    failed_layer = _find_mismatch(inference, visited.leaves) if dims or input_shapes else ""
+    examined = AnalysisResult(replace(info, tiled=tiled), rows, bounds, failed_layer)
     if look is not None:
         examined.rows()
     return examined
+
+
+def _find_mismatch(inference: Inference, leaves: Iterable[OperatorLeaf]) -> str:
+    """Returns an operator that cannot run on its input shapes, with the reason; '' if all can."""
+    if inference.main.impossible:
+        return ": ".join(inference.main.impossible[0])
+    for leaf in leaves:
+        if leaf.counted and isinstance(leaf.figures.reason, Mismatch):
+            return f"{leaf.path}: {leaf.figures.reason}"
+    return ""
 
 
 def _split_overlapping_parameters(leaves: Iterable[OperatorLeaf], model_path: str) -> None:

@@ -97,6 +97,17 @@ def unknown(reason: str) -> Cost:
     return Cost(None, None, "", "unknown", reason)
 
 
+class Mismatch(str):
+    """A reason why a cost is unknown: the shapes of the operands cannot occur together in a run."""
+
+    __slots__ = ()
+
+
+def mismatched(reason: str) -> Cost:
+    """Returns an unknown cost of operands whose shapes do not fit; `reason` tells which sizes."""
+    return unknown(Mismatch(f"its operands do not fit: {reason}"))
+
+
 class WorkBound(str):
     """A reason why MACs and elementwise operations are upper bounds, while shapes and bytes are exact.
 

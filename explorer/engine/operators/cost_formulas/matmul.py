@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.engine.operators.cost_formulas.cost import Cost, adding, counted, unknown
+from explorer.engine.operators.cost_formulas.cost import Cost, adding, counted, mismatched, unknown
 from explorer.facts import Dim, Shape
 
 
@@ -38,7 +38,7 @@ def matmul(a: Shape, b: Shape) -> Cost:
     columns = b[-1:] if len(b) > 1 else ()
     depth, other_depth = a[-1], b[-2 if len(b) > 1 else -1]
     if _are_different(depth, other_depth):
-        return unknown(f"its operands do not fit: {depth} columns against {other_depth} rows")
+        return mismatched(f"{depth} columns against {other_depth} rows")
     batch = broadcast(a[:-2], b[:-2])
     depth = depth if isinstance(depth, int) else other_depth
     return counted([("batch", batch), ("M", rows), ("K", (depth,)), ("N", columns)])
@@ -76,7 +76,7 @@ def gemm(
     m, k = (a[1], a[0]) if trans_a else (a[0], a[1])
     other_k, n = (b[1], b[0]) if trans_b else (b[0], b[1])
     if _are_different(k, other_k):
-        return unknown(f"its operands do not fit: {k} columns against {other_k} rows")
+        return mismatched(f"{k} columns against {other_k} rows")
     cost = counted([("M", (m,)), ("K", (k if isinstance(k, int) else other_k,)), ("N", (n,))])
     for label, applies in (
         ("alpha", alpha != 1.0),

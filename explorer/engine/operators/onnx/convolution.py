@@ -155,9 +155,7 @@ def _channel_mismatch(call: Call, weight: int, *, transposed: bool = False) -> C
     channels = weight_channels if transposed else weight_channels * call.attributes.get("group", 1)
     if channels == input_channels:
         return None
-    return cost_formulas.unknown(
-        f"its operands do not fit: {input_channels} channels, but the weight expects {channels}"
-    )
+    return cost_formulas.mismatched(f"{input_channels} channels, but the weight expects {channels}")
 
 
 def _conv(

@@ -177,7 +177,7 @@ def concat(call: Call) -> Answer:
         sizes = [s[index] for s in known_shapes]
         numbers = {d for d in sizes if isinstance(d, int)}
         if len(numbers) > 1:
-            return None
+            raise ShapeMismatch(f"its inputs have other sizes on axis {index}: {sorted(numbers)}")
         # the sizes must be equal, so prefer a number to a symbolic size
         result.append(next(iter(numbers), next((d for d in sizes if d is not None), None)))
     return ((dtype, tuple(result)),)

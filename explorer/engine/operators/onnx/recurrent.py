@@ -56,9 +56,7 @@ def _recurrent(kind: str, gate_axis: int = 1) -> Rule:
         length, batch = (source[1], source[0]) if batch_first else (source[0], source[1])
         width = weight[3 - gate_axis]
         if isinstance(width, int) and isinstance(source[2], int) and width != source[2]:
-            return cost_formulas.unknown(
-                f"its operands do not fit: {source[2]} features, but the weight expects {width}"
-            )
+            return cost_formulas.mismatched(f"{source[2]} features, but the weight expects {width}")
         hidden = call.attributes.get("hidden_size") or divide(weight[gate_axis], RECURRENT[kind][0])
         directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
         cost = cost_formulas.recurrent(
