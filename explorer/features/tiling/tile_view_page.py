@@ -296,8 +296,9 @@ def _draw_operands(blocks: TileGrid, place: TilePlace, width: int, height: int) 
     for _, left, right in zip(range(max(len(a), len(b))), [*a, *missing], [*b, *missing], strict=False):
         lines.append((*left, (" " * max(0, half - line_width(left)), "text"), *right))
     legend: Line = (
-        (" ◆ ", "mark"),
-        ("chosen tile  ", "dim"),
+        (" ", "text"),
+        ("◆", "mark"),
+        (" chosen tile  ", "dim"),
         ("▒ ", "accent"),
         ("the block's tiles  ", "dim"),
     )
