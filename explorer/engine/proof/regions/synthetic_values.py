@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -64,6 +64,43 @@ def draw_values_at_limits(values: Feeds, numbers: Sequence[float], seed: int) ->
             ).astype(value.dtype)
         drawn_values[name] = np.where(np.isfinite(numbers_drawn), numbers_drawn, np.zeros_like(numbers_drawn))
     return drawn_values
+
+
+def draw_ordered_values(values: Feeds, seed: int) -> list[Feeds]:
+    """Draws floats in orders that random values do not have.
+
+    The sets have rows in ascending and in descending order, rows and columns of one number, tensors of one
+    number, one nonzero number in each row, and the same numbers in all inputs of a size.
+    """
+    names = [name for name, value in values.items() if value.dtype.name in DRAWN_FLOATS and value.ndim]
+    numbers = {name: _draw_normal(values[name], name, seed) for name in names}
+
+    def use_alike(name: str) -> Array:
+        count = min(numbers[name].size, 1 << 20)
+        alike = np.random.default_rng(seed).standard_normal(count) if count else np.zeros(0)
+        rows = np.resize(alike, values[name].shape)
+        is_square = rows.ndim > 1 and rows.shape[-1] == rows.shape[-2]
+        return np.asarray(rows + np.swapaxes(rows, -1, -2)) if is_square else np.asarray(rows)
+
+    orders: Sequence[Callable[[str], Array]] = (
+        lambda name: np.sort(numbers[name], axis=-1),
+        lambda name: np.sort(numbers[name], axis=-1)[..., ::-1],
+        lambda name: np.broadcast_to(numbers[name][..., :1], values[name].shape),
+        lambda name: np.broadcast_to(numbers[name][:1], values[name].shape),
+        lambda name: np.broadcast_to(numbers[name].reshape(-1)[:1], values[name].shape),
+        lambda name: np.where(np.arange(values[name].shape[-1]) == 0, 1.0, 0.0) * np.ones(values[name].shape),
+        use_alike,
+    )
+    filled = [name for name in names if values[name].size]
+    return [
+        {**values, **{name: np.array(order(name)).astype(values[name].dtype) for name in filled}}
+        for order in (orders if filled else ())
+    ]
+
+
+def _draw_normal(value: Array, name: str, seed: int) -> Array:
+    generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
+    return np.asarray(generator.standard_normal(value.shape))
 
 
 def set_conditions(values: Feeds, names: Sequence[str], setting: bool) -> Feeds:

@@ -2,8 +2,8 @@
 
 A run of the full model gives a region only the values that reach it, such as zeros after a dead ReLU, or no
 values near the limit of a Clip. So a region also runs on synthetic values: floats without zeros at 0.1, 1 and
-10 times the spread of its own values, values at the limits that the region stores, both settings of a
-condition, and values in each range of an operator. Indices, masks and ids keep the original's values. An
+10 times the spread of its own values, values at the limits that the region stores, sorted and equal values,
+both settings of a condition, and values in each range of an operator. Indices, masks and ids keep the original's values. An
 affine region whose stored numbers were compared, such as a folded normalization, runs at one spread.
 """
 
@@ -32,6 +32,7 @@ from explorer.engine.proof.regions.synthetic_values import (
     Feeds,
     compute_spreads,
     draw_dense_values,
+    draw_ordered_values,
     draw_values_at_limits,
     set_conditions,
 )
@@ -41,9 +42,9 @@ SetKind = Literal["", "steered", "dense", "limits", "driven", "integers", "flags
 """Kind of a set of values. '' stands for the original's values.
 
 steered: conditions and loop counts have a chosen setting. dense: random floats without zeros. limits: values
-at which comparisons change. driven: values that bring an operator into a range that other values do not
-reach. integers: negative and large integers, neighbors of stored integers, and small integers where they
-decide sizes. flags: all combinations of a few bools.
+at which comparisons change, and values in unusual orders. driven: values that bring an operator into a range
+that other values do not reach. integers: negative and large integers, neighbors of stored integers, and small
+integers where they decide sizes. flags: all combinations of a few bools.
 """
 
 SET_TEXTS: Mapping[SetKind, str] = {
@@ -132,6 +133,7 @@ class ValueSets:
             ),
         )
         if is_first_size:
+            yield "limits", draw_ordered_values(region_inputs, self._seed)
             yield from self._build_range_sets(region, nodes)[0]
 
     def draw_dense(self, region_inputs: Feeds) -> Feeds:

@@ -1,0 +1,60 @@
+"""Models that agree on random inputs, and differ on sorted, equal, repeated or summed ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from explorer import verify_files
+
+FLIP = "n = Neg(x)\ny = Where(b, n, x)"
+ALL = "c = Cast<to = 6>(e)\nm = ReduceMin<keepdims = 0>(c)\nb = Cast<to = 9>(m)\n" + FLIP
+SLOPE = """s = Constant<value = int64[1] {1}>()
+z = Constant<value = int64[1] {0}>()
+l = Constant<value = int64[1] {-1}>()
+t = Constant<value = int64[1] {9}>()
+right = Slice(x, s, t, l)
+left = Slice(x, z, l, l)
+"""
+
+ORDERS = {
+    "ascending": SLOPE + "e = Less(left, right)\n" + ALL,
+    "descending": SLOPE + "e = Greater(left, right)\n" + ALL,
+    "one number": "h = ReduceMax(x)\nl = ReduceMin(x)\nb = Equal(h, l)\n" + FLIP,
+    "one number a row": "l = Constant<value = int64[1] {1}>()\nh = ReduceMax(x, l)\ne = Equal(h, x)\n" + ALL,
+    "symmetric": "t = Transpose(x)\ne = Equal(t, x)\n" + ALL,
+    "as the other input": "e = Equal(x, w)\n" + ALL,
+    "one nonzero number": "a = Abs(x)\nk = Constant<value = int64[1] {-1}>()\ns = ReduceSum(a, k)\n"
+    "h = ReduceMax(a, k)\ne = Equal(s, h)\n" + ALL,
+}
+
+
+def judge(path: Path, first: str, second: str, inputs: str, output: str) -> str:
+    for name, body in (("first", first), ("second", second)):
+        text = f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}) => ({output} y) {{ {body} }}'
+        onnx.save(parser.parse_model(text), path / f"{name}.onnx")
+    return verify_files(path / "first.onnx", path / "second.onnx").verdict_kind
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_branch_for_one_order_of_numbers_is_not_equal(order: str, tmp_path: Path) -> None:
+    inputs = "float[5,5] x, float[5,5] w"
+    body = ORDERS[order] if "w" in ORDERS[order] else ORDERS[order] + "\nu = Identity(w)"
+    assert judge(tmp_path, body, "y = Identity(x)", inputs, "float[5,5]") in ("unproven", "different")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "b = Cast<to = 9>(x)\ny = Compress(x, b)",
+        "y = Unique(x)",
+        "k = Constant<value = int64[1] {0}>()\nn = NonZero(x)\ni = Squeeze(n, k)\ny = Gather(x, i)",
+    ],
+)
+def test_a_size_that_values_decide_is_not_equal_to_a_fixed_one(body: str, tmp_path: Path) -> None:
+    fixed = "k = Constant<value = int64[1] {8}>()\ny, i = TopK<largest = 0>(x, k)"
+    second = fixed if "Unique" in body else "y = Identity(x)"
+    assert judge(tmp_path, body, second, "float[8] x", "float[N]") == "unproven"
