@@ -58,3 +58,18 @@ def test_a_size_that_values_decide_is_not_equal_to_a_fixed_one(body: str, tmp_pa
     fixed = "k = Constant<value = int64[1] {8}>()\ny, i = TopK<largest = 0>(x, k)"
     second = fixed if "Unique" in body else "y = Identity(x)"
     assert judge(tmp_path, body, second, "float[8] x", "float[N]") == "unproven"
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        "s = ReduceSum<keepdims = 0>(i)",
+        "l = Constant<value = int64 {0}>()\ns = CumSum(i, l)",
+        "w = Constant<value = int64[4,1] {5, 1, 9, 2}>()\ns = MatMul(i, w)",
+    ],
+)
+def test_a_limit_of_a_sum_of_integers_is_tried(total: str, tmp_path: Path) -> None:
+    body = total + "\nk = Constant<value = int64 {4321}>()\nn = Neg(x)\nb = %s(s, k)\ny = Where(b, x, n)"
+    inputs = "int64[4] i, float[4] x"
+    kind = judge(tmp_path, body % "Less", body % "LessOrEqual", inputs, "float[4]")
+    assert kind in ("unproven", "different")

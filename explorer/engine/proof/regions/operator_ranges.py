@@ -41,6 +41,14 @@ and quotients are tried, too."""
 _ARITHMETIC = frozenset(("Add", "Div", "Mul", "Sub"))
 """Operators behind which an integer other than the stored ones may meet a limit."""
 
+_SUMS = frozenset(
+    str.split("Conv ConvInteger CumSum Einsum Gemm MatMul MatMulInteger ReduceL1 ReduceMean ReduceSum Sum")
+)
+"""Operators that sum integers. Random integers do not meet a limit of their sum."""
+
+_MAX_SUMS, _SUM_POSITIONS = 256, 8
+"""Largest number of inputs that bring a sum to a stored integer, and number of elements that get it."""
+
 _MIN_INTEGERS, _MAX_DRAWS = 64, 32
 """Number of integers to try in each range, and largest number of draws for them."""
 
@@ -253,6 +261,32 @@ def draw_integers(
             _draw_integers_within(magnitude, numbers, varied, original_values, generator)
             for _ in range(draws)
         ]
+    if numbers and any(node.op in _SUMS for side in sides for node in side.model.graph.nodes):
+        yield _place_single_integers(numbers, varied, original_values, generator)
+
+
+def _place_single_integers(
+    numbers: Sequence[int],
+    varied: Sequence[RandomInput],
+    original_values: Feeds,
+    generator: np.random.Generator,
+) -> list[Feeds]:
+    """Sets all integers to 0 but one, which gets a neighbor of a stored number, so that sums equal it."""
+    choices = [
+        (planned.name, number, position)
+        for planned in varied
+        for number in dict.fromkeys(n + step for n in dict.fromkeys(numbers) for step in (0, -1, 1))
+        for position in range(min(original_values[planned.name].size, _SUM_POSITIONS))
+    ]
+    chosen = generator.permutation(len(choices))[:_MAX_SUMS]
+    zeros = {planned.name: np.zeros_like(original_values[planned.name]) for planned in varied}
+    inputs: list[Feeds] = []
+    for name, number, position in (choices[index] for index in chosen):
+        info = np.iinfo(zeros[name].dtype)
+        single = zeros[name].copy()
+        single.flat[position] = min(max(number, int(info.min)), int(info.max))
+        inputs.append({**original_values, **zeros, name: single})
+    return inputs
 
 
 def _draw_integers_within(

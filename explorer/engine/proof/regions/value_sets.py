@@ -3,8 +3,9 @@
 A run of the full model gives a region only the values that reach it, such as zeros after a dead ReLU, or no
 values near the limit of a Clip. So a region also runs on synthetic values: floats without zeros at 0.1, 1 and
 10 times the spread of its own values, values at the limits that the region stores, sorted and equal values,
-both settings of a condition, and values in each range of an operator. Indices, masks and ids keep the original's values. An
-affine region whose stored numbers were compared, such as a folded normalization, runs at one spread.
+both settings of a condition, and values in each range of an operator. Indices, masks and ids keep the
+original's values. An affine region whose stored numbers were compared, such as a folded normalization, runs
+at one spread.
 """
 
 from __future__ import annotations
