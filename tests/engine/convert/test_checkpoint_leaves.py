@@ -272,3 +272,19 @@ def test_a_parameter_named_rng_belongs_to_the_model(convert: Convert, tmp_path: 
     fact = convert("a.pt", "a.safetensors")
     assert set(safetensors_torch.load_file(tmp_path / "a.safetensors")) == {"w", "rng"}
     assert "1 tensor outside the model not written: training state" in fact.notes
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.arange(5, dtype=np.float16), "stores as text"),
+        (np.asfortranarray(np.ones((3, 4), np.float32)), "column-major order"),
+        (np.arange(6, dtype=">f4"), "another byte order"),
+    ],
+)
+def test_arrays_that_are_not_copied_say_why(
+    array: np.ndarray, reason: str, convert: Convert, tmp_path: Path
+) -> None:
+    torch.save({"w": torch.ones(2), "a": array}, tmp_path / "a.pt")
+    with pytest.raises(BadModel, match=f"'a' cannot be copied: it is a numpy array .*{reason}"):
+        convert("a.pt", "a.safetensors")

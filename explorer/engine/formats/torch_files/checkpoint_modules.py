@@ -445,12 +445,20 @@ class _ContentReader:
         if description is None:
             return False
         dtype, is_big_endian, shape, is_fortran, raw = description
-        unread = "it is a numpy array that is compressed in the file"
-        offset, length = 0, len(raw) if isinstance(raw, bytes) else 0
-        if isinstance(raw, ByteSpan):
-            length = raw.size
-            if self.saved.base is not None and not is_fortran and not is_big_endian and dtype in BYTES:
-                offset, unread = self.saved.base + raw.offset, ""
+        offset, length = 0, raw.size if isinstance(raw, ByteSpan) else len(raw)
+        if is_fortran:
+            unread = "it is a numpy array in column-major order"
+        elif is_big_endian:
+            unread = "it is a numpy array of another byte order"
+        elif not isinstance(raw, ByteSpan):
+            unread = "it is a numpy array that the file stores as text"
+        elif self.saved.base is None:
+            unread = "it is a numpy array that is compressed in the file"
+        else:
+            offset, unread = (
+                self.saved.base + raw.offset,
+                "" if dtype in BYTES else f"{dtype} is an unknown type",
+            )
         name = self.make_unique(path or "array")
         if role:
             self.checkpoint.roles[name] = role

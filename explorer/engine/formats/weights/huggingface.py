@@ -300,17 +300,18 @@ def _read_indexed_tensors(
     if not present:
         raise BadModel(f"none of the {len(files):,} files that it names is here", where=path)
     by_name: dict[str, StoredTensor] = {}
-    extra: list[str] = []
+    moved: list[str] = []
+    unlisted: list[str] = []
     for file in present:
         for tensor in _read_file_tensors(paths[file], notes, extra_data)[0]:
             if file_by_tensor.get(tensor.name, file) != file:
-                extra.append(f"{tensor.name} in {file}")
+                moved.append(f"{tensor.name} in {file}")
                 extra_data.append(
                     (f"{tensor.name} in {file}", "the index names another file for this tensor")
                 )
                 continue
             if tensor.name not in file_by_tensor:
-                extra.append(tensor.name)
+                unlisted.append(tensor.name)
             if tensor.name in by_name:
                 problem = f"'{printable(tensor.name)}' is in two files, and the index names neither"
                 raise BadModel(problem, where=path)
@@ -319,7 +320,7 @@ def _read_indexed_tensors(
         tensor for tensor, file in file_by_tensor.items() if file not in absent and tensor not in by_name
     ]
     missing_names += [*absent, *missing]
-    _add_index_notes(notes, file_by_tensor, absent, missing, extra)
+    _add_index_notes(notes, file_by_tensor, absent, missing, moved, unlisted)
     metadata = index.get("metadata")
     index_metadata = metadata if isinstance(metadata, dict) else {}
     total = index_metadata.get("total_size")
@@ -339,7 +340,8 @@ def _add_index_notes(
     file_by_tensor: Mapping[str, str],
     absent: Sequence[str],
     missing: Sequence[str],
-    extra: Sequence[str],
+    moved: Sequence[str],
+    unlisted: Sequence[str],
 ) -> None:
     """Adds notes on the differences between an index and its files.
 
@@ -348,7 +350,8 @@ def _add_index_notes(
         file_by_tensor: Name of the file of each tensor, as the index says.
         absent: Names of the files that are not there.
         missing: Names of the tensors that a present file should have, but does not have.
-        extra: Tensors that the index does not name, or names in another file.
+        moved: Tensors that are in another file than the index says.
+        unlisted: Names of the tensors that the index does not name.
     """
     if absent:
         files = set(file_by_tensor.values())
@@ -361,9 +364,13 @@ def _add_index_notes(
     if missing:
         count = many_do_text(len(missing), "tensor", "is", "are")
         notes.append(f"{count} in the index and in no file: {format_names(missing)}")
-    if extra:
-        count = many_do_text(len(extra), "tensor", "is", "are")
-        notes.append(f"{count} in another file than the index says: {format_names(extra)}")
+    for names, place in (
+        (moved, "in another file than the index says"),
+        (unlisted, "in a file but not in the index"),
+    ):
+        if names:
+            count = many_do_text(len(names), "tensor", "is", "are")
+            notes.append(f"{count} {place}: {format_names(names)}")
 
 
 def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
