@@ -83,14 +83,16 @@ def _read_affine(work: FoldingGraph, node: Node) -> Affine:
     """Returns the scale and shift of a BatchNormalization in inference.
 
     Raises:
-        NotFoldable: It trains, its parameters are not stored, its scale or shift is not finite, or its opset
+        NotFoldable: It trains, returns the statistics, its parameters are not stored, its scale or shift is not finite, or its opset
             or `spatial` attribute gives it another meaning.
     """
     get_attribute = node.attributes.get
     if work.model.opset < _INFERENCE_OPSET:
         raise NotFoldable(f"BatchNormalization of opset {work.model.opset} has another definition")
-    if get_attribute("training_mode", 0) or any(node.outputs[1:]):
+    if get_attribute("training_mode", 0):
         raise NotFoldable("it trains: training_mode = 1")
+    if any(node.outputs[1:]):
+        raise NotFoldable("it also returns the mean and the variance")
     if not get_attribute("spatial", 1):
         raise NotFoldable("it normalizes each element: spatial = 0")
     parameters: list[Array] = []

@@ -99,7 +99,7 @@ def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     if any_draws_random(work.model, [node]):
         return "it draws random numbers"
     if node.op in _ROUNDING_OPERATORS:
-        return "it converts stored codes to numbers"
+        return "it converts between numbers and stored codes"
     output_names = {value.name for value in work.model.graph.outputs}
     if reason := next((work.explain_visibility(name) for name in node.outputs if name in output_names), ""):
         return f"its result {reason}"
