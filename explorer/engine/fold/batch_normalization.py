@@ -83,8 +83,8 @@ def _read_affine(work: FoldingGraph, node: Node) -> Affine:
     """Returns the scale and shift of a BatchNormalization in inference.
 
     Raises:
-        NotFoldable: It trains, returns the statistics, its parameters are not stored, its scale or shift is not finite, or its opset
-            or `spatial` attribute gives it another meaning.
+        NotFoldable: It trains or returns statistics, its parameters are not stored, its scale or shift is not
+            finite, or its opset or `spatial` attribute gives it another meaning.
     """
     get_attribute = node.attributes.get
     if work.model.opset < _INFERENCE_OPSET:
