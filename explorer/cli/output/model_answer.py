@@ -27,10 +27,10 @@ def open_and_answer(
     progress: ProgressLine,
     ask: Callable[[Session, Info], tuple[Any, ...]],
     *,
-    name: str | Callable[..., dict[str, Any]],
+    build: str | Callable[..., dict[str, Any]],
     presenter: str | Callable[..., list[Block]],
     rows: str = "",
-    opening: Callable[[Session, ProgressLine], Info] | None = None,
+    open_model: Callable[[Session, ProgressLine], Info] | None = None,
     package: str = REPORT,
     partial: bool = False,
     csv: Callable[..., Iterable[Mapping[str, Any]]] | None = None,
@@ -41,29 +41,29 @@ def open_and_answer(
         args: Parsed arguments.
         progress: Progress callback.
         ask: Function that takes the session and the model's totals, and returns the facts.
-        name: Function that creates the document, or its name in `explorer.report.document`. If that module
-            has no such function, `build_document` creates the document. The presenter's function has the
-            same name.
-        presenter: Function that creates the blocks, or the name of a module in `package`.
+        build: Function that creates the JSON document, or the name of a function in
+            `explorer.report.document`. If that module lacks the name, its `build_document` is called.
+        presenter: Function that creates the blocks, or the name of a module in `package`. The function of
+            that module is named as `build`, which must then be a name.
         rows: Key of the list that `--csv` prints; see `Answer`.
-        opening: Function that opens the model and returns its totals; by default `Session.open`.
+        open_model: Function that opens the model and returns its totals; by default `Session.open`.
         package: Package of the presenters: the report's package, or a feature's.
         partial: Whether to answer even if the model's code fails.
         csv: Function that creates the rows of `--csv` from the facts; see `Answer`.
     """
     options = {**args.opening, "partial": True} if partial else args.opening
     with explorer.Session(args.models[0], **options) as session:
-        info = session.open(on_progress=progress) if opening is None else opening(session, progress)
+        info = session.open(on_progress=progress) if open_model is None else open_model(session, progress)
         facts = ask(session, info)
         digest = session.sha256() if args.json else None
     return Answer(
-        lambda: (name if callable(name) else getattr(document(), name, document().build_document))(
+        lambda: (build if callable(build) else getattr(document(), build, document().build_document))(
             *facts, name_tool(), digest
         ),
         lambda: (
             presenter(*facts)
             if callable(presenter)
-            else getattr(load_presenter(presenter, package), str(name))(*facts)
+            else getattr(load_presenter(presenter, package), str(build))(*facts)
         ),
         rows,
         csv=None if csv is None else lambda: csv(*facts),
@@ -73,7 +73,7 @@ def open_and_answer(
 def compute_changes(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]:
     """Return the changes of the model and '', or None and the reason why they cannot be computed.
 
-    The output file exists already, so an error must not end the command.
+    Commands call this function after they have written their output file, so an error must not end them.
     """
     try:
         return session.diff(on_progress=progress), ""
@@ -83,27 +83,29 @@ def compute_changes(session: Session, progress: ProgressLine) -> tuple[Diff | No
 
 @contextmanager
 def suggest_no_verify(args: ParsedArgs, does: str) -> Iterator[None]:
-    """Within this context, suggest `--no-verify` if the runtime cannot run the result.
+    """Within this context, suggest `--no-verify` with each `BadModel` error that has no hint.
+
+    The proof runs a model before and after a change, and fails if the runtime cannot run it.
 
     Args:
         args: Parsed arguments.
-        does: What the command does, such as 'folds'.
+        does: What the command does, such as 'folds the model'.
 
     Raises:
-        BadModel: The runtime cannot run the model. The error has the suggestion, unless it has another hint
-            or the user typed `--no-verify`.
+        BadModel: The error of the command, with the suggestion unless the error has another hint or the
+            user typed `--no-verify`.
     """
     try:
         yield
     except BadModel as error:
         if args.no_verify or error.hint:
             raise
-        hint = f"nothing was written; --no-verify {does} it without the proof"
+        hint = f"nothing was written; --no-verify {does} without proving the result"
         raise BadModel(error.what, where=error.where, hint=hint) from None
 
 
-def open_or_stored(session: Session, progress: ProgressLine) -> Info:
-    """Open a model and return its totals. If its input shapes are unknown, return only the stored totals."""
+def open_or_count_stored(session: Session, progress: ProgressLine) -> Info:
+    """Open a model and return its totals; without input shapes, only those of its stored weights."""
     try:
         return session.open(on_progress=progress)
     except UnknownShape:
@@ -111,7 +113,7 @@ def open_or_stored(session: Session, progress: ProgressLine) -> Info:
 
 
 def describe_fixed_sizes(info: Info, args: ParsedArgs) -> str:
-    """Describe the sizes that are open in an exported program and fixed in its ONNX graph, or return ''.
+    """Describe the sizes that an exported program leaves open and its ONNX graph fixes, or return ''.
 
     Sizes that the user bound with `--dim` are left out; with `--input-shape`, the result is ''.
     """
@@ -120,7 +122,9 @@ def describe_fixed_sizes(info: Info, args: ParsedArgs) -> str:
     sizes = {name: size for name, size in info.assumptions["dims"].items() if name not in args.dim}
     if not sizes:
         return ""
-    return f"the graph has the sizes of the exported program ({dims_text(sizes)}); --dim binds another size"
+    return (
+        f"the graph fixes open sizes of the exported program ({dims_text(sizes)}); --dim binds another size"
+    )
 
 
 def write_output(

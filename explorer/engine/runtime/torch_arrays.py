@@ -24,13 +24,13 @@ NUMPY_TYPES = frozenset(
         *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
     }
 )
-"""Types of numpy itself. ml_dtypes adds types to numpy when it is imported, which torch does not accept."""
+"""Types of numpy itself. Importing ml_dtypes adds types to numpy that torch does not accept."""
 
 
 def convert_to_tensor(value: Array) -> torch.Tensor:
     """Converts an array to a tensor, including types that ml_dtypes adds to numpy, such as bfloat16.
 
-    The tensor shares the memory of a contiguous, writable array of a type of numpy itself.
+    If the array is contiguous, writable and of a type in `NUMPY_TYPES`, the tensor shares its memory.
     """
     import torch
 
@@ -60,6 +60,6 @@ def convert_to_array(tensor: torch.Tensor) -> Array:
     import ml_dtypes
 
     if not hasattr(ml_dtypes, name):
-        raise Misuse(f"an output has the type {name}, which Explorer cannot compare")
+        raise Misuse(f"Explorer cannot convert a tensor of type {name} to numpy")
     bits = cpu_tensor.contiguous().view(getattr(torch, f"uint{8 * cpu_tensor.dtype.itemsize}"))
     return bits.numpy().view(getattr(ml_dtypes, name))

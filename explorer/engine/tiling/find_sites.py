@@ -13,7 +13,7 @@ from explorer.engine.graph.model import AttributeRef, Model, Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.shapes.subgraphs import join_path
 from explorer.engine.tiling.kinds import KINDS
-from explorer.engine.tiling.sites import REPLACEABLE, NoSite, PackedTile, RunCounts, Site, SiteContext
+from explorer.engine.tiling.sites import REPLACEABLE, NoSite, RunCounts, Site, SiteContext, TileChooser
 from explorer.facts import SkippedSite, TensorInfo
 from explorer.facts.tiling import Grouped
 
@@ -23,7 +23,7 @@ def find_sites(
     shapes: Mapping[str, TensorInfo],
     grouped: Grouped = "leave",
     declared: Mapping[str, TensorInfo] | None = None,
-    pack: PackedTile | None = None,
+    pack: TileChooser | None = None,
     *,
     graph_nodes: Sequence[Node] | None = None,
     place: Sequence[str] = (),

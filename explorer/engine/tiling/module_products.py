@@ -22,7 +22,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.graph.model import ComputedPayload, Graph, Model, Node, Tensor, Value
 from explorer.engine.operators.call import Rules
 from explorer.engine.tiling.products import Products, find_products
-from explorer.engine.tiling.sites import PackedTile, RunCounts
+from explorer.engine.tiling.sites import RunCounts, TileChooser
 from explorer.facts import Analysis, Layer, SkippedSite
 from explorer.facts.tiling import Grouped
 
@@ -56,7 +56,10 @@ class _Product(Struct, frozen=True):
 
 
 def trace_products(
-    analysis: Analysis, rules: Rules | None = None, grouped: Grouped = "leave", pack: PackedTile | None = None
+    analysis: Analysis,
+    rules: Rules | None = None,
+    grouped: Grouped = "leave",
+    pack: TileChooser | None = None,
 ) -> Products:
     """Returns the products of a module from its run on shapes, named by layer path; see `find_products`.
 

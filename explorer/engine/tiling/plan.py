@@ -211,10 +211,10 @@ def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int, lay
         rows=rows or (),
         at_most=rows is not None and site.runs.at_most,
         macs=_count_useful_macs(site),
-        in_floats=site.in_floats,
-        right=site.stored or site.other_right_dtype,
+        in_floats=site.float_reason,
+        right=site.code_dtype or site.other_right_dtype,
         layer=layer,
-        sums=site.sums() if accumulator and site.sums is not None else None,
+        sums=site.find_accumulator() if accumulator and site.find_accumulator is not None else None,
     )
 
 

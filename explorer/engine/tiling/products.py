@@ -26,7 +26,7 @@ from explorer.engine.shapes import InputShapes
 from explorer.engine.shapes.subgraphs import SubgraphView, list_subgraphs
 from explorer.engine.tiling.decompose import decompose
 from explorer.engine.tiling.find_sites import find_sites
-from explorer.engine.tiling.sites import PackedTile, RunCounts, Site
+from explorer.engine.tiling.sites import RunCounts, Site, TileChooser
 from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped
@@ -87,7 +87,7 @@ def find_products(
     input_shapes: InputShapes,
     rules: Rules | None = None,
     grouped: Grouped = "leave",
-    pack: PackedTile | None = None,
+    pack: TileChooser | None = None,
     decomposable: Sequence[str] | None = None,
 ) -> Products:
     """Finds the products of a model.

@@ -1,8 +1,8 @@
 """Sites: the matmuls that can be tiled, their sizes, and the storage of their operands.
 
-A site describes the product of one operator in a normal form: a stack of X (M, K) times W (K, N). Each kind
-of operator (`kinds`) has a function that returns its site. The site also holds functions that write the nodes
-before and after the product.
+A site describes what one operator computes in a normal form: `batch` matrix products, each of X (M, K) and
+W (K, N). The package `kinds` has a function for each operator that returns its site. The site also holds
+functions that write the nodes before and after the products.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ It returns the operand's value name.
 """
 
 OutputBuilder = Callable[[GraphBuilder, str, Sequence[str]], str]
-"""Function that writes the nodes between the product, in the accumulator's type, and the output.
+"""Function that writes the nodes from the product, which has the accumulator's type, to the output.
 
 It takes the builder, the product and the values `Site.inputs`, and returns the output's name.
 """
@@ -53,21 +53,24 @@ class GatheredRows(Struct, frozen=True):
     Each row of X concatenates several rows of the smaller matrix.
 
     Attributes:
-        places: Value name of the smaller matrix, of shape (places, K / taps).
+        source: Value name of the smaller matrix. Each of its rows has K / taps elements.
         index: Value name of the row indices, of shape (M, taps).
         taps: Number of rows of the smaller matrix in one row of X.
     """
 
-    places: str
+    source: str
     index: str
     taps: int
 
 
-WORDS = ("int16", "uint16")
+INT16_TYPES = ("int16", "uint16")
 """Integer types that onnxruntime multiplies only after conversion to a wider type."""
 
-PackedTile = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
-"""Function of a product's name, operator and (M, K, N) that returns (TK, TN), the tile for packing groups."""
+TileChooser = Callable[[str, str, tuple[int, int, int]], tuple[int, int]]
+"""Function of a product's name, operator and (M, K, N) that returns the tile sizes along K and N.
+
+Groups of a grouped convolution are packed into tiles of these sizes.
+"""
 
 
 class Weight(Struct, frozen=True):
@@ -100,7 +103,7 @@ class RunCounts(Struct, frozen=True):
     """Number of runs of a node in one pass of the model. For an If, the costliest branch counts.
 
     Attributes:
-        calls: Largest number of runs, or None if the data decides.
+        calls: Number of runs, or the upper bound if `at_most`. None if the data sets no upper bound.
         macs: MACs of all runs, or None if unknown.
         run_macs: Pairs (number of runs, MACs of one run), or () if unknown.
         at_most: Whether the data may cause fewer runs, by ending a loop early or taking another branch.
@@ -113,11 +116,11 @@ class RunCounts(Struct, frozen=True):
 
 
 class Site(Struct, frozen=True):
-    """A product in normal form: `batch` times X (M, K) W (K, N).
+    """A product in normal form: `batch` matrix products, each of X (M, K) and W (K, N).
 
     Attributes:
         node: Node that the site replaces.
-        label: Base for names of functions: 'Linear', 'Conv'.
+        label: Start of the name of the ONNX function that computes the site: 'Linear', 'Conv'.
         dtype: Element type of the operands.
         inputs: Value names of the activations: X, then others such as a computed bias.
         left: Function that writes X of shape (M, K), or (batch, M, K) if `stacked`.
@@ -128,13 +131,15 @@ class Site(Struct, frozen=True):
             examples.
         place: Names of the enclosing nodes or functions, outermost first.
         runs: Number of runs of the node.
-        macs: MACs of one run without the zeros of packed groups, or None if every element of X and W counts.
+        macs: MACs of one run without the zeros of packed groups, or None for batch * M * K * N.
         absorbed: Nodes before `node` that the site also replaces if no other node reads their outputs.
         other_right_dtype: Element type of W if it differs from that of X, else ''. Example: unsigned
             activations times signed weights.
-        stored: Element type of the codes of W if the product multiplies dequantized floats, else ''.
-        in_floats: Reason why quantized operands are multiplied as floats, or '' if they are not.
-        sums: Function that returns the accumulator that the stored codes need, or None for floats.
+        code_dtype: Element type in which W is stored if it is quantized and the product multiplies the
+            dequantized floats, else ''.
+        float_reason: Reason why quantized operands are multiplied as floats, or '' if they are not.
+        find_accumulator: Function that returns the accumulator size that the stored integers need, or
+            None for floats. `accumulator` is the type in which the tiled graph computes the sums.
         gather_rows: Function that writes X as `GatheredRows`, or None if `left` is as good. The function
             returns None if these inputs do not allow it.
     """
@@ -156,9 +161,9 @@ class Site(Struct, frozen=True):
     runs: RunCounts = RunCounts()
     macs: int | None = None
     other_right_dtype: str = ""
-    stored: str = ""
-    in_floats: str = ""
-    sums: Callable[[], Accumulator] | None = None
+    code_dtype: str = ""
+    float_reason: str = ""
+    find_accumulator: Callable[[], Accumulator] | None = None
     absorbed: tuple[Node, ...] = ()
     gather_rows: Callable[[GraphBuilder, Sequence[str]], GatheredRows | None] | None = None
 
@@ -174,8 +179,8 @@ class Site(Struct, frozen=True):
 
     @property
     def accumulator(self) -> str:
-        """Type of the sums: float32 for half precision, int32 for bytes, int64 for 16-bit integers."""
-        if {self.dtype, self.right_dtype} & set(WORDS):
+        """Type of computed sums: float32 for half precision, int32 for bytes, int64 for 16-bit integers."""
+        if {self.dtype, self.right_dtype} & set(INT16_TYPES):
             return "int64"
         sum_types = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "uint8": "int32"}
         return sum_types.get(self.dtype, self.dtype)
@@ -192,22 +197,22 @@ class Site(Struct, frozen=True):
 
     @property
     def output(self) -> str:
-        """Value name of Y."""
+        """Value name of the node's output."""
         return self.node.outputs[0]
 
 
 REPLACEABLE = (
     "an operand is an input with a default, which a caller may replace: remove it from the graph's inputs"
 )
-"""Reason for a weight that a caller may replace. Tiles would store it as a constant."""
+"""Reason why a node has no site if a caller may replace its weight. Tiles would store it as a constant."""
 
 
 class Constants:
-    """Stored tensors of a graph, also behind nodes that only rename or transpose them.
+    """Stored tensors of a graph, also behind nodes that rename, transpose or dequantize them.
 
-    Exporters put Identity (shared parameters), Transpose (nn.Linear) or Constant nodes between a weight and
-    the node that reads it. This class follows the chain to the stored tensor. A default that a caller may
-    replace does not count as constant.
+    Exporters store a weight as an initializer or in a Constant node. Between the weight and the node that
+    reads it, they put Identity (shared parameters), Transpose (nn.Linear) or DequantizeLinear nodes. This
+    class follows the chain to the stored tensor. A default that a caller may replace is not a constant.
 
     Args:
         graph: Graph to search.
@@ -216,7 +221,8 @@ class Constants:
 
     Attributes:
         has_replaceable: Whether a replaceable default was found since the caller last set this to False.
-        derived: Weights computed from stored weights, by name. Each has its axes in the value's order.
+        derived: Weights computed from stored weights, by value name: the tensor, and the index of its axis
+            for each axis of the value.
     """
 
     def __init__(
@@ -234,8 +240,9 @@ class Constants:
         """Finds the stored tensor behind a value.
 
         Returns:
-            The tensor; its name; its axes in the value's order; and the nodes between, the value's producer
-            first. None if the value is computed, or is a default that a caller may replace.
+            The tensor; its name; the index of its axis for each axis of the value; and the nodes between, the
+            value's producer first. The tensor of a dequantized weight has the floats. None if other nodes
+            compute the value, or a caller may replace it.
         """
         chain: list[Node] = []
         perms: list[tuple[int, ...] | None] = []
@@ -266,7 +273,7 @@ class Constants:
                 if floats is None:
                     return None
                 self.derived[name] = floats, tuple(range(len(floats.shape)))
-                chain.pop()  # the next iteration finds the tensor at the top of the loop
+                chain.pop()  # the next iteration finds `derived` and adds this node again
                 continue
             elif node.op != "Identity":
                 return None
@@ -299,7 +306,7 @@ class Constants:
         """
         resolved = self.resolve(name)
         if resolved is None:
-            raise NoSite("no operand is constant")
+            raise NoSite("the operand is not constant")
         tensor, stored_name, axes, chain = resolved
         if tensor.payload is None:
             raise NoSite(f"the weight '{stored_name}' has no data")
@@ -324,7 +331,15 @@ def _compose_permutations(rank: int, perms: list[tuple[int, ...] | None]) -> tup
 
 
 class SiteContext:
-    """Facts about the graph that the kind of a node needs.
+    """Facts about the graph for the functions in `Kinds`.
+
+    Args:
+        model: Model with the graph.
+        shapes: Shape and element type of each value, with symbolic dimensions bound to sizes.
+        grouped: Treatment of grouped convolutions.
+        declared: Shapes in which symbolic dimensions stay open, or None if all are bound.
+        pack: Function that returns the tile into which groups are packed, or None for tiles of 64.
+        defaults: Names of stored tensors that a caller may replace, or None for those of the model.
 
     Attributes:
         constants: Stored tensors behind values.
@@ -339,19 +354,19 @@ class SiteContext:
         shapes: Mapping[str, TensorInfo],
         grouped: Grouped = "leave",
         declared: Mapping[str, TensorInfo] | None = None,
-        pack: PackedTile | None = None,
+        pack: TileChooser | None = None,
         defaults: Collection[str] | None = None,
     ) -> None:
         self._shapes = shapes
         self._declared = shapes if declared is None else declared
-        self._free = sorted(
+        self._input_dims = sorted(
             {d for v in model.graph.required_inputs for d in v.shape or () if isinstance(d, str)}
         )
         self.codes: dict[str, tuple[str, str]] = {}
-        """Names of codes that stand for float values: the codes' type, and the value's name."""
+        """Type of the codes, and name of the float value that they stand for, by the name of the codes."""
         self.constants = Constants(model.graph, model.defaults if defaults is None else defaults)
         self.grouped = grouped
-        self.pack: PackedTile = pack if pack is not None else lambda name, op, size: (64, 64)
+        self.pack: TileChooser = pack if pack is not None else lambda name, op, size: (64, 64)
         self.opset = model.opset
 
     def get_dtype(self, name: str) -> str | None:
@@ -362,7 +377,7 @@ class SiteContext:
         return info.dtype if info is not None else None
 
     def get_shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a value at the sizes to which the figures apply.
+        """Returns the shape of a value, with symbolic dimensions bound to sizes of the user or to examples.
 
         Raises:
             NoSite: The shape is unknown.
@@ -392,11 +407,11 @@ class SiteContext:
             return frozenset(range(len(known_shape or ())))
         return frozenset(axis for axis, d in enumerate(info.shape) if not isinstance(d, int))
 
-    def find_free_name(self, name: str, axis: int) -> str:
-        """Returns the name of an axis's length if the model's inputs set it, or '' for any other axis."""
+    def get_input_dim(self, name: str, axis: int) -> str:
+        """Returns the input dimension that is the length of an axis, such as 'batch', or '' if none is."""
         info = self._declared.get(self._get_value_name(name))
         length = info.shape[axis] if info is not None and info.shape is not None else None
-        return length if isinstance(length, str) and length in self._free else ""
+        return length if isinstance(length, str) and length in self._input_dims else ""
 
     def _get_value_name(self, name: str) -> str:
         """Returns the name of the float value that the codes `name` stand for, or `name` itself."""
@@ -405,16 +420,16 @@ class SiteContext:
     def _get_known_sizes(self, info: TensorInfo | None) -> tuple[int, ...]:
         """Returns the shape of a value; raises `NoSite` if one of its sizes is unknown."""
         shape: Shape | None = info.shape if info is not None else None
-        if shape is None and not self._free:
+        if shape is None and not self._input_dims:
             raise NoSite("the shape of its activation is not known")
         unknown: list[Dim] = [None] if shape is None else [d for d in shape if not isinstance(d, int)]
         if shape is None or unknown:
-            # shape inference loses the name of a dimension in a product or a concatenation
-            names = [d for d in self._free if d in unknown] or list(self._free)
+            # a size that is a product or sum of dimensions (Reshape, Concat) has no name: list all dimensions
+            names = [d for d in self._input_dims if d in unknown] or list(self._input_dims)
             if not names:
                 raise NoSite("the shape of its activation depends on the data")
             options = " ".join(f"--dim {n}=N" for n in names)
-            raise NoSite(f"M depends on {', '.join(repr(n) for n in names)}: bind it with {options}")
+            raise NoSite(f"the shape of its activation has open sizes: bind them with {options}")
         return tuple(d for d in shape if isinstance(d, int))
 
 

@@ -46,9 +46,9 @@ COMMAND = Command(
         Option(
             "--tree",
             "one table of both layer trees, with the difference in cost of each layer and group;\n"
-            "two modules are compared without an export",
+            "if both are PyTorch modules, they are not exported",
         ),
-        Option("--differences", "only the differing layers of the trees"),
+        Option("--differences", "only the layers that differ between the trees; implies --tree"),
         *OPENING,
         *TABLE,
     ),

@@ -41,7 +41,7 @@ PAIR_KEYS = key_group(
     ("pair_next(-1)", ("N",), "N", "Previous difference", "Go to it, and open its group"),
     ("only", ("o",), "o", "Differences only", "Hide equal rows, or show them again"),
     ("fold_all", ("minus",), "-", "Close all groups", "Every group of both trees"),
-    ("pair_exact", ("e",), "e", "Exact or rounded numbers", "+35.08 M or +35,079,600"),
+    ("pair_exact", ("e",), "e", "Exact or rounded numbers", "+35,079,600 or +35.08 M"),
     ("ask('diff')", ("d",), "d", "Diff", "Show what changed, node by node, with both as ONNX graphs"),
     ("ask('blame')", ("B",), "B", "Blame", "Show which layer differs first, and how the error grows"),
     ("ask('compare')", ("c",), "c", "Compare", "Show totals and operators of both, and why they differ"),

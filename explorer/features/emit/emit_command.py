@@ -43,7 +43,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return info, fact
 
     answer = open_and_answer(
-        args, progress, ask, name="emission", presenter="emit_words", rows="sites", package=__package__
+        args, progress, ask, build="emission", presenter="emit_words", rows="sites", package=__package__
     )
     return Answer(answer.document, answer.page, answer.rows, outcome=facts[0].verdict_kind or "done")
 

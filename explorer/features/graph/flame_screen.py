@@ -176,7 +176,7 @@ FLAME_KEYS = key_group(
     ("flame_whole", ("0",), "0", "The whole model", "Draw the whole model again"),
     ("flame_figure", ("c",), "c", "Next figure", "Measured time, MACs, parameters, weights, activations"),
     ("flame_tree", ("t",), "t", "To the tree", "The layer or group of the box"),
-    ("flame_exact", ("e",), "e", "Exact or rounded", "714.19 M or 714,188,480"),
+    ("flame_exact", ("e",), "e", "Exact or rounded", "714,188,480 or 714.19 M"),
 )
 # fmt: on
 

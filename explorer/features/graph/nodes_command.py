@@ -16,7 +16,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.nodes(args.layer, kinds=args.op, on_progress=progress)),
-        name="nodes",
+        build="nodes",
         presenter="nodes_words",
         rows="nodes",
         package=__package__,

@@ -53,7 +53,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         ask_and_check,
-        name="model_mapping",
+        build="model_mapping",
         presenter="map_words",
         rows="sites",
         package=__package__,

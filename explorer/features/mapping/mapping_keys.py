@@ -32,6 +32,6 @@ MAPPING_KEYS = key_group(
     ("map_prove", ("enter",), "Enter", "Prove", "Compile the nest as C, run it, compare numbers and bytes"),
     ("map_emit", ("x",), "x", "Emit C…", "Write the nest as C code into a folder, proved"),
     ("map_write", ("w",), "w", "Write…", "The mapping of this matmul as a file for map --mapping"),
-    ("map_exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480"),
+    ("map_exact", ("e",), "e", "Exact or rounded numbers", "714,188,480 or 714.19 M"),
 )
 # fmt: on

@@ -288,7 +288,7 @@ class MappingSearchView(SubScreen[None]):
 
         question = (
             "Limits on the tile of the first memory on the chip and the order of its loops: n%32 is a"
-            " multiple of 32, k<=256 at most 256. An empty line removes them."
+            " multiple of 32, k<=256 at most 256. Leave the line empty to remove them."
         )
         self.app.push_screen(
             EntryDialog(

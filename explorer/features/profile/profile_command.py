@@ -105,7 +105,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         ]
 
     name = "profiles" if has_batches else "profile"
-    return open_and_answer(args, progress, ask, name=document().build_document, presenter=blocks, rows=rows)
+    return open_and_answer(args, progress, ask, build=document().build_document, presenter=blocks, rows=rows)
 
 
 def _check_files(args: ParsedArgs) -> list[str]:

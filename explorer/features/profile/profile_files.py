@@ -44,7 +44,7 @@ def build_chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model
         for number, run in enumerate(profile.recording, 1):
             # tools find training steps by the name that torch.profiler uses
             prefix, category = ("ProfilerStep#", "user_annotation") if profile.phases else ("run ", "run")
-            args = _describe_run(profile)
+            args = _list_profile_arguments(profile)
             events.append(_make_slice(f"{prefix}{number}", category, pid, 0, start, run.seconds, args))
             events += _list_run_events(run, profile, rows, pid, start)
             start += run.seconds
@@ -70,16 +70,18 @@ def _list_run_events(
         time.layer: _build_layer_arguments(time) for time in profile.layers if time.seconds is not None
     }
     has_modules = any(event.kind == "module" for event in run.events)
-    for first, last, group in () if has_modules else _list_group_spans(run, rows):
+    for first, last, group_row in () if has_modules else _list_group_spans(run, rows):
         seconds = last.start + last.seconds - first.start
-        yield _make_slice(rows[group].path, "group", pid, first.thread, run_start + first.start, seconds, {})
+        yield _make_slice(
+            rows[group_row].path, "group", pid, first.thread, run_start + first.start, seconds, {}
+        )
     for event in run.events:
         position = pid, event.thread, run_start + event.start, event.seconds
         row = None if event.layer is None else rows[event.layer]
         if event.kind == "phase":
             yield _make_slice(event.name, "user_annotation", *position, {})
         elif row is not None:
-            # 'own' is a kernel of a group that belongs to none of its layers
+            # 'own' is time that a group spends itself, outside of its layers
             category = "group" if row.group and event.kind == "module" else "own" if row.group else "layer"
             yield _make_slice(row.path or row.name, category, *position, args_by_layer.get(row.id, {}))
         if event.kind == "kernel":
@@ -94,14 +96,17 @@ def _list_group_spans(
 ) -> Iterator[tuple[RecordedEvent, RecordedEvent, int]]:
     """Find the spans of consecutive kernels in the same group of layers.
 
-    Each span is the first event, the last event and the row of the group. Outer groups come first.
+    Each span is the first event, the last event and the row of the group. Outer groups come first. Kernels
+    without a layer do not end a span.
     """
     spans: list[tuple[RecordedEvent, RecordedEvent, int]] = []
     open_spans: list[int] = []
     end = 0.0
     for event in run.events:
-        if event.layer is None or event.kind != "kernel" or event.start < end:
-            continue  # a nested event belongs to the event that contains it
+        if event.layer is None or event.kind != "kernel":
+            continue
+        if event.start < end:
+            continue  # the event is nested in the previous kernel, whose span covers it
         end = event.start + event.seconds
         enclosing, group = list[int](), rows[event.layer].parent
         while group is not None:
@@ -122,7 +127,8 @@ def _list_group_spans(
     return iter(spans)
 
 
-def _describe_run(profile: Profile) -> dict[str, Any]:
+def _list_profile_arguments(profile: Profile) -> dict[str, Any]:
+    """Return the settings and times of a profile, as arguments of the events of its runs."""
     names = ("runtime", "device", "threads", "batch", "optimize", "runs", "settled", "loaded", "load")
     times = ("wall_seconds", "overhead_seconds", "slowed_seconds")
     return {name: getattr(profile, name) for name in (*names, *times)}
@@ -137,7 +143,7 @@ def _build_layer_arguments(layer: LayerTime) -> dict[str, Any]:
     return {
         **{name: value for name, value in fields.items() if value is not None},
         **spread,
-        "with": layer.holds,
+        "with": layer.holds,  # paths of other layers that the same kernel computes
     }
 
 
@@ -151,10 +157,10 @@ def list_flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model:
     for profile in profiles:
         prefix = (run_title(profile, model),) if len(profiles) > 1 else ()
         all_frames = build_frames(profile, rows)
-        kernels = {frame.stack[:-1] for frame in all_frames if frame.category == "kernel"}
+        stacks_with_kernels = {frame.stack[:-1] for frame in all_frames if frame.category == "kernel"}
         for frame in all_frames:
             is_leaf = frame.category in ("kernel", "other", "overhead")
-            if is_leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
+            if is_leaf or (frame.category in ("layer", "own") and frame.stack not in stacks_with_kernels):
                 names = [name.replace(";", ":") or "(unnamed)" for name in (*prefix, *frame.stack)]
                 yield f"{';'.join(names)} {frame.seconds * 1e9:.0f}\n"
 
@@ -179,11 +185,11 @@ def check_tensorboard(folder: str) -> None:
 
 @contextmanager
 def write_tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
-    """Context manager that writes times as TensorBoard events: totals as scalars, layers as a histogram.
+    """Context manager that writes times as TensorBoard events.
 
-    The batch size is the step. The event file appears in the folder when the block ends without an error. A
-    missing folder is created, and its other files stay. The optional package tensorboardX writes the events,
-    without TensorFlow.
+    All times are scalars; those of layers are also a histogram. The batch size is the step. The event file
+    appears in the folder when the block ends without an error. A missing folder is created; files in an
+    existing folder stay. The optional package tensorboardX writes the events, without TensorFlow.
 
     Yields:
         The path of the event file.

@@ -219,7 +219,7 @@ PROFILE_KEYS = key_group(
     "In a profile",
     ("profile_sort", ("s",), "s", "Sort", "Sort by time, execution order, MACs/s, bytes/s or limit"),
     ("profile_again", ("r",), "r", "Profile again", "Choose the options, then time the model again"),
-    ("figures_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
+    ("figures_exact", ("e",), "e", "Exact or rounded", "0.0012345 or 1.23 ms"),
     ("figures_copy", ("y",), "y", "Copy", "Copy the whole page as Markdown to the clipboard"),
 )
 # fmt: on
@@ -298,7 +298,7 @@ class ProfileScreen(ReportScreen[int]):
 COMPARISON_KEYS = key_group(
     "In two profiles side by side",
     ("times_again", ("r",), "r", "Profile again", "Choose the options, then time the model again"),
-    ("figures_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
+    ("figures_exact", ("e",), "e", "Exact or rounded", "0.0012345 or 1.23 ms"),
     ("figures_copy", ("y",), "y", "Copy", "Copy the whole page as Markdown to the clipboard"),
 )
 # fmt: on

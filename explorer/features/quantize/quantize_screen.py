@@ -49,7 +49,7 @@ QUANTIZE_KEYS = key_group(
     ("quantized_anew", ("n",), "n", "Quantize again…", "Quantize the same model with other settings"),
     ("quantized_sort", ("s",), "s", "Sort", "In execution order, or the largest loss first"),
     ("quantized_worst", ("w",), "w", "Worst", "Go to the layer with the largest loss"),
-    ("quantized_exact", ("e",), "e", "Exact or rounded", "62.79 KiB or 64,302"),
+    ("quantized_exact", ("e",), "e", "Exact or rounded", "64,302 or 62.79 KiB"),
     ("quantized_copy", ("y",), "y", "Copy", "Copy the command that does the same to the clipboard"),
 )
 # fmt: on

@@ -24,7 +24,7 @@ class PassList(Struct, frozen=True):
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     spec = record_of(args, PassSpec, name=args.models[1])
     with explorer.Session(args.models[0], **args.opening) as session:
-        with suggest_no_verify(args, "applies"):
+        with suggest_no_verify(args, "applies the pass"):
             fact = session.apply_pass(
                 spec, output=args.output, **args.writing(draws=1), input=args.input, on_progress=progress
             )

@@ -22,7 +22,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 session.check_input(args.input, on_progress=progress)
             fact = session.fold_choice(spec.kinds, on_progress=progress)
         else:
-            with suggest_no_verify(args, "folds"):
+            with suggest_no_verify(args, "folds the model"):
                 fact = session.fold(
                     spec, output=args.output, **args.writing(draws=1), input=args.input, on_progress=progress
                 )

@@ -21,7 +21,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.decode(tokens, on_progress=progress)),
-        name="decode",
+        build="decode",
         presenter="decode_words",
         rows="layers",
         package=__package__,

@@ -29,7 +29,7 @@ DECODE_KEYS = key_group(
     "Decoding",
     ("tokens(2)", ("right", "l"), "→ l", "Twice the tokens", "A longer text, and the decode step after it"),
     ("tokens(-2)", ("left", "h"), "← h", "Half the tokens", "A shorter text, and the decode step after it"),
-    ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
+    ("exact", ("e",), "e", "Exact or rounded numbers", "16,114,000,000 or 16.11 G"),
 )
 # fmt: on
 

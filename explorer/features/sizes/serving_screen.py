@@ -59,7 +59,7 @@ SERVING_KEYS = key_group(
     ("devices(-2)", ("D",), "D", "Half the devices", "Show the layouts of half as many, down to one"),
     ("machine", ("m",), "m", "Machine…", "The machine for the least times"),
     ("type", ("t",), "t", "Type…", "All settings, with number types and device memory"),
-    ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
+    ("exact", ("e",), "e", "Exact or rounded numbers", "16,114,000,000 or 16.11 G"),
 )
 # fmt: on
 _MIN_PLOTS_WIDTH, _PLOT_WIDTH = 136, 56

@@ -27,7 +27,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.sizes(*range_args, machine=machine, on_progress=progress)),
-        name="sizes",
+        build="sizes",
         presenter="sizes_words",
         rows="sizes",
         package=__package__,

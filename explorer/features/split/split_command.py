@@ -93,7 +93,7 @@ def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         ask,
-        name=lambda info, fact, *_: build_plain_document(fact),
+        build=lambda info, fact, *_: build_plain_document(fact),
         presenter=blocks,
         rows="stages",
     )

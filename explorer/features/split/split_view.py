@@ -69,7 +69,7 @@ SPLIT_KEYS = key_group(
     " forecast"),
     ("split_figures", ("p",), "p", "Figures", "Show the figures in place of the layers, if both do not fit"),
     ("split_pane", ("tab", "shift+tab"), "Tab", "Other pane", "Move between the layers and the figures"),
-    ("split_exact", ("e",), "e", "Exact or rounded numbers", "Print 714.19 M, or 714,188,480"),
+    ("split_exact", ("e",), "e", "Exact or rounded numbers", "Print 714,188,480, or 714.19 M"),
     ("split_copy", ("y",), "y", "Copy", "Copy the command that makes this split to the clipboard"),
 )
 # fmt: on

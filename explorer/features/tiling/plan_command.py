@@ -34,7 +34,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return info, session.cost(spec, machine, order=args.order, formulas=formulas, on_progress=progress)
 
     answer = open_and_answer(
-        args, progress, cost, name="plan_cost", presenter="plan_words", rows="sites", package=__package__
+        args, progress, cost, build="plan_cost", presenter="plan_words", rows="sites", package=__package__
     )
     answer.warning = warning
     return answer
@@ -60,7 +60,7 @@ def _answer_steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> A
         return info, replace(steps, dims=plan.dims)
 
     return open_and_answer(
-        args, progress, ask, name="steps", presenter="steps_words", rows="steps", package=__package__
+        args, progress, ask, build="steps", presenter="steps_words", rows="steps", package=__package__
     )
 
 

@@ -21,7 +21,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             args,
             progress,
             lambda session, info: (info, session.quantize_settings(formats, on_progress=progress)),
-            name="quantize_settings",
+            build="quantize_settings",
             presenter=load("words", "quantize_settings"),
             rows="layers",
         )
@@ -31,7 +31,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.settings(spec, on_progress=progress)),
-        name="settings",
+        build="settings",
         presenter="tile_words",
         rows="sites",
         package=__package__,

@@ -53,7 +53,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 session.plan(spec, on_progress=progress), "", None, 0.0, session.command(spec)
             )
         else:
-            with suggest_no_verify(args, "tiles"):
+            with suggest_no_verify(args, "tiles the model"):
                 result = session.tile(
                     spec,
                     output=args.output,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # fmt: off
 EVALUATION_KEYS = key_group(
     "In an evaluation",
-    ("figures_exact", ("e",), "e", "Exact or rounded", "84.8 % or 0.848"),
+    ("figures_exact", ("e",), "e", "Exact or rounded", "0.848 or 84.8 %"),
     ("figures_copy", ("y",), "y", "Copy", "Copy the whole page as Markdown to the clipboard"),
 )
 # fmt: on

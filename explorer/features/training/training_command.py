@@ -29,7 +29,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
 
     return open_and_answer(
-        args, progress, ask, name="training", presenter="training_words", rows="layers", package=__package__
+        args, progress, ask, build="training", presenter="training_words", rows="layers", package=__package__
     )
 
 

@@ -8,7 +8,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import open_and_answer, open_or_stored
+from explorer.cli.output.model_answer import open_and_answer, open_or_count_stored
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.values import StatisticsSpec
 
@@ -75,15 +75,15 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return info, answer
 
     # without input shapes a module cannot be opened, but the arrays of --input have the shapes
-    opening = None if args.input is None else open_or_stored
+    opening = None if args.input is None else open_or_count_stored
     return open_and_answer(
         args,
         progress,
         ask,
-        name="activations",
+        build="activations",
         presenter="weights_words",
         rows="tensors" if args.stat is None and args.axis is None else "statistics",
-        opening=opening,
+        open_model=opening,
         package=__package__,
     )
 

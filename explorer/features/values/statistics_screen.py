@@ -47,7 +47,7 @@ STATISTICS_KEYS = key_group(
     ("statistics_sort(-1)", ("S",), "S", "Sort by the previous column", "The largest first"),
     ("statistics_reverse", ("r",), "r", "Reverse", "The smallest first, or the largest again"),
     ("statistics_anew", ("n",), "n", "Choose again…", "Other statistics, layers or tensors"),
-    ("statistics_exact", ("e",), "e", "Exact or rounded", "12.5 % or 12.4893 %"),
+    ("statistics_exact", ("e",), "e", "Exact or rounded", "12.4893 % or 12.5 %"),
 )
 # fmt: on
 

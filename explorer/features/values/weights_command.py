@@ -8,7 +8,7 @@ from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.model_answer import open_and_answer, open_or_stored
+from explorer.cli.output.model_answer import open_and_answer, open_or_count_stored
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.values import StatisticsSpec
 
@@ -21,10 +21,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             info,
             session.weights(args.layer, **asdict(record_of(args, StatisticsSpec)), on_progress=progress),
         ),
-        name="weights",
+        build="weights",
         presenter="weights_words",
         rows="tensors" if args.stat is None and args.axis is None else "statistics",
-        opening=open_or_stored,
+        open_model=open_or_count_stored,
         package=__package__,
         partial=True,
     )

@@ -77,7 +77,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         LOOK, "look.view.divide"),
     CommandKey("defaults", (), NO_KEY, "Reset columns, order and divider",
         "Forget your choice of columns, order and divider", LOOK, "look.view.to_defaults"),
-    CommandKey("exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480", LOOK,
+    CommandKey("exact", ("e",), "e", "Exact or rounded numbers", "714,188,480 or 714.19 M", LOOK,
         "look.view.exact"),
     CommandKey("rail", ("R",), "R", "Rail", "Draw which layer feeds which beside the tree, as git log draws"
     " branches",

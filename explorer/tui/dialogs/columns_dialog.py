@@ -38,7 +38,11 @@ class _ColumnRows(LineList):
         )
 
     def toggle_row(self, index: int, should_open: bool | None = None) -> bool:
-        """Show or hide a column. Returns False for keys that only open or only close."""
+        """Show or hide a column.
+
+        Columns have no branches. Keys that open or close branches set `should_open`; they change nothing,
+        and the result is False.
+        """
         if should_open is None:
             self.shown ^= {self.rows[index]}
         return should_open is None
@@ -85,7 +89,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
         self._rows.focus()
 
     def action_carry(self, step: int) -> None:
-        """Move the column under the cursor in the order of the table."""
+        """Move the column under the cursor by `step` positions, and so left or right in the table."""
         self._rows.carry(step)
 
     def action_reset(self) -> None:

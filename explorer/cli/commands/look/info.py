@@ -33,7 +33,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         blocks: list[Block] = load_presenter("look.info").info(info)
         return [*blocks, *(Paragraph(reason, "warning") for reason in reasons)]
 
-    return open_and_answer(args, progress, ask, name="info", presenter=build_blocks, rows="totals")
+    return open_and_answer(args, progress, ask, build="info", presenter=build_blocks, rows="totals")
 
 
 COMMAND = Command(

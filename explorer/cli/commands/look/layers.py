@@ -57,7 +57,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             args,
             progress,
             lambda session, info: (_build_table(args, session),),
-            name="table",
+            build="table",
             presenter="look.table",
             rows="table",
         )
@@ -65,7 +65,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (session.analysis(),),
-        name="layers",
+        build="layers",
         presenter="look.table",
         rows="layers",
     )
@@ -90,7 +90,7 @@ def _answer_torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
             blocks = [*load_presenter("look.info").title(rows.info.model), *map(Line, text.splitlines())]
         return blocks
 
-    return open_and_answer(args, progress, ask, name="table", presenter=page, rows="table")
+    return open_and_answer(args, progress, ask, build="table", presenter=page, rows="table")
 
 
 def _build_table(args: ParsedArgs, session: Session) -> LayerTable:
@@ -127,7 +127,7 @@ def _build_layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
             session.connections(args.layer),
             session.overlay(args.overlay) if args.overlay else None,
         ),
-        name="layer",
+        build="layer",
         presenter="look.connections",
     )
 
@@ -167,7 +167,9 @@ def _build_torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
         answer: dict[str, Any] = (document().table if len(facts) == 3 else document().torchinfo)(*facts)
         return answer
 
-    return open_and_answer(args, progress, ask, name=build_document, presenter=build_page, rows="differences")
+    return open_and_answer(
+        args, progress, ask, build=build_document, presenter=build_page, rows="differences"
+    )
 
 
 COMMAND = Command(

@@ -14,7 +14,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.memory()),
-        name="memory",
+        build="memory",
         presenter="look.memory_words",
         rows="steps",
     )

@@ -18,7 +18,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             args,
             progress,
             lambda session, info: (info, session.ops()),
-            name="ops",
+            build="ops",
             presenter="look.ops",
             rows="ops",
         )
@@ -27,7 +27,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.fx_graph(**options)),
-        name="fx_graph",
+        build="fx_graph",
         presenter="look.fx",
         rows="nodes",
     )

@@ -16,7 +16,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         args,
         progress,
         lambda session, info: (info, session.roofline(machine)),
-        name="roofline",
+        build="roofline",
         presenter="look.roofline_words",
         rows="layers",
     )

@@ -1,4 +1,7 @@
-"""Specifies an Einsum of two operands as a product, which sums over the letters that the output lacks."""
+"""Specifies an Einsum of two operands as a batch of matrix products.
+
+The products sum over the letters that both operands have and the output lacks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
     """Returns the product that an Einsum of two operands computes.
 
     Raises:
-        NotTiled: The Einsum does not have two operands, or both are stored.
+        NotTiled: The Einsum does not have two operands, or `reader` finds that both are stored.
     """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
@@ -86,10 +89,8 @@ def _label_axes(equation: str, ranks: Sequence[int]) -> list[list[str]]:
         ellipsis_rank = rank - len(text.replace("...", ""))
         head, dots, tail = text.partition("...")
         labels.append([*head, *(f"~{ellipsis_rank - i}" for i in range(ellipsis_rank if dots else 0)), *tail])
-    last_label = max(
-        (c for side in labels for c in side if c[0] == "~"), key=lambda c: int(c[1:]), default="~0"
-    )
-    ellipsis_labels = [f"~{i}" for i in range(int(last_label[1:]), 0, -1)]
+    longest_ellipsis = max((int(c[1:]) for side in labels for c in side if c[0] == "~"), default=0)
+    ellipsis_labels = [f"~{i}" for i in range(longest_ellipsis, 0, -1)]
     if "->" not in equation:
         letters = "".join(operand_texts.split(",")).replace(".", "")
         return [*labels, [*ellipsis_labels, *sorted(c for c in set(letters) if letters.count(c) == 1)]]

@@ -164,7 +164,7 @@ def _write_left_operand(
         rows = site.gather_rows(builder, names)
         if rows is not None:
             return (
-                replace(rows, places=builder.set_apart(rows.places, "x_set_apart")) if reads_outer else rows
+                replace(rows, source=builder.set_apart(rows.source, "x_set_apart")) if reads_outer else rows
             )
     x = site.left(builder, names)
     x = builder.set_apart(x, "x_set_apart") if reads_outer else x
@@ -360,7 +360,7 @@ def _write_row_scan(
     def write_row_block(builder: GraphBuilder, block: str, height: int) -> str:
         line_geometry = _Geometry(geometry.tile, [height], geometry.ks, geometry.ns)
         if isinstance(x, GatheredRows):
-            block = builder.add("Gather", (x.places, block), "x_taken")
+            block = builder.add("Gather", (x.source, block), "x_taken")
             block = builder.reshape(block, (height, geometry.K), "x_met")
         xs = write_cut(builder, block, [height], geometry.ks, (tm, tk), "x")
         if not is_narrow:

@@ -12,7 +12,7 @@ import numpy as np
 from explorer.engine.graph.model import Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
-from explorer.engine.tiling.sites import WORDS
+from explorer.engine.tiling.sites import INT16_TYPES
 
 HALVES = ("float16", "bfloat16")
 """Types that are multiplied in float32."""
@@ -120,7 +120,7 @@ def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, labe
         if dtype in HALVES:
             a, b = builder.cast(a, "float32", f"{left_name}32"), builder.cast(b, "float32", f"{right_name}32")
         return builder.add("MatMul", (a, b), label, mnk=mnk)
-    if {dtype, right} & set(WORDS):
+    if {dtype, right} & set(INT16_TYPES):
         a, b = builder.cast(a, "int64", f"{left_name}64"), builder.cast(b, "int64", f"{right_name}64")
         return builder.add("MatMul", (a, b), label, mnk=mnk)
     if (dtype, right) != ("uint8", "int8"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.sites import WORDS, Site
+from explorer.engine.tiling.sites import INT16_TYPES, Site
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
@@ -36,7 +36,7 @@ def pad_operand(
     lead = (0,) if site.stacked else ()
     pads = (*lead, 0, 0, *lead, rows, columns)
     dtype = site.right_dtype if side else site.dtype
-    return builder.pad(x, pads, f"{label}_padded", narrow=dtype if dtype in WORDS else "")
+    return builder.pad(x, pads, f"{label}_padded", narrow=dtype if dtype in INT16_TYPES else "")
 
 
 def pad_to_whole_tiles(
@@ -68,7 +68,7 @@ def pad_to_whole_tiles(
         return x
     pads = builder.concat([builder.add_integers((0, 0), f"{label}_before"), *pads_after], 0, f"{label}_pads")
     dtype = site.dtype if axes == ("M", "K") else site.right_dtype
-    if dtype not in WORDS:
+    if dtype not in INT16_TYPES:
         return builder.add("Pad", (x, pads), f"{label}_padded")
     # onnxruntime pads no integers of 16 bits
     wide = builder.add("Pad", (builder.cast(x, "int32", f"{label}_int32"), pads), f"{label}_padded_int32")

@@ -21,7 +21,7 @@ from explorer.engine.tiling.kinds.convolution_windows import (
 from explorer.engine.tiling.kinds.im2col import write_fold, write_gathered_rows, write_unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, write_scaled_sum
 from explorer.engine.tiling.sites import (
-    WORDS,
+    INT16_TYPES,
     NoSite,
     OperandBuilder,
     Site,
@@ -83,7 +83,7 @@ def find_convolution_site(
     groups = choose_packing(
         node, context, axes, shape[0], Groups(count, 1, in_channels, out_channels), stored_kernel is not None
     )
-    window = ConvWindow(axes, groups, has_open_sizes, dtype if dtype in WORDS else "")
+    window = ConvWindow(axes, groups, has_open_sizes, dtype if dtype in INT16_TYPES else "")
     if stored_kernel is None and is_transposed:
         raise UntiledProduct("a transposed convolution with a computed kernel")
     right = (

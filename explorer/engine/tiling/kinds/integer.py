@@ -29,7 +29,7 @@ from explorer.engine.tiling.kinds.conv import find_convolution_site
 from explorer.engine.tiling.kinds.convolution_windows import KernelBlocks
 from explorer.engine.tiling.kinds.linear import find_product_site
 from explorer.engine.tiling.sites import (
-    WORDS,
+    INT16_TYPES,
     Kinds,
     NoSite,
     OperandBuilder,
@@ -45,7 +45,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BYTES = ("uint8", "int8")
 """Element types that integer operators multiply."""
 
-CODES = (*BYTES, *WORDS)
+CODES = (*BYTES, *INT16_TYPES)
 """Element types that can be tiled."""
 
 Zero = int | Array | str
@@ -175,7 +175,7 @@ def build_integer_site(
         inputs=tuple(site_inputs),
         finish=finish,
         has_bias=False,
-        sums=cache(lambda: _find_needed_accumulator(base, terms, converter, right_dtype)),
+        find_accumulator=cache(lambda: _find_needed_accumulator(base, terms, converter, right_dtype)),
     )
 
 

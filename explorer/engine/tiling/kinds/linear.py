@@ -280,7 +280,7 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, swapped: 
     lead = _list_lead_axes(a, b)
     for _, axis in lead:
         if len(a.shape) >= -axis and len(b.shape) >= -axis and _is_open(a, axis) and _is_open(b, axis):
-            names = context.find_free_name(left_name, axis), context.find_free_name(right, axis)
+            names = context.get_input_dim(left_name, axis), context.get_input_dim(right, axis)
             if all(names) and names[0] != names[1]:
                 options = " ".join(f"--dim {name}=N" for name in names)
                 raise NoSite(

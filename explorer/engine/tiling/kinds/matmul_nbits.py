@@ -42,7 +42,7 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     if context.get_dtype(x) not in (None, "float32"):
         raise NoSite(f"its type is {context.get_dtype(x)}, but only float32 can be tiled")
     if packed is None or packed[0].payload is None or scales is None or (zero_name and zeros is None):
-        raise NoSite("no operand is constant")
+        raise NoSite("its weight is not constant")
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
         raise UntiledProduct(f"weights of {bits} bits in blocks of {block}")
     blocks = -(-K // block)
@@ -69,8 +69,8 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
         inputs=inputs,
         finish=finish,
         has_bias=bool(bias),
-        in_floats=reason,
-        stored=f"uint{bits}",
+        float_reason=reason,
+        code_dtype=f"uint{bits}",
     )
 
 

@@ -2,7 +2,7 @@
 
 If both operands are quantized, the tiles multiply the stored codes, and the int32 sum is converted to floats
 once. An accelerator computes such a graph in the same way. The QuantizeLinear after the matmul stays.
-Otherwise the tiles multiply floats, and the weight is stored dequantized. `Site.in_floats` has the reason.
+Otherwise the tiles multiply floats, and the weight is stored dequantized. `Site.float_reason` has the reason.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _choose_integers_or_floats(
                 products = [site.K * a * b for a in why.code_ranges[0] for b in why.code_ranges[1]]
                 needed = count_signed_bits(min(products), max(products))
                 reason += f"; a sum of K = {site.K:,} products needs {needed} bits"
-            return replace(site, in_floats=reason, stored=_get_stored_type(node, context))
+            return replace(site, float_reason=reason, code_dtype=_get_stored_type(node, context))
 
     return try_integers
 

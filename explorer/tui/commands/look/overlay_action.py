@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
 _QUESTION = (
-    "A CSV or JSON file of figures by the name, path or glob of a layer. Its columns are added to the tree."
-    " An empty line removes all of them."
+    "A CSV or JSON file with figures for each layer. The file gives a layer by its name, its path or a glob."
+    " Its columns are added to the tree. Leave the path empty to remove the columns of all files."
 )
 
 
@@ -24,7 +24,7 @@ def ask_overlay(context: CommandContext) -> None:
         if typed is not None and (typed or context.store.overlays):
             context.start("Figures from a file", _load_overlay(context, os.path.expanduser(typed)))
 
-    title, texts = "Figures from a file", {"placeholder": "profile.csv", "hint": "lay over"}
+    title, texts = "Figures from a file", {"placeholder": "profile.csv", "hint": "add columns"}
     context.ask(EntryDialog(title, "", _QUESTION, **texts, required=False), handle_answer)
 
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
 
 _FIRST, _OTHER = 37, 27
-"""Width in cells of the first column with the names of the figures, and of each other column."""
+"""Width in cells of the names of the figures with the first model's column, and of each further column."""
 
 # fmt: off
 FIGURE_KEYS = key_group(
     "In a table of figures",
-    ("figures_exact", ("e",), "e", "Exact or rounded", "714.19 M or 714,188,480"),
+    ("figures_exact", ("e",), "e", "Exact or rounded", "714,188,480 or 714.19 M"),
     ("figures_copy", ("y",), "y", "Copy", "Copy the whole table as Markdown to the clipboard"),
 )
 # fmt: on

@@ -182,7 +182,9 @@ def test_an_open_size_can_be_bound(dynamic: str) -> None:
 def test_a_tiling_says_for_which_size_it_is_where_nobody_chose_one(
     dynamic: str, verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "explorer: the graph has the sizes of the exported program (batch=2); --dim binds another size\n"
+    said = (
+        "explorer: the graph fixes open sizes of the exported program (batch=2); --dim binds another size\n"
+    )
     for typed, expected in (
         ((), said),
         (("--dim", "batch=8"), ""),
