@@ -27,6 +27,8 @@ ORDERS = {
     "one number a row": "l = Constant<value = int64[1] {1}>()\nh = ReduceMax(x, l)\ne = Equal(h, x)\n" + ALL,
     "symmetric": "t = Transpose(x)\ne = Equal(t, x)\n" + ALL,
     "as the other input": "e = Equal(x, w)\n" + ALL,
+    "a sum of 0": "z = Constant<value = float {0.0}>()\ns = ReduceSum<keepdims = 0>(x)\nb = Equal(s, z)\n"
+    + FLIP,
     "one nonzero number": "a = Abs(x)\nk = Constant<value = int64[1] {-1}>()\ns = ReduceSum(a, k)\n"
     "h = ReduceMax(a, k)\ne = Equal(s, h)\n" + ALL,
 }
@@ -73,3 +75,20 @@ def test_a_limit_of_a_sum_of_integers_is_tried(total: str, tmp_path: Path) -> No
     inputs = "int64[4] i, float[4] x"
     kind = judge(tmp_path, body % "Less", body % "LessOrEqual", inputs, "float[4]")
     assert kind in ("unproven", "different")
+
+
+def test_a_limit_of_a_count_of_bools_is_tried(tmp_path: Path) -> None:
+    body = """c = Cast<to = 6>(b)
+s = ReduceSum<keepdims = 0>(c)
+k = Constant<value = int32 {21}>()
+m = %s(s, k)
+n = Neg(x)
+y = Where(m, x, n)"""
+    inputs = "bool[30] b, float[4] x"
+    assert judge(tmp_path, body % "Less", body % "LessOrEqual", inputs, "float[4]") == "unproven"
+
+
+def test_an_index_that_only_the_original_accepts_is_a_difference(tmp_path: Path) -> None:
+    table = "t = Constant<value = float[4] {2, 3, 5, 7}>()\n"
+    second = table + "u = Cast<to = 12>(i)\nk = Cast<to = 7>(u)\ny = Gather(t, k)"
+    assert judge(tmp_path, table + "y = Gather(t, i)", second, "int64[6] i", "float[6]") == "unproven"

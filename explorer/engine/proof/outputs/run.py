@@ -472,7 +472,7 @@ def _mark_random(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     )
 
 
-def _build_empty_evidence(
+def build_empty_evidence(
     name: str, dtype: str, shape: tuple[int, ...], reason: str, *, passed: bool = False
 ) -> OutputEvidence:
     """Builds evidence without figures, for two outputs that cannot be subtracted."""
@@ -496,25 +496,23 @@ def _compare_output(
     """Compares one output over all draws; `exact` has the float64 result of each draw, or None."""
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
         is_equal = all(is_identical(a, b) for a, b in zip(old, new, strict=True))
-        return _build_empty_evidence(
+        return build_empty_evidence(
             name, "", (), note + ("equal" if is_equal else "values differ"), passed=is_equal
         )
     is_constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
     dtype, shape = get_element_type(old[0]), tuple(old[0].shape)
     for a, b in zip(old, new, strict=True):
         if a.dtype != b.dtype:
-            return _build_empty_evidence(
-                name, dtype, shape, f"{a.dtype} in one model, {b.dtype} in the other"
-            )
+            return build_empty_evidence(name, dtype, shape, f"{a.dtype} in one model, {b.dtype} in the other")
         if a.shape != b.shape:
             reason = f"{shape_text(a.shape)} in one model, {shape_text(b.shape)} in the other"
-            return _build_empty_evidence(name, dtype, shape, reason)
+            return build_empty_evidence(name, dtype, shape, reason)
     # numpy's kind of the float types of ml_dtypes is 'V'
     if old[0].dtype.kind not in "fV" and dtype != "bfloat16":
         differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
-        evidence = _build_empty_evidence(name, dtype, shape, note + reason, passed=not differing)
+        evidence = build_empty_evidence(name, dtype, shape, note + reason, passed=not differing)
         is_stepped = noise.is_proved and bool(differing)
         return replace(
             evidence, passed=noise.is_proved or evidence.passed, constant=is_constant, stepped=is_stepped

@@ -355,10 +355,13 @@ def _has_custom_operator(side: Side) -> bool:
     return any(node.domain for node in list_all_nodes(side.model, side.model.graph.nodes))
 
 
-def draw_flags(original_values: Feeds, feeds: Feeds, seed: int) -> list[Feeds]:
+def draw_flags(sides: Sequence[Side], original_values: Feeds, feeds: Feeds, seed: int) -> list[Feeds]:
     """Draws bools: every combination if they are few, otherwise all true, all false and random settings.
 
+    The number of true bools is also one of the integers that the region stores, such as a limit of a count.
+
     Args:
+        sides: Both sides of the region.
         original_values: The original's own values of the inputs.
         feeds: Values of the other inputs.
         seed: Seed of the random numbers.
@@ -371,7 +374,9 @@ def draw_flags(original_values: Feeds, feeds: Feeds, seed: int) -> list[Feeds]:
         settings = np.array(list(itertools.product((True, False), repeat=count)))
     else:
         random_settings = np.random.default_rng(seed).random((_RANDOM_FLAGS, count)) < _FLAG_SHARES[:, None]
-        settings = np.concatenate([np.ones((1, count), bool), np.zeros((1, count), bool), random_settings])
+        stored = [number for number in dict.fromkeys(_list_integers(sides)) if 0 < number < count]
+        counts = np.array([0, count, *stored[:_MAX_NUMBERS]])
+        settings = np.concatenate([np.arange(count) < counts[:, None], random_settings])
     ends = np.cumsum([original_values[name].size for name in names])[:-1]
     return [
         {

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
+from explorer.base.units import printable
 from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.model import Model
@@ -65,6 +66,10 @@ _UP_TO_ONE = frozenset(("Erf", "GRU", "LSTM", "RNN", "Sigmoid", "Softmax", "Tanh
 
 _LABEL = "a changed region alone"
 """Name of a region in a message of the runtime."""
+
+
+class _SecondFailed(BadModel):
+    """The original runs on some values, and the other model does not."""
 
 
 class RunResults(Struct):
@@ -134,7 +139,10 @@ class RegionRuns:
 
         def run(values: Feeds) -> tuple[Array, Array]:
             (old,) = before.run({n: values[n] for n in region.before.inputs}).values()
-            (new,) = after.run({n: values[twin or n] for n, twin in region.twins.items()}).values()
+            try:
+                (new,) = after.run({n: values[twin or n] for n, twin in region.twins.items()}).values()
+            except BadModel as error:
+                raise _SecondFailed(str(error)) from error
             return old, new
 
         return run
@@ -158,6 +166,12 @@ class RegionRuns:
         for values in feeds:
             try:
                 pairs.append((*run(values), values))
+            except _SecondFailed as error:
+                if not kind:
+                    raise
+                if kind == "integers":  # such as an index that only one of two tables has
+                    reason = f"only the first model runs: {printable(str(error))}"
+                    return outputs.build_empty_evidence(region.pair.before, "", (), reason)
             except BadModel:
                 if not kind:
                     raise

@@ -70,7 +70,7 @@ def draw_ordered_values(values: Feeds, seed: int) -> list[Feeds]:
     """Draws floats in orders that random values do not have.
 
     The sets have rows in ascending and in descending order, rows and columns of one number, tensors of one
-    number, one nonzero number in each row, and the same numbers in all inputs of a size.
+    number, one nonzero number in each row, rows with a sum of 0, and the same numbers in all inputs of a size.
     """
     names = [name for name, value in values.items() if value.dtype.name in DRAWN_FLOATS and value.ndim]
     numbers = {name: _draw_normal(values[name], name, seed) for name in names}
@@ -90,6 +90,7 @@ def draw_ordered_values(values: Feeds, seed: int) -> list[Feeds]:
         lambda name: np.broadcast_to(numbers[name].reshape(-1)[:1], values[name].shape),
         lambda name: np.where(np.arange(values[name].shape[-1]) == 0, 1.0, 0.0) * np.ones(values[name].shape),
         use_alike,
+        lambda name: (numbers[name] - numbers[name][..., ::-1]).astype(np.float16),  # exact sums
     )
     filled = [name for name in names if values[name].size]
     return [

@@ -211,6 +211,6 @@ class ValueSets:
             sets: list[tuple[SetKind, list[Feeds]]] = [("driven", [feeds]) for feeds in driven]
             sets += [("integers", feeds) for feeds in integers]
             sets += [("integers", [feeds]) for feeds in sizes]  # results of other sizes have other shapes
-            sets += [("flags", draw_flags(region_inputs, self.draw_dense(region_inputs), self._seed))]
+            sets += [("flags", draw_flags(sides, region_inputs, self.draw_dense(region_inputs), self._seed))]
             self._range_sets = {region.key: (sets, unmet_range)}
         return self._range_sets[region.key]
