@@ -88,6 +88,18 @@ y = Where(m, x, n)"""
     assert judge(tmp_path, body % "Less", body % "LessOrEqual", inputs, "float[4]") == "unproven"
 
 
+def test_a_limit_of_a_count_of_positive_numbers_is_tried(tmp_path: Path) -> None:
+    body = """z = Constant<value = float {0.0}>()
+g = Greater(x, z)
+c = Cast<to = 6>(g)
+s = ReduceSum<keepdims = 0>(c)
+k = Constant<value = int32 {21}>()
+b = %s(s, k)
+"""
+    body += FLIP
+    assert judge(tmp_path, body % "Less", body % "LessOrEqual", "float[30] x", "float[30]") == "unproven"
+
+
 def test_an_index_that_only_the_original_accepts_is_a_difference(tmp_path: Path) -> None:
     table = "t = Constant<value = float[4] {2, 3, 5, 7}>()\n"
     second = table + "u = Cast<to = 12>(i)\nk = Cast<to = 7>(u)\ny = Gather(t, k)"

@@ -214,9 +214,14 @@ class _Search:
             if self._narrow(key, blend, lambda observed: (observed < aims) == rises):
                 return True
         index = np.unravel_index(int(np.argmax(crosses)), crosses.shape)
-        blend = _Blend(first, second, names, np.zeros(()), np.ones(()))
-        return self._narrow(
-            key, blend, lambda observed: np.asarray((observed[index] < aims[index]) == rises[index])
+
+        def is_before(observed: Array) -> Array:
+            return np.asarray((observed[index] < aims[index]) == rises[index])
+
+        # a count of positive elements passes all numbers only if one element after the other changes
+        return any(
+            self._narrow(key, _Blend(first, second, names, np.zeros(()), np.ones(()), is_stepwise), is_before)
+            for is_stepwise in (False, True)
         )
 
     def _narrow(self, key: Key, blend: _Blend, is_before: Callable[[Array], Array]) -> bool:
@@ -224,7 +229,7 @@ class _Search:
         side, watch, _ = key
         shape = None
         feeds: Feeds = {}
-        for _ in range(_BISECTIONS):
+        for _ in range(blend.count_bisections()):
             feeds = blend.mix()
             values = self.observe(feeds)
             if values is None or (observed := watch.read(values[side])) is None:
@@ -253,6 +258,7 @@ class _Blend(Struct):
         first, second: Inputs at both ends.
         names: Names of the inputs that differ.
         low, high: Part of the way from `first` to `second` that is searched, for each element or for all.
+        is_stepwise: Whether the elements change one after the other, and not all together.
     """
 
     first: Feeds
@@ -260,6 +266,7 @@ class _Blend(Struct):
     names: Sequence[str]
     low: Array
     high: Array
+    is_stepwise: bool = False
 
     def mix(self) -> Feeds:
         """Returns the inputs in the middle of the part."""
@@ -267,8 +274,17 @@ class _Blend(Struct):
         mixed = dict(self.first)
         for name in self.names:
             first, second = (feeds[name].astype(np.float64) for feeds in (self.first, self.second))
+            if self.is_stepwise:
+                is_changed = np.arange(first.size).reshape(first.shape) < middle * first.size
+                mixed[name] = np.where(is_changed, self.second[name], self.first[name])
+                continue
             mixed[name] = np.asarray(first * (1 - middle) + second * middle).astype(self.first[name].dtype)
         return mixed
+
+    def count_bisections(self) -> int:
+        """Returns the number of halves after which the inputs no longer change."""
+        sizes = (self.first[name].size for name in self.names)
+        return max(sizes, default=1).bit_length() + 1 if self.is_stepwise else _BISECTIONS
 
     def halve(self, is_before: Array) -> None:
         """Keeps the second half where the aim was not reached yet, and the first half elsewhere."""

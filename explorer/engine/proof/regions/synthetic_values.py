@@ -70,7 +70,7 @@ def draw_ordered_values(values: Feeds, seed: int) -> list[Feeds]:
     """Draws floats in orders that random values do not have.
 
     The sets have rows in ascending and in descending order, rows and columns of one number, tensors of one
-    number, one nonzero number in each row, rows with a sum of 0, and the same numbers in all inputs of a size.
+    number, one nonzero number in each row, rows with a sum of 0, and the same numbers in all inputs.
     """
     names = [name for name, value in values.items() if value.dtype.name in DRAWN_FLOATS and value.ndim]
     numbers = {name: _draw_normal(values[name], name, seed) for name in names}
