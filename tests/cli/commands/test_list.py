@@ -226,3 +226,18 @@ def test_the_names_and_counts_are_torchvisions_own() -> None:
         name: next(iter(models.get_model_weights(name))).meta["num_params"] for name in models.list_models()
     }
     assert found == counts
+
+
+def test_a_long_name_of_a_type_does_not_widen_the_list(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save({"a": torch.ones(9)}, folder / "odd.pt", _use_new_zipfile_serialization=False)
+    odd = (folder / "odd.pt").read_bytes()
+    name = b"FloatStorage"
+    assert odd.count(name) == 1
+    long_name = b"F" * 300 + name
+    (folder / "odd.pt").write_bytes(odd.replace(b"ctorch\n" + name, b"ctorch\n" + long_name))
+    code, out, _ = asked(capsys, str(folder))
+    assert code == 0
+    assert "odd.pt" in out
+    assert max(map(len, out.splitlines())) < 200

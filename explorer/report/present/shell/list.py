@@ -25,6 +25,8 @@ _COLUMNS = (
 )
 _MAX_TYPES = 3
 """Maximum number of dtypes that are listed for a file."""
+_MAX_TYPE_LENGTH = 32
+"""Maximum length of the name of a number type, in characters."""
 _SHORT = 20
 """Maximum characters of notes in a narrow list."""
 _MIN_SHARE = 0.005
@@ -110,9 +112,11 @@ def describe_stored(model_file: ModelFile) -> str:
     large_types = [
         kind for kind in model_file.types if not total_bytes or (kind.bytes or 0) >= _MIN_SHARE * total_bytes
     ]
-    names = [kind.name for kind in large_types]
+    # the name of a type comes from the file, which may be broken
+    names = [_cut_text(printable(kind.name), _MAX_TYPE_LENGTH) for kind in large_types]
     if len(large_types) > 1 and total_bytes:
-        names = [f"{kind.name} {share_text(kind.bytes, total_bytes)}" for kind in large_types]
+        shares = [share_text(kind.bytes, total_bytes) for kind in large_types]
+        names = [f"{name} {share}" for name, share in zip(names, shares, strict=True)]
     suffix = "" if len(names) <= _MAX_TYPES else f" and {len(names) - _MAX_TYPES} more"
     types = ", ".join(names[:_MAX_TYPES]) + suffix
     tokens = "" if model_file.context is None else f"{model_file.context:,} tokens"
