@@ -14,7 +14,7 @@ from explorer.process.saved_sessions import ScreenState
 from explorer.process.screen_choices import ScreenChoices
 from explorer.tui.models.resumable_session import FIRST_KEYS, ResumableSession
 from explorer.tui.screen.main import MainScreen
-from explorer.tui.tree.table import SHOWN
+from explorer.tui.tree.table import DEFAULT_COLUMNS
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, blocks
@@ -160,7 +160,11 @@ async def test_columns_order_and_divider_are_kept_from_session_to_session_until_
         head, width = hands.strip(PaneHead, "#tree-head"), hands.main.panes.left.size.width
         assert "flat" in head
     assert notes.chosen == ScreenChoices(
-        tuple(name for name in SHOWN if name != "output"), "params", by_cost=True, flat=True, divider=divider
+        tuple(name for name in DEFAULT_COLUMNS if name != "output"),
+        "params",
+        by_cost=True,
+        flat=True,
+        divider=divider,
     )
     async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:
         assert hands.strip(PaneHead, "#tree-head") == head

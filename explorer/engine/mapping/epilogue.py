@@ -314,7 +314,7 @@ class _Chain:
             self.steps.append(EpilogueStep("residual"))
             return True
         try:
-            arranged = self.meaning.arrange_output(np.broadcast_to(number, self.meaning.shape))
+            arranged = self.meaning.flatten_output(np.broadcast_to(number, self.meaning.shape))
         except ValueError:
             return False
         column = _extract_column(arranged)

@@ -176,7 +176,7 @@ def _read_residual(epilogue: FusedEpilogue, product: ModelProduct) -> _Array | N
     if not epilogue.residual:
         return None
     meaning = product.meaning
-    return meaning.arrange_output(np.broadcast_to(product.values[epilogue.residual], meaning.shape))
+    return meaning.flatten_output(np.broadcast_to(product.values[epilogue.residual], meaning.shape))
 
 
 def _compare(
@@ -219,7 +219,7 @@ def _find_fused_fault(
     The model may compute with floats what the nest computes with integers. A quantized number of the model
     may then be one step away from the nest's number, if the exact value lies between the two.
     """
-    model_output = product.meaning.arrange_output(product.values[epilogue.output])
+    model_output = product.meaning.flatten_output(product.values[epilogue.output])
     if reference is not None:
         ratio, limit = find_error_ratio(
             [model_output], [_apply_epilogue(reference, epilogue, inputs)], site.K

@@ -202,7 +202,7 @@ def find_output_fault(
     if meaning.contained is not None:
         part, bound = np.where(meaning.contained, part, 0), np.where(meaning.contained, bound, 0)
     output_reference = Reference(part + added, bound + np.abs(added), part)
-    outputs = meaning.arrange_output(output), meaning.arrange_output(product.output)
+    outputs = meaning.flatten_output(output), meaning.flatten_output(product.output)
     dtype = output.dtype
     for name, values in zip(("its output", "the model's own output"), outputs, strict=True):
         ratio, limit = find_largest_ratio(

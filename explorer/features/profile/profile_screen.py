@@ -39,7 +39,7 @@ from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, escape_name
 from explorer.tui.tree.overlay_rows import insert_in_front
 from explorer.tui.tree.rows import MEASURED, list_columns
-from explorer.tui.tree.table import SHOWN
+from explorer.tui.tree.table import DEFAULT_COLUMNS
 from explorer.tui.widgets.link_view import Link, LinkView
 from explorer.tui.widgets.option_field import OptionField
 
@@ -451,5 +451,7 @@ def _show_columns(model: TreeModel, new_columns: tuple[str, ...]) -> None:
     """Put the profile columns of the layer tree before the other figures."""
     available = list_columns(model)
     model.set_columns(
-        insert_in_front(model, [name for name in model.columns if name in available] or SHOWN, new_columns)
+        insert_in_front(
+            model, [name for name in model.columns if name in available] or DEFAULT_COLUMNS, new_columns
+        )
     )

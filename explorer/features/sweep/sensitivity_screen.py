@@ -19,7 +19,7 @@ from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep, MixedPre
 from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.features.quantize.quantize_screen import QuantizeCommand
 from explorer.features.sweep.format_sweep_words import format_sweep, front_plots, row_blocks, rows_table
-from explorer.features.sweep.pareto_plot import ParetoScreen
+from explorer.features.sweep.pareto_screen import ParetoScreen
 from explorer.features.sweep.sweep_dialogs import FormatSweepDialog, FormatSweepRequest
 from explorer.host import output_files
 from explorer.report.blocks import Table

@@ -20,7 +20,7 @@ from explorer.facts.comparison import build_tilings_table
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import mark_front
 from explorer.facts.sweep import SORTS, Sweep, SweepRow, sort_tilings
-from explorer.features.sweep.pareto_plot import ParetoScreen
+from explorer.features.sweep.pareto_screen import ParetoScreen
 from explorer.features.sweep.sweep_dialogs import SweepDialog, SweepRequest
 from explorer.features.sweep.sweep_page import (
     ParetoPlot,

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from explorer.settings.columns import COLUMNS, LayerColumn
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.text.lines import Line, fit
-from explorer.tui.tree.table import SHOWN
+from explorer.tui.tree.table import DEFAULT_COLUMNS
 from explorer.tui.widgets.line_view import LineList
 
 _MARGIN = 8
@@ -25,15 +25,15 @@ class _ColumnRows(LineList):
         super().__init__()
         self._columns = columns
         self.rows: list[str] = [*visible_columns, *(name for name in columns if name not in visible_columns)]
-        self.shown = set(visible_columns)
+        self.visible_columns = set(visible_columns)
 
     def row_line(self, index: int, width: int) -> Line:
         """Draw row `index` in `width` cells."""
         column = self._columns[self.rows[index]]
-        is_chosen = column.name in self.shown
+        is_visible = column.name in self.visible_columns
         return (
-            (" ✓ " if is_chosen else "   ", "accent"),
-            (fit(column.head, 14), "text" if is_chosen else "dim"),
+            (" ✓ " if is_visible else "   ", "accent"),
+            (fit(column.head, 14), "text" if is_visible else "dim"),
             ("  " + fit(column.about, max(0, width - 20)), "dim"),
         )
 
@@ -44,7 +44,7 @@ class _ColumnRows(LineList):
         and the result is False.
         """
         if should_open is None:
-            self.shown ^= {self.rows[index]}
+            self.visible_columns ^= {self.rows[index]}
         return should_open is None
 
     def carry(self, step: int) -> None:
@@ -76,7 +76,8 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
     def __init__(self, visible_columns: Sequence[str], columns: Mapping[str, LayerColumn] = COLUMNS) -> None:
         super().__init__()
         self._columns = columns
-        self._rows = _ColumnRows([name for name in visible_columns if name in columns] or SHOWN, columns)
+        known_columns = [name for name in visible_columns if name in columns]
+        self._rows = _ColumnRows(known_columns or DEFAULT_COLUMNS, columns)
 
     def compose_body(self) -> ComposeResult:
         """Yield the contents of the box."""
@@ -94,13 +95,13 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
 
     def action_reset(self) -> None:
         """Restore the default columns."""
-        self._rows.rows, self._rows.shown = (
-            [*SHOWN, *(name for name in self._columns if name not in SHOWN)],
-            set(SHOWN),
+        self._rows.rows, self._rows.visible_columns = (
+            [*DEFAULT_COLUMNS, *(name for name in self._columns if name not in DEFAULT_COLUMNS)],
+            set(DEFAULT_COLUMNS),
         )
         self._rows.refresh_rows()
 
     def action_apply(self) -> None:
         """Close the dialog with the visible columns, or () for the default columns."""
-        visible_columns = tuple([name for name in self._rows.rows if name in self._rows.shown])
-        self.dismiss(() if visible_columns == SHOWN else visible_columns)
+        visible_columns = tuple([name for name in self._rows.rows if name in self._rows.visible_columns])
+        self.dismiss(() if visible_columns == DEFAULT_COLUMNS else visible_columns)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
     from explorer.settings.columns import ColumnFigures, LayerColumn
 
-SHOWN = (
+DEFAULT_COLUMNS = (
     *("kind", "output", "macs", "share", "params", "activations", "read", "written", "weights"),
     *("intensity", "kernel"),
 )
@@ -167,7 +167,8 @@ def list_chosen_columns(model: TreeModel) -> list[str]:
     columns = list_columns(model)
     # profile columns stay selected for models without a profile, but take no cells there
     unmeasured = {name for name in MEASURED if name not in model.requested_figures}
-    return [name for name in model.columns if name in columns and name not in unmeasured] or [*SHOWN]
+    chosen = [name for name in model.columns if name in columns and name not in unmeasured]
+    return chosen or [*DEFAULT_COLUMNS]
 
 
 def column_titles(model: TreeModel) -> str:

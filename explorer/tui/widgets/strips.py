@@ -52,7 +52,7 @@ class TitleBar(_Lines):
 
 
 class Status(_Lines):
-    """The running job, or the last command."""
+    """One line: the running job, the last message or the keys of a screen."""
 
 
 class PaneHead(_Lines):

@@ -76,7 +76,7 @@ def test_the_meaning_is_the_operator(tmp_path: Path, name: str) -> None:
         made = made + meaning.arrange_bias(bias)
     shown = np.ones(made.shape, bool) if meaning.contained is None else meaning.contained
     assert np.count_nonzero(shown) == y.size
-    np.testing.assert_allclose(made[shown], meaning.arrange_output(y)[shown], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(made[shown], meaning.flatten_output(y)[shown], rtol=1e-9, atol=1e-9)
     some = random.integers(0, meaning.M, 5)
     np.testing.assert_array_equal(x(meaning.batch - 1, some), x(meaning.batch - 1, slice(None))[some])
     # the corners meet what lies beyond the image: a zero, whatever stands in it

@@ -13,7 +13,7 @@ from explorer.settings.columns import COLUMNS
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rows import MEASURED, METRICS
-from explorer.tui.tree.table import SHOWN, choose_look, find_uncut_width, place_columns
+from explorer.tui.tree.table import DEFAULT_COLUMNS, choose_look, find_uncut_width, place_columns
 from explorer.tui.tree.widget import LayerTree, draw_table_line, draw_tree_head
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
@@ -122,7 +122,7 @@ async def test_the_least_time_is_asked_for_when_a_machine_is_known_and_stays_dim
     engine = ScriptedEngine()
     async with screen(engine, size=(120, 40)) as hands:
         tree = hands.main.query_one(LayerTree)
-        at = [*SHOWN, *(name for name in COLUMNS if name not in SHOWN)].index("time")
+        at = [*DEFAULT_COLUMNS, *(name for name in COLUMNS if name not in DEFAULT_COLUMNS)].index("time")
         await hands.press("C", *["down"] * at, "space", *["left"] * at, "enter")
         assert "'time' needs a machine" in hands.strip(Status)
         hands.main.store.use_machine(Machine("one", 1e12, 1e11))

@@ -211,7 +211,7 @@ def _build_spec(
     ]
     needs_padding = any(map(any, padding))
 
-    def arrange_output(y: Array) -> Array:
+    def flatten_output(y: Array) -> Array:
         """Arranges Y, or an array of its shape, as (batch, M, N), with zeros where Y has no element."""
         y = y.reshape(output_shape)
         if needs_padding:
@@ -228,11 +228,11 @@ def _build_spec(
         N,
         read_left,
         arrange_weight(kernel) if kernel is not None else lambda values: arrange_weight(values[1]),
-        arrange_output,
+        flatten_output,
         output_shape,
         bias=bias,
         expand_bias=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), output_shape),
-        contained=arrange_output(np.ones(output_shape, bool)) if needs_padding else None,
+        contained=flatten_output(np.ones(output_shape, bool)) if needs_padding else None,
         squares=lambda values: _sum_squares(values[0], taps, packs, pack * in_channels),
     )
 

@@ -54,7 +54,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
         def read_right(weight: Array) -> Array:
             return weight.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
 
-        def arrange_output(output: Array) -> Array:
+        def flatten_output(output: Array) -> Array:
             return output.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N)
 
         return ProductSpec(
@@ -64,7 +64,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
             N,
             read_left,
             read_right(constant) if constant is not None else lambda values: read_right(values[-1]),
-            arrange_output,
+            flatten_output,
             output_shape,
         )
 

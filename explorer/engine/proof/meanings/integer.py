@@ -232,7 +232,7 @@ def _combine_bias(
 
 def _expand_columns(float_spec: ProductSpec, values: Array, output_shape: tuple[int, ...]) -> Array:
     """Expands one number per column of each product, shape (batch, 1, N), to the shape of the output."""
-    positions = float_spec.arrange_output(np.arange(math.prod(output_shape)).reshape(output_shape))
+    positions = float_spec.flatten_output(np.arange(math.prod(output_shape)).reshape(output_shape))
     output_values = np.zeros(math.prod(output_shape), values.dtype)
     column_values = np.broadcast_to(values, positions.shape)
     output_values[positions if float_spec.contained is None else positions[float_spec.contained]] = (

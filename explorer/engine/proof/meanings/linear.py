@@ -122,7 +122,7 @@ def _build_swapped_spec(
     spec = _build_spec(weight, swapped_transposes, (shape,), output_shape, alpha, beta, bias, keeps_batch)
     M = _get_matrix_shape(shape, swapped_transposes[0], False)[-2]
 
-    def arrange_output(y: Array) -> Array:
+    def flatten_output(y: Array) -> Array:
         return y.reshape(-1, spec.N, M).swapaxes(-1, -2).reshape(spec.batch, spec.M, spec.N)
 
-    return replace(spec, arrange_output=arrange_output)
+    return replace(spec, flatten_output=flatten_output)

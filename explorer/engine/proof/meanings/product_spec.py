@@ -33,7 +33,7 @@ class ProductSpec(Struct, frozen=True):
         batch, M, K, N: Sizes of the product.
         left: Function from the inputs to X, (batch, M, K), which is read by rows.
         right: W as numbers (batch, K, N), or a function from the inputs to W.
-        arrange_output: Function that arranges Y as (batch, M, N).
+        flatten_output: Function from an output, of `shape`, to (batch, M, N).
         shape: Shape of Y.
         alpha, beta: Factors of the product and of the bias.
         bias: C as numbers, the index of the input with C, or None without a bias.
@@ -51,7 +51,7 @@ class ProductSpec(Struct, frozen=True):
     N: int
     left: Callable[[Sequence[Array]], Rows]
     right: Array | Arrange
-    arrange_output: Callable[[Array], Array]
+    flatten_output: Callable[[Array], Array]
     shape: tuple[int, ...]
     alpha: float = 1.0
     beta: float = 1.0
@@ -66,7 +66,7 @@ class ProductSpec(Struct, frozen=True):
         expanded = (
             self.expand_bias(bias) if self.expand_bias is not None else np.broadcast_to(bias, self.shape)
         )
-        return self.arrange_output(expanded)
+        return self.flatten_output(expanded)
 
     def arrange_weight(self, inputs: Sequence[Array]) -> Array:
         """Returns W, (batch, K, N), as numbers or codes."""

@@ -60,7 +60,7 @@ def compare_exact(
     reason, note, saturates = "", "", False
     for index, (inputs, tiled_output) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
-        tiled = meaning.arrange_output(tiled_output)
+        tiled = meaning.flatten_output(tiled_output)
         contained = np.ones(exact.shape, bool) if meaning.contained is None else meaning.contained
         wrong = (tiled != exact) & contained
         if wrong.any() and not reason:
@@ -70,7 +70,7 @@ def compare_exact(
                 f" arithmetic: {tiled[place]} instead of {exact[place]} at ({', '.join(map(str, place))})"
             )
         if index == 0:
-            original = meaning.arrange_output(y)
+            original = meaning.flatten_output(y)
             comparison.add(original, tiled, exact.astype(np.float64))
             note, saturates = _describe_original(meaning, inputs, original, exact, bound, contained, is_float)
             if note and not meaning.integers.saturates(inputs):

@@ -90,7 +90,7 @@ def run_sampled_blocks(
     if (
         output.shape != original.shape
         or output.dtype != original.dtype
-        or np.isnan(meaning.arrange_output(output)[:, rows]).any()
+        or np.isnan(meaning.flatten_output(output)[:, rows]).any()
     ):
         return None
     return PartialOutput(output, rows, left_rows)

@@ -122,12 +122,12 @@ def run_site(
     if meaning.integers is not None:
         comparison, reason, note, saturates = compare_exact(meaning, draws, outputs, y)
         return SiteRun(comparison, None, LIMIT, rows, reason, note, True, saturates)
-    before, tiled = meaning.arrange_output(y), meaning.arrange_output(outputs[0])
+    before, tiled = meaning.flatten_output(y), meaning.flatten_output(outputs[0])
     lefts = [meaning.left(inputs), meaning.left(dense) if dense_run is None else dense_run.left_rows]
     compared_indices[0] = _choose_rows_to_compare(meaning, inputs, lefts[0], before, tiled, sampled)
     compared_rows = [
         select_rows(tiled, compared_indices[0]),
-        select_rows(meaning.arrange_output(outputs.pop()), compared_indices[1]),
+        select_rows(meaning.flatten_output(outputs.pop()), compared_indices[1]),
     ]
     exact = compute_references(meaning, draws, lefts, compared_indices)
     del lefts, dense, dense_run

@@ -74,7 +74,7 @@ def walk(
     check = TileCheck(inputs, meaning, site)
     # the codes of integer sums change when the sums are requantized
     codes = restore_sum_codes(result.codes) if meaning.integers is not None else result.codes
-    codes = meaning.arrange_output(codes.reshape(meaning.shape))
+    codes = meaning.flatten_output(codes.reshape(meaning.shape))
     for band in check.list_bands():
         stop_if(cancel)
         may_repeat = table.repeats and meaning.contained is None

@@ -39,7 +39,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     Args:
         table: List widget with the rows.
         engine: Engine process that runs the jobs.
-        ask: Whether to open the dialog when the screen opens.
+        ask: Whether to open the dialog for more trials when the screen opens.
 
     Attributes:
         MIN_WIDTH_BESIDE: Minimum screen width, in cells, for table and plot side by side.
@@ -58,7 +58,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self._table, self._asks_on_mount = table, ask
         self._jobs = Jobs(engine, self._show_status)
         self._status_text, self._job_started = "", 0.0
-        self._shows_plot = False
+        self._prefers_plot = False
 
     def compose(self) -> ComposeResult:
         """Yield the title bar, the table, the plot, the facts, the status line and the key line."""
@@ -69,7 +69,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
             yield PanelView(self._plot, id="sweep-plot")
         yield LineView(id="sweep-facts", focusable=False)
         yield JobLine(self._jobs, self._draw_status_line)
-        yield Status(id="sweep-keys")
+        yield Status(id="sweep-keys")  # the key line
 
     def on_mount(self) -> None:
         """Show the rows so far; open the dialog if requested."""
@@ -88,13 +88,13 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         is_tall = self.size.height >= self.MIN_HEIGHT_FOR_BOTH
         shows_one_pane = self.size.width < self.MIN_WIDTH_BESIDE and not is_tall
         self._table.display = self.query_one("#sweep-head").display = not (
-            shows_one_pane and self._shows_plot
+            shows_one_pane and self._prefers_plot
         )
-        self.query_one(PanelView).display = self._shows_plot or not shows_one_pane
+        self.query_one(PanelView).display = self._prefers_plot or not shows_one_pane
         self.query_one("#sweep-facts").styles.height = self.FACT_LINES if is_tall else 2
 
     def _set_table_width(self) -> None:
-        """Set the width of the table: that of its columns if enough width remains for the plot."""
+        """Widen the table beyond its share to show all columns, but leave the plot its minimum width."""
         table_width = min(self._compute_wanted_width(), self.size.width - _MIN_PLOT_WIDTH)
         is_wider = self.size.width >= self.MIN_WIDTH_BESIDE and table_width > _TABLE_SHARE * self.size.width
         self._table.styles.width = table_width if is_wider else None
@@ -151,7 +151,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
 
     @on(LineList.RowSelected)
     def action_take(self) -> None:
-        """Close the screen with the row under the cursor."""
+        """Apply the row under the cursor, unless a job is running."""
         if self._jobs.refuse():
             self._show_status()
             self.app.bell()
@@ -160,7 +160,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
 
     def action_plot(self) -> None:
         """Switch between plot and table on a screen too small for both."""
-        self._shows_plot = not self._shows_plot
+        self._prefers_plot = not self._prefers_plot
         self._lay_out()
         if self._table.display:
             self._table.focus()
@@ -200,7 +200,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         raise NotImplementedError
 
     def _choose(self) -> None:
-        """Close the screen with the row under the cursor."""
+        """Close the screen with the row under the cursor as the result."""
         raise NotImplementedError
 
     def _fill(self) -> None:
