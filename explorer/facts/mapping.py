@@ -426,7 +426,7 @@ class MappedSite(Fact, frozen=True):
     Attributes:
         name: Name of the site, as in `SitePlan`.
         op: Operator type.
-        calls: Largest number of runs in one pass, or None if the data decides it.
+        calls: Largest number of runs in one pass, or None if the data sets no upper bound.
         cost: Cost of one run of the best mapping, or of the given one.
         search: Search that found the mapping, or None if it was given.
         windows: Input of a convolution without gathered windows, for each memory that holds it. Empty unless

@@ -187,7 +187,7 @@ class SitePlan(Fact, frozen=True):
         macs: Multiply-accumulates that the operator needs in one run. None means batch M K N. Packed groups
             need fewer, because zeros lie between them.
         calls: Largest number of runs in one pass: the trips of its loops and the calls of its function. Of
-            the branches of an If, the costliest counts and the others have 0. None if the data decides it.
+            the branches of an If, the costliest counts and the others have 0. None if the data sets no bound.
             `products` is the number for one run.
         rows: Pairs (runs, M) if a function is called with different numbers of rows. M and the figures that
             depend on it are those of the first call.
