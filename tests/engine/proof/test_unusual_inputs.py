@@ -104,3 +104,23 @@ def test_an_index_that_only_the_original_accepts_is_a_difference(tmp_path: Path)
     table = "t = Constant<value = float[4] {2, 3, 5, 7}>()\n"
     second = table + "u = Cast<to = 12>(i)\nk = Cast<to = 7>(u)\ny = Gather(t, k)"
     assert judge(tmp_path, table + "y = Gather(t, i)", second, "int64[6] i", "float[6]") == "unproven"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "first", "second"),
+    [
+        ("Relu", "LeakyRelu<alpha = 0.2>", "LeakyRelu<alpha = 0.3>"),
+        ("Exp", "Elu<alpha = 0.2>", "Elu<alpha = 0.3>"),
+        ("Sigmoid", "ThresholdedRelu<alpha = -1.0>", "ThresholdedRelu<alpha = -2.0>"),
+    ],
+)
+def test_a_number_that_no_computed_value_reaches_is_not_a_difference(
+    earlier: str, first: str, second: str, tmp_path: Path
+) -> None:
+    body = f"a = {earlier}(x)\ny = %s(a)"
+    assert judge(tmp_path, body % first, body % second, "float[4,8] x", "float[4,8]") == "unproven"
+
+
+def test_a_number_that_computed_values_reach_is_a_difference(tmp_path: Path) -> None:
+    body = "a = Tanh(x)\ny = LeakyRelu<alpha = %s>(a)"
+    assert judge(tmp_path, body % 0.2, body % 0.3, "float[4,8] x", "float[4,8]") == "different"

@@ -43,21 +43,6 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import OutputEvidence, RegionEvidence
 
-_MAX_EXTENSIONS = 3
-"""Number of times that a region is extended upstream if only synthetic values show a difference."""
-
-_MAY_BE_IMPOSSIBLE: tuple[SetKind, ...] = ("limits", "driven", "integers", "flags")
-"""Kinds of sets of values that the model may be unable to compute."""
-
-_MAX_NAMED_OPERATORS = 3
-"""Number of operators of a region that a message names."""
-
-_MAX_LIMITS = 48
-"""Largest number of limits on one side of a region for which replacements run."""
-
-_MAX_STORED_DIFFERENCES = 16
-"""Number of largely different stored numbers that are restored one by one for a further run."""
-
 UnprovenCause = Literal[
     "",
     "random",
@@ -74,6 +59,24 @@ UnprovenCause = Literal[
     "unseen range",
 ]
 """Cause that leaves a region unproven; the evidence describes it in words."""
+
+_MAX_EXTENSIONS = 3
+"""Number of times that a region is extended upstream if only synthetic values show a difference."""
+
+_MAY_BE_IMPOSSIBLE: tuple[SetKind, ...] = ("limits", "driven", "integers", "flags")
+"""Kinds of sets of values that the model may be unable to compute."""
+
+_WITHOUT_EFFECT: tuple[UnprovenCause, ...] = ("stored number", "undecided limit", "unseen range")
+"""Causes that leave a region unproven although no run shows a difference."""
+
+_MAX_NAMED_OPERATORS = 3
+"""Number of operators of a region that a message names."""
+
+_MAX_LIMITS = 48
+"""Largest number of limits on one side of a region for which replacements run."""
+
+_MAX_STORED_DIFFERENCES = 16
+"""Number of largely different stored numbers that are restored one by one for a further run."""
 
 
 class RegionResult(Struct, frozen=True):
@@ -161,9 +164,11 @@ class RegionTester:
             result = self.test(region)
         if result.passed:
             return result
-        # rewritten operators may be right for all values that the earlier nodes can compute
+        # rewritten operators, and numbers without an effect in the larger region, may be right for all values
+        # that the earlier nodes can compute
         is_rewritten = first_result.evidence.before != first_result.evidence.after
-        uses_extended = result.evidence.kind == "unproven" and is_rewritten and not first_result.evidence.own
+        may_be_right = is_rewritten or result.cause in _WITHOUT_EFFECT
+        uses_extended = result.evidence.kind == "unproven" and may_be_right and not first_result.evidence.own
         result = result if uses_extended else first_result
         reason = ""
         if result.evidence.kind == "different":
