@@ -79,7 +79,8 @@ def draw_ordered_values(values: Feeds, seed: int) -> list[Feeds]:
         count = min(numbers[name].size, 1 << 20)
         alike = np.random.default_rng(seed).standard_normal(count) if count else np.zeros(0)
         rows = np.resize(alike, values[name].shape)
-        is_square = rows.ndim > 1 and rows.shape[-1] == rows.shape[-2]
+        sizes: tuple[int, ...] = rows.shape
+        is_square = rows.ndim > 1 and sizes[-1] == sizes[-2]
         return np.asarray(rows + np.swapaxes(rows, -1, -2)) if is_square else np.asarray(rows)
 
     orders: Sequence[Callable[[str], Array]] = (

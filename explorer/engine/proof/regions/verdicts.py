@@ -167,7 +167,7 @@ class RegionTester:
         # rewritten operators, and numbers without an effect in the larger region, may be right for all values
         # that the earlier nodes can compute
         is_rewritten = first_result.evidence.before != first_result.evidence.after
-        may_be_right = is_rewritten or result.cause in _WITHOUT_EFFECT
+        may_be_right = is_rewritten or any(result.cause == cause for cause in _WITHOUT_EFFECT)
         uses_extended = result.evidence.kind == "unproven" and may_be_right and not first_result.evidence.own
         result = result if uses_extended else first_result
         reason = ""
