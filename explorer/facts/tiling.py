@@ -140,7 +140,7 @@ class TileSpec(Spec, frozen=True):
             "mapping file (as map -o writes one) whose tiles are used instead of --tile",
             metavar="FILE",
             label="mapping",
-            placeholder="m.toml of explorer map -o",
+            placeholder="none; a file that explorer map -o writes",
         ),
     ] = ""
     level: Annotated[
@@ -149,7 +149,7 @@ class TileSpec(Spec, frozen=True):
             "memory of the mapping whose tiles are used, or array for the innermost tiles",
             metavar="NAME",
             label="memory",
-            placeholder="innermost",
+            placeholder="innermost, if a mapping is given",
         ),
     ] = "array"
 

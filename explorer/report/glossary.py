@@ -113,7 +113,8 @@ GLOSSARY: tuple[Term, ...] = (
     Term("MSE", "The mean squared difference of two results."),
     Term("RMS error", "The root of the mean squared difference from a float64 run."),
     Term("cosine", "The cosine of the angle between two results; 1 means the same direction."),
-    Term("to the limit", "The error as a share of its limit; a full bar is the limit."),
+    Term("to the limit", "The error as a share of its limit; a full bar is the limit. explorer help proof"
+         " lists the limits."),
     Term("number format", "How each number is stored, such as int8, mxfp4 or fixed8.4: fixed point of 8 bits,"
          " 4 of them after the point. explorer help number_formats lists all formats.",
          ("fixed8.4", "int8", "int4", "mxfp4")),

@@ -441,8 +441,8 @@ def _list_limitations(regions: Sequence[RegionResult], rounded: float) -> Iterat
         yield "folded weights are correct within eight roundings"
     if hidden_difference := max((region.hidden_difference for region in regions), default=0.0):
         yield (
-            f"an error of a changed region below {hidden_difference:.1e} of its output would pass as"
-            " rounding, because the runs cannot show it"
+            "the runs cannot tell rounding from an error of a changed region below"
+            f" {hidden_difference:.1e} of its output"
         )
 
 

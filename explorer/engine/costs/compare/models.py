@@ -247,9 +247,10 @@ def _list_elementwise_differences(
         biases = _sum_bias_work(second) - _sum_bias_work(first)
         if second_work["convolution"] - first_work["convolution"] == biases:
             amounts.append((_BIASES, biases))
+    explained_kinds = {"batch norm", "convolution"} if folds else set()
     if not first_work["quantization"] or not second_work["quantization"]:
         amounts.append((_QUANTIZED, second_work["quantization"] - first_work["quantization"]))
-    explained_kinds = {"batch norm", "convolution"} if folds else set()
+        explained_kinds.add("quantization")
     if causes is not None:
         amounts += _list_omitted_bias_work(first, second, causes, explained_kinds)
     amounts += find_rewrites(first, second, explained_kinds, idle.paths)

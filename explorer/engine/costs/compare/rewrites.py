@@ -95,6 +95,7 @@ def find_rewrites(
                 if _get_parent_path(row) == path and row.path not in parts and row.path not in idle
             ]
         )
+        nodes = [n for n in nodes if find_family(n.kind) not in explained_kinds]
         kinds = Counter(n.kind for n in nodes if n.elementwise_ops or n.macs)
         name = module_rows[0].kind
         if find_family(name) in explained_kinds or len(kinds) < 2:

@@ -258,7 +258,8 @@ _MatchingKeys = tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...]
 match."""
 
 _KEYS_IN_FAMILY: _MatchingKeys = (
-    lambda t: [(n, tuple(sorted(t.shape))) for n in sorted(t.names)],
+    # a quantization, also that of onnxruntime, appends _quantized to the name of a tensor of codes
+    lambda t: [(n.removesuffix("_quantized"), tuple(sorted(t.shape))) for n in sorted(t.names)],
     lambda t: [(t.family, t.shape)],
     lambda t: [(t.family, tuple(sorted(t.shape)))],
 )

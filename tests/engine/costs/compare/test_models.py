@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer.base.errors import Misuse
 from explorer.facts import TileSpec
 from explorer.facts.comparison import Comparison, Difference
+from explorer.facts.quantize import QuantizeSpec
 from explorer.session import Session, compare_files
 
 Floats = tuple[int, ...]
@@ -821,3 +822,22 @@ def test_an_operator_that_no_function_accounts_for_is_not_explained(tmp_path: Pa
     model.graph.node.insert(list(model.graph.node).index(relu) + 1, twin)
     onnx.save(model, path)
     assert [d.explained for d in of(compare_files(source, path), "elementwise_ops")] == [0]
+
+
+def test_a_quantized_copy_of_a_graph_and_of_a_module_is_explained_once(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "functions.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def net(): return nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 4)), torch.zeros(2, 6)\n"
+    )
+    source, plain, codes = f"{tmp_path}/functions.py:net", tmp_path / "net.onnx", tmp_path / "int8.onnx"
+    with Session(source) as session:
+        session.save(str(plain))
+    with Session(str(plain)) as session:
+        session.quantize(
+            QuantizeSpec(weight="int8", input="int8", bias="int32"), output=str(codes), report=False
+        )
+    for original in (source, str(plain)):
+        found = compare_files(original, str(codes))
+        assert not open_differences(found)
+        assert len(of(found, "elementwise_ops")) == 1
