@@ -181,7 +181,7 @@ def _fold_into_rows(
     _check_finite(work, product, parameters)
     work.remove(index, (product_index,), () if product is producer else (producer_index,))
     weight_name = work.store_for_reader(
-        multiply_tensor(weight, parameters.factors), product_index, product.inputs[1]
+        multiply_tensor(weight, parameters.factors), product_index, product.inputs[1], parameters.factors
     )
     bias_tensor = build_rounded("", parameters.bias, weight.dtype)
     bias_name = f"{product.inputs[1].removesuffix('.weight')}.bias"
@@ -189,7 +189,9 @@ def _fold_into_rows(
         inputs = [
             product.inputs[0],
             weight_name,
-            work.store_for_reader(bias_tensor, product_index, "", bias_name, parameters.magnitude),
+            work.store_for_reader(
+                bias_tensor, product_index, "", parameters.bias, bias_name, parameters.magnitude
+            ),
         ]
         work.replace_node(
             product_index, Node("Gemm", inputs, node.outputs[:1], product.label, metadata=product.metadata)
@@ -199,7 +201,9 @@ def _fold_into_rows(
         product_index,
         product.replace_values([product.inputs[0], weight_name], product.outputs, product.label),
     )
-    new_bias_name = work.store_for_reader(bias_tensor, producer_index, bias, bias_name, parameters.magnitude)
+    new_bias_name = work.store_for_reader(
+        bias_tensor, producer_index, bias, parameters.bias, bias_name, parameters.magnitude
+    )
     inputs = [new_bias_name if name == bias else name for name in producer.inputs]
     work.replace_node(producer_index, producer.replace_values(inputs, node.outputs[:1], producer.label))
 
@@ -300,11 +304,18 @@ def _replace_product(
     old_bias = node.inputs[2] if len(node.inputs) > 2 else ""
     bias_name = old_bias or f"{node.inputs[1].removesuffix('.weight')}.bias"
     bias = work.store_for_reader(
-        build_rounded("", parameters.bias, weight.dtype), index, old_bias, bias_name, parameters.magnitude
+        build_rounded("", parameters.bias, weight.dtype),
+        index,
+        old_bias,
+        parameters.bias,
+        bias_name,
+        parameters.magnitude,
     )
     inputs = [
         source,
-        work.store_for_reader(multiply_tensor(weight, parameters.factors), index, node.inputs[1]),
+        work.store_for_reader(
+            multiply_tensor(weight, parameters.factors), index, node.inputs[1], parameters.factors
+        ),
         bias,
     ]
     node = node.replace_values(inputs, [output], node.label)

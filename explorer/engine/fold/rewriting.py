@@ -58,6 +58,7 @@ class FoldingGraph:
         self._is_in_function: bool = bool(path) if outer is None else outer._is_in_function
         self.replacements: list[tuple[int, tuple[int, ...]]] = []
         self.magnitudes: dict[str, Array | None] = {}
+        self._shared_names: dict[tuple[str, str, tuple[int, ...], bytes], str] = {}
         self.nodes: list[Node | None] = list(graph.nodes)
         self.stored = dict(graph.initializers)
         self.folded: list[FoldedNode] = []
@@ -233,21 +234,36 @@ class FoldingGraph:
         return name
 
     def store_for_reader(
-        self, tensor: Tensor, reader: int, old: str, base: str = "", magnitude: Array | None = None
+        self,
+        tensor: Tensor,
+        reader: int,
+        old: str,
+        numbers: Array,
+        base: str = "",
+        magnitude: Array | None = None,
     ) -> str:
         """Stores a new tensor for one reader, under the old name if nothing else reads the old tensor.
+
+        Readers of one old tensor that are given equal numbers share the new tensor, as two calls of a module
+        do.
 
         Args:
             tensor: The new tensor.
             reader: Index of the node that reads it.
             old: Name of the tensor that it replaces, or ''.
+            numbers: Numbers that determine the new tensor, given the old tensor or `base`.
             base: Name for a tensor that replaces none; a number is appended if the name is used.
             magnitude: Magnitude of the summed terms, as in `magnitudes`.
 
         Returns:
             The name of the new tensor.
         """
-        name = self._store_for(tensor, reader, old, base)
+        key = old, base, numbers.shape, numbers.tobytes()
+        name = self._shared_names.get(key, "")
+        if name not in self.stored:
+            name = self._store_for(tensor, reader, old, base)
+            if name != old:
+                self._shared_names[key] = name
         self.magnitudes[name] = magnitude
         return name
 
@@ -258,6 +274,8 @@ class FoldingGraph:
         )
         if old in self.stored and is_only_reader and not self.explain_visibility(old):
             self.stored[old] = replace(tensor, name=old)
+            # no later reader may share the numbers that this name had
+            self._shared_names = {key: name for key, name in self._shared_names.items() if name != old}
             return old
         return self.store(tensor, f"{old}_folded" if old else base)
 
