@@ -618,7 +618,10 @@ def _make_cause(sign: int, texts: tuple[str, str], tensors: Sequence[ComparedTen
 
 
 def _count_batch_norms(analysis: Analysis) -> int:
-    return sum(1 for layer in analysis.layers if not layer.group and find_family(layer.kind) == _BATCH_NORM)
+    """Counts the calls of batch normalizations: a graph has an operator for each call of a module."""
+    return sum(
+        layer.calls for layer in analysis.layers if not layer.group and find_family(layer.kind) == _BATCH_NORM
+    )
 
 
 _FOLDED_NORMS = (

@@ -841,3 +841,39 @@ def test_a_quantized_copy_of_a_graph_and_of_a_module_is_explained_once(tmp_path:
         found = compare_files(original, str(codes))
         assert not open_differences(found)
         assert len(of(found, "elementwise_ops")) == 1
+
+
+TOWER = """
+import torch
+from torch import nn
+
+class Siamese(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tower = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
+
+    def forward(self, a, b):
+        return self.tower(a) - self.tower(b)
+
+def net():
+    return Siamese().eval(), (torch.zeros(1, 1, 5, 5), torch.zeros(1, 1, 5, 5))
+"""
+
+
+def test_a_tower_that_is_called_twice_is_folded_and_explained(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "tower.py").write_text(TOWER)
+    source, plain, folded = (
+        f"{tmp_path}/tower.py:net",
+        str(tmp_path / "net.onnx"),
+        str(tmp_path / "folded.onnx"),
+    )
+    with Session(source) as session:
+        session.save(plain)
+    with Session(plain) as session:
+        session.fold(output=folded)
+    (statistics,) = of(compare_files(source, plain), "params")
+    assert "running statistics" in statistics.why
+    found = compare_files(plain, folded)
+    assert not open_differences(found)
+    assert [d.delta for d in of(found, "params")] == [-16]
