@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -276,6 +277,8 @@ def opened_by_batch(path: Path) -> None:
     """`wide` with its first size left open."""
     graph = wide(path).graph
     graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    shape = next(tensor for tensor in graph.initializer if tensor.name == "shape")
+    shape.CopyFrom(numpy_helper.from_array(np.array([-1, 64], np.int64), "shape"))
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     settle()
 

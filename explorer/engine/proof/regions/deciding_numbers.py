@@ -53,7 +53,10 @@ sizes, and a Floor of a fraction of a size."""
 _FILL_INPUTS: Mapping[str, Sequence[int] | None] = {
     "Concat": None,
     "Expand": (0,),
+    "GRU": (5,),
+    "LSTM": (5, 6),
     "Pad": (2,),
+    "RNN": (5,),
     "Scan": None,
     "ScatterElements": (2,),
     "ScatterND": (2,),
@@ -490,6 +493,8 @@ def _read_fill(node: Node, index: int, scopes: Sequence[Mapping[str, Tensor]]) -
     The result is None for other inputs, and if there are too many floats or too many different ones.
     """
     positions = _FILL_INPUTS.get(node.op, ())
+    if node.op == "Scan":  # what it scans is not placed beside computed numbers, but its initial states are
+        positions = range(len(node.inputs) - int(node.attributes.get("num_scan_inputs", 1)))
     if node.domain or (positions is not None and index not in positions):
         return None
     tensor = next((scope[node.inputs[index]] for scope in scopes if node.inputs[index] in scope), None)

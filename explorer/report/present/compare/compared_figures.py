@@ -66,6 +66,7 @@ _BRIEF: Mapping[str, str] = {
     "Tile matmuls": "tiles",
     "Tile utilization": "tile use",
     "Traffic of tiles": "traffic",
+    "Buffer needed": "buffer",
     "Cycles of tiles": "cycles",
     "Time of tiles": "tile time",
     "Largest error": "error",
