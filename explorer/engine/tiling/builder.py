@@ -335,12 +335,13 @@ class GraphBuilder(Struct):
         starts = self.add_integers((0,) * len(shape), f"{label}_starts")
         return self.add("Slice", (x, starts, self.read_sizes(shape, f"{label}_ends")), label)
 
-    def pad(self, x: str, pads: Sequence[int], label: str, fill: str = "", narrow: str = "") -> str:
+    def pad(self, x: str, pads: Sequence[int] | str, label: str, fill: str = "", narrow: str = "") -> str:
         """Pads `x`.
 
         Args:
             x: The value to pad.
-            pads: Numbers of elements before each axis, then after each axis.
+            pads: Numbers of elements before each axis, then after each axis; or the name of a value that the
+                graph computes, from operator set 11 on.
             label: Label of the node.
             fill: Value name of the padding value, or '' for zero.
             narrow: Element type of `x` if onnxruntime's Pad supports only wider types, else ''.
@@ -349,9 +350,12 @@ class GraphBuilder(Struct):
             wide = self.cast(x, "int32", f"{label}_wide")
             fill = self.cast(fill, "int32", f"{label}_fill_wide") if fill else ""
             return self.cast(self.pad(wide, pads, f"{label}_more", fill), narrow, label)
-        if self.emission.opset < 11:
+        if isinstance(pads, str):
+            inputs = (x, pads)
+        elif self.emission.opset < 11:
             return self.add("Pad", (x,), label, attributes={"pads": tuple(pads)})
-        inputs = (x, self.add_integers(pads, f"{label}_sizes"))
+        else:
+            inputs = (x, self.add_integers(pads, f"{label}_sizes"))
         return self.add("Pad", (*inputs, fill) if fill else inputs, label)
 
     def expand(self, x: str, shape: Sequence[Size], label: str, x_shape: Sequence[int]) -> str:

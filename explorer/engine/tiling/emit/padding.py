@@ -68,11 +68,7 @@ def pad_to_whole_tiles(
         return x
     pads = builder.concat([builder.add_integers((0, 0), f"{label}_before"), *pads_after], 0, f"{label}_pads")
     dtype = site.dtype if axes == ("M", "K") else site.right_dtype
-    if dtype not in INT16_TYPES:
-        return builder.add("Pad", (x, pads), f"{label}_padded")
-    # onnxruntime pads no integers of 16 bits
-    wide = builder.add("Pad", (builder.cast(x, "int32", f"{label}_int32"), pads), f"{label}_padded_int32")
-    return builder.cast(wide, dtype, f"{label}_padded")
+    return builder.pad(x, pads, f"{label}_padded", narrow=dtype if dtype in INT16_TYPES else "")
 
 
 def read_padded_block(matrix: Array, k: int, n: int, height: int, width: int) -> Array:
