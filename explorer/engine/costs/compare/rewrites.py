@@ -107,14 +107,12 @@ def find_rewrites(
         if graph.info.tiled is not None:
             tile_sums[name] += sum(getattr(n, figure) or 0 for n in nodes if n.kind in _TILE_SUMS)
     amounts = _list_function_work(other_functions.values(), explained_kinds, figure)
-    amounts = [(text if sign > 0 else f"{text} in the first", sign * part) for text, part in amounts]
     for kind, amount in work.items():
         kinds = kinds_by_module[kind]
         is_tiled = graph.info.tiled is not None and (figure == "macs" or bool(kinds.keys() & _TILE_SUMS))
         tile_sum = tile_sums[kind] if is_tiled else None
-        for text, part in _split_amount(kind, kinds, amount, tile_sum, figure):
-            amounts.append((text if sign > 0 else f"{text} in the first", sign * part))
-    return amounts
+        amounts += _split_amount(kind, kinds, amount, tile_sum, figure)
+    return [(text if sign > 0 else f"{text} in the first", sign * part) for text, part in amounts]
 
 
 def _group_by_module(

@@ -68,10 +68,10 @@ EXPORTING_METHODS = {
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
 _VALUE_TYPES = (
-    *(type, enum.Enum, range, slice, type(...), decimal.Decimal, datetime.date, datetime.time),
-    *(datetime.timedelta, PurePath, np.generic, np.dtype, torch.dtype, torch.device, torch.layout),
-    *(torch.memory_format, torch.Generator),
-)
+    type, enum.Enum, range, slice, type(...), decimal.Decimal, datetime.date, datetime.time,
+    datetime.timedelta, PurePath, np.generic, np.dtype, torch.dtype, torch.device, torch.layout,
+    torch.memory_format, torch.Generator,
+)  # fmt: skip
 """Types of values, other than `_PLAIN_TYPES`, that compute nothing with tensors."""
 
 _LAZY_TYPES = (Generator, Iterator, CoroutineType, AsyncGeneratorType)

@@ -455,10 +455,8 @@ class _ContentReader:
         elif self.saved.base is None:
             unread = "it is a numpy array that is compressed in the file"
         else:
-            offset, unread = (
-                self.saved.base + raw.offset,
-                "" if dtype in BYTES else f"{dtype} is an unknown type",
-            )
+            offset = self.saved.base + raw.offset
+            unread = "" if dtype in BYTES else f"{dtype} is an unknown type"
         name = self.make_unique(path or "array")
         if role:
             self.checkpoint.roles[name] = role
